@@ -1,0 +1,254 @@
+//! Time that counts through suspend. The only caller of the operating system's clocks.
+//!
+//! `std::time::Instant` is `CLOCK_MONOTONIC`, which stands still while a host is suspended (rust-lang/rust#87906), so
+//! that a lease would end at the store long before it ends here. Deadlines are therefore kept on `CLOCK_BOOTTIME`.
+//! Elsewhere than on Linux `CLOCK_MONOTONIC` is what there is (on macOS it counts through sleep).
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+#[cfg(target_os = "linux")]
+const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+#[cfg(not(target_os = "linux"))]
+const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+
+/// A moment on the clock that counts through suspend: the time since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// Reads the clock.
+    pub fn now() -> Moment {
+        let time = clock_gettime(CLOCK).expect("the boot-time clock can always be read");
+        Moment(Duration::from(time))
+    }
+
+    /// The moment so long after boot.
+    pub const fn from_boot(since: Duration) -> Moment {
+        Moment(since)
+    }
+
+    /// The time from boot to this moment.
+    pub const fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// From `earlier` to this moment; zero when it is the later one.
+    pub fn saturating_since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This moment moved towards boot, at most to boot itself.
+    pub fn saturating_sub(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_sub(by))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+    fn add(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_add(by))
+    }
+}
+
+impl Sub<Moment> for Moment {
+    type Output = Duration;
+    fn sub(self, earlier: Moment) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+/// Microseconds of the wall clock since 1970; only ever a seed for a counter, never a deadline.
+pub fn wall_micros() -> u64 {
+    clock_gettime(ClockId::CLOCK_REALTIME)
+        .map(|time| Duration::from(time).as_micros().try_into().unwrap_or(u64::MAX))
+        .unwrap_or(0)
+}
+
+#[cfg(target_os = "linux")]
+mod alarm {
+    use std::io;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::time::Duration;
+
+    use nix::errno::Errno;
+    use nix::sys::time::TimeSpec;
+    use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+    use super::Moment;
+    use crate::readiness::Readiness;
+
+    /// A timer on the clock that counts through suspend, as a descriptor that becomes readable.
+    pub struct Timer(TimerFd);
+
+    impl Timer {
+        /// Creates an unset timer, close-on-exec and non-blocking.
+        ///
+        /// # Errors
+        /// No descriptor is left.
+        pub fn new() -> io::Result<Timer> {
+            Timer::on(ClockId::CLOCK_BOOTTIME)
+        }
+
+        fn on(clock: ClockId) -> io::Result<Timer> {
+            Ok(Timer(TimerFd::new(clock, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?))
+        }
+
+        /// Sets it to one moment (at once when that is past), or unsets it.
+        ///
+        /// # Errors
+        /// Those of `timerfd_settime(2)`.
+        pub fn set(&self, at: Option<Moment>) -> io::Result<()> {
+            match at {
+                None => self.0.unset()?,
+                // A zero time would disarm the timer; one nanosecond after boot is past all the same.
+                Some(at) => self.0.set(
+                    Expiration::OneShot(TimeSpec::from(at.since_boot().max(Duration::from_nanos(1)))),
+                    TimerSetTimeFlags::TFD_TIMER_ABSTIME,
+                )?,
+            }
+            Ok(())
+        }
+
+        /// Whether it has gone off since it was last set; reading clears it.
+        pub fn take_expiry(&self) -> bool {
+            self.0.wait().is_ok()
+        }
+    }
+
+    impl AsFd for Timer {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    /// A [`Timer`] for the event loop.
+    pub struct Alarm {
+        timer: Timer,
+        readiness: Readiness,
+    }
+
+    impl Alarm {
+        /// Creates an alarm on the current runtime.
+        ///
+        /// # Errors
+        /// No descriptor is left.
+        pub fn new() -> io::Result<Alarm> {
+            let timer = Timer::new()?;
+            Ok(Alarm { readiness: Readiness::of(&timer)?, timer })
+        }
+
+        /// Waits until the moment is past. Dropping the future leaves nothing behind: each call sets the timer anew.
+        pub async fn until(&self, at: Moment) {
+            loop {
+                if Moment::now() >= at {
+                    return;
+                }
+                if self.timer.set(Some(at)).is_err() {
+                    // No such error is known for a valid descriptor; the runtime's own timer serves as well then.
+                    tokio::time::sleep(at - Moment::now()).await;
+                    continue;
+                }
+                self.readiness.wait().await;
+                self.timer.take_expiry();
+            }
+        }
+    }
+
+    /// Tells when somebody set the wall clock (`timerfd_create(2)`, `TFD_TIMER_CANCEL_ON_SET`): the one sign that a
+    /// paused virtual machine gives when its host corrects the clock after the pause.
+    pub struct WallClockWatch(Option<(Timer, Readiness)>);
+
+    impl WallClockWatch {
+        /// Begins to watch. Where the kernel cannot, [`WallClockWatch::was_set`] never resolves.
+        pub fn new() -> WallClockWatch {
+            let timer = Timer::on(ClockId::CLOCK_REALTIME);
+            let watch = timer.and_then(|timer| Readiness::of(&timer).map(|readiness| (timer, readiness)));
+            let watch = WallClockWatch(watch.ok());
+            watch.arm();
+            watch
+        }
+
+        fn arm(&self) {
+            if let Some((timer, _)) = &self.0 {
+                let far = TimeSpec::from(Duration::from_secs(1 << 40));
+                let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
+                // A kernel that refuses leaves the timer unset: then nothing is ever told.
+                let _ = timer.0.set(Expiration::OneShot(far), flags);
+            }
+        }
+
+        /// Waits until somebody sets the wall clock. Dropping the future loses nothing.
+        pub async fn was_set(&self) {
+            let Some((timer, readiness)) = &self.0 else { return std::future::pending().await };
+            loop {
+                readiness.wait().await;
+                let told = timer.0.wait();
+                if told == Err(Errno::ECANCELED) {
+                    self.arm();
+                    return;
+                }
+            }
+        }
+    }
+
+    impl Default for WallClockWatch {
+        fn default() -> Self {
+            WallClockWatch::new()
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod alarm {
+    use std::io;
+
+    use super::Moment;
+
+    /// A timer for the event loop; here on the runtime's own clock.
+    pub struct Alarm;
+
+    impl Alarm {
+        /// Creates an alarm.
+        ///
+        /// # Errors
+        /// None here.
+        pub fn new() -> io::Result<Alarm> {
+            Ok(Alarm)
+        }
+
+        /// Waits until the moment is past.
+        pub async fn until(&self, at: Moment) {
+            loop {
+                let now = Moment::now();
+                if now >= at {
+                    return;
+                }
+                // At most a second at a time: the runtime's clock may stand still where ours does not.
+                tokio::time::sleep((at - now).min(std::time::Duration::from_secs(1))).await;
+            }
+        }
+    }
+
+    /// Tells when somebody set the wall clock; nothing tells it here.
+    #[derive(Default)]
+    pub struct WallClockWatch;
+
+    impl WallClockWatch {
+        /// Begins to watch.
+        pub fn new() -> WallClockWatch {
+            WallClockWatch
+        }
+
+        /// Never resolves.
+        pub async fn was_set(&self) {
+            std::future::pending().await
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub use alarm::Timer;
+pub use alarm::{Alarm, WallClockWatch};

@@ -1,0 +1,190 @@
+//! The values that locking is about. No I/O.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
+/// names that look alike (NFC and NFD) are two locks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LockName(String);
+
+/// What is wrong with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// It has no character.
+    #[error("a lock name may not be empty")]
+    Empty,
+    /// It is longer than [`LockName::MAX_BYTES`].
+    #[error("a lock name may have at most 200 bytes, this one has {0}")]
+    TooLong(usize),
+    /// It has a control character.
+    #[error("a lock name may not contain control characters")]
+    Control,
+    /// It is a directory entry that exists everywhere.
+    #[error("'.' and '..' are no lock names")]
+    Dots,
+}
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 200;
+
+    /// Checks a name.
+    pub fn new(text: &str) -> Result<LockName, NameError> {
+        match text {
+            "" => Err(NameError::Empty),
+            "." | ".." => Err(NameError::Dots),
+            _ if text.len() > Self::MAX_BYTES => Err(NameError::TooLong(text.len())),
+            _ if text.chars().any(char::is_control) => Err(NameError::Control),
+            _ => Ok(LockName(text.to_owned())),
+        }
+    }
+
+    /// The name as typed.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A positive integer below 2^53 that is larger for every later grant of the same name, so that a resource which
+/// remembers the largest it has seen can refuse a late writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FencingToken(pub u64);
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The secret that proves ownership: 128 random bits in hex. Its `Debug` form hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Draws a new token from the operating system.
+    ///
+    /// # Errors
+    /// The system's random source cannot be read.
+    pub fn random() -> Result<Token, getrandom::Error> {
+        let mut bytes = [0u8; 16];
+        getrandom::fill(&mut bytes)?;
+        Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+
+    /// Takes a token as a store or an environment variable has it.
+    pub fn from_text(text: impl Into<String>) -> Token {
+        Token(text.into())
+    }
+
+    /// The text that is stored and given to the command; never to be printed.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// What a holder says of itself, as it is stored beside the lock for others to read. Every field is foreign text to
+/// the reader.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The host's name.
+    pub host: String,
+    /// dlock's own process id on that host.
+    pub pid: u32,
+    /// The login name, or the number of a user that has none.
+    pub user: String,
+    /// The file name of the command.
+    pub command: String,
+    /// `--note`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// When the process began, in clock ticks since boot (field 22 of `proc_pid_stat(5)`); 0 where unknown.
+    #[serde(default)]
+    pub start: u64,
+    /// The boot the process belongs to; empty where unknown.
+    #[serde(default)]
+    pub boot: String,
+}
+
+/// What is asked of a store: this name, for this owner, for so long.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Which lock.
+    pub name: LockName,
+    /// Proves ownership later on.
+    pub token: Token,
+    /// The lease asked for.
+    pub ttl: Duration,
+    /// Who asks.
+    pub identity: Identity,
+}
+
+/// What a store gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Larger than that of every earlier grant; `None` where a recipe leaves no place for one.
+    pub fencing: Option<FencingToken>,
+    /// The lease the store answered; `None` where the lock lives as long as a descriptor or a session of ours.
+    pub lease: Option<Duration>,
+}
+
+/// Who holds a lock that we did not get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// What a dlock wrote of itself; `None` for a foreign client.
+    pub identity: Option<Identity>,
+    /// For how long it has held the lock, by the store's clock.
+    pub age: Option<Duration>,
+    /// What is left of its lease. `None`: no lease, or unknown.
+    pub remaining: Option<Duration>,
+    /// What else the store tells of a foreign holder, for instance the type of its key.
+    pub hint: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        let long = "a".repeat(200);
+        let four_byte = "\u{1F512}".repeat(50);
+        for good in ["a", " ", "a/b", "*", "{}", "é", "-x", "a}b", long.as_str(), four_byte.as_str()] {
+            assert_eq!(LockName::new(good).map(|name| name.as_str().to_owned()), Ok(good.to_owned()));
+        }
+        let too_long = "a".repeat(201);
+        for (bad, why) in [
+            ("", NameError::Empty),
+            (".", NameError::Dots),
+            ("..", NameError::Dots),
+            ("a\nb", NameError::Control),
+            ("a\0", NameError::Control),
+            ("\u{9b}2J", NameError::Control),
+            (too_long.as_str(), NameError::TooLong(201)),
+        ] {
+            assert_eq!(LockName::new(bad), Err(why), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_128_bits_and_does_not_show() {
+        let token = Token::random().expect("random source");
+        assert_eq!(token.reveal().len(), 32);
+        assert_ne!(token, Token::random().expect("random source"));
+        assert_eq!(format!("{token:?}"), "Token(..)");
+    }
+}

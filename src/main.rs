@@ -1,0 +1,3 @@
+//! The binary; does nothing yet.
+
+fn main() {}
