@@ -1,0 +1,384 @@
+//! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
+//! nobody but dlock, so that nothing a store or a network does can hold it up.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use super::cgroup::Cgroup;
+use super::launch::Parked;
+use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard};
+use super::stop::{Input, Orphans, Output, Stop};
+use super::sys::{self, Change};
+use super::terminal::Terminal;
+use super::{signals, tree};
+use crate::clock::Moment;
+
+/// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
+const STUBBORN: Duration = Duration::from_secs(1);
+
+pub(super) struct Guard {
+    control: Channel,
+    parked: Parked,
+    terminal: Terminal,
+    cgroup: Option<Cgroup>,
+    group: Group,
+    grace: Duration,
+    stop: Stop,
+    /// A signal that ends the command was forwarded.
+    told_to_end: bool,
+    /// The command is stopped (SIGSTOP, SIGTSTP, ...).
+    stopped: bool,
+    reaped: bool,
+    killing_since: Option<Moment>,
+    reported: Vec<i32>,
+    peer_gone: bool,
+    /// What must stay open until the tree is dead, because closing it frees the lock.
+    _kept: Option<OwnedFd>,
+}
+
+impl Guard {
+    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal, cgroup: Option<Cgroup>) -> Guard {
+        Guard {
+            control,
+            parked,
+            terminal,
+            cgroup,
+            group: Group::Shared,
+            grace: Duration::ZERO,
+            stop: Stop::new(Orphans::Leave, Duration::ZERO),
+            told_to_end: false,
+            stopped: false,
+            reaped: false,
+            killing_since: None,
+            reported: Vec::new(),
+            peer_gone: false,
+            _kept: None,
+        }
+    }
+
+    /// Watches until the tree is over.
+    pub(super) fn watch(mut self) {
+        be_punctual();
+        self.tell(&FromGuard::Command(self.parked.pid));
+        match Sleeper::new() {
+            Ok(sleeper) => {
+                while !self.stop.is_done() {
+                    self.read_control();
+                    self.reap();
+                    self.act(Input::Tick);
+                    if self.stop.is_killing() {
+                        self.kill_again();
+                    }
+                    if !self.stop.is_done() {
+                        sleeper.sleep((!self.peer_gone).then_some(&self.control), self.next_wake());
+                    }
+                }
+            }
+            Err(error) => {
+                self.tell(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
+                self.kill_again();
+            }
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+    }
+
+    fn tell(&mut self, message: &FromGuard) {
+        // A dlock that is gone is noticed by reading; one that is stopped has room in its buffer.
+        let _ = self.control.send(message, None);
+    }
+
+    fn read_control(&mut self) {
+        while !self.peer_gone {
+            match self.control.receive() {
+                Received::Message(message) => self.obey(message),
+                Received::Nothing => return,
+                Received::Closed => {
+                    self.peer_gone = true;
+                    self.act(Input::PeerGone);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToGuard) {
+        match message {
+            ToGuard::Start { launch, until, orphans, grace } => {
+                self._kept = self.control.take_descriptor();
+                self.grace = grace;
+                self.stop = Stop::new(orphans, grace);
+                self.start(&launch, until.map(Into::into));
+            }
+            ToGuard::Arm(until) => self.act(Input::Arm(until.into())),
+            ToGuard::Forward(signal) => self.forward(signal),
+            ToGuard::Terminate { kill_at } => {
+                self.act(Input::Terminate { kill_at: Moment::from_boot(kill_at) });
+            }
+            ToGuard::Kill => self.act(Input::Kill),
+            ToGuard::Continue { foreground } => {
+                if foreground {
+                    self.terminal.give_to(self.parked.pid);
+                }
+                if self.stopped {
+                    self.signal_command(libc::SIGCONT);
+                }
+            }
+        }
+    }
+
+    /// Lets the parked command go: its process group first, then our own place, then the word.
+    fn start(&mut self, launch: &Launch, until: Option<super::stop::Deadlines>) {
+        use nix::unistd::{Pid, setpgid, setsid};
+        self.group = launch.group;
+        let command = Pid::from_raw(self.parked.pid);
+        if let Group::Own { foreground } = self.group {
+            let _ = setpgid(command, command);
+            if foreground {
+                self.terminal.give_to(self.parked.pid);
+            }
+        }
+        // Out of reach of signals for dlock's process group. A session of our own is better still, but not while the
+        // command has a group of its own on a terminal: a group in which nobody's parent is of the same session is
+        // orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
+        if matches!(self.group, Group::Own { .. }) && self.terminal.exists() {
+            let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+        } else {
+            let _ = setsid();
+        }
+        self.act(Input::Start(until));
+        if !self.stop.is_killing()
+            && let Err(error) = self.parked.start(launch)
+        {
+            self.tell(&FromGuard::Broken(format!("the parked command is gone: {error}")));
+            self.act(Input::Kill);
+        }
+    }
+
+    /// Passes a signal on to the command's process group, once.
+    fn forward(&mut self, signal: i32) {
+        if signals::ENDING.contains(&signal) {
+            self.told_to_end = true;
+        }
+        if !self.reaped {
+            // On a shared group the shell's own SIGCONT has reached everyone already.
+            if signal == libc::SIGCONT && self.group == Group::Shared && !self.stopped {
+                return;
+            }
+            self.signal_command(signal);
+        } else if signals::ENDING.contains(&signal) {
+            // Only what was left in the background is still there (`--orphans wait`).
+            self.act(Input::Terminate { kill_at: Moment::now() + self.grace });
+        }
+    }
+
+    /// The command is our child and not reaped, so neither its number nor its group's can mean anybody else.
+    fn signal_command(&mut self, signal: i32) {
+        if self.reaped {
+            return;
+        }
+        let target = match self.group {
+            Group::Own { .. } => -self.parked.pid,
+            Group::Shared => self.parked.pid,
+        };
+        if let Err(error) = sys::kill(target, signal)
+            && error.raw_os_error() == Some(libc::EPERM)
+        {
+            self.report_not_permitted(self.parked.pid);
+        }
+    }
+
+    fn act(&mut self, input: Input) {
+        for output in self.stop.on(Moment::now(), input) {
+            match output {
+                Output::ReportDeadline => self.tell(&FromGuard::DeadlineReached),
+                Output::Terminate => self.terminate(),
+                Output::Kill => {
+                    self.killing_since = Some(Moment::now());
+                    self.kill_again();
+                }
+                Output::Finish => {
+                    let orphans_left = self.has_living_child();
+                    self.tell(&FromGuard::Finished { orphans_left });
+                }
+            }
+        }
+    }
+
+    /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
+    fn has_living_child(&self) -> bool {
+        loop {
+            match sys::wait_any() {
+                Ok(Some(_)) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// SIGTERM and SIGCONT, once to every process of the tree.
+    fn terminate(&mut self) {
+        let mut reached_group = Vec::new();
+        if !self.reaped && matches!(self.group, Group::Own { .. }) {
+            let own = std::process::id() as i32;
+            reached_group = tree::descendants(own)
+                .into_iter()
+                .filter(|pid| tree::group_of(*pid) == Some(self.parked.pid))
+                .collect();
+            self.signal_command(libc::SIGTERM);
+            self.signal_command(libc::SIGCONT);
+        } else if !self.reaped && tree::descendants(std::process::id() as i32).is_empty() {
+            // No /proc: the command itself is all that we know.
+            self.signal_command(libc::SIGTERM);
+            self.signal_command(libc::SIGCONT);
+        }
+        let outcome =
+            tree::signal(std::process::id() as i32, &[libc::SIGTERM, libc::SIGCONT], &reached_group);
+        for pid in outcome.not_permitted {
+            self.report_not_permitted(pid);
+        }
+    }
+
+    /// SIGKILL to everything that is there now. Called until nothing is.
+    fn kill_again(&mut self) {
+        if let Some(cgroup) = &self.cgroup {
+            let _ = cgroup.kill();
+        }
+        self.signal_command(libc::SIGKILL);
+        let outcome = tree::signal(std::process::id() as i32, &[libc::SIGKILL], &[]);
+        for pid in outcome.not_permitted {
+            self.report_not_permitted(pid);
+        }
+        self.reap();
+        if self.killing_since.is_some_and(|since| Moment::now() - since > STUBBORN) {
+            for pid in tree::descendants(std::process::id() as i32) {
+                if tree::state_of(pid) == Some('D') && !self.reported.contains(&pid) {
+                    self.reported.push(pid);
+                    self.tell(&FromGuard::StillAlive(pid));
+                }
+            }
+        }
+    }
+
+    fn report_not_permitted(&mut self, pid: i32) {
+        if !self.reported.contains(&pid) {
+            self.reported.push(pid);
+            self.tell(&FromGuard::NotPermitted(pid));
+        }
+    }
+
+    /// Takes in every state change of every child: the command's, and those of the orphans we inherit.
+    fn reap(&mut self) {
+        loop {
+            match sys::wait_any() {
+                Ok(Some((pid, change))) if pid == self.parked.pid => self.command_changed(change),
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    if error.raw_os_error() == Some(libc::ECHILD) {
+                        self.act(Input::TreeGone);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command_changed(&mut self, change: Change) {
+        let ended = match change {
+            Change::Stopped(signal) => {
+                self.stopped = true;
+                return self.tell(&FromGuard::Stopped(signal));
+            }
+            Change::Continued => {
+                self.stopped = false;
+                return self.tell(&FromGuard::Continued);
+            }
+            Change::Exited(status) => match self.parked.exec_error() {
+                Some(errno) => Ended::NotExecuted(errno),
+                None => Ended::Exited(status),
+            },
+            Change::Killed(signal) => Ended::Killed(signal),
+        };
+        self.reaped = true;
+        self.tell(&FromGuard::Ended(ended));
+        let by_itself = !matches!(ended, Ended::Killed(_)) && !self.told_to_end;
+        self.act(Input::CommandEnded { by_itself });
+    }
+
+    /// The next moment at which something has to be done though nothing happens.
+    fn next_wake(&self) -> Option<Moment> {
+        match self.killing_since {
+            // The tree dies within milliseconds; what does not (uninterruptible sleep) is asked less and less often.
+            Some(since) if self.stop.is_killing() => {
+                let waited = Moment::now() - since;
+                Some(Moment::now() + (waited / 4).clamp(Duration::from_millis(1), Duration::from_millis(250)))
+            }
+            _ => self.stop.wake(),
+        }
+    }
+}
+
+/// Nothing that runs beside us should make us late: first in line for the processor, and no page of ours written out.
+/// Each is refused without the right to it, which is fine: the margin before the lease's end is sized for that.
+fn be_punctual() {
+    #[cfg(target_os = "linux")]
+    sys::raise_priority();
+}
+
+/// Waits for a message, a child, or a moment.
+#[cfg(target_os = "linux")]
+struct Sleeper {
+    timer: crate::clock::Timer,
+    children: signals::Descriptor,
+}
+
+#[cfg(target_os = "linux")]
+impl Sleeper {
+    fn new() -> io::Result<Sleeper> {
+        let mut only_children = nix::sys::signal::SigSet::empty();
+        only_children.add(nix::sys::signal::Signal::SIGCHLD);
+        Ok(Sleeper {
+            timer: crate::clock::Timer::new()?,
+            children: signals::Descriptor::new(&only_children)?,
+        })
+    }
+
+    fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        if self.timer.set(until).is_err() {
+            return;
+        }
+        let mut fds = vec![
+            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(control) = control {
+            fds.push(PollFd::new(control.as_fd(), PollFlags::POLLIN));
+        }
+        let _ = poll(&mut fds, PollTimeout::NONE);
+        self.timer.take_expiry();
+        while self.children.next().is_some() {}
+    }
+}
+
+/// Without signalfd and timerfd: looks for ended children every few milliseconds.
+#[cfg(not(target_os = "linux"))]
+struct Sleeper;
+
+#[cfg(not(target_os = "linux"))]
+impl Sleeper {
+    fn new() -> io::Result<Sleeper> {
+        Ok(Sleeper)
+    }
+
+    fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let most = Duration::from_millis(10);
+        let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
+        let mut fds: Vec<PollFd> =
+            control.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+        let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
+    }
+}

@@ -1,0 +1,62 @@
+//! What dlock was started with and the command must be started with too, read before anything changes it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+
+use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
+
+/// The inherited state of the process. Rust's start-up code, which sets SIGPIPE and opens missing descriptors, does not
+/// run in dlock; this does the same with a memory.
+#[derive(Clone)]
+pub struct Inherited {
+    pipe: Disposition,
+    child: Disposition,
+    mask: SigSet,
+    /// The memory of the command line.
+    pub argv: ArgvMemory,
+}
+
+impl Inherited {
+    /// Reads the state, then makes the process fit to work: SIGPIPE ignored (a broken stderr must not end dlock),
+    /// SIGCHLD at its default (an inherited "ignore" would lose exit statuses, `wait(2)`), closed standard descriptors
+    /// replaced by close-on-exec ones, so that no descriptor of ours becomes 0, 1 or 2, and the command still finds
+    /// them closed.
+    ///
+    /// # Errors
+    /// None is known on a working system.
+    pub fn capture(argv: ArgvMemory) -> io::Result<Inherited> {
+        let pipe = Disposition::of(libc::SIGPIPE)?;
+        let child = Disposition::of(libc::SIGCHLD)?;
+        let mut mask = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask))?;
+        set_signal(libc::SIGPIPE, SignalAction::Ignore);
+        set_signal(libc::SIGCHLD, SignalAction::Default);
+        fill_standard_descriptors()?;
+        Ok(Inherited { pipe, child, mask, argv })
+    }
+
+    /// Gives the process its inherited state back, just before exec. The close-on-exec flag does the rest.
+    pub fn restore(&self) {
+        self.pipe.restore(libc::SIGPIPE);
+        self.child.restore(libc::SIGCHLD);
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None);
+    }
+}
+
+fn fill_standard_descriptors() -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+    use nix::sys::stat::Mode;
+    for (number, fd) in
+        [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()].into_iter().enumerate()
+    {
+        if fcntl(fd, FcntlArg::F_GETFD).is_err() {
+            // open(2) returns the lowest free number, which is this one: the lower ones are open by now.
+            let fd = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOCTTY, Mode::empty())?;
+            debug_assert_eq!(fd.as_raw_fd(), number as i32);
+            let _ = fd.into_raw_fd();
+        }
+    }
+    Ok(())
+}

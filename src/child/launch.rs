@@ -1,0 +1,232 @@
+//! Splitting dlock into its two halves, and the parked command.
+//!
+//! All forks happen here, at the very beginning, while the process has one thread and no runtime. The command is forked
+//! from the guarding process long before the lock is ours and waits, with every signal blocked, for the word on a pipe.
+//! So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant and its
+//! first instruction there is one exec and no fork.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::{getppid, pipe2};
+
+use super::cgroup::Cgroup;
+use super::guard::Guard;
+use super::inherited::Inherited;
+use super::program::Program;
+use super::protocol::{Channel, Launch, frame, take_frame};
+use super::sys::{self, Fork};
+use super::{signals, terminal::Terminal};
+
+/// What `ps` and `pkill` know the guarding process and the parked command by. Without "dlock" in it: `pkill dlock` must
+/// not take both halves.
+const GUARD_NAME: &str = "lock-guard";
+
+/// What is to be run, and with what.
+pub struct Spec {
+    /// The command.
+    pub program: Program,
+    /// What dlock was started with.
+    pub inherited: Inherited,
+    /// The controlling terminal.
+    pub terminal: Terminal,
+}
+
+/// dlock's half after the split; to be turned into a [`super::Supervisor`] on the runtime.
+pub struct Half {
+    pub(super) channel: Channel,
+    pub(super) guard: i32,
+    pub(super) terminal: Terminal,
+    pub(super) cgroup: Option<Cgroup>,
+}
+
+/// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
+///
+/// From here on every handled signal is blocked in both halves, and standard input and output of both are `/dev/null`:
+/// a reader of the command's output sees its end when the command closes it.
+///
+/// # Errors
+/// No process or descriptor can be had.
+pub fn split(spec: Spec) -> io::Result<Half> {
+    let Spec { program, inherited, terminal } = spec;
+    let _ = signals::block()?;
+    let cgroup = Cgroup::create().ok();
+    let (ours, theirs) = Channel::pair()?;
+    let forked = sys::fork_single_threaded().inspect_err(|_| {
+        if let Some(cgroup) = &cgroup {
+            cgroup.remove();
+        }
+    })?;
+    match forked {
+        Fork::Parent(guard) => {
+            drop(theirs);
+            become_subreaper();
+            detach_standard_descriptors(false)?;
+            Ok(Half { channel: ours, guard, terminal, cgroup })
+        }
+        Fork::Child => {
+            drop(ours);
+            rename(&inherited);
+            become_subreaper();
+            match park(program, inherited, &theirs, cgroup.as_ref()) {
+                Ok(parked) => {
+                    let _ = detach_standard_descriptors(true);
+                    Guard::new(theirs, parked, terminal, cgroup).watch();
+                }
+                Err(error) => {
+                    let broken =
+                        super::protocol::FromGuard::Broken(format!("cannot fork the command: {error}"));
+                    let _ = theirs.send(&broken, None);
+                    if let Some(cgroup) = &cgroup {
+                        cgroup.remove();
+                    }
+                }
+            }
+            sys::exit_now(0)
+        }
+    }
+}
+
+/// The command's process before exec, as the guarding process sees it.
+pub(super) struct Parked {
+    pub(super) pid: i32,
+    word: Option<File>,
+    verdict: File,
+}
+
+impl Parked {
+    /// Lets the command go.
+    ///
+    /// # Errors
+    /// The parked process is gone.
+    pub(super) fn start(&mut self, launch: &Launch) -> io::Result<()> {
+        let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
+        word.write_all(&frame(launch)?)
+    }
+
+    /// After the process has ended: the errno of its exec, if that failed.
+    pub(super) fn exec_error(&mut self) -> Option<i32> {
+        let mut errno = [0u8; 4];
+        self.verdict.read_exact(&mut errno).ok().map(|()| i32::from_le_bytes(errno))
+    }
+}
+
+/// Forks the parked command, into its cgroup where there is one.
+fn park(
+    program: Program,
+    inherited: Inherited,
+    control: &Channel,
+    cgroup: Option<&Cgroup>,
+) -> io::Result<Parked> {
+    let (word_end, word) = pipe2(OFlag::O_CLOEXEC)?;
+    let (verdict, verdict_end) = pipe2(OFlag::O_CLOEXEC)?;
+    let guard = std::process::id() as i32;
+    match fork_command(cgroup)? {
+        Fork::Parent(pid) => Ok(Parked { pid, word: Some(File::from(word)), verdict: File::from(verdict) }),
+        Fork::Child => {
+            // Each end that stays open here would hide the death of its other owner.
+            close(control);
+            drop((word, verdict));
+            run_parked(program, inherited, File::from(word_end), File::from(verdict_end), guard)
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn fork_command(cgroup: Option<&Cgroup>) -> io::Result<Fork> {
+    match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
+        Some(Ok(fork)) => Ok(fork),
+        // ENOSYS, or a cgroup that takes no process: without it, then.
+        Some(Err(_)) | None => sys::fork_single_threaded(),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn fork_command(_cgroup: Option<&Cgroup>) -> io::Result<Fork> {
+    sys::fork_single_threaded()
+}
+
+fn close(control: &Channel) {
+    let _ = nix::unistd::close(std::os::fd::AsRawFd::as_raw_fd(control));
+}
+
+/// The parked process: waits for the word, then becomes the command.
+fn run_parked(program: Program, inherited: Inherited, mut word: File, mut verdict: File, guard: i32) -> ! {
+    // When the guarding process dies the command dies with it, even if dlock dies in the same instant. Lost over a
+    // setuid exec (prctl(2), PR_SET_PDEATHSIG).
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    if getppid().as_raw() != guard {
+        sys::exit_now(0);
+    }
+    let mut bytes = Vec::new();
+    let launch = loop {
+        let mut part = [0u8; 4096];
+        match word.read(&mut part) {
+            // Nobody will ever say the word: the lock was not to be had, or dlock is gone.
+            Ok(0) => sys::exit_now(0),
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => sys::exit_now(0),
+        }
+        if let Some(launch) = take_frame::<Launch>(&mut bytes) {
+            break launch.unwrap_or_else(|| sys::exit_now(0));
+        }
+    };
+    let env = environment(&launch);
+    inherited.restore();
+    let errno: Errno = program.exec(&env);
+    let _ = verdict.write_all(&(errno as i32).to_le_bytes());
+    sys::exit_now(0)
+}
+
+/// dlock's own environment with what is set and removed for the command; the order of the others is kept.
+fn environment(launch: &Launch) -> Vec<CString> {
+    let ours = |name: &[u8]| {
+        launch.set.iter().any(|(set, _)| set.as_bytes() == name)
+            || launch.unset.iter().any(|unset| unset.as_bytes() == name)
+    };
+    let kept = std::env::vars_os()
+        .map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .filter(|(name, _)| !ours(name));
+    let set = launch.set.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
+    kept.chain(set)
+        .filter_map(|(mut entry, value)| {
+            entry.push(b'=');
+            entry.extend(value);
+            CString::new(entry).ok()
+        })
+        .collect()
+}
+
+fn become_subreaper() {
+    // Linux 3.4. Elsewhere orphans go to init, and only the command's process group can be stopped.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+}
+
+/// In the guarding process, and so in the parked command until its exec.
+fn rename(inherited: &Inherited) {
+    inherited.argv.overwrite(GUARD_NAME);
+    #[cfg(target_os = "linux")]
+    if let Ok(name) = CString::new(GUARD_NAME) {
+        let _ = nix::sys::prctl::set_name(&name);
+    }
+}
+
+/// Standard input and output (in the guarding process, standard error too) become `/dev/null`.
+fn detach_standard_descriptors(stderr_too: bool) -> io::Result<()> {
+    use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
+    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
+    dup2_stdin(null.as_fd())?;
+    dup2_stdout(null.as_fd())?;
+    if stderr_too {
+        dup2_stderr(null.as_fd())?;
+    }
+    Ok(())
+}

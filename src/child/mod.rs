@@ -1,0 +1,55 @@
+//! The command: started under a guarding process, signalled, stopped with its whole tree, and reported on. Knows
+//! nothing of locks or stores, only of moments until when the command may live.
+//!
+//! dlock is two halves. The process that the user started (here: dlock) talks to the store. Between it and the command
+//! sits the guarding process, which is the command's parent and keeps the deadline: when dlock is killed it stops the
+//! tree at once, when dlock is stopped it does so before the lease ends. When the guarding process is killed or stopped,
+//! dlock does the same. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so whichever survives inherits every orphan of
+//! the tree and can tell when the last one is dead.
+
+#[cfg(target_os = "linux")]
+mod cgroup;
+mod guard;
+mod inherited;
+mod launch;
+mod program;
+pub mod protocol;
+pub mod signals;
+pub mod stop;
+mod supervise;
+pub mod sys;
+mod terminal;
+mod tree;
+
+pub use inherited::Inherited;
+pub use launch::{Half, Spec, split};
+pub use program::{Program, ProgramError};
+pub use supervise::{Event, Supervisor};
+pub use terminal::Terminal;
+pub use tree::start_of;
+
+/// Stands in where there are no cgroups.
+#[cfg(not(target_os = "linux"))]
+mod cgroup {
+    use std::io;
+
+    /// Never made.
+    pub struct Cgroup(std::convert::Infallible);
+
+    impl Cgroup {
+        /// Always an error here.
+        pub fn create() -> io::Result<Cgroup> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        /// Never called.
+        pub fn kill(&self) -> io::Result<()> {
+            match self.0 {}
+        }
+
+        /// Never called.
+        pub fn remove(&self) {
+            match self.0 {}
+        }
+    }
+}

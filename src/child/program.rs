@@ -1,0 +1,172 @@
+//! Which file a command is, found the way `execvp(3)` finds it, before the lock is taken: what PATH and mode bits can
+//! tell should not cost anybody a lock.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
+
+use super::sys;
+
+/// What `execvp(3)` searches when PATH is not set (glibc).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// A command that is there and may be executed, as far as can be told.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: CString,
+    argv: Vec<CString>,
+}
+
+/// Why a command cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// No such file (127).
+    #[error("{command}: command not found")]
+    NotFound {
+        /// As typed.
+        command: String,
+    },
+    /// It is there but cannot be executed (126).
+    #[error("{command}: cannot be executed: {why}")]
+    NotExecutable {
+        /// As typed.
+        command: String,
+        /// The reason.
+        why: String,
+    },
+}
+
+impl Program {
+    /// Finds a command; `search` is PATH.
+    ///
+    /// # Errors
+    /// It is not there, or may not be executed.
+    pub fn find(argv: &[OsString], search: Option<&OsStr>) -> Result<Program, ProgramError> {
+        let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
+        let command = name.to_string_lossy().into_owned();
+        let not_found = || ProgramError::NotFound { command: command.clone() };
+        let not_executable = |errno: Errno| match errno {
+            Errno::ENOENT | Errno::ENOTDIR => ProgramError::NotFound { command: command.clone() },
+            _ => ProgramError::NotExecutable { command: command.clone(), why: errno.desc().to_lowercase() },
+        };
+        let path = if name.is_empty() {
+            return Err(not_found());
+        } else if name.as_bytes().contains(&b'/') {
+            check(Path::new(name)).map_err(not_executable)?;
+            Path::new(name).to_owned()
+        } else {
+            let search = search.unwrap_or(OsStr::new(DEFAULT_PATH));
+            let mut refused = None;
+            std::env::split_paths(search)
+                .map(|directory| {
+                    if directory.as_os_str().is_empty() {
+                        Path::new(".").join(name)
+                    } else {
+                        directory.join(name)
+                    }
+                })
+                .find(|candidate| match check(candidate) {
+                    Ok(()) => true,
+                    Err(Errno::ENOENT | Errno::ENOTDIR) => false,
+                    Err(errno) => {
+                        refused.get_or_insert(errno);
+                        false
+                    }
+                })
+                .ok_or_else(|| refused.map_or_else(not_found, not_executable))?
+        };
+        let nul = |_| ProgramError::NotExecutable {
+            command: command.clone(),
+            why: "a NUL byte in an argument".into(),
+        };
+        Ok(Program {
+            path: CString::new(path.as_os_str().as_bytes()).map_err(nul)?,
+            argv: argv
+                .iter()
+                .map(|arg| CString::new(arg.as_bytes()))
+                .collect::<Result<_, _>>()
+                .map_err(nul)?,
+        })
+    }
+
+    /// Replaces the process by the program; returns the reason when that fails. A text without `#!` is run by
+    /// `/bin/sh`, as `execvp(3)` does; anything else that the kernel does not know is not.
+    pub fn exec(&self, env: &[CString]) -> Errno {
+        let errno = errno_of(&sys::exec(&self.path, &self.argv, env));
+        if errno != Errno::ENOEXEC || !self.looks_like_text() {
+            return errno;
+        }
+        let shell = c"/bin/sh".to_owned();
+        let mut argv = vec![shell.clone(), self.path.clone()];
+        argv.extend(self.argv.iter().skip(1).cloned());
+        errno_of(&sys::exec(&shell, &argv, env))
+    }
+
+    /// What to say and exit with after [`Program::exec`] failed: 126, unless the file itself has gone meanwhile.
+    pub fn exec_failure(&self, errno: i32) -> ProgramError {
+        let command = self.argv.first().map(|arg| arg.to_string_lossy().into_owned()).unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(self.path.as_bytes()));
+        match Errno::from_raw(errno) {
+            Errno::ENOENT if !path.exists() => ProgramError::NotFound { command },
+            Errno::ENOENT => {
+                ProgramError::NotExecutable { command, why: "its interpreter was not found".into() }
+            }
+            errno => ProgramError::NotExecutable { command, why: errno.desc().to_lowercase() },
+        }
+    }
+
+    /// The file name without directories, as shown to others.
+    pub fn file_name(&self) -> String {
+        let path = Path::new(OsStr::from_bytes(self.path.as_bytes()));
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// The way shells decide whether a file without `#!` may be a script: no NUL byte at its beginning.
+    fn looks_like_text(&self) -> bool {
+        let mut start = [0u8; 256];
+        let read =
+            File::open(OsStr::from_bytes(self.path.as_bytes())).and_then(|mut file| file.read(&mut start));
+        read.is_ok_and(|count| !start[..count].contains(&0))
+    }
+}
+
+/// Whether the file may be executed with our effective rights.
+fn check(path: &Path) -> Result<(), Errno> {
+    faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)?;
+    if path.is_dir() { Err(Errno::EISDIR) } else { Ok(()) }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(command: &str, search: Option<&str>) -> Result<String, ProgramError> {
+        Program::find(&[command.into()], search.map(OsStr::new))
+            .map(|program| program.path.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn commands_are_found_as_execvp_finds_them() {
+        assert_eq!(find("sh", Some("/nonexistent:/bin")), Ok("/bin/sh".into()));
+        assert_eq!(find("sh", None), Ok("/bin/sh".into()));
+        assert_eq!(find("/bin/sh", Some("")), Ok("/bin/sh".into()));
+        assert_eq!(find("", None), Err(ProgramError::NotFound { command: "".into() }));
+        assert_eq!(
+            find("no-such-command", Some("/bin")),
+            Err(ProgramError::NotFound { command: "no-such-command".into() })
+        );
+        assert!(matches!(find("/etc/passwd", None), Err(ProgramError::NotExecutable { .. })));
+        assert!(matches!(find("/etc", None), Err(ProgramError::NotExecutable { .. })));
+        assert!(matches!(find("/etc/passwd/x", None), Err(ProgramError::NotFound { .. })));
+    }
+}

@@ -1,0 +1,299 @@
+//! What the two halves of dlock say to each other, over a socket pair. Each message is a length and JSON: a handful per
+//! run, so that plainness counts for more than bytes.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::stop::{Deadlines, Orphans};
+use super::sys;
+use crate::clock::Moment;
+
+/// Which process group the command runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Group {
+    /// One of its own; in the terminal's foreground if so said.
+    Own {
+        /// dlock is in the foreground now and gives it to the command.
+        foreground: bool,
+    },
+    /// dlock's, because others (a pipeline, a script) share it with dlock on a terminal.
+    Shared,
+}
+
+/// Moments as they travel: time since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Until {
+    term: Duration,
+    kill: Duration,
+}
+
+impl From<Deadlines> for Until {
+    fn from(deadlines: Deadlines) -> Until {
+        Until { term: deadlines.term.since_boot(), kill: deadlines.kill.since_boot() }
+    }
+}
+
+impl From<Until> for Deadlines {
+    fn from(until: Until) -> Deadlines {
+        Deadlines { term: Moment::from_boot(until.term), kill: Moment::from_boot(until.kill) }
+    }
+}
+
+/// What the command gets on top of what dlock itself was started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Variables to set.
+    pub set: Vec<(String, String)>,
+    /// Variables to remove.
+    pub unset: Vec<String>,
+    /// Its process group.
+    pub group: Group,
+}
+
+/// From dlock to the guarding process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToGuard {
+    /// The lock is ours: run the command. A descriptor whose closing would free the lock travels with it.
+    Start {
+        /// Environment and process group.
+        launch: Launch,
+        /// How long the lease allows it to run; `None` without a lease.
+        until: Option<Until>,
+        /// `--orphans`
+        orphans: Orphans,
+        /// `--grace`
+        grace: Duration,
+    },
+    /// A renewal was acknowledged.
+    Arm(Until),
+    /// Pass this signal on.
+    Forward(i32),
+    /// SIGTERM now, SIGKILL at this time since boot.
+    Terminate {
+        /// When SIGKILL follows.
+        kill_at: Duration,
+    },
+    /// SIGKILL now.
+    Kill,
+    /// The lock is still ours after a stop: let the command go on.
+    Continue {
+        /// Give it the terminal.
+        foreground: bool,
+    },
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// The kernel would not execute it: this errno.
+    NotExecuted(i32),
+}
+
+/// From the guarding process to dlock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromGuard {
+    /// The command's process exists (and waits, or runs).
+    Command(i32),
+    /// The command was stopped by this signal.
+    Stopped(i32),
+    /// The command goes on after a stop.
+    Continued,
+    /// No renewal came in time: the tree is being stopped.
+    DeadlineReached,
+    /// This process of the tree may not be signalled by us.
+    NotPermitted(i32),
+    /// This process of the tree does not die of SIGKILL (uninterruptible sleep).
+    StillAlive(i32),
+    /// The command itself has ended.
+    Ended(Ended),
+    /// Everything is over; the guarding process leaves.
+    Finished {
+        /// Background processes live on without the lock.
+        orphans_left: bool,
+    },
+    /// The guarding process could not do its work.
+    Broken(String),
+}
+
+/// One end of the socket pair.
+pub struct Channel {
+    socket: UnixStream,
+    buffer: Vec<u8>,
+    passed: Option<OwnedFd>,
+}
+
+/// What reading brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received<M> {
+    /// A message.
+    Message(M),
+    /// Nothing more for now.
+    Nothing,
+    /// The other end is closed: its process is gone.
+    Closed,
+}
+
+/// Far above any message: the environment of `DLOCK_HELD` is the largest part.
+const LARGEST: usize = 1 << 20;
+
+impl Channel {
+    /// Both ends, close-on-exec and non-blocking.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn pair() -> io::Result<(Channel, Channel)> {
+        let (one, other) = UnixStream::pair()?;
+        Ok((Channel::new(one)?, Channel::new(other)?))
+    }
+
+    fn new(socket: UnixStream) -> io::Result<Channel> {
+        socket.set_nonblocking(true)?;
+        Ok(Channel { socket, buffer: Vec::new(), passed: None })
+    }
+
+    /// Sends one message, and a duplicate of a descriptor with it.
+    ///
+    /// # Errors
+    /// `EPIPE` when the other end is gone, `EAGAIN` when it has not read for a very long time.
+    pub fn send(&self, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let frame = frame(message)?;
+        let fds: Vec<RawFd> = fd.iter().map(|fd| fd.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let control = if fds.is_empty() { &[][..] } else { &rights[..] };
+        let mut sent = 0;
+        while sent < frame.len() {
+            let control = if sent == 0 { control } else { &[] };
+            match sendmsg::<()>(
+                self.socket.as_raw_fd(),
+                &[IoSlice::new(&frame[sent..])],
+                control,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            ) {
+                Ok(count) => sent += count,
+                Err(Errno::EINTR) => {}
+                // A long message to a slow reader; a reader that has stopped is noticed by other means.
+                Err(Errno::EAGAIN) if sent > 0 => wait_writable(self.socket.as_fd())?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next message without blocking.
+    pub fn receive<M: DeserializeOwned>(&mut self) -> Received<M> {
+        loop {
+            if let Some(message) = take_frame(&mut self.buffer) {
+                return message.map_or(Received::Closed, Received::Message);
+            }
+            match self.fill() {
+                Ok(0) => return Received::Closed,
+                Ok(_) => {}
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Received::Nothing,
+                Err(_) => return Received::Closed,
+            }
+        }
+    }
+
+    /// The descriptor that came with the last message that had one.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.passed.take()
+    }
+
+    fn fill(&mut self) -> Result<usize, Errno> {
+        let mut bytes = [0u8; 4096];
+        let (count, passed) = sys::receive(self.socket.as_fd(), &mut bytes)?;
+        self.passed = passed.or(self.passed.take());
+        self.buffer.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// A message as it travels, on the socket and on the pipe to the parked command.
+///
+/// # Errors
+/// The message is larger than any that is meant.
+pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(message)?;
+    if json.len() > LARGEST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut frame = (json.len() as u32).to_le_bytes().to_vec();
+    frame.extend(json);
+    Ok(frame)
+}
+
+/// Cuts the first whole message off the buffer: `None` when it is not complete, `Some(None)` when it cannot be read.
+pub fn take_frame<M: DeserializeOwned>(buffer: &mut Vec<u8>) -> Option<Option<M>> {
+    let length = u32::from_le_bytes(buffer.get(..4)?.try_into().ok()?) as usize;
+    if length > LARGEST {
+        return Some(None);
+    }
+    let message = serde_json::from_slice(buffer.get(4..4 + length)?).ok();
+    buffer.drain(..4 + length);
+    Some(message)
+}
+
+fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    match poll(&mut [PollFd::new(fd, PollFlags::POLLOUT)], PollTimeout::from(1000u16))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_descriptors_arrive() {
+        let (dlock, mut guard) = Channel::pair().expect("socket pair");
+        assert_eq!(guard.receive::<ToGuard>(), Received::Nothing);
+        let file = std::fs::File::open("/dev/null").expect("open");
+        dlock.send(&ToGuard::Forward(15), Some(file.as_fd())).expect("send");
+        dlock.send(&ToGuard::Kill, None).expect("send");
+        assert_eq!(guard.receive(), Received::Message(ToGuard::Forward(15)));
+        assert!(guard.take_descriptor().is_some());
+        assert_eq!(guard.receive(), Received::Message(ToGuard::Kill));
+        drop(dlock);
+        assert_eq!(guard.receive::<ToGuard>(), Received::Closed);
+    }
+
+    #[test]
+    fn a_long_environment_fits() {
+        let (dlock, mut guard) = Channel::pair().expect("socket pair");
+        let launch = Launch {
+            set: vec![("DLOCK_HELD".into(), "x".repeat(60_000))],
+            unset: vec![],
+            group: Group::Own { foreground: false },
+        };
+        let message = ToGuard::Start { launch, until: None, orphans: Orphans::Leave, grace: Duration::ZERO };
+        dlock.send(&message, None).expect("send");
+        assert_eq!(guard.receive(), Received::Message(message));
+    }
+}

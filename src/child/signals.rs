@@ -1,0 +1,239 @@
+//! The signals that dlock handles, as one table, and their source for the event loop.
+
+use std::io;
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+
+use super::sys::Disposition;
+
+/// What a signal does to a dlock that has not started the command yet. While the command runs every handled signal is
+/// forwarded to it, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhileWaiting {
+    /// dlock gives up its place and dies of the signal, unless the signal was ignored when it began (as under nohup).
+    End,
+    /// dlock stops; after SIGCONT it is in the queue again.
+    Stop,
+    /// Nothing.
+    Nothing,
+}
+
+/// Signals with another meaning than "ends dlock while it waits". Every catchable signal that is not here, the
+/// real-time ones included, ends a waiting dlock and is forwarded to a running command, except [`SYNCHRONOUS`].
+const SPECIAL: &[(i32, WhileWaiting)] = &[
+    (libc::SIGTSTP, WhileWaiting::Stop),
+    (libc::SIGTTIN, WhileWaiting::Stop),
+    (libc::SIGTTOU, WhileWaiting::Stop),
+    (libc::SIGCONT, WhileWaiting::Nothing),
+    (libc::SIGWINCH, WhileWaiting::Nothing),
+    (libc::SIGURG, WhileWaiting::Nothing),
+    (libc::SIGCHLD, WhileWaiting::Nothing),
+    (libc::SIGPIPE, WhileWaiting::Nothing),
+];
+
+/// Faults of the program itself: blocking them would turn a crash into an endless loop, so they keep their default
+/// action. They reach dlock alone; the guarding process then stops the command.
+pub const SYNCHRONOUS: &[i32] =
+    &[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// After one of these was forwarded, what is left of the tree when the command ends is still the command.
+pub const ENDING: &[i32] = &[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// What the signal does to a dlock that waits.
+pub fn while_waiting(signal: i32) -> WhileWaiting {
+    SPECIAL.iter().find(|(special, _)| *special == signal).map_or(WhileWaiting::End, |(_, action)| *action)
+}
+
+/// Whether the signal is ignored by this process.
+pub fn is_ignored(signal: i32) -> bool {
+    Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
+}
+
+/// A signal that dlock got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its number.
+    pub signal: i32,
+    /// Who sent it.
+    pub origin: Origin,
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The kernel: the terminal, for the whole process group.
+    Kernel,
+    /// A process.
+    Process,
+}
+
+/// The signals that are blocked in every process of dlock, and read from a [`Source`] instead.
+pub fn handled() -> SigSet {
+    let mut set = SigSet::all();
+    for signal in SYNCHRONOUS {
+        if let Ok(signal) = nix::sys::signal::Signal::try_from(*signal) {
+            set.remove(signal);
+        }
+    }
+    set
+}
+
+/// Blocks the handled signals in this thread and returns the mask as it was.
+///
+/// # Errors
+/// None is known for valid sets.
+pub fn block() -> io::Result<SigSet> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&handled()), Some(&mut before))?;
+    Ok(before)
+}
+
+#[cfg(target_os = "linux")]
+mod source {
+    use std::io;
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+    use super::{Arrival, Origin};
+    use crate::readiness::Readiness;
+
+    /// Blocked signals as a descriptor (`signalfd(2)`).
+    pub struct Descriptor(SignalFd);
+
+    impl Descriptor {
+        /// Opens the descriptor for the given signals, close-on-exec and non-blocking.
+        ///
+        /// # Errors
+        /// No descriptor is left.
+        pub fn new(signals: &nix::sys::signal::SigSet) -> io::Result<Descriptor> {
+            Ok(Descriptor(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+        }
+
+        /// The next signal that has come. A SIGPIPE of our own writing is none.
+        pub fn next(&self) -> Option<Arrival> {
+            loop {
+                let info = self.0.read_signal().ok()??;
+                let signal = info.ssi_signo as i32;
+                if signal == libc::SIGPIPE && info.ssi_pid == std::process::id() {
+                    continue;
+                }
+                // The terminal's signals carry SI_KERNEL (sigaction(2)).
+                let origin = if info.ssi_code == libc::SI_KERNEL { Origin::Kernel } else { Origin::Process };
+                return Some(Arrival { signal, origin });
+            }
+        }
+    }
+
+    impl AsFd for Descriptor {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    /// The handled signals, for the event loop.
+    pub struct Source {
+        descriptor: Descriptor,
+        readiness: Readiness,
+    }
+
+    impl Source {
+        /// Begins to read the signals that [`super::block`] blocked.
+        ///
+        /// # Errors
+        /// No descriptor is left.
+        pub fn new() -> io::Result<Source> {
+            let descriptor = Descriptor::new(&super::handled())?;
+            Ok(Source { readiness: Readiness::of(&descriptor)?, descriptor })
+        }
+
+        /// Waits for the next signal. Dropping the future loses none.
+        pub async fn next(&self) -> Arrival {
+            loop {
+                if let Some(arrival) = self.descriptor.next() {
+                    return arrival;
+                }
+                self.readiness.wait().await;
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod source {
+    use std::io;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    use super::{Arrival, Origin};
+
+    /// The signals that are worth forwarding everywhere; here the origin of a signal cannot be told.
+    const FORWARDED: &[i32] = &[
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGALRM,
+        libc::SIGCONT,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGWINCH,
+        libc::SIGCHLD,
+    ];
+
+    /// The handled signals, for the event loop.
+    pub struct Source(std::cell::RefCell<Vec<(i32, Signal)>>);
+
+    impl Source {
+        /// Installs the runtime's handlers and unblocks the signals for them.
+        ///
+        /// # Errors
+        /// A handler cannot be installed.
+        pub fn new() -> io::Result<Source> {
+            let mut sources = Vec::new();
+            for number in FORWARDED {
+                sources.push((*number, signal(SignalKind::from_raw(*number))?));
+            }
+            super::handled().thread_unblock()?;
+            Ok(Source(std::cell::RefCell::new(sources)))
+        }
+
+        /// Waits for the next signal. Dropping the future loses none.
+        pub async fn next(&self) -> Arrival {
+            std::future::poll_fn(|context| {
+                for (number, source) in self.0.borrow_mut().iter_mut() {
+                    if source.poll_recv(context).is_ready() {
+                        return std::task::Poll::Ready(Arrival { signal: *number, origin: Origin::Process });
+                    }
+                }
+                std::task::Poll::Pending
+            })
+            .await
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub use source::Descriptor;
+pub use source::Source;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_tells_what_a_waiting_dlock_does() {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
+        {
+            assert_eq!(while_waiting(signal), WhileWaiting::End, "{signal}");
+        }
+        assert_eq!(while_waiting(libc::SIGALRM), WhileWaiting::End);
+        assert_eq!(while_waiting(libc::SIGTSTP), WhileWaiting::Stop);
+        for signal in [libc::SIGCONT, libc::SIGWINCH, libc::SIGCHLD] {
+            assert_eq!(while_waiting(signal), WhileWaiting::Nothing, "{signal}");
+        }
+    }
+}

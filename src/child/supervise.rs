@@ -1,0 +1,248 @@
+//! dlock's half of the supervision: what the guarding process tells, and what to do when it can tell nothing any more.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::cgroup::Cgroup;
+use super::launch::Half;
+use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard};
+use super::stop::{Deadlines, Orphans};
+use super::sys::{self, Change};
+use super::terminal::Terminal;
+use super::tree;
+use crate::clock::Moment;
+use crate::readiness::Readiness;
+
+/// What happened to the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It goes on after a stop.
+    Continued,
+    /// No renewal came in time: the tree is being stopped.
+    DeadlineReached,
+    /// A process of the tree may not be signalled by us.
+    NotPermitted(i32),
+    /// A process of the tree does not die of SIGKILL.
+    StillAlive(i32),
+    /// The command itself has ended.
+    Ended(Ended),
+    /// The whole tree is over, or what is left of it lives on without the lock.
+    Finished {
+        /// Background processes live on.
+        orphans_left: bool,
+    },
+    /// The guarding process is dead, stopped or broken; why. Whoever sees this calls [`Supervisor::kill_tree`].
+    GuardLost(String),
+}
+
+/// The command and its guard, as dlock's half sees them.
+pub struct Supervisor {
+    channel: Channel,
+    readiness: Readiness,
+    guard: i32,
+    guard_reaped: bool,
+    terminal: Terminal,
+    cgroup: Option<Cgroup>,
+    command: Option<i32>,
+    group: Group,
+    finished: bool,
+}
+
+impl Supervisor {
+    /// Takes up the work on the current runtime.
+    ///
+    /// # Errors
+    /// The socket cannot be watched.
+    pub fn new(half: Half) -> io::Result<Supervisor> {
+        Ok(Supervisor {
+            readiness: Readiness::of(&half.channel)?,
+            channel: half.channel,
+            guard: half.guard,
+            guard_reaped: false,
+            terminal: half.terminal,
+            cgroup: half.cgroup,
+            command: None,
+            group: Group::Shared,
+            finished: false,
+        })
+    }
+
+    /// Lets the command run, until the given moments if there is a lease. `kept` is a descriptor whose closing would
+    /// free the lock: the guarding process keeps a duplicate until the tree is dead.
+    ///
+    /// # Errors
+    /// The guarding process is gone; the command has not run.
+    pub fn start(
+        &mut self,
+        mut launch: Launch,
+        until: Option<Deadlines>,
+        orphans: Orphans,
+        grace: Duration,
+        kept: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let mut family = vec![self.guard];
+        if self.terminal.exists() {
+            family.extend(tree::descendants(self.guard));
+        }
+        launch.group = self.terminal.group_for_command(&family);
+        self.group = launch.group;
+        let until = until.map(Into::into);
+        self.channel.send(&ToGuard::Start { launch, until, orphans, grace }, kept)
+    }
+
+    /// Tells the guarding process of an acknowledged renewal.
+    pub fn arm(&self, deadlines: Deadlines) {
+        self.send(&ToGuard::Arm(deadlines.into()));
+    }
+
+    /// Passes a signal on to the command.
+    pub fn forward(&self, signal: i32) {
+        self.send(&ToGuard::Forward(signal));
+    }
+
+    /// SIGTERM to the whole tree now, SIGKILL at the given moment.
+    pub fn terminate(&self, kill_at: Moment) {
+        self.send(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
+    }
+
+    /// SIGKILL to the whole tree now.
+    pub fn kill(&self) {
+        self.send(&ToGuard::Kill);
+    }
+
+    /// Lets a stopped command go on, in the foreground if that is where dlock is.
+    pub fn resume(&self) {
+        self.send(&ToGuard::Continue { foreground: self.may_have_foreground() });
+    }
+
+    /// After dlock itself was put into the foreground: hands it to a command that has a group of its own.
+    pub fn pass_foreground_on(&self) {
+        if let Some(command) = self.command.filter(|_| self.may_have_foreground()) {
+            self.terminal.give_to(command);
+        }
+    }
+
+    fn may_have_foreground(&self) -> bool {
+        matches!(self.group, Group::Own { .. }) && self.terminal.is_foreground()
+    }
+
+    /// Whether a signal of the terminal has reached the command already, because it is in dlock's own group.
+    pub fn shares_group(&self) -> bool {
+        self.group == Group::Shared
+    }
+
+    /// Whether a stop of the command is to stop dlock too, for a shell to see: there is a terminal, and the command
+    /// has a group of its own on it.
+    pub fn mirrors_stops(&self) -> bool {
+        !self.shares_group() && self.terminal.exists()
+    }
+
+    fn send(&self, message: &ToGuard) {
+        // A guarding process that is gone is noticed by `next` and by its SIGCHLD.
+        let _ = self.channel.send(message, None);
+    }
+
+    /// Waits for the next event. Dropping the future loses none.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            let message = match self.channel.receive() {
+                Received::Message(message) => message,
+                Received::Closed if self.finished => return std::future::pending().await,
+                Received::Closed => return Event::GuardLost("the guarding process died".into()),
+                Received::Nothing => {
+                    self.readiness.wait().await;
+                    continue;
+                }
+            };
+            return match message {
+                FromGuard::Command(pid) => {
+                    self.command = Some(pid);
+                    continue;
+                }
+                FromGuard::Stopped(signal) => Event::Stopped(signal),
+                FromGuard::Continued => Event::Continued,
+                FromGuard::DeadlineReached => Event::DeadlineReached,
+                FromGuard::NotPermitted(pid) => Event::NotPermitted(pid),
+                FromGuard::StillAlive(pid) => Event::StillAlive(pid),
+                FromGuard::Ended(ended) => Event::Ended(ended),
+                FromGuard::Finished { orphans_left } => {
+                    self.finished = true;
+                    Event::Finished { orphans_left }
+                }
+                FromGuard::Broken(why) => Event::GuardLost(why),
+            };
+        }
+    }
+
+    /// After SIGCHLD: whether the guarding process was stopped. It is dlock's only child, until it dies and leaves its
+    /// own to us; its death is told by [`Supervisor::next`].
+    pub fn guard_stopped(&mut self) -> Option<Event> {
+        let mut stopped = false;
+        while let Ok(Some((pid, change))) = sys::wait_any() {
+            match change {
+                _ if pid != self.guard => {}
+                Change::Stopped(_) => stopped = true,
+                Change::Continued => {}
+                Change::Exited(_) | Change::Killed(_) => self.guard_reaped = true,
+            }
+        }
+        stopped.then(|| Event::GuardLost("the guarding process was stopped".into()))
+    }
+
+    /// Does the guarding process' work when that cannot: kills it (its orphans then become ours) and the whole tree,
+    /// and returns when the last process is dead. Dropping the future leaves what is alive alive.
+    pub async fn kill_tree(&mut self) {
+        if !self.guard_reaped {
+            let _ = sys::kill(self.guard, libc::SIGKILL);
+        }
+        let own = std::process::id() as i32;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            self.kill_directly();
+            tree::signal(own, &[libc::SIGKILL], &[]);
+            loop {
+                match sys::wait_any() {
+                    Ok(Some((pid, Change::Exited(_) | Change::Killed(_)))) if pid == self.guard => {
+                        self.guard_reaped = true;
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.finished = true;
+                        if let Some(cgroup) = &self.cgroup {
+                            cgroup.remove();
+                        }
+                        return;
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    /// Kills the tree without the guarding process' help but leaves that alone: for one that does not answer though the
+    /// lease is about to end.
+    pub fn kill_directly(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            let _ = cgroup.kill();
+        }
+        tree::signal(self.guard, &[libc::SIGKILL], &[]);
+    }
+
+    /// Takes the terminal back and waits for the guarding process to leave, which it does at once after
+    /// [`Event::Finished`]. A parked command that was never started goes with it.
+    pub fn dismiss(self) {
+        if let (Group::Own { .. }, Some(command)) = (self.group, self.command) {
+            self.terminal.take_back(command);
+        }
+        // Closing our end is what tells a guard whose command never ran.
+        drop((self.channel, self.readiness));
+        if !self.guard_reaped {
+            let _ = sys::reap(self.guard);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The system calls that no safe wrapper offers in the form needed here, each behind a safe function. The only file of
+//! the library with `unsafe`.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+/// What `fork` returned.
+pub enum Fork {
+    /// In the new process.
+    Child,
+    /// In the caller, with the new process' id.
+    Parent(i32),
+}
+
+/// Forks. To be called only while the process has one thread, so that the child may allocate and lock.
+///
+/// # Errors
+/// `EAGAIN` and `ENOMEM`, as `fork(2)`.
+pub fn fork_single_threaded() -> io::Result<Fork> {
+    // SAFETY: fork(2) takes no argument; that the process has one thread, so that no lock can be held by a thread that
+    // does not exist in the child, is the caller's promise, kept by `child::spawn`, which runs before any runtime.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Forks into a cgroup (`clone3(2)`, `CLONE_INTO_CGROUP`, Linux 5.7), with the promise of [`fork_single_threaded`].
+/// The child must do nothing but plain calls and `exec`: the C library does not know that it is a new process.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.3, and whatever the cgroup refuses.
+#[cfg(target_os = "linux")]
+pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
+    // SAFETY: `clone_args` is plain integers, for which zero is "not used".
+    let mut args: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
+    // linux/sched.h; the constant of the libc crate is a 32-bit integer, in which it does not fit.
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    args.flags = CLONE_INTO_CGROUP;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = cgroup.as_raw_fd() as u64;
+    // SAFETY: the kernel reads `size_of(args)` bytes of `args`; without CLONE_VM the child has a copy of this stack.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid as i32)),
+    }
+}
+
+/// Ends the process at once, without the C library's exit handlers.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit(2) has no precondition.
+    unsafe { libc::_exit(status) }
+}
+
+/// How a child changed its state. Signals are plain numbers: real-time signals have no name in any crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It ended with this status.
+    Exited(i32),
+    /// It died of this signal.
+    Killed(i32),
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It goes on.
+    Continued,
+}
+
+/// The next state change of any child, if there is one.
+///
+/// # Errors
+/// `ECHILD` when there is no child at all.
+pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)
+}
+
+/// Reaps this child; blocks until it has ended.
+///
+/// # Errors
+/// `ECHILD` when it is no child of ours.
+pub fn reap(pid: i32) -> io::Result<()> {
+    wait(libc::P_PID, pid, libc::WEXITED).map(drop)
+}
+
+fn wait(idtype: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option<(i32, Change)>> {
+    loop {
+        // SAFETY: siginfo_t is plain data; zeroed so that si_pid is 0 when nothing has changed (waitid(2), WNOHANG).
+        let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: `info` outlives the call.
+        if unsafe { libc::waitid(idtype, id as libc::id_t, &mut info, flags) } == -1 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        // SAFETY: waitid fills the SIGCHLD members, or leaves the zeros above.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        if pid == 0 {
+            return Ok(None);
+        }
+        let change = match info.si_code {
+            libc::CLD_EXITED => Change::Exited(status),
+            libc::CLD_KILLED | libc::CLD_DUMPED => Change::Killed(status),
+            libc::CLD_STOPPED => Change::Stopped(status),
+            libc::CLD_CONTINUED => Change::Continued,
+            _ => continue,
+        };
+        return Ok(Some((pid, change)));
+    }
+}
+
+/// Sends a signal to a process (`pid > 0`) or a process group (`pid < -1`).
+///
+/// # Errors
+/// `ESRCH` when nobody is there, `EPERM` when we may not.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    debug_assert!(!(-1..=0).contains(&pid), "never everybody, never our own group");
+    // SAFETY: kill(2) takes integers.
+    check(unsafe { libc::kill(pid, signal) })
+}
+
+/// A descriptor of a process, which never means another one, however often its number is used again.
+///
+/// # Errors
+/// `ESRCH` when it is gone, `ENOSYS` before Linux 5.3.
+#[cfg(target_os = "linux")]
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    check(fd as i32)?;
+    // SAFETY: the kernel just made this descriptor, close-on-exec, for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sends a signal to the process behind a [`pidfd_open`] descriptor.
+///
+/// # Errors
+/// `ESRCH` when it is gone, `EPERM` when we may not.
+#[cfg(target_os = "linux")]
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let no_info: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: a null siginfo means "as kill(2) would" (pidfd_send_signal(2)).
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) } as i32)
+}
+
+/// What a signal does to the process.
+#[derive(Clone, Copy)]
+pub struct Disposition(libc::sigaction);
+
+impl Disposition {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number that is no signal.
+    pub fn of(signal: i32) -> io::Result<Disposition> {
+        let mut action = MaybeUninit::zeroed();
+        // SAFETY: a null new action only reads; `action` outlives the call.
+        check(unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) })?;
+        // SAFETY: filled by the call above.
+        Ok(Disposition(unsafe { action.assume_init() }))
+    }
+
+    /// Whether the signal is ignored.
+    pub fn is_ignore(&self) -> bool {
+        self.0.sa_sigaction == libc::SIG_IGN
+    }
+
+    /// Sets the signal to what this says.
+    pub fn restore(&self, signal: i32) {
+        // SAFETY: the action was read from the kernel by `of`, before any handler of ours.
+        let _ = unsafe { libc::sigaction(signal, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Ignores a signal, or gives it its default action.
+pub fn set_signal(signal: i32, to: SignalAction) {
+    let handler = match to {
+        SignalAction::Default => libc::SIG_DFL,
+        SignalAction::Ignore => libc::SIG_IGN,
+    };
+    // SAFETY: SIG_DFL and SIG_IGN run no code of ours.
+    let _ = unsafe { libc::signal(signal, handler) };
+}
+
+/// See [`set_signal`].
+#[derive(Clone, Copy)]
+pub enum SignalAction {
+    /// `SIG_DFL`
+    Default,
+    /// `SIG_IGN`
+    Ignore,
+}
+
+/// Sends the signal to ourselves with its default action and unblocked; returns when the process survived it (a signal
+/// that stops, after it was continued; any signal to the init of a PID namespace). The mask is as before then.
+pub fn raise_default(signal: i32) {
+    let before = Disposition::of(signal);
+    set_signal(signal, SignalAction::Default);
+    // SAFETY: the sets are initialised by sigemptyset and by the call itself before they are read.
+    unsafe {
+        let mut only = MaybeUninit::uninit();
+        let mut mask = MaybeUninit::uninit();
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), signal);
+        libc::kill(libc::getpid(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), mask.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), std::ptr::null_mut());
+    }
+    if let Ok(before) = before {
+        before.restore(signal);
+    }
+}
+
+/// Puts the process first in line for the processor and keeps the pages that it has touched in memory. What is refused
+/// is left as it is.
+#[cfg(target_os = "linux")]
+pub fn raise_priority() {
+    // SAFETY: both calls take integers.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
+    }
+}
+
+/// No core dump of this process from here on: neither to a file nor to a pipe of `core_pattern`.
+pub fn forbid_core_dump() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: prctl(PR_SET_DUMPABLE) takes integers.
+    let _ = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `none` outlives the call.
+    let _ = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+}
+
+/// The memory that `ps` shows as the command line, so that a process can be given another one.
+#[derive(Clone, Copy)]
+pub struct ArgvMemory {
+    start: *mut u8,
+    len: usize,
+}
+
+impl ArgvMemory {
+    /// Finds the memory. On Linux the kernel lays the arguments out one after the other.
+    ///
+    /// # Safety
+    /// `argc` and `argv` are those that the C start-up code gave to `main`, and nobody reads `argv` after
+    /// [`ArgvMemory::overwrite`].
+    pub unsafe fn new(argc: i32, argv: *const *const libc::c_char) -> ArgvMemory {
+        if argc < 1 {
+            return ArgvMemory { start: std::ptr::null_mut(), len: 0 };
+        }
+        // SAFETY: by the caller's promise argv[0] and argv[argc - 1] are terminated strings.
+        unsafe {
+            let start = *argv as *mut u8;
+            let last = *argv.add(argc as usize - 1);
+            let end = (last as *mut u8).add(libc::strlen(last));
+            let len = if end > start { end.offset_from(start) as usize } else { 0 };
+            ArgvMemory { start, len }
+        }
+    }
+
+    /// Shows `title` instead, as far as it fits.
+    pub fn overwrite(self, title: &str) {
+        if self.start.is_null() || cfg!(not(target_os = "linux")) {
+            return;
+        }
+        let shown = &title.as_bytes()[..title.len().min(self.len)];
+        // SAFETY: `start` and `len` span the argument strings, which are writable and, by the promise given to `new`,
+        // not read by anybody any more.
+        unsafe {
+            std::ptr::write_bytes(self.start, 0, self.len);
+            std::ptr::copy_nonoverlapping(shown.as_ptr(), self.start, shown.len());
+        }
+    }
+}
+
+/// Reads from a socket, with the descriptor that may come along (`unix(7)`, `SCM_RIGHTS`), close-on-exec.
+///
+/// # Errors
+/// Those of `recvmsg(2)`.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
+    let mut control = nix::cmsg_space!([RawFd; 1]);
+    let mut slices = [IoSliceMut::new(bytes)];
+    #[cfg(target_os = "linux")]
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = MsgFlags::empty();
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
+    let mut passed = None;
+    for message in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = message {
+            for fd in fds {
+                // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+                passed = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+    }
+    Ok((received.bytes, passed))
+}
+
+/// Replaces the process by a program; returns only on failure.
+pub fn exec(path: &CString, argv: &[CString], envp: &[CString]) -> io::Error {
+    match nix::unistd::execve(path, argv, envp) {
+        Err(errno) => io::Error::from_raw_os_error(errno as i32),
+        Ok(never) => match never {},
+    }
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

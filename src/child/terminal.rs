@@ -1,0 +1,74 @@
+//! The controlling terminal: whether there is one, who is in its foreground, and handing that over and back.
+
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+
+use super::protocol::Group;
+use super::tree;
+
+/// The controlling terminal of the session, if there is one.
+pub struct Terminal {
+    fd: Option<OwnedFd>,
+    group: Pid,
+}
+
+impl Terminal {
+    /// Opens the controlling terminal.
+    pub fn open() -> Terminal {
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        Terminal { fd: open("/dev/tty", flags, Mode::empty()).ok(), group: getpgrp() }
+    }
+
+    /// Whether there is one: only then does job control matter.
+    pub fn exists(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// Which process group the command gets. Without a terminal, one of its own. On a terminal, one of its own when
+    /// dlock is alone in its group; in a pipeline or a script everybody stays together, so that the terminal's signals
+    /// and its foreground are what they would be without dlock. `family` are dlock's own processes.
+    pub fn group_for_command(&self, family: &[i32]) -> Group {
+        if !self.exists() {
+            return Group::Own { foreground: false };
+        }
+        // The first process of a pipeline may ask before the shell has started the others; a pipe at either end tells.
+        let piped = || is_pipe(std::io::stdin()) || is_pipe(std::io::stdout());
+        let leader = self.group == nix::unistd::getpid();
+        if !leader || piped() || tree::group_is_shared(family).unwrap_or(true) {
+            return Group::Shared;
+        }
+        Group::Own { foreground: self.is_foreground() }
+    }
+
+    /// Whether dlock's own process group is in the foreground.
+    pub fn is_foreground(&self) -> bool {
+        self.foreground() == Some(self.group)
+    }
+
+    /// Puts a process group into the foreground. SIGTTOU, which a background process gets for that, is blocked in every
+    /// process of dlock.
+    pub fn give_to(&self, group: i32) {
+        if let Some(fd) = &self.fd {
+            // The terminal may be gone, or the session's leader may have taken it: nothing to do about either.
+            let _ = tcsetpgrp(fd, Pid::from_raw(group));
+        }
+    }
+
+    /// Takes the foreground back from the command's group, unless the shell has given it to somebody else meanwhile.
+    pub fn take_back(&self, from: i32) {
+        if self.foreground() == Some(Pid::from_raw(from)) {
+            self.give_to(self.group.as_raw());
+        }
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(self.fd.as_ref()?).ok()
+    }
+}
+
+fn is_pipe(fd: impl std::os::fd::AsFd) -> bool {
+    nix::sys::stat::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+}
