@@ -1,0 +1,346 @@
+//! One connection: the greeting and the first question in one flight, answers within bounds, pushes noticed.
+//!
+//! The wire format is the redis crate's. The flights are our own, because its connections greet first and ask after.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use combine::parser::combinator::AnySendSyncPartialState;
+use combine::stream::{PointerOffset, decoder::Decoder};
+use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::location::Location;
+use super::tls;
+use crate::backend::StoreError;
+
+/// The largest answer that is read. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
+/// to some twenty times their length.
+const LARGEST_ANSWER: usize = 128 * 1024;
+
+/// A stream of either kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection to one server.
+pub(super) struct Connection {
+    stream: Bounded<Box<dyn Stream>>,
+    decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,
+    greeting: Option<Greeting>,
+    /// Every question so far has been answered in full, and the server has kept to the protocol.
+    usable: bool,
+    /// Word of a change came while an answer was awaited.
+    touched: bool,
+}
+
+/// What has to be said first; goes with the first question.
+struct Greeting {
+    username: Option<String>,
+    password: Option<String>,
+    database: u32,
+    hello: bool,
+}
+
+impl Connection {
+    /// Connects, with TLS if so located; says nothing yet.
+    pub(super) async fn open(location: &Location) -> Result<Connection, StoreError> {
+        let password = location.password()?;
+        let tcp = connect(location).await?;
+        // One small write each way at a time: nothing to be gained by waiting for more.
+        let _ = tcp.set_nodelay(true);
+        let stream: Box<dyn Stream> = match location.tls() {
+            Some(settings) => Box::new(tls::wrap(tcp, settings, &location.host().name).await?),
+            None => Box::new(tcp),
+        };
+        Ok(Connection {
+            stream: Bounded { stream, left: LARGEST_ANSWER },
+            decoder: Decoder::new(),
+            greeting: Some(Greeting {
+                username: location.username().map(str::to_owned),
+                password,
+                database: location.database(),
+                hello: location.resp3(),
+            }),
+            usable: true,
+            touched: false,
+        })
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        self.usable
+    }
+
+    /// Asks one question and waits for its answer. The greeting, where it is due, travels in the same write; its
+    /// answers decide what an answer to the question is worth.
+    pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        let greeting = self.greeting.take();
+        let greeted = greeting.is_some();
+        let answer = match greeting {
+            None => self.exchange(&[], command).await?,
+            Some(greeting) => self.greet_and_ask(greeting, command).await?,
+        };
+        match answer {
+            Value::ServerError(error) => Err(refusal(&error, greeted)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn greet_and_ask(&mut self, greeting: Greeting, command: &Cmd) -> Result<Value, StoreError> {
+        let mut first = Vec::new();
+        if greeting.hello {
+            first.push(hello(&greeting));
+        } else if let Some(auth) = auth(&greeting) {
+            first.push(auth);
+        }
+        if greeting.database != 0 {
+            first.push(select(greeting.database));
+        }
+        if greeting.hello {
+            first.push(tracking());
+        }
+        let (replies, answer) = self.exchange_all(&first, command).await?;
+        let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
+        if let Some(error) = hello_refused {
+            return match error.code() {
+                // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3.
+                "ERR" | "NOPROTO" if greeting.password.is_none() => {
+                    self.check(&greeting, &first[1..], &replies[1..]).map(|()| answer)
+                }
+                // The password went with the HELLO. If the question was carried out all the same, asking again
+                // changes nothing.
+                "ERR" | "NOPROTO" => {
+                    let plain = Greeting { hello: false, ..greeting };
+                    Box::pin(self.greet_and_ask(plain, command)).await
+                }
+                _ => self.spoil(refusal(error, true)),
+            };
+        }
+        self.check(&greeting, &first, &replies).map(|()| answer)
+    }
+
+    /// Whether the answers to the greeting allow the answer to the question to stand.
+    fn check(&mut self, greeting: &Greeting, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
+        for (asked, reply) in first.iter().zip(replies) {
+            match server_error(reply) {
+                None => {}
+                // Without tracking nothing is pushed; the renewals notice a loss all the same, only later.
+                Some(_) if begins_with(asked, b"CLIENT") => {}
+                Some(error) if begins_with(asked, b"SELECT") && !error.code().starts_with("NO") => {
+                    let text = format!("database {}: {}", greeting.database, describe(error));
+                    return self.spoil(StoreError::Config(text));
+                }
+                Some(error) => return self.spoil(refusal(error, true)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The greeting failed, so the question ran without the rights or the database it was meant for: whatever it did
+    /// is unknown and has to be undone by its owner over a new connection.
+    fn spoil<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
+        self.usable = false;
+        Err(error)
+    }
+
+    async fn exchange(&mut self, first: &[Cmd], command: &Cmd) -> Result<Value, StoreError> {
+        self.exchange_all(first, command).await.map(|(_, answer)| answer)
+    }
+
+    /// One write, then as many answers as commands.
+    async fn exchange_all(
+        &mut self,
+        first: &[Cmd],
+        command: &Cmd,
+    ) -> Result<(Vec<Value>, Value), StoreError> {
+        self.usable = false;
+        let mut flight = Vec::new();
+        for command in first.iter().chain([command]) {
+            flight.extend(command.get_packed_command());
+        }
+        let write = async {
+            self.stream.stream.write_all(&flight).await?;
+            self.stream.stream.flush().await
+        };
+        write.await.map_err(|error| StoreError::unanswered(format!("cannot send: {}", io_text(&error))))?;
+        let mut replies = Vec::with_capacity(first.len());
+        for _ in first {
+            replies.push(self.reply().await?);
+        }
+        let answer = self.reply().await?;
+        self.usable = true;
+        Ok((replies, answer))
+    }
+
+    /// The next answer; pushes that come before it are noticed.
+    async fn reply(&mut self) -> Result<Value, StoreError> {
+        loop {
+            match self.value().await? {
+                Value::Push { kind, .. } => self.touched |= kind == PushKind::Invalidate,
+                value => return Ok(value),
+            }
+        }
+    }
+
+    async fn value(&mut self) -> Result<Value, StoreError> {
+        self.stream.left = LARGEST_ANSWER;
+        parse_redis_value_async(&mut self.decoder, &mut self.stream).await.map_err(|error| {
+            StoreError::unanswered(match error.kind() {
+                redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
+                _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
+                _ => format!("cannot read: {}", printable(&error.to_string())),
+            })
+        })
+    }
+
+    /// Waits until the server says that the key has changed, or until the connection ends. Anything else that comes
+    /// unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
+    pub(super) async fn changed(&mut self) {
+        while !std::mem::take(&mut self.touched) {
+            match self.value().await {
+                Ok(Value::Push { kind: PushKind::Invalidate, .. }) => return,
+                Ok(Value::Push { .. }) => {}
+                Ok(_) | Err(_) => {
+                    self.usable = false;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn hello(greeting: &Greeting) -> Cmd {
+    let mut command = redis::cmd("HELLO");
+    command.arg(3);
+    if let Some(password) = &greeting.password {
+        command.arg("AUTH").arg(greeting.username.as_deref().unwrap_or("default")).arg(password);
+    }
+    command
+}
+
+fn auth(greeting: &Greeting) -> Option<Cmd> {
+    let password = greeting.password.as_deref()?;
+    let mut command = redis::cmd("AUTH");
+    if let Some(username) = &greeting.username {
+        command.arg(username);
+    }
+    command.arg(password);
+    Some(command)
+}
+
+fn select(database: u32) -> Cmd {
+    let mut command = redis::cmd("SELECT");
+    command.arg(database);
+    command
+}
+
+/// Word of every key read here that somebody else touches, but not of our own changes.
+fn tracking() -> Cmd {
+    let mut command = redis::cmd("CLIENT");
+    command.arg("TRACKING").arg("ON").arg("NOLOOP");
+    command
+}
+
+fn begins_with(command: &Cmd, name: &[u8]) -> bool {
+    matches!(command.args_iter().next(), Some(redis::Arg::Simple(first)) if first == name)
+}
+
+fn server_error(value: &Value) -> Option<&ServerError> {
+    match value {
+        Value::ServerError(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// What a server's error means for us. Codes as in Redis' source and documentation.
+fn refusal(error: &ServerError, greeted: bool) -> StoreError {
+    let text = describe(error);
+    match error.code() {
+        "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
+        "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
+        "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
+        // "ERR invalid password" and "ERR AUTH ... without any password configured" of older servers.
+        "ERR" if greeted && text.contains("password") => StoreError::Denied(text),
+        // Scripts are refused in these states before anything is done, and the states pass.
+        "OOM" => StoreError::unreachable(format!("the server is out of memory ({text})")),
+        "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN"
+        | "TRYAGAIN" => StoreError::unreachable(text),
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            StoreError::Config(format!("the server is part of a Redis Cluster ({text})"))
+        }
+        _ => StoreError::unanswered(text),
+    }
+}
+
+/// An error as the server put it; its text is foreign.
+fn describe(error: &ServerError) -> String {
+    let details = error.details().unwrap_or_default();
+    printable(format!("{} {details}", error.code()).trim())
+}
+
+/// The first part of a foreign text; whoever prints it escapes it.
+fn printable(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+/// A stream that ends in an error after so many bytes without a whole answer.
+struct Bounded<S> {
+    stream: S,
+    left: usize,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "an answer of endless length",
+            )));
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.left = self.left.saturating_sub(buffer.filled().len() - before);
+        result
+    }
+}
+
+/// Connects to the first address that accepts: all of them are tried at once, so that one that answers nothing does not
+/// hold up another.
+async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
+    let host = location.host();
+    let port = host.port.unwrap_or(location.default_port());
+    let failed = |error: &io::Error| StoreError::unreachable(format!("cannot connect: {}", io_text(error)));
+    if let Ok(address) = host.name.parse::<std::net::IpAddr>() {
+        return TcpStream::connect((address, port)).await.map_err(|error| failed(&error));
+    }
+    let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await.map_err(|error| {
+        StoreError::unreachable(format!("cannot find the address of {}: {}", host.name, io_text(&error)))
+    })?;
+    let mut attempts = JoinSet::new();
+    for address in addresses {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(failed(&last))
+}
+
+/// An I/O error in the words of the system, without its number.
+pub(super) fn io_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,99 @@
+//! The keys of a lock. The lock itself is `prefix + name`, byte for byte, so that an application's lock can be taken by
+//! its exact key. Everything else lies under a reserved prefix that no name reaches, in the same cluster slot.
+
+use crc16::{State, XMODEM};
+
+use crate::lock::LockName;
+
+/// Keys that begin with this are dlock's own.
+pub const RESERVED: &str = "dlock#";
+
+/// The number of slots of a Redis Cluster.
+const SLOTS: u16 = 16384;
+
+/// The keys of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Holds the owner's token; what others lock too.
+    pub lock: String,
+    /// A hash: what the holder says of itself.
+    pub holder: String,
+    /// The last fencing token.
+    pub fencing: String,
+}
+
+impl Keys {
+    /// The keys of a name.
+    pub fn new(prefix: &str, name: &LockName) -> Keys {
+        let lock = format!("{prefix}{name}");
+        let tail = tail(&lock);
+        Keys {
+            holder: format!("{RESERVED}holder:{tail}"),
+            fencing: format!("{RESERVED}fencing:{tail}"),
+            lock,
+        }
+    }
+}
+
+/// What makes a side key the lock's own, in the lock's slot. Three shapes that cannot be confused:
+/// `{lock}` when the lock has no brace; `{tag}lock` when it has a hash tag of its own; `{n}lock` with a number whose slot
+/// is the lock's when it has braces but no tag (`a}b` is not in the slot of `{a}b}`).
+fn tail(lock: &str) -> String {
+    if !lock.contains(['{', '}']) {
+        return format!("{{{lock}}}");
+    }
+    match hash_tag(lock) {
+        Some(tag) => format!("{{{tag}}}{lock}"),
+        None => format!("{{{}}}{lock}", number_in_slot(slot_of(lock.as_bytes()))),
+    }
+}
+
+/// The part of a key that alone decides its slot: between the first `{` and the next `}`, if there is anything
+/// (Redis Cluster specification, "Hash tags").
+fn hash_tag(key: &str) -> Option<&str> {
+    let rest = &key[key.find('{')? + 1..];
+    let tag = &rest[..rest.find('}')?];
+    (!tag.is_empty()).then_some(tag)
+}
+
+fn slot_of(bytes: &[u8]) -> u16 {
+    State::<XMODEM>::calculate(bytes) % SLOTS
+}
+
+/// The smallest number whose decimal form lies in the slot; found within some tens of thousands.
+fn number_in_slot(slot: u16) -> u32 {
+    (0..u32::MAX).find(|number| slot_of(number.to_string().as_bytes()) == slot).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(key: &str) -> u16 {
+        slot_of(hash_tag(key).unwrap_or(key).as_bytes())
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot("123456789"), 0x31C3 % SLOTS);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+        assert_eq!(hash_tag("foo{}{bar}"), None);
+        assert_eq!(hash_tag("foo{{bar}}zap"), Some("{bar"));
+    }
+
+    #[test]
+    fn side_keys_share_the_slot_and_never_meet() {
+        let names =
+            ["a", "a}b", "{}x", "{a}b", "{a", "}{", "x{y}z", "{a}", "a{b", "{{a}}", "dlock#holder:{a}"];
+        let mut seen = std::collections::HashSet::new();
+        for prefix in ["dlock:", "", "{p}:"] {
+            for name in names {
+                let keys = Keys::new(prefix, &LockName::new(name).expect("good name"));
+                assert_eq!(slot(&keys.lock), slot(&keys.holder), "{prefix}{name}");
+                assert_eq!(slot(&keys.lock), slot(&keys.fencing), "{prefix}{name}");
+                assert!(seen.insert(keys.holder.clone()), "{prefix}{name}: {}", keys.holder);
+                assert!(seen.insert(keys.fencing.clone()), "{prefix}{name}: {}", keys.fencing);
+            }
+        }
+    }
+}
