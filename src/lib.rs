@@ -4,5 +4,6 @@ pub mod backend;
 pub mod child;
 pub mod clock;
 pub mod exit;
+pub mod lease;
 pub mod lock;
 pub mod readiness;
