@@ -1,9 +1,41 @@
 //! dlock runs a command under a distributed lock, and no command outlives its lock.
+//!
+//! The floors, from the top; a module imports only from floors below its own, and from its own folder:
+//!
+//! | floor | what it is |
+//! |---|---|
+//! | [`commands`] | what the user asked for, from arguments to exit |
+//! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] | arguments and environment become one resolved, checked value; what dlock prints |
+//! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
+//! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
+//! | [`lock`] [`clock`] [`readiness`] [`exit`] | values, time, and the way out |
 
 pub mod backend;
 pub mod child;
+pub mod cli;
 pub mod clock;
+pub mod commands;
+pub mod config;
 pub mod exit;
+pub mod identity;
 pub mod lease;
 pub mod lock;
+pub mod plan;
 pub mod readiness;
+pub mod report;
+
+use std::ffi::OsString;
+
+use crate::child::Inherited;
+use crate::cli::Request;
+use crate::exit::Exit;
+use crate::report::Reporter;
+
+/// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
+pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
+    match cli::parse(arguments) {
+        Ok(Request::Help(text)) => commands::print(&text),
+        Ok(Request::Run(arguments)) => commands::run::run(arguments, inherited),
+        Err(failure) => Reporter::plain().failure(&failure),
+    }
+}

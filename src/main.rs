@@ -1,3 +1,31 @@
-//! The binary; does nothing yet.
+//! Calls the library and leaves with its exit.
+//!
+//! Rust's own start-up code is left out: it sets SIGPIPE to "ignore" and opens missing standard descriptors before
+//! anybody can see how they were, and the command must be started with what dlock was started with.
 
-fn main() {}
+#![no_main]
+
+use std::ffi::{CStr, OsString, c_char, c_int};
+use std::os::unix::ffi::OsStringExt;
+
+use dlock::child::Inherited;
+use dlock::child::sys::ArgvMemory;
+use dlock::exit::{self, Exit};
+
+/// The C entry point.
+// SAFETY: the C start-up code calls `main` once, with this signature; no other symbol of that name exists.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: the C start-up code passes `argc` terminated strings.
+    let arguments: Vec<OsString> = (0..argc.max(0) as usize)
+        .map(|index| unsafe { CStr::from_ptr(*argv.add(index)) })
+        .map(|argument| OsString::from_vec(argument.to_bytes().to_vec()))
+        .collect();
+    // SAFETY: `argc` and `argv` come from the C start-up code, and the arguments have just been copied.
+    let memory = unsafe { ArgvMemory::new(argc, argv) };
+    let exit = std::panic::catch_unwind(|| match Inherited::capture(memory) {
+        Ok(inherited) => dlock::program(arguments, inherited),
+        Err(_) => Exit::Status(exit::INTERNAL),
+    });
+    dlock::commands::leave(exit.unwrap_or(Exit::Status(exit::INTERNAL)))
+}

@@ -1,0 +1,405 @@
+//! The command line: names, help text, and nothing else. Checks that need more than one option are in [`crate::plan`].
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::exit::Failure;
+
+/// Run a command under a distributed lock.
+#[derive(Debug, Parser)]
+#[command(name = "dlock", version, disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Take the lock, run the command, release the lock
+    Run(Box<RunArguments>),
+}
+
+/// What the user asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// To be printed on standard output.
+    Help(String),
+    /// `dlock run`
+    Run(Box<RunArguments>),
+}
+
+/// `dlock run`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock run [OPTIONS] NAME -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME -c 'SHELL TEXT'",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = RUN_DETAILS
+)]
+pub struct RunArguments {
+    /// Name of the lock
+    #[arg(value_name = "NAME", num_args = 0.., hide = true)]
+    pub names: Vec<OsString>,
+
+    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://...
+    #[arg(short, long, value_name = "URL", help_heading = "Lock")]
+    pub backend: Option<OsString>,
+
+    /// Give up at once when somebody else holds the lock (the default)
+    #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
+    pub no_wait: bool,
+
+    /// Wait at most so long for the lock, or forever
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", value_parser = checked(parse_wait), help_heading = "Lock")]
+    pub wait: Option<WaitArgument>,
+
+    /// Keep trying a store that cannot be reached, also with --no-wait
+    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    pub retry: Option<Duration>,
+
+    /// Take the lock for ourselves alone (the default)
+    #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
+    pub exclusive: bool,
+
+    /// Length of the lease: how long a crashed host blocks the others [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    pub ttl: Option<Duration>,
+
+    /// One attempt to reach the store [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    pub connect_timeout: Option<Duration>,
+
+    /// Shown to others while we hold the lock
+    #[arg(long, value_name = "TEXT", help_heading = "Lock")]
+    pub note: Option<String>,
+
+    /// Run this text by /bin/sh -c
+    #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
+    pub shell: Option<OsString>,
+
+    /// Between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Command")]
+    pub grace: Option<Duration>,
+
+    /// Stop the command after so long and exit 124; 0 is never [default: 0]
+    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Command")]
+    pub max_runtime: Option<Duration>,
+
+    /// Background processes left when the command has ended by itself [default: leave]
+    #[arg(long, value_name = "WHAT", help_heading = "Command")]
+    pub orphans: Option<OrphansArgument>,
+
+    /// When the lock is lost: stop the command, or warn and let it go on [default: kill]
+    #[arg(long, value_name = "WHAT", help_heading = "Command")]
+    pub on_lost: Option<OnLostArgument>,
+
+    /// Exit with this status instead of 75 when somebody else holds the lock
+    #[arg(short = 'E', long, value_name = "N", value_parser = clap::value_parser!(u8), help_heading = "Output")]
+    pub conflict_exit_code: Option<u8>,
+
+    /// Say nothing of contention, and no notices or warnings
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Say more; repeat for more still
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    pub verbose: u8,
+
+    /// How to write messages on standard error [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
+    pub log_format: Option<LogFormat>,
+
+    /// flock's -o
+    #[arg(short = 'o', long = "close", hide = true)]
+    pub flock_close: bool,
+
+    /// flock's -u
+    #[arg(short = 'u', long = "unlock", hide = true)]
+    pub flock_unlock: bool,
+
+    /// flock's -F
+    #[arg(short = 'F', long = "no-fork", hide = true)]
+    pub flock_no_fork: bool,
+
+    /// Everything behind the first `--`; `None` when there is none.
+    #[arg(skip)]
+    pub command: Option<Vec<OsString>>,
+}
+
+/// `--wait`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitArgument {
+    /// At most so long.
+    For(Duration),
+    /// `forever`
+    Forever,
+}
+
+/// `--orphans`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrphansArgument {
+    /// Leave them running without the lock
+    Leave,
+    /// Hold the lock until they have ended
+    Wait,
+    /// Kill them, then release the lock
+    Kill,
+}
+
+/// `--on-lost`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLostArgument {
+    /// Stop the command and exit 76
+    Kill,
+    /// Warn and let it go on
+    Warn,
+}
+
+/// `--log-format`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// dlock: text
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+const RUN_DETAILS: &str = "\
+Examples:
+  dlock run nightly-job -- ./backup.sh
+      skip it when it is still running on this host
+  dlock run -b redis://10.0.0.5/0 nightly-job -- ./backup.sh
+      the same on many hosts
+  dlock run --wait 10m deploy -- ./deploy.sh production
+      wait for the other one to end
+  dlock run --max-runtime 2h --wait forever import -c 'cat *.csv | ./load'
+
+Durations:
+  250ms, 90s, 5m, 1h 30m, 1d, 1.5m; a bare number is seconds.
+
+Environment:
+  DLOCK_BACKEND, DLOCK_TTL, DLOCK_WAIT   defaults of --backend, --ttl, --wait
+  REDISCLI_AUTH                          password of Redis, when the URL has none
+  The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN and DLOCK_HELD.
+
+Exit status:
+  the command's, when it ran; and dlock dies of the signal that killed the command
+  64   wrong usage                      77   the store refused us
+  69   the store could not be asked     78   configuration or URL wrong
+  70   internal error                   124  --max-runtime reached
+  75   somebody else holds the lock     126  the command cannot be executed
+  76   the lock was lost                127  the command was not found";
+
+/// Understands the arguments, the program's own name included.
+///
+/// # Errors
+/// One line that names the option and the value (64).
+pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
+    let separator = arguments.iter().position(|argument| argument == "--");
+    let (ours, command) = match separator {
+        Some(at) => (&arguments[..at], Some(arguments[at + 1..].to_vec())),
+        None => (&arguments[..], None),
+    };
+    let parsed =
+        Cli::command().try_get_matches_from(ours).and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
+        Ok(Cli { command: Command::Run(mut run) }) => {
+            run.command = command;
+            Ok(Request::Run(run))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(Request::Help(error.render().to_string()))
+        }
+        Err(error) => Err(Failure::usage(one_line(&error))),
+    }
+}
+
+/// clap's error as one line: what is wrong, and what may have been meant.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        return "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into();
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let mut line = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let choices = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    for (kind, intro) in [
+        (ContextKind::ValidValue, "; possible: "),
+        (ContextKind::SuggestedArg, "; did you mean "),
+        (ContextKind::SuggestedSubcommand, "; did you mean "),
+    ] {
+        let choices = choices(kind);
+        if !choices.is_empty() {
+            line.push_str(intro);
+            line.push_str(&choices);
+        }
+    }
+    line
+}
+
+/// A value parser from a function; a value that is no UTF-8 is shown as well as it can be.
+fn checked<T, F>(parse: F) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    F: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
+{
+    clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
+}
+
+/// `--wait`: a duration or `forever`.
+///
+/// # Errors
+/// Neither.
+pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
+    match text {
+        "forever" => Ok(WaitArgument::Forever),
+        _ => parse_duration(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
+    }
+}
+
+/// The units of durations. `M` is none: it has meant months, minutes and millions.
+const UNITS: &[(&str, f64)] = &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)];
+/// The longest duration: a hundred years, so that no sum of moments overflows.
+const LONGEST_SECONDS: f64 = 100.0 * 366.0 * 86400.0;
+
+/// A duration: `250ms`, `90s`, `5m`, `1h 30m`, `1d`, `1.5m`; a bare number is seconds, as for `flock -w 5`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let expected =
+        || "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)".to_owned();
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(expected());
+    }
+    let mut seconds = 0.0;
+    let mut parts = 0;
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(number_end);
+        let after = after.trim_start();
+        let unit_end =
+            after.find(|c: char| c.is_ascii_digit() || c == '.' || c.is_whitespace()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit_end);
+        rest = next.trim_start();
+        if !number.contains(|c: char| c.is_ascii_digit()) {
+            return Err(expected());
+        }
+        let number: f64 = number.parse().map_err(|_| expected())?;
+        let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
+            Some((_, scale)) => *scale,
+            None if unit.is_empty() && parts == 0 && rest.is_empty() => 1.0,
+            None if unit.is_empty() => return Err(expected()),
+            None => return Err(format!("unknown unit '{unit}': known are ms, s, m, h, d")),
+        };
+        seconds += number * scale;
+        parts += 1;
+    }
+    if seconds > LONGEST_SECONDS {
+        return Err("longer than a hundred years".into());
+    }
+    // To the nanosecond a binary fraction is off; nobody asks for less than a microsecond.
+    Ok(Duration::from_micros((seconds * 1e6).round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [
+            ("250ms", 250),
+            ("90s", 90_000),
+            ("5m", 300_000),
+            ("1h 30m", 5_400_000),
+            ("1h30m", 5_400_000),
+            ("1d", 86_400_000),
+            ("0.5", 500),
+            ("1.5m", 90_000),
+            ("5", 5_000),
+            ("0", 0),
+            (" 2 s ", 2_000),
+            (".5s", 500),
+            ("1.1", 1_100),
+            ("0s", 0),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for bad in [
+            "",
+            " ",
+            "1M",
+            "5 minutes",
+            "-1s",
+            "1h 30",
+            "s",
+            "1..5s",
+            "1s2",
+            "5S",
+            "1e3",
+            "inf",
+            "NaN",
+            ".",
+            "9999999999d",
+            "1 2",
+        ] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_wait("forever"), Ok(WaitArgument::Forever));
+    }
+
+    fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {
+        match parse(["dlock", "run"].iter().chain(arguments).map(OsString::from).collect()) {
+            Ok(Request::Run(run)) => Ok(run),
+            Ok(Request::Help(text)) => panic!("{text}"),
+            Err(failure) => Err(failure.message),
+        }
+    }
+
+    #[test]
+    fn everything_behind_the_first_separator_is_the_command() {
+        let parsed = run(&["x", "-w", "5", "--", "echo", "--", "-n"]).expect("good arguments");
+        assert_eq!(parsed.names, ["x"]);
+        assert_eq!(parsed.command, Some(vec!["echo".into(), "--".into(), "-n".into()]));
+        assert!(!parsed.no_wait);
+        assert_eq!(run(&["x"]).expect("good arguments").command, None);
+    }
+
+    #[test]
+    fn errors_are_one_line_with_flag_and_value() {
+        for (arguments, expected) in [
+            (
+                &["--ttl", "5M", "x"][..],
+                "invalid value '5M' for '--ttl <DURATION>': unknown unit 'M': known are ms, s, m, h, d",
+            ),
+            (
+                &["-E", "256", "x"],
+                "invalid value '256' for '--conflict-exit-code <N>': 256 is not in 0..=255",
+            ),
+            (
+                &["--orphans", "eat", "x"],
+                "invalid value 'eat' for '--orphans <WHAT>'; possible: leave, wait, kill",
+            ),
+            (&["--tll", "5", "x"], "unexpected argument '--tll' found; did you mean --ttl"),
+        ] {
+            assert_eq!(run(arguments).map(|_| ()), Err(expected.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The second phase: the command runs, the keeper renews, signals are passed on.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, mpsc};
+
+use super::Session;
+use crate::backend::{Backend, Loss};
+use crate::child::protocol::{Ended, Group, Launch};
+use crate::child::signals::{Arrival, Origin};
+use crate::child::stop::Deadlines;
+use crate::child::{Event, Supervisor, sys};
+use crate::clock::{Alarm, Moment};
+use crate::config;
+use crate::lease::keeper::{self, keep};
+use crate::lease::validity::{MARGIN, Validity};
+use crate::lock::{Claim, FencingToken, Grant};
+use crate::plan::OnLost;
+
+/// How the command's time under the lock ended.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// How the command itself ended, if it did before everything was over.
+    pub(super) ended: Option<Ended>,
+    /// Why dlock stopped it, if it did.
+    pub(super) stopped: Option<Stopped>,
+    /// The lock was lost and the command went on (`--on-lost warn`).
+    pub(super) lost: Option<Loss>,
+    /// Background processes live on.
+    pub(super) orphans_left: bool,
+    /// Some process could not be signalled.
+    pub(super) not_permitted: bool,
+    /// The last failure to renew, since the last success.
+    pub(super) trouble: Option<String>,
+    /// The earliest end of the lease at the store.
+    pub(super) lease_ends: Option<Moment>,
+}
+
+/// Why dlock stopped the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// The store says that the lock is not ours.
+    Lost(Loss),
+    /// No renewal was acknowledged in time.
+    Deadline,
+    /// `--max-runtime`
+    MaxRuntime(Duration),
+    /// The guarding process failed.
+    Guard(String),
+}
+
+/// A loss in words.
+pub(super) fn describe(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Gone => "it is gone from the store (deleted, expired or evicted)",
+        Loss::Taken => "somebody else holds it now",
+    }
+}
+
+/// When the store has lost the lock and nobody else has it yet, the command gets at most so long after SIGTERM.
+const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
+
+impl Session<'_> {
+    pub(super) async fn keep_and_watch(
+        &self,
+        backend: &mut dyn Backend,
+        claim: &Claim,
+        grant: Grant,
+        validity: Option<Validity>,
+        supervisor: &mut Supervisor,
+    ) -> End {
+        let plan = self.plan;
+        let deadlines = |validity: Option<Validity>| match plan.on_lost {
+            OnLost::Kill => validity.map(|validity| Deadlines { term: validity.term, kill: validity.kill }),
+            OnLost::Warn => None,
+        };
+        let launch = self.launch(claim, &grant);
+        let kept = backend.kept_descriptor();
+        if let Err(error) =
+            supervisor.start(launch, deadlines(validity), plan.orphans, plan.terms.grace, kept)
+        {
+            supervisor.kill_tree().await;
+            return End {
+                stopped: Some(Stopped::Guard(format!("the guarding process is gone: {error}"))),
+                ..End::default()
+            };
+        }
+        let (events, mut keeper_events) = mpsc::unbounded_channel();
+        let check_now = Notify::new();
+        let keeper = keep(backend, claim, &plan.terms, validity, events, &check_now);
+        let Ok(guard_alarm) = Alarm::new() else {
+            supervisor.kill_tree().await;
+            return End { stopped: Some(Stopped::Guard("no timer is left".into())), ..End::default() };
+        };
+        let mut watch = Watch {
+            session: self,
+            supervisor,
+            check_now: &check_now,
+            validity,
+            max_runtime_at: plan.max_runtime.map(|limit| Moment::now() + limit),
+            command_stopped: false,
+            resume_when_ours: false,
+            checked_guard: false,
+            end: End { lease_ends: validity.map(|validity| validity.ends), ..End::default() },
+        };
+        tokio::pin!(keeper);
+        let mut keeping = true;
+        loop {
+            let guard_check_at = watch.guard_check_at();
+            let max_runtime_at = watch.max_runtime_at;
+            let lost_guard = tokio::select! {
+                biased;
+                () = &mut keeper, if keeping => {
+                    keeping = false;
+                    false
+                }
+                Some(event) = keeper_events.recv() => {
+                    watch.on_keeper(event, &deadlines);
+                    false
+                }
+                event = watch.supervisor.next() => match watch.on_child(event) {
+                    Step::Over => return watch.end,
+                    step => step == Step::GuardLost,
+                },
+                arrival = self.signals.next() => watch.on_signal(arrival) == Step::GuardLost,
+                () = at(&self.alarm, max_runtime_at) => {
+                    watch.on_max_runtime();
+                    false
+                }
+                () = at(&guard_alarm, guard_check_at) => {
+                    watch.on_guard_check();
+                    false
+                }
+            };
+            if lost_guard {
+                // The lock is renewed until the last process of the tree is dead.
+                let kill = watch.supervisor.kill_tree();
+                tokio::pin!(kill);
+                loop {
+                    tokio::select! {
+                        () = &mut kill => break,
+                        () = &mut keeper, if keeping => keeping = false,
+                    }
+                }
+                return watch.end;
+            }
+        }
+    }
+
+    /// The command's part of the environment (`DLOCK_*`).
+    fn launch(&self, claim: &Claim, grant: &Grant) -> Launch {
+        let mut set = vec![
+            ("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()),
+            ("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()),
+        ];
+        let mut unset = Vec::new();
+        match grant.fencing {
+            Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
+            None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
+        }
+        let held = Held {
+            name: claim.name.as_str(),
+            token: claim.token.reveal(),
+            fencing_token: grant.fencing,
+            mode: "exclusive",
+            backend: self.plan.store.display(),
+            pid: claim.identity.pid,
+            start: claim.identity.start,
+            boot: &claim.identity.boot,
+        };
+        set.push(("DLOCK_HELD".to_owned(), held.appended_to(outer_holds())));
+        Launch { set, unset, group: Group::Shared }
+    }
+}
+
+/// One lock in `DLOCK_HELD`.
+#[derive(Serialize)]
+struct Held<'a> {
+    name: &'a str,
+    token: &'a str,
+    fencing_token: Option<FencingToken>,
+    mode: &'a str,
+    backend: &'a str,
+    pid: u32,
+    start: u64,
+    boot: &'a str,
+}
+
+impl Held<'_> {
+    fn appended_to(&self, mut outer: Vec<serde_json::Value>) -> String {
+        outer.extend(serde_json::to_value(self));
+        serde_json::Value::Array(outer).to_string()
+    }
+}
+
+/// What an outer dlock holds, outermost first; garbage counts as nothing.
+fn outer_holds() -> Vec<serde_json::Value> {
+    #[derive(Deserialize)]
+    struct Entry {
+        name: String,
+        token: String,
+    }
+    let text = config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
+    let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
+    let valid = |entry: &serde_json::Value| {
+        Entry::deserialize(entry).is_ok_and(|entry| !entry.name.is_empty() && !entry.token.is_empty())
+    };
+    if entries.iter().all(valid) { entries } else { Vec::new() }
+}
+
+/// What the loop has to do after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    GoOn,
+    Over,
+    GuardLost,
+}
+
+/// The state of the second phase.
+struct Watch<'a> {
+    session: &'a Session<'a>,
+    supervisor: &'a mut Supervisor,
+    check_now: &'a Notify,
+    validity: Option<Validity>,
+    max_runtime_at: Option<Moment>,
+    command_stopped: bool,
+    /// The command was stopped and is to go on, if the store says that the lock is still ours.
+    resume_when_ours: bool,
+    checked_guard: bool,
+    end: End,
+}
+
+impl Watch<'_> {
+    fn on_keeper(&mut self, event: keeper::Event, deadlines: &dyn Fn(Option<Validity>) -> Option<Deadlines>) {
+        match event {
+            keeper::Event::Renewed(validity) => {
+                self.validity = validity;
+                self.end.trouble = None;
+                self.end.lease_ends = validity.map(|validity| validity.ends);
+                self.checked_guard = false;
+                if let Some(deadlines) = deadlines(validity) {
+                    self.supervisor.arm(deadlines);
+                }
+                if std::mem::take(&mut self.resume_when_ours) {
+                    self.supervisor.resume();
+                }
+            }
+            keeper::Event::Lost(loss) => self.on_lost(loss),
+            keeper::Event::Trouble(why) => {
+                let plan = self.session.plan;
+                let store = plan.store.display();
+                self.session.reporter.detail(&format!("{} on {store}: cannot renew: {why}", plan.name));
+                self.end.trouble = Some(why);
+            }
+        }
+    }
+
+    fn on_lost(&mut self, loss: Loss) {
+        let plan = self.session.plan;
+        self.validity = None;
+        if plan.on_lost == OnLost::Warn {
+            self.end.lost = Some(loss);
+            self.session.reporter.error(&format!(
+                "{} on {}: the lock was lost: {}; the command goes on (--on-lost warn)",
+                plan.name,
+                plan.store.display(),
+                describe(loss)
+            ));
+            if std::mem::take(&mut self.resume_when_ours) {
+                self.supervisor.resume();
+            }
+            return;
+        }
+        if self.end.stopped.is_some() {
+            // Being stopped already; but somebody else may be running now.
+            return self.supervisor.kill();
+        }
+        self.end.stopped = Some(Stopped::Lost(loss));
+        // A stopped command must not run one more instruction; nor one beside somebody else's.
+        if loss == Loss::Taken || self.command_stopped {
+            return self.supervisor.kill();
+        }
+        let grace = plan.terms.grace.min(LONGEST_GRACE_AFTER_LOSS);
+        self.supervisor.terminate(Moment::now() + grace);
+    }
+
+    fn on_child(&mut self, event: Event) -> Step {
+        match event {
+            Event::Stopped(signal) => {
+                self.command_stopped = true;
+                if self.supervisor.mirrors_stops() {
+                    // Returns when the shell has sent SIGCONT, which then also arrives as a signal.
+                    sys::raise_default(signal);
+                }
+            }
+            Event::Continued => self.command_stopped = false,
+            Event::DeadlineReached => {
+                self.end.stopped.get_or_insert(Stopped::Deadline);
+            }
+            Event::NotPermitted(pid) => {
+                self.end.not_permitted = true;
+                self.session.reporter.error(&format!(
+                    "{}: process {pid} may not be signalled by this user (a setuid command?)",
+                    self.session.plan.name
+                ));
+            }
+            Event::StillAlive(pid) => {
+                self.session.reporter.error(&format!(
+                    "{}: process {pid} does not die of SIGKILL (uninterruptible sleep); the lock is kept as long as \
+                     that can be done",
+                    self.session.plan.name
+                ));
+            }
+            Event::Ended(ended) => self.end.ended = Some(ended),
+            Event::Finished { orphans_left } => {
+                self.end.orphans_left = orphans_left;
+                return Step::Over;
+            }
+            Event::GuardLost(why) => return self.guard_lost(why),
+        }
+        Step::GoOn
+    }
+
+    fn guard_lost(&mut self, why: String) -> Step {
+        self.end.stopped = Some(Stopped::Guard(why));
+        Step::GuardLost
+    }
+
+    fn on_signal(&mut self, arrival: Arrival) -> Step {
+        let Arrival { signal, origin } = arrival;
+        match signal {
+            libc::SIGCHLD => match self.supervisor.guard_stopped() {
+                Some(Event::GuardLost(why)) => return self.guard_lost(why),
+                _ => return Step::GoOn,
+            },
+            libc::SIGCONT => {
+                self.supervisor.pass_foreground_on();
+                // We may have been stopped for long: ask before anything else happens.
+                self.check_now.notify_one();
+                if self.command_stopped {
+                    self.resume_when_ours = true;
+                } else {
+                    self.supervisor.forward(signal);
+                }
+            }
+            // In a shared group the terminal has told the command itself.
+            _ if origin == Origin::Kernel && self.supervisor.shares_group() => {
+                if matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+                    sys::raise_default(signal);
+                }
+            }
+            _ => self.supervisor.forward(signal),
+        }
+        Step::GoOn
+    }
+
+    fn on_max_runtime(&mut self) {
+        let plan = self.session.plan;
+        self.max_runtime_at = None;
+        if let (None, Some(limit)) = (&self.end.stopped, plan.max_runtime) {
+            self.end.stopped = Some(Stopped::MaxRuntime(limit));
+            self.supervisor.terminate(Moment::now() + plan.terms.grace);
+        }
+    }
+
+    /// When the guarding process should long have begun to kill: between its moment and the end of the lease.
+    fn guard_check_at(&self) -> Option<Moment> {
+        let may = self.session.plan.on_lost == OnLost::Kill && !self.checked_guard;
+        self.validity.filter(|_| may).map(|validity| validity.kill + MARGIN / 4)
+    }
+
+    /// It has not, or the tree does not die: do it for it.
+    fn on_guard_check(&mut self) {
+        self.checked_guard = true;
+        self.end.stopped.get_or_insert(Stopped::Deadline);
+        self.supervisor.kill_directly();
+    }
+}
+
+async fn at(alarm: &Alarm, moment: Option<Moment>) {
+    match moment {
+        Some(moment) => alarm.until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,95 @@
+//! Command line over environment: one value for each setting, and where a bad one came from.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use crate::cli::{RunArguments, WaitArgument, parse_duration, parse_wait};
+use crate::exit::Failure;
+
+/// The settings of a run that may come from elsewhere than the command line, resolved.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    /// The backend URL, if anybody named one.
+    pub backend: Option<Sourced<String>>,
+    /// The lease.
+    pub ttl: Option<Sourced<Duration>>,
+    /// How long to wait.
+    pub wait: Option<Sourced<WaitArgument>>,
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An option on the command line: a bad value is wrong usage (64).
+    Flag(&'static str),
+    /// A variable of the environment: a bad value is wrong configuration (78).
+    Environment(&'static str),
+}
+
+impl Source {
+    /// A failure of the kind that this source makes it, naming the source.
+    pub fn failure(self, message: impl std::fmt::Display) -> Failure {
+        match self {
+            Source::Flag(flag) => Failure::usage(format!("{flag}: {message}")),
+            Source::Environment(name) => Failure::config(format!("{name}: {message}")),
+        }
+    }
+}
+
+/// Reads a variable; empty counts as unset.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Resolves the settings of a run.
+///
+/// # Errors
+/// A variable holds what it cannot hold (78), or an option does (64).
+pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
+    if variable("DLOCK_CONFIG").is_some() {
+        return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
+    }
+    let backend = match &arguments.backend {
+        Some(url) => Some(sourced(text(url), Source::Flag("--backend"))?),
+        None => from_environment("DLOCK_BACKEND", |text| Ok(text.to_owned()))?,
+    };
+    let ttl = match arguments.ttl {
+        Some(value) => Some(Sourced { value, source: Source::Flag("--ttl") }),
+        None => from_environment("DLOCK_TTL", parse_duration)?,
+    };
+    // Not to wait is a flag too, and flags come first.
+    let wait = match arguments.wait {
+        Some(value) => Some(Sourced { value, source: Source::Flag("--wait") }),
+        None if arguments.no_wait => None,
+        None => from_environment("DLOCK_WAIT", parse_wait)?,
+    };
+    Ok(RunSettings { backend, ttl, wait })
+}
+
+fn from_environment<T>(
+    name: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<Sourced<T>>, Failure> {
+    let source = Source::Environment(name);
+    variable(name).map(|value| sourced(text(&value).and_then(parse), source)).transpose()
+}
+
+fn text(value: &OsStr) -> Result<&str, String> {
+    value.to_str().ok_or_else(|| "not valid UTF-8".to_owned())
+}
+
+fn sourced<T, U: Into<T>>(value: Result<U, String>, source: Source) -> Result<Sourced<T>, Failure> {
+    match value {
+        Ok(value) => Ok(Sourced { value: value.into(), source }),
+        Err(error) => Err(source.failure(error)),
+    }
+}

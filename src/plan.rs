@@ -1,0 +1,269 @@
+//! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::backend::locator::{Locator, Url};
+use crate::child::stop::Orphans;
+use crate::child::{Program, ProgramError};
+use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument};
+use crate::config::{self, RunSettings, Source, Sourced};
+use crate::exit::{Failure, FailureKind};
+use crate::lease::acquire::{Patience, Wait};
+use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
+use crate::lock::LockName;
+
+/// What `dlock run` is to do.
+pub struct RunPlan {
+    /// Under which lock.
+    pub name: LockName,
+    /// On which store.
+    pub store: Locator,
+    /// Lease, grace, time-outs.
+    pub terms: Terms,
+    /// How long to wait and retry.
+    pub patience: Patience,
+    /// Stop the command after so long.
+    pub max_runtime: Option<Duration>,
+    /// What becomes of background processes.
+    pub orphans: Orphans,
+    /// The user chose what becomes of them, so nothing is said of it.
+    pub orphans_chosen: bool,
+    /// What to do when the lock is lost.
+    pub on_lost: OnLost,
+    /// The exit status for a lock that somebody else holds.
+    pub conflict_exit_code: u8,
+    /// Shown to others.
+    pub note: Option<String>,
+    /// What to run.
+    pub program: Program,
+    /// To be said once, before anything is contacted.
+    pub notices: Vec<String>,
+}
+
+/// `--on-lost`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// Stop the command.
+    Kill,
+    /// Warn and let it go on.
+    Warn,
+}
+
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// `--note` is stored beside the lock, so it is kept short.
+const LONGEST_NOTE: usize = 1000;
+
+/// Checks everything and finds the command.
+///
+/// # Errors
+/// Contradictions and bad values (64), bad environment or URL (78), a command that is not there (127) or cannot be
+/// executed (126).
+pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
+    refuse_flock_options(arguments)?;
+    if arguments.no_wait && arguments.wait.is_some() {
+        return Err(Failure::usage("--no-wait and --wait contradict each other: give one of them"));
+    }
+    let command = command(arguments)?;
+    let name = name(arguments)?;
+    let settings = config::resolve(arguments)?;
+    let terms = terms(arguments, &settings)?;
+    let mut notices = Vec::new();
+    let store = store(&settings, &name, &mut notices)?;
+    let wait = match settings.wait.map(|wait| wait.value) {
+        None => Wait::No,
+        Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
+        Some(WaitArgument::For(duration)) => Wait::For(duration),
+        Some(WaitArgument::Forever) => Wait::Forever,
+    };
+    let note = arguments.note.clone();
+    if let Some(note) = note.as_ref().filter(|note| note.len() > LONGEST_NOTE) {
+        return Err(Failure::usage(format!(
+            "--note: {} bytes are too many, at most {LONGEST_NOTE}",
+            note.len()
+        )));
+    }
+    Ok(RunPlan {
+        name,
+        store,
+        terms,
+        patience: Patience { wait, retry: arguments.retry.unwrap_or_default() },
+        max_runtime: arguments.max_runtime.filter(|limit| !limit.is_zero()),
+        orphans: match arguments.orphans {
+            None | Some(OrphansArgument::Leave) => Orphans::Leave,
+            Some(OrphansArgument::Wait) => Orphans::Wait,
+            Some(OrphansArgument::Kill) => Orphans::Kill,
+        },
+        orphans_chosen: arguments.orphans.is_some(),
+        on_lost: match arguments.on_lost {
+            None | Some(OnLostArgument::Kill) => OnLost::Kill,
+            Some(OnLostArgument::Warn) => OnLost::Warn,
+        },
+        conflict_exit_code: arguments.conflict_exit_code.unwrap_or(crate::exit::CONTENDED),
+        note,
+        program: find(&command)?,
+        notices,
+    })
+}
+
+fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {
+    let refused = if arguments.flock_close {
+        "-o is flock's: dlock never passes the lock's descriptor on, so leave it out"
+    } else if arguments.flock_unlock {
+        "-u is flock's: dlock releases the lock itself when the command ends, so leave it out"
+    } else if arguments.flock_no_fork {
+        "-F is flock's: dlock stays beside the command to guard it, so leave it out"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(refused))
+}
+
+/// The command as typed: behind `--`, or `-c` by the shell.
+fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
+    match (&arguments.command, &arguments.shell) {
+        (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
+        (Some(command), None) if !command.is_empty() => Ok(command.clone()),
+        (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
+        (command, None) => {
+            let mut words = arguments.names.iter().map(|word| word.to_string_lossy().into_owned());
+            let name = words.next().unwrap_or_else(|| "nightly".into());
+            let rest: Vec<String> = words.collect();
+            let example =
+                if rest.is_empty() || command.is_some() { "./backup.sh".into() } else { rest.join(" ") };
+            Err(Failure::usage(format!("no command: did you mean: dlock run {name} -- {example}")))
+        }
+    }
+}
+
+fn name(arguments: &RunArguments) -> Result<LockName, Failure> {
+    let name = match arguments.names.as_slice() {
+        [name] => name,
+        [] => return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh")),
+        [first, second, ..] => {
+            return Err(Failure::usage(format!(
+                "one lock name is expected, found {} and {}: the command goes behind --",
+                first.display(),
+                second.display()
+            )));
+        }
+    };
+    let text = name.to_str().ok_or_else(|| Failure::usage("a lock name is valid UTF-8, this one is not"))?;
+    LockName::new(text).map_err(|error| {
+        let shown: String = text.chars().take(40).collect();
+        Failure::usage(format!("NAME '{shown}': {error}"))
+    })
+}
+
+/// Lease, grace and time-outs, if they fit into each other.
+fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Failure> {
+    let default = Sourced { value: DEFAULT_TTL, source: Source::Flag("--ttl") };
+    let Sourced { value: ttl, source } = settings.ttl.clone().unwrap_or(default);
+    if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
+        return Err(source.failure(format!("{} is not between 1s and 24h", show(ttl))));
+    }
+    let grace = arguments.grace.unwrap_or_else(|| Terms::default_grace(ttl));
+    let most = Terms::longest_grace(ttl);
+    if grace > most {
+        return Err(Failure::usage(format!(
+            "--grace {} does not fit into a ttl of {}: at most {}, or SIGTERM would come before half of the lease is \
+             over; shorten --grace or lengthen --ttl",
+            show(grace),
+            show(ttl),
+            show(most)
+        )));
+    }
+    let connect_timeout = arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
+    if connect_timeout.is_zero() {
+        return Err(Failure::usage("--connect-timeout: 0 leaves no time to connect"));
+    }
+    Ok(Terms { ttl, grace, connect_timeout })
+}
+
+fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> Result<Locator, Failure> {
+    let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
+    let not_named = Sourced { value: "file:".to_owned(), source: Source::Environment("DLOCK_BACKEND") };
+    let Sourced { value, source } = settings.backend.clone().unwrap_or(not_named);
+    let wrong = |error: crate::backend::locator::UrlError| match source {
+        Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
+        source => source.failure(error),
+    };
+    let url = Url::parse(&value).map_err(wrong)?;
+    let store = Locator::new(&url, &environment).map_err(wrong)?;
+    store
+        .check_name(name)
+        .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
+    if settings.backend.is_none() {
+        notices.push(format!(
+            "no backend configured: locking for user {} on this host only ({})",
+            crate::identity::user(),
+            store.display()
+        ));
+    }
+    if url.password.is_some() && source == Source::Flag("--backend") {
+        notices.push(
+            "a password on the command line can be read by every user of this host: use password_file= or \
+             DLOCK_BACKEND"
+                .into(),
+        );
+    }
+    notices.extend(store.warning().map(str::to_owned));
+    Ok(store)
+}
+
+fn find(command: &[OsString]) -> Result<Program, Failure> {
+    Program::find(command, std::env::var_os("PATH").as_deref()).map_err(program_failure)
+}
+
+/// What a command that cannot be run means for the exit status.
+pub fn program_failure(error: ProgramError) -> Failure {
+    let kind = match error {
+        ProgramError::NotFound { .. } => FailureKind::NotFound,
+        ProgramError::NotExecutable { .. } => FailureKind::CannotExecute,
+    };
+    Failure::new(kind, error.to_string())
+}
+
+/// A duration as people write it: the two largest units that say something.
+pub fn show(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    if ms < 1000 {
+        return format!("{ms}ms");
+    }
+    if ms < 10_000 && !ms.is_multiple_of(1000) {
+        return format!("{}s", duration.as_millis() as f64 / 1000.0);
+    }
+    let seconds = duration.as_secs();
+    let parts =
+        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let first = parts.iter().position(|(_, count)| *count > 0).unwrap_or(3);
+    parts[first..]
+        .iter()
+        .take(2)
+        .filter(|(_, count)| *count > 0)
+        .map(|(unit, count)| format!("{count}{unit}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_shown_as_people_write_them() {
+        for (ms, shown) in [
+            (0, "0ms"),
+            (250, "250ms"),
+            (1_000, "1s"),
+            (1_488, "1.488s"),
+            (30_000, "30s"),
+            (90_000, "1m30s"),
+            (720_000, "12m"),
+            (3_600_000, "1h"),
+            (90_061_000, "1d1h"),
+        ] {
+            assert_eq!(show(Duration::from_millis(ms)), shown);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Everything that dlock itself prints: one line each, on standard error. Nothing else writes there.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::backend::StoreError;
+use crate::cli::LogFormat;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::lock::{Holder, LockName};
+use crate::plan::show;
+
+/// How loud, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub struct Reporter {
+    quiet: bool,
+    verbose: u8,
+    format: LogFormat,
+    /// One line while waiting: on a terminal, with -v, or when `CI` is set.
+    tells_waiting: bool,
+}
+
+impl Reporter {
+    /// As asked for on the command line.
+    pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
+        let attended = nix::unistd::isatty(std::io::stderr()).unwrap_or(false)
+            || crate::config::variable("CI").is_some();
+        Reporter { quiet, verbose, format, tells_waiting: !quiet && (verbose > 0 || attended) }
+    }
+
+    /// Before the command line is understood.
+    pub fn plain() -> Reporter {
+        Reporter { quiet: false, verbose: 0, format: LogFormat::Text, tells_waiting: false }
+    }
+
+    /// Says why dlock cannot go on, always, and returns the status that tells the same.
+    pub fn failure(&self, failure: &Failure) -> Exit {
+        self.write("error", &failure.message);
+        Exit::Status(failure.status())
+    }
+
+    /// Something that has to be said even with `-q`.
+    pub fn error(&self, message: &str) {
+        self.write("error", message);
+    }
+
+    /// Something worth knowing; silenced by `-q`.
+    pub fn warning(&self, message: &str) {
+        if !self.quiet {
+            self.write("warning", message);
+        }
+    }
+
+    /// Something for `-v`.
+    pub fn detail(&self, message: &str) {
+        if self.verbose > 0 {
+            self.write("info", message);
+        }
+    }
+
+    /// Somebody else holds the lock, and we go.
+    pub fn contended(
+        &self,
+        name: &LockName,
+        store: &str,
+        holder: &Holder,
+        waited: Duration,
+        will_wait: bool,
+    ) {
+        let end = match will_wait {
+            true => format!("gave up after {}", show(waited)),
+            false => "not waiting, see --wait".to_owned(),
+        };
+        self.warning(&format!("{name} is held by {}; {end}", describe_holder(holder, store)));
+    }
+
+    /// Somebody else holds the lock, and we wait.
+    pub fn waiting(&self, name: &LockName, store: &str, holder: &Holder) {
+        if self.tells_waiting {
+            self.write("info", &format!("{name} is held by {}; waiting", describe_holder(holder, store)));
+        }
+    }
+
+    fn write(&self, level: &str, message: &str) {
+        let message = printable(message);
+        let line = match self.format {
+            LogFormat::Text => format!("dlock: {message}\n"),
+            LogFormat::Json => {
+                let level = level.to_owned();
+                // The keys in this order, "version" first.
+                format!(
+                    "{{\"version\":1,\"level\":\"{level}\",\"message\":{}}}\n",
+                    serde_json::Value::from(message)
+                )
+            }
+        };
+        if stderr_takes_a_line() {
+            // A closed or full standard error changes nothing about the lock.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+/// Whether standard error can be written to without waiting for a reader that may have stopped: a blocked dlock renews
+/// nothing. A line is shorter than what a pipe takes at once (`PIPE_BUF`).
+fn stderr_takes_a_line() -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    let stderr = std::io::stderr();
+    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut fds, PollTimeout::from(500u16)) != Ok(0)
+}
+
+/// `web-3 (pid 4121, root, backup.sh) for 12m`, or what is known of a foreign client.
+fn describe_holder(holder: &Holder, store: &str) -> String {
+    let Some(identity) = &holder.identity else {
+        let hint = holder.hint.as_ref().map(|hint| format!(", {hint}")).unwrap_or_default();
+        let rest = match holder.remaining {
+            Some(rest) => format!(", for another {} at most", show(rest)),
+            None => String::new(),
+        };
+        return format!("another program on {store} (no dlock{hint}{rest})");
+    };
+    let age = holder.age.map(|age| format!(" for {}", show(age))).unwrap_or_default();
+    let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
+    format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)
+}
+
+/// What a store's failure means for the exit status, in words that name the lock, the store and the flag that helps.
+pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry: bool) -> Failure {
+    let (kind, help) = match error {
+        StoreError::Unavailable { .. } if can_retry => {
+            (FailureKind::Unavailable, "; the command did not run, see --retry")
+        }
+        StoreError::Unavailable { .. } => (FailureKind::Unavailable, "; the command did not run"),
+        StoreError::Denied(_) => (FailureKind::Denied, "; the command did not run"),
+        StoreError::Config(_) => (FailureKind::Config, "; the command did not run"),
+    };
+    Failure::new(kind, format!("{name} on {store}: {error}{help}"))
+}
+
+/// Foreign text, made safe for a terminal: control, escape and bidirectional characters are escaped.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_control() || is_format(c) => safe.extend(c.escape_unicode()),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Characters that are not seen but change how others are: bidirectional marks and overrides (Unicode TR 9), zero-width
+/// ones, line and paragraph separators, tags.
+fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
+        | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Identity;
+
+    #[test]
+    fn foreign_text_cannot_drive_a_terminal() {
+        let hostile = "a\u{1b}]52;c;x\u{7}\u{9b}2J\u{202e}b\nc\u{7f}";
+        let safe = printable(hostile);
+        assert!(!safe.chars().any(|c| c.is_control() || is_format(c)), "{safe}");
+        assert_eq!(printable("größe 🔒"), "größe 🔒");
+    }
+
+    #[test]
+    fn holders_are_described() {
+        let identity = Identity {
+            host: "web-3".into(),
+            pid: 4121,
+            user: "root".into(),
+            command: "backup.sh".into(),
+            ..Identity::default()
+        };
+        let holder =
+            Holder { identity: Some(identity), age: Some(Duration::from_secs(720)), ..Holder::default() };
+        assert_eq!(describe_holder(&holder, "x"), "web-3 (pid 4121, root, backup.sh) for 12m");
+        assert_eq!(
+            describe_holder(&Holder::default(), "redis://h:6379/0"),
+            "another program on redis://h:6379/0 (no dlock)"
+        );
+    }
+}
