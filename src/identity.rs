@@ -5,10 +5,22 @@ use crate::lock::Identity;
 /// The login name of the effective user, or its number where the user database has none.
 pub fn user() -> String {
     let uid = nix::unistd::geteuid();
-    match nix::unistd::User::from_uid(uid) {
+    // Nearly every user is in this file, and reading it takes a tenth of the time that asking all of NSS does.
+    let local =
+        std::fs::read_to_string("/etc/passwd").ok().and_then(|passwd| login_name(&passwd, uid.as_raw()));
+    local.unwrap_or_else(|| match nix::unistd::User::from_uid(uid) {
         Ok(Some(user)) => user.name,
         _ => uid.to_string(),
-    }
+    })
+}
+
+/// The first field of the line with this number in the third (`passwd(5)`).
+fn login_name(passwd: &str, uid: u32) -> Option<String> {
+    let mut entries = passwd.lines().map(|line| line.split(':'));
+    entries.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
 }
 
 /// What this process says of itself while it holds a lock for `command`.
@@ -31,4 +43,16 @@ fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn login_names_are_found_by_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\n+::::::\nweb:x:33:33::/var/www:/bin/false\n";
+        assert_eq!(login_name(passwd, 33).as_deref(), Some("web"));
+        assert_eq!(login_name(passwd, 34), None);
+    }
 }

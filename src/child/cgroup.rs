@@ -1,50 +1,73 @@
 //! A cgroup of the command's own, where the host lets us make one: `cgroup.kill` ends every process in it in one step,
 //! however fast it forks (cgroup v2, Linux 5.14; `Documentation/admin-guide/cgroup-v2.rst`).
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// An empty cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
+use super::tree;
+
+/// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
+    /// Where dlock is.
+    parent: PathBuf,
     directory: PathBuf,
-    handle: File,
     kill: File,
 }
 
 impl Cgroup {
-    /// Makes one, or says why not: no cgroup v2, no right to write there, a kernel before 5.14. All of these are
-    /// ordinary; the caller does without.
+    /// Makes an empty one, or says why not: no cgroup v2, no right to write there, a kernel before 5.14. All of these
+    /// are ordinary; the caller does without.
     ///
     /// # Errors
     /// Any of the above.
     pub fn create() -> io::Result<Cgroup> {
-        let memberships = fs::read_to_string("/proc/self/cgroup")?;
-        let own = own_cgroup(&memberships).ok_or(io::ErrorKind::NotFound)?;
-        let directory =
-            mount_point()?.join(own.trim_start_matches('/')).join(format!("dlock-{}", std::process::id()));
+        let (parent, directory) = paths(std::process::id() as i32)?;
         fs::create_dir(&directory)?;
-        let made = Cgroup::open(&directory);
-        if made.is_err() {
+        Cgroup::open(parent, &directory).inspect_err(|_| {
             let _ = fs::remove_dir(&directory);
-        }
-        made
-    }
-
-    fn open(directory: &Path) -> io::Result<Cgroup> {
-        let flags = nix::libc::O_PATH | nix::libc::O_DIRECTORY;
-        Ok(Cgroup {
-            directory: directory.to_owned(),
-            handle: OpenOptions::new().read(true).custom_flags(flags).open(directory)?,
-            kill: OpenOptions::new().write(true).open(directory.join("cgroup.kill"))?,
         })
     }
 
-    /// For [`super::sys::fork_into_cgroup`].
-    pub fn handle(&self) -> BorrowedFd<'_> {
-        self.handle.as_fd()
+    /// The one that the guarding process has made, if it has: to be used in its place.
+    pub fn of(guard: i32) -> Option<Cgroup> {
+        let (parent, directory) = paths(guard).ok()?;
+        Cgroup::open(parent, &directory).ok()
+    }
+
+    fn open(parent: PathBuf, directory: &Path) -> io::Result<Cgroup> {
+        let kill = OpenOptions::new().write(true).open(directory.join("cgroup.kill"))?;
+        Ok(Cgroup { parent, directory: directory.to_owned(), kill })
+    }
+
+    /// Moves every process below `root` into it, until no new one turns up: what is forked by a member is a member.
+    /// Processes that have gone to another cgroup themselves (a container, a systemd scope) stay there.
+    ///
+    /// # Errors
+    /// A process cannot be moved.
+    pub fn adopt(&self, root: i32) -> io::Result<()> {
+        let own = membership("self");
+        let procs = OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))?;
+        let mut seen = HashSet::new();
+        for _ in 0..MOST_ROUNDS {
+            let mut moved = false;
+            for pid in tree::descendants(root) {
+                if !seen.insert(pid) || membership(&pid.to_string()) != own {
+                    continue;
+                }
+                match (&procs).write_all(pid.to_string().as_bytes()) {
+                    Ok(()) => moved = true,
+                    // It has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Kills every process in it and below it, those being forked too.
@@ -57,26 +80,38 @@ impl Cgroup {
 
     /// Removes it. What still lives in it (`--orphans leave`) goes back to where dlock is.
     pub fn remove(&self) {
-        if fs::remove_dir(&self.directory).is_ok() {
-            return;
-        }
-        let Some(parent) = self.directory.parent() else { return };
-        // A process may fork while the list is read; those that do not stay are found in the next round.
-        for _ in 0..100 {
-            let members = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
-            for pid in members.lines() {
-                let _ = fs::write(parent.join("cgroup.procs"), pid);
-            }
+        // A process may fork while the list is read; what was missed is found in the next round.
+        for _ in 0..MOST_ROUNDS {
             match fs::remove_dir(&self.directory) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
+            }
+            let members = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+            for pid in members.lines() {
+                let _ = fs::write(self.parent.join("cgroup.procs"), pid);
             }
         }
     }
 }
 
+/// A tree that outruns this is left to be killed process by process.
+const MOST_ROUNDS: usize = 100;
+
+/// Where the calling process is, and where a guarding process of this number makes its cgroup.
+fn paths(guard: i32) -> io::Result<(PathBuf, PathBuf)> {
+    let own = membership("self").ok_or(io::ErrorKind::NotFound)?;
+    let parent = mount_point()?.join(own.trim_start_matches('/'));
+    let directory = parent.join(format!("dlock-{guard}"));
+    Ok((parent, directory))
+}
+
+/// The cgroup v2 that a process is in, as a path below the mount point.
+fn membership(pid: &str) -> Option<String> {
+    version_2(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?).map(str::to_owned)
+}
+
 /// The cgroup v2 line of `/proc/PID/cgroup` (`cgroups(7)`).
-fn own_cgroup(text: &str) -> Option<&str> {
+fn version_2(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
@@ -96,9 +131,9 @@ mod tests {
     #[test]
     fn the_version_2_line_is_found() {
         assert_eq!(
-            own_cgroup("9:name=systemd:/\n1:cpu:/\n0::/system.slice/cron.service\n"),
+            version_2("9:name=systemd:/\n1:cpu:/\n0::/system.slice/cron.service\n"),
             Some("/system.slice/cron.service")
         );
-        assert_eq!(own_cgroup("1:cpu:/\n"), None);
+        assert_eq!(version_2("1:cpu:/\n"), None);
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::cgroup::Cgroup;
 use super::launch::Parked;
-use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard};
-use super::stop::{Input, Orphans, Output, Stop};
+use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
+use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
 use super::{signals, tree};
@@ -17,11 +17,16 @@ use crate::clock::Moment;
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
 const STUBBORN: Duration = Duration::from_secs(1);
 
+/// How long a command runs before the guarding process settles down beside it.
+const SETTLE_AFTER: Duration = Duration::from_millis(50);
+
 pub(super) struct Guard {
     control: Channel,
     parked: Parked,
     terminal: Terminal,
     cgroup: Option<Cgroup>,
+    /// When to take the measures that a short command is not worth.
+    settle_at: Option<Moment>,
     group: Group,
     grace: Duration,
     stop: Stop,
@@ -38,12 +43,13 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal, cgroup: Option<Cgroup>) -> Guard {
+    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal) -> Guard {
         Guard {
             control,
             parked,
             terminal,
-            cgroup,
+            cgroup: None,
+            settle_at: None,
             group: Group::Shared,
             grace: Duration::ZERO,
             stop: Stop::new(Orphans::Leave, Duration::ZERO),
@@ -59,7 +65,6 @@ impl Guard {
 
     /// Watches until the tree is over.
     pub(super) fn watch(mut self) {
-        be_punctual();
         self.tell(&FromGuard::Command(self.parked.pid));
         match Sleeper::new() {
             Ok(sleeper) => {
@@ -67,6 +72,7 @@ impl Guard {
                     self.read_control();
                     self.reap();
                     self.act(Input::Tick);
+                    self.settle();
                     if self.stop.is_killing() {
                         self.kill_again();
                     }
@@ -82,6 +88,23 @@ impl Guard {
         }
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
+        }
+    }
+
+    /// Once the command has run for a moment: first in line for the processor, no page of ours written out, and a
+    /// cgroup for the command. All of that together takes as long as running `true`, so it waits until it is worth it;
+    /// each is refused without the right to it, which is fine: the margin before the lease's end allows for that.
+    fn settle(&mut self) {
+        if self.settle_at.is_none_or(|at| Moment::now() < at) {
+            return;
+        }
+        self.settle_at = None;
+        #[cfg(target_os = "linux")]
+        sys::raise_priority();
+        self.cgroup = Cgroup::create().ok();
+        if let Some(cgroup) = &self.cgroup {
+            // Whatever could not be moved is killed one by one.
+            let _ = cgroup.adopt(std::process::id() as i32);
         }
     }
 
@@ -105,11 +128,11 @@ impl Guard {
 
     fn obey(&mut self, message: ToGuard) {
         match message {
-            ToGuard::Start { launch, until, orphans, grace } => {
+            ToGuard::Start { group, until, orphans, grace } => {
                 self._kept = self.control.take_descriptor();
                 self.grace = grace;
                 self.stop = Stop::new(orphans, grace);
-                self.start(&launch, until.map(Into::into));
+                self.start(group, until.map(Into::into));
             }
             ToGuard::Arm(until) => self.act(Input::Arm(until.into())),
             ToGuard::Forward(signal) => self.forward(signal),
@@ -128,16 +151,15 @@ impl Guard {
         }
     }
 
-    /// Lets the parked command go: its process group first, then our own place, then the word.
-    fn start(&mut self, launch: &Launch, until: Option<super::stop::Deadlines>) {
+    /// The command is being let go by dlock, after it has sent us this: so the deadline is in our hands before the
+    /// command's first instruction, and we are here to see its end.
+    fn start(&mut self, group: Group, until: Option<Deadlines>) {
         use nix::unistd::{Pid, setpgid, setsid};
-        self.group = launch.group;
-        let command = Pid::from_raw(self.parked.pid);
-        if let Group::Own { foreground } = self.group {
+        self.group = group;
+        // Whoever comes first makes the group (setpgid(2) fails harmlessly after exec): a signal must find it.
+        if let Group::Own { .. } = self.group {
+            let command = Pid::from_raw(self.parked.pid);
             let _ = setpgid(command, command);
-            if foreground {
-                self.terminal.give_to(self.parked.pid);
-            }
         }
         // Out of reach of signals for dlock's process group. A session of our own is better still, but not while the
         // command has a group of its own on a terminal: a group in which nobody's parent is of the same session is
@@ -147,13 +169,8 @@ impl Guard {
         } else {
             let _ = setsid();
         }
+        self.settle_at = Some(Moment::now() + SETTLE_AFTER);
         self.act(Input::Start(until));
-        if !self.stop.is_killing()
-            && let Err(error) = self.parked.start(launch)
-        {
-            self.tell(&FromGuard::Broken(format!("the parked command is gone: {error}")));
-            self.act(Input::Kill);
-        }
     }
 
     /// Passes a signal on to the command's process group, once.
@@ -315,16 +332,9 @@ impl Guard {
                 let waited = Moment::now() - since;
                 Some(Moment::now() + (waited / 4).clamp(Duration::from_millis(1), Duration::from_millis(250)))
             }
-            _ => self.stop.wake(),
+            _ => [self.stop.wake(), self.settle_at].into_iter().flatten().min(),
         }
     }
-}
-
-/// Nothing that runs beside us should make us late: first in line for the processor, and no page of ours written out.
-/// Each is refused without the right to it, which is fine: the margin before the lease's end is sized for that.
-fn be_punctual() {
-    #[cfg(target_os = "linux")]
-    sys::raise_priority();
 }
 
 /// Waits for a message, a child, or a moment.

@@ -13,13 +13,12 @@ use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{getppid, pipe2};
+use nix::unistd::{Pid, getppid, pipe2, setpgid};
 
-use super::cgroup::Cgroup;
 use super::guard::Guard;
 use super::inherited::Inherited;
 use super::program::Program;
-use super::protocol::{Channel, Launch, frame, take_frame};
+use super::protocol::{Channel, Group, Launch, take_frame};
 use super::sys::{self, Fork};
 use super::{signals, terminal::Terminal};
 
@@ -42,7 +41,7 @@ pub struct Half {
     pub(super) channel: Channel,
     pub(super) guard: i32,
     pub(super) terminal: Terminal,
-    pub(super) cgroup: Option<Cgroup>,
+    pub(super) word: File,
 }
 
 /// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
@@ -55,36 +54,28 @@ pub struct Half {
 pub fn split(spec: Spec) -> io::Result<Half> {
     let Spec { program, inherited, terminal } = spec;
     let _ = signals::block()?;
-    let cgroup = Cgroup::create().ok();
     let (ours, theirs) = Channel::pair()?;
-    let forked = sys::fork_single_threaded().inspect_err(|_| {
-        if let Some(cgroup) = &cgroup {
-            cgroup.remove();
-        }
-    })?;
-    match forked {
+    let (word_end, word) = pipe2(OFlag::O_CLOEXEC)?;
+    match sys::fork_single_threaded()? {
         Fork::Parent(guard) => {
-            drop(theirs);
+            drop((theirs, word_end));
             become_subreaper();
             detach_standard_descriptors(false)?;
-            Ok(Half { channel: ours, guard, terminal, cgroup })
+            Ok(Half { channel: ours, guard, terminal, word: File::from(word) })
         }
         Fork::Child => {
-            drop(ours);
+            drop((ours, word));
             rename(&inherited);
             become_subreaper();
-            match park(program, inherited, &theirs, cgroup.as_ref()) {
+            match park(program, inherited, &terminal, &theirs, word_end) {
                 Ok(parked) => {
                     let _ = detach_standard_descriptors(true);
-                    Guard::new(theirs, parked, terminal, cgroup).watch();
+                    Guard::new(theirs, parked, terminal).watch();
                 }
                 Err(error) => {
                     let broken =
                         super::protocol::FromGuard::Broken(format!("cannot fork the command: {error}"));
                     let _ = theirs.send(&broken, None);
-                    if let Some(cgroup) = &cgroup {
-                        cgroup.remove();
-                    }
                 }
             }
             sys::exit_now(0)
@@ -95,20 +86,10 @@ pub fn split(spec: Spec) -> io::Result<Half> {
 /// The command's process before exec, as the guarding process sees it.
 pub(super) struct Parked {
     pub(super) pid: i32,
-    word: Option<File>,
     verdict: File,
 }
 
 impl Parked {
-    /// Lets the command go.
-    ///
-    /// # Errors
-    /// The parked process is gone.
-    pub(super) fn start(&mut self, launch: &Launch) -> io::Result<()> {
-        let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
-        word.write_all(&frame(launch)?)
-    }
-
     /// After the process has ended: the errno of its exec, if that failed.
     pub(super) fn exec_error(&mut self) -> Option<i32> {
         let mut errno = [0u8; 4];
@@ -116,39 +97,25 @@ impl Parked {
     }
 }
 
-/// Forks the parked command, into its cgroup where there is one.
+/// Forks the parked command.
 fn park(
     program: Program,
     inherited: Inherited,
+    terminal: &Terminal,
     control: &Channel,
-    cgroup: Option<&Cgroup>,
+    word_end: OwnedFd,
 ) -> io::Result<Parked> {
-    let (word_end, word) = pipe2(OFlag::O_CLOEXEC)?;
     let (verdict, verdict_end) = pipe2(OFlag::O_CLOEXEC)?;
     let guard = std::process::id() as i32;
-    match fork_command(cgroup)? {
-        Fork::Parent(pid) => Ok(Parked { pid, word: Some(File::from(word)), verdict: File::from(verdict) }),
+    match sys::fork_single_threaded()? {
+        Fork::Parent(pid) => Ok(Parked { pid, verdict: File::from(verdict) }),
         Fork::Child => {
             // Each end that stays open here would hide the death of its other owner.
             close(control);
-            drop((word, verdict));
-            run_parked(program, inherited, File::from(word_end), File::from(verdict_end), guard)
+            drop(verdict);
+            run_parked(program, inherited, terminal, File::from(word_end), File::from(verdict_end), guard)
         }
     }
-}
-
-#[cfg(target_os = "linux")]
-fn fork_command(cgroup: Option<&Cgroup>) -> io::Result<Fork> {
-    match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
-        Some(Ok(fork)) => Ok(fork),
-        // ENOSYS, or a cgroup that takes no process: without it, then.
-        Some(Err(_)) | None => sys::fork_single_threaded(),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn fork_command(_cgroup: Option<&Cgroup>) -> io::Result<Fork> {
-    sys::fork_single_threaded()
 }
 
 fn close(control: &Channel) {
@@ -156,7 +123,14 @@ fn close(control: &Channel) {
 }
 
 /// The parked process: waits for the word, then becomes the command.
-fn run_parked(program: Program, inherited: Inherited, mut word: File, mut verdict: File, guard: i32) -> ! {
+fn run_parked(
+    program: Program,
+    inherited: Inherited,
+    terminal: &Terminal,
+    mut word: File,
+    mut verdict: File,
+    guard: i32,
+) -> ! {
     // When the guarding process dies the command dies with it, even if dlock dies in the same instant. Lost over a
     // setuid exec (prctl(2), PR_SET_PDEATHSIG).
     #[cfg(target_os = "linux")]
@@ -179,6 +153,13 @@ fn run_parked(program: Program, inherited: Inherited, mut word: File, mut verdic
         }
     };
     let env = environment(&launch);
+    if let Group::Own { foreground } = launch.group {
+        let own = Pid::from_raw(0);
+        let _ = setpgid(own, own);
+        if foreground {
+            terminal.give_to(std::process::id() as i32);
+        }
+    }
     inherited.restore();
     let errno: Errno = program.exec(&env);
     let _ = verdict.write_all(&(errno as i32).to_le_bytes());

@@ -60,10 +60,11 @@ pub struct Launch {
 /// From dlock to the guarding process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuard {
-    /// The lock is ours: run the command. A descriptor whose closing would free the lock travels with it.
+    /// The lock is ours and the command is about to be let go. A descriptor whose closing would free the lock travels
+    /// with it.
     Start {
-        /// Environment and process group.
-        launch: Launch,
+        /// Its process group.
+        group: Group,
         /// How long the lease allows it to run; `None` without a lease.
         until: Option<Until>,
         /// `--orphans`
@@ -285,14 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_environment_fits() {
+    fn a_long_message_fits() {
         let (dlock, mut guard) = Channel::pair().expect("socket pair");
-        let launch = Launch {
-            set: vec![("DLOCK_HELD".into(), "x".repeat(60_000))],
-            unset: vec![],
-            group: Group::Own { foreground: false },
-        };
-        let message = ToGuard::Start { launch, until: None, orphans: Orphans::Leave, grace: Duration::ZERO };
+        let message = FromGuard::Broken("x".repeat(60_000));
         dlock.send(&message, None).expect("send");
         assert_eq!(guard.receive(), Received::Message(message));
     }

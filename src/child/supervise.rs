@@ -1,12 +1,13 @@
 //! dlock's half of the supervision: what the guarding process tells, and what to do when it can tell nothing any more.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cgroup::Cgroup;
 use super::launch::Half;
-use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard};
+use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
@@ -45,7 +46,8 @@ pub struct Supervisor {
     guard: i32,
     guard_reaped: bool,
     terminal: Terminal,
-    cgroup: Option<Cgroup>,
+    /// What the parked command waits for.
+    word: Option<File>,
     command: Option<i32>,
     group: Group,
     finished: bool,
@@ -63,7 +65,7 @@ impl Supervisor {
             guard: half.guard,
             guard_reaped: false,
             terminal: half.terminal,
-            cgroup: half.cgroup,
+            word: Some(half.word),
             command: None,
             group: Group::Shared,
             finished: false,
@@ -89,8 +91,11 @@ impl Supervisor {
         }
         launch.group = self.terminal.group_for_command(&family);
         self.group = launch.group;
-        let until = until.map(Into::into);
-        self.channel.send(&ToGuard::Start { launch, until, orphans, grace }, kept)
+        let message = ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace };
+        self.channel.send(&message, kept)?;
+        // Only now: from here on the command runs, and the guarding process has its deadline.
+        let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
+        word.write_all(&frame(&launch)?)
     }
 
     /// Tells the guarding process of an acknowledged renewal.
@@ -212,9 +217,8 @@ impl Supervisor {
                     Ok(None) => break,
                     Err(_) => {
                         self.finished = true;
-                        if let Some(cgroup) = &self.cgroup {
-                            cgroup.remove();
-                        }
+                        self.guard_reaped = true;
+                        Cgroup::of(self.guard).inspect(Cgroup::remove);
                         return;
                     }
                 }
@@ -227,7 +231,7 @@ impl Supervisor {
     /// Kills the tree without the guarding process' help but leaves that alone: for one that does not answer though the
     /// lease is about to end.
     pub fn kill_directly(&self) {
-        if let Some(cgroup) = &self.cgroup {
+        if let Some(cgroup) = Cgroup::of(self.guard) {
             let _ = cgroup.kill();
         }
         tree::signal(self.guard, &[libc::SIGKILL], &[]);
@@ -240,7 +244,7 @@ impl Supervisor {
             self.terminal.take_back(command);
         }
         // Closing our end is what tells a guard whose command never ran.
-        drop((self.channel, self.readiness));
+        drop((self.channel, self.readiness, self.word));
         if !self.guard_reaped {
             let _ = sys::reap(self.guard);
         }
