@@ -89,10 +89,11 @@ pub async fn acquire(
     let mut uncertain = false;
     let mut pause = FIRST_PAUSE;
     loop {
-        let budget = match retry_until {
-            Some(until) if !first => terms.connect_timeout.min((until - Moment::now()).max(FIRST_PAUSE)),
-            _ => terms.connect_timeout,
-        };
+        // Whatever the patience, the store gets its connect time-out once.
+        let attempts_until = retry_until.map(|until| until.max(begin + terms.connect_timeout));
+        let budget = attempts_until.map_or(terms.connect_timeout, |until| {
+            terms.connect_timeout.min((until - Moment::now()).max(FIRST_PAUSE))
+        });
         let attempt_began = Moment::now();
         let pushed = match attempt(backend, claim, budget, give_up).await {
             Tried::GivenUp { uncertain: maybe } => {

@@ -29,6 +29,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Word of a change is followed up at most so often.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Renews the lock until it is lost: when a third of the lease is over, at once when the store says that something
 /// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` asks.
 ///
@@ -54,13 +57,22 @@ pub async fn keep(
     let mut due = due_after(validity, terms);
     let mut pause = FIRST_PAUSE;
     let mut in_trouble = false;
+    let mut last = Moment::now();
     loop {
         tokio::select! {
             () = alarm.until(due) => {}
-            () = backend.changed(), if !in_trouble => {}
+            () = backend.changed(), if !in_trouble => {
+                // A store that takes our own renewals for changes must not make us ask without end.
+                let soonest = last + SHORTEST_INTERVAL;
+                if Moment::now() < soonest {
+                    due = due.min(soonest);
+                    continue;
+                }
+            }
             () = wall_clock.was_set() => {}
             () = check_now.notified() => {}
         }
+        last = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
         match renew(backend, claim, budget).await {
             Ok((sent, Renewal::Held(lease))) => {

@@ -17,7 +17,7 @@ use super::location::Location;
 use super::tls;
 use crate::backend::StoreError;
 
-/// The largest answer that is read. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
+/// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
 /// to some twenty times their length.
 const LARGEST_ANSWER: usize = 128 * 1024;
 
@@ -176,6 +176,7 @@ impl Connection {
 
     /// The next answer; pushes that come before it are noticed.
     async fn reply(&mut self) -> Result<Value, StoreError> {
+        self.stream.left = LARGEST_ANSWER;
         loop {
             match self.value().await? {
                 Value::Push { kind, .. } => self.touched |= kind == PushKind::Invalidate,
@@ -185,7 +186,6 @@ impl Connection {
     }
 
     async fn value(&mut self) -> Result<Value, StoreError> {
-        self.stream.left = LARGEST_ANSWER;
         parse_redis_value_async(&mut self.decoder, &mut self.stream).await.map_err(|error| {
             StoreError::unanswered(match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
@@ -199,6 +199,7 @@ impl Connection {
     /// unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
     pub(super) async fn changed(&mut self) {
         while !std::mem::take(&mut self.touched) {
+            self.stream.left = LARGEST_ANSWER;
             match self.value().await {
                 Ok(Value::Push { kind: PushKind::Invalidate, .. }) => return,
                 Ok(Value::Push { .. }) => {}
