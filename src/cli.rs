@@ -11,7 +11,13 @@ use crate::exit::Failure;
 
 /// Run a command under a distributed lock.
 #[derive(Debug, Parser)]
-#[command(name = "dlock", version, propagate_version = true, disable_help_subcommand = true, max_term_width = 100)]
+#[command(
+    name = "dlock",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -21,6 +21,8 @@ pub mod identity;
 pub mod lease;
 pub mod lock;
 pub mod plan;
+#[cfg(test)]
+mod random;
 pub mod readiness;
 pub mod report;
 

@@ -304,7 +304,10 @@ fn describe(error: &io::Error, what: &str, path: &Path) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use crate::random::Xorshift;
 
     fn name(text: &str) -> LockName {
         LockName::new(text).expect("good name")
@@ -318,6 +321,21 @@ mod tests {
         let long = encode(&name(&"/".repeat(200)), 5);
         assert!(long.starts_with("%sha256-") && long.len() < 100, "{long}");
         assert_ne!(long, encode(&name(&"/".repeat(199)), 5));
+    }
+
+    #[test]
+    fn no_two_names_share_a_file() {
+        let alphabet: Vec<char> = "a%/2F5sh-\u{e9}".chars().collect();
+        let mut random = Xorshift::new();
+        let mut owner = HashMap::new();
+        for _ in 0..50_000 {
+            let Ok(name) = LockName::new(&random.text(&alphabet, 8)) else { continue };
+            for name in [name.clone(), LockName::new(&name.as_str().repeat(12)).unwrap_or(name)] {
+                let file = encode(&name, 5);
+                assert!(!file.contains('/') && file.len() < LONGEST_FILE_NAME - 10, "{file}");
+                assert_eq!(owner.entry(file).or_insert_with(|| name.clone()), &name);
+            }
+        }
     }
 
     #[test]

@@ -245,6 +245,7 @@ const KNOWN: &[&str] = &["file:"];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Xorshift;
 
     #[test]
     fn urls_are_taken_apart() {
@@ -292,18 +293,10 @@ mod tests {
     fn any_text_is_parsed_or_refused() {
         let alphabet: Vec<char> =
             "redis:/@?&=#%,[]0123456789abcdefABCDEF.-_ \n\u{0}é\u{202e}\u{1F512}".chars().collect();
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut next = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = Xorshift::new();
         for _ in 0..200_000 {
-            let length = next() % 40;
-            let mut text: String =
-                (0..length).map(|_| alphabet[(next() % alphabet.len() as u64) as usize]).collect();
-            if next() % 2 == 0 {
+            let mut text = random.text(&alphabet, 40);
+            if random.below(2) == 0 {
                 text.insert_str(0, "redis://");
             }
             if let Ok(url) = Url::parse(&text) {

@@ -55,18 +55,20 @@ impl Connection {
             Some(settings) => Box::new(tls::wrap(tcp, settings, &location.host().name).await?),
             None => Box::new(tcp),
         };
-        Ok(Connection {
+        let username = location.username().map(str::to_owned);
+        let greeting =
+            Greeting { username, password, database: location.database(), hello: location.resp3() };
+        Ok(Connection::over(stream, greeting))
+    }
+
+    fn over(stream: Box<dyn Stream>, greeting: Greeting) -> Connection {
+        Connection {
             stream: Bounded { stream, left: LARGEST_ANSWER },
             decoder: Decoder::new(),
-            greeting: Some(Greeting {
-                username: location.username().map(str::to_owned),
-                password,
-                database: location.database(),
-                hello: location.resp3(),
-            }),
+            greeting: Some(greeting),
             usable: true,
             touched: false,
-        })
+        }
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -343,5 +345,70 @@ pub(super) fn io_text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Xorshift;
+
+    /// What an answering server might say, to be damaged.
+    const PLAUSIBLE: &[&[u8]] = &[
+        b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+OK\r\n*3\r\n:1\r\n$16\r\n1769824800123456\r\n:30000\r\n",
+        b"-ERR unknown command 'HELLO'\r\n-ERR unknown\r\n*5\r\n:0\r\n:-1\r\n+string\r\n$-1\r\n$-1\r\n",
+        b"+OK\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n",
+        b"-NOAUTH HELLO must be called\r\n-NOAUTH\r\n-NOAUTH Authentication required.\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+    ];
+
+    fn answer_to(bytes: &[u8]) -> Result<Value, StoreError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        runtime.block_on(async {
+            let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+            theirs.write_all(bytes).await.expect("the pipe takes it all");
+            theirs.shutdown().await.expect("the pipe closes");
+            let greeting = Greeting { username: None, password: None, database: 0, hello: true };
+            let mut connection = Connection::over(Box::new(ours), greeting);
+            let answer = connection.ask(&redis::cmd("EVAL")).await;
+            // Returns at the latest at the end, which it must notice.
+            while connection.is_usable() {
+                connection.changed().await;
+            }
+            answer
+        })
+    }
+
+    #[test]
+    fn plausible_answers_are_understood() {
+        assert!(matches!(answer_to(PLAUSIBLE[0]), Ok(Value::Array(values)) if values.len() == 3));
+        assert!(matches!(answer_to(PLAUSIBLE[1]), Ok(Value::Array(values)) if values.len() == 5));
+        assert!(matches!(answer_to(PLAUSIBLE[2]), Ok(Value::Array(values)) if values.len() == 1));
+        assert!(matches!(answer_to(PLAUSIBLE[3]), Err(StoreError::Denied(_))));
+        assert!(matches!(answer_to(PLAUSIBLE[4]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
+        assert!(matches!(answer_to(b""), Err(StoreError::Unavailable { maybe_applied: true, .. })));
+    }
+
+    #[test]
+    fn any_answer_is_understood_or_refused() {
+        let mut random = Xorshift::new();
+        for _ in 0..20_000 {
+            let mut bytes = PLAUSIBLE[random.below(PLAUSIBLE.len())].to_vec();
+            for _ in 0..random.below(6) {
+                let at = random.below(bytes.len());
+                match random.below(4) {
+                    0 => bytes[at] = random.below(256) as u8,
+                    1 => bytes.truncate(at.max(1)),
+                    2 => bytes.insert(at, b"0123456789$*>%~-+\r\n"[random.below(19)]),
+                    _ => drop(bytes.remove(at.min(bytes.len() - 1))),
+                }
+                if bytes.is_empty() {
+                    bytes.push(b'*');
+                }
+            }
+            if let Ok(Value::Array(values)) = answer_to(&bytes) {
+                let _ = super::super::read_attempt(&values);
+            }
+        }
     }
 }

@@ -67,7 +67,10 @@ fn number_in_slot(slot: u16) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use crate::random::Xorshift;
 
     fn slot(key: &str) -> u16 {
         slot_of(hash_tag(key).unwrap_or(key).as_bytes())
@@ -93,6 +96,20 @@ mod tests {
                 assert_eq!(slot(&keys.lock), slot(&keys.fencing), "{prefix}{name}");
                 assert!(seen.insert(keys.holder.clone()), "{prefix}{name}: {}", keys.holder);
                 assert!(seen.insert(keys.fencing.clone()), "{prefix}{name}: {}", keys.fencing);
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_locks_share_a_key() {
+        let alphabet: Vec<char> = "ab{}:0".chars().collect();
+        let mut random = Xorshift::new();
+        let mut owner = HashMap::new();
+        for _ in 0..2_000 {
+            let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
+            let keys = Keys::new("", &name);
+            for key in [keys.lock, keys.holder, keys.fencing] {
+                assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }
         }
     }
