@@ -7,6 +7,7 @@ use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::duration;
 use crate::exit::Failure;
 
 /// Run a command under a distributed lock.
@@ -63,7 +64,7 @@ pub struct RunArguments {
     pub wait: Option<WaitArgument>,
 
     /// Keep trying a store that cannot be reached, also with --no-wait
-    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
     pub retry: Option<Duration>,
 
     /// Take the lock for ourselves alone (the default)
@@ -71,11 +72,11 @@ pub struct RunArguments {
     pub exclusive: bool,
 
     /// Length of the lease: how long a crashed host blocks the others [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
     /// One attempt to reach the store [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
     pub connect_timeout: Option<Duration>,
 
     /// Shown to others while we hold the lock
@@ -87,11 +88,11 @@ pub struct RunArguments {
     pub shell: Option<OsString>,
 
     /// Between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Command")]
+    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Command")]
     pub grace: Option<Duration>,
 
     /// Stop the command after so long and exit 124; 0 is never [default: 0]
-    #[arg(long, value_name = "DURATION", value_parser = checked(parse_duration), help_heading = "Command")]
+    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Command")]
     pub max_runtime: Option<Duration>,
 
     /// Background processes left when the command has ended by itself [default: leave]
@@ -269,54 +270,8 @@ where
 pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
     match text {
         "forever" => Ok(WaitArgument::Forever),
-        _ => parse_duration(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
+        _ => duration::parse(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
     }
-}
-
-/// The units of durations. `M` is none: it has meant months, minutes and millions.
-const UNITS: &[(&str, f64)] = &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)];
-/// The longest duration: a hundred years, so that no sum of moments overflows.
-const LONGEST_SECONDS: f64 = 100.0 * 366.0 * 86400.0;
-
-/// A duration: `250ms`, `90s`, `5m`, `1h 30m`, `1d`, `1.5m`; a bare number is seconds, as for `flock -w 5`.
-///
-/// # Errors
-/// Anything else.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let expected =
-        || "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)".to_owned();
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        return Err(expected());
-    }
-    let mut seconds = 0.0;
-    let mut parts = 0;
-    while !rest.is_empty() {
-        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(number_end);
-        let after = after.trim_start();
-        let unit_end =
-            after.find(|c: char| c.is_ascii_digit() || c == '.' || c.is_whitespace()).unwrap_or(after.len());
-        let (unit, next) = after.split_at(unit_end);
-        rest = next.trim_start();
-        if !number.contains(|c: char| c.is_ascii_digit()) {
-            return Err(expected());
-        }
-        let number: f64 = number.parse().map_err(|_| expected())?;
-        let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
-            Some((_, scale)) => *scale,
-            None if unit.is_empty() && parts == 0 && rest.is_empty() => 1.0,
-            None if unit.is_empty() => return Err(expected()),
-            None => return Err(format!("unknown unit '{unit}': known are ms, s, m, h, d")),
-        };
-        seconds += number * scale;
-        parts += 1;
-    }
-    if seconds > LONGEST_SECONDS {
-        return Err("longer than a hundred years".into());
-    }
-    // To the nanosecond a binary fraction is off; nobody asks for less than a microsecond.
-    Ok(Duration::from_micros((seconds * 1e6).round() as u64))
 }
 
 #[cfg(test)]
@@ -326,49 +281,6 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations() {
-        for (text, ms) in [
-            ("250ms", 250),
-            ("90s", 90_000),
-            ("5m", 300_000),
-            ("1h 30m", 5_400_000),
-            ("1h30m", 5_400_000),
-            ("1d", 86_400_000),
-            ("0.5", 500),
-            ("1.5m", 90_000),
-            ("5", 5_000),
-            ("0", 0),
-            (" 2 s ", 2_000),
-            (".5s", 500),
-            ("1.1", 1_100),
-            ("0s", 0),
-        ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for bad in [
-            "",
-            " ",
-            "1M",
-            "5 minutes",
-            "-1s",
-            "1h 30",
-            "s",
-            "1..5s",
-            "1s2",
-            "5S",
-            "1e3",
-            "inf",
-            "NaN",
-            ".",
-            "9999999999d",
-            "1 2",
-        ] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse_wait("forever"), Ok(WaitArgument::Forever));
     }
 
     fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use crate::cli::{RunArguments, WaitArgument, parse_duration, parse_wait};
+use crate::cli::{RunArguments, WaitArgument, parse_wait};
+use crate::duration;
 use crate::exit::Failure;
 
 /// The settings of a run that may come from elsewhere than the command line, resolved.
@@ -64,7 +65,7 @@ pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
     };
     let ttl = match arguments.ttl {
         Some(value) => Some(Sourced { value, source: Source::Flag("--ttl") }),
-        None => from_environment("DLOCK_TTL", parse_duration)?,
+        None => from_environment("DLOCK_TTL", duration::parse)?,
     };
     // Not to wait is a flag too, and flags come first.
     let wait = match arguments.wait {

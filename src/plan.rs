@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::backend::locator::{Locator, Url};
+use crate::backend::locator::Locator;
+use crate::backend::url::{Url, UrlError};
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
 use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument};
 use crate::config::{self, RunSettings, Source, Sourced};
+use crate::duration::show;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::{Patience, Wait};
 use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
@@ -185,7 +187,7 @@ fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> 
     let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
     let not_named = Sourced { value: "file:".to_owned(), source: Source::Environment("DLOCK_BACKEND") };
     let Sourced { value, source } = settings.backend.clone().unwrap_or(not_named);
-    let wrong = |error: crate::backend::locator::UrlError| match source {
+    let wrong = |error: UrlError| match source {
         Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
         source => source.failure(error),
     };
@@ -223,47 +225,4 @@ pub fn program_failure(error: ProgramError) -> Failure {
         ProgramError::NotExecutable { .. } => FailureKind::CannotExecute,
     };
     Failure::new(kind, error.to_string())
-}
-
-/// A duration as people write it: the two largest units that say something.
-pub fn show(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    if ms < 1000 {
-        return format!("{ms}ms");
-    }
-    if ms < 10_000 && !ms.is_multiple_of(1000) {
-        return format!("{}s", duration.as_millis() as f64 / 1000.0);
-    }
-    let seconds = duration.as_secs();
-    let parts =
-        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
-    let first = parts.iter().position(|(_, count)| *count > 0).unwrap_or(3);
-    parts[first..]
-        .iter()
-        .take(2)
-        .filter(|(_, count)| *count > 0)
-        .map(|(unit, count)| format!("{count}{unit}"))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_shown_as_people_write_them() {
-        for (ms, shown) in [
-            (0, "0ms"),
-            (250, "250ms"),
-            (1_000, "1s"),
-            (1_488, "1.488s"),
-            (30_000, "30s"),
-            (90_000, "1m30s"),
-            (720_000, "12m"),
-            (3_600_000, "1h"),
-            (90_061_000, "1d1h"),
-        ] {
-            assert_eq!(show(Duration::from_millis(ms)), shown);
-        }
-    }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::backend::StoreError;
 use crate::cli::LogFormat;
+use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Holder, LockName};
-use crate::plan::show;
 
 /// How loud, and in which form.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@ pub mod file;
 pub mod locator;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod url;
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -124,5 +125,13 @@ impl StoreError {
     /// The store was asked and did not answer as it should.
     pub fn unanswered(reason: impl Into<String>) -> StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: true }
+    }
+}
+
+/// An I/O error in the words of the system, without its number.
+pub fn io_text(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
+        None => error.to_string(),
     }
 }

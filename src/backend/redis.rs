@@ -5,9 +5,11 @@
 //! What those clients do not know (who holds the lock, the fencing counter) lies in side keys under a reserved prefix.
 
 mod connection;
+mod errors;
 mod keys;
 mod location;
 mod scripts;
+mod stream;
 mod tls;
 
 use std::time::Duration;

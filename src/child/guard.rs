@@ -1,13 +1,13 @@
 //! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
 //! nobody but dlock, so that nothing a store or a network does can hold it up.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::cgroup::Cgroup;
-use super::launch::Parked;
+use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
+use super::sleeper::Sleeper;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
@@ -334,61 +334,5 @@ impl Guard {
             }
             _ => [self.stop.wake(), self.settle_at].into_iter().flatten().min(),
         }
-    }
-}
-
-/// Waits for a message, a child, or a moment.
-#[cfg(target_os = "linux")]
-struct Sleeper {
-    timer: crate::clock::Timer,
-    children: signals::Descriptor,
-}
-
-#[cfg(target_os = "linux")]
-impl Sleeper {
-    fn new() -> io::Result<Sleeper> {
-        let mut only_children = nix::sys::signal::SigSet::empty();
-        only_children.add(nix::sys::signal::Signal::SIGCHLD);
-        Ok(Sleeper {
-            timer: crate::clock::Timer::new()?,
-            children: signals::Descriptor::new(&only_children)?,
-        })
-    }
-
-    fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        if self.timer.set(until).is_err() {
-            return;
-        }
-        let mut fds = vec![
-            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
-        ];
-        if let Some(control) = control {
-            fds.push(PollFd::new(control.as_fd(), PollFlags::POLLIN));
-        }
-        let _ = poll(&mut fds, PollTimeout::NONE);
-        self.timer.take_expiry();
-        while self.children.next().is_some() {}
-    }
-}
-
-/// Without signalfd and timerfd: looks for ended children every few milliseconds.
-#[cfg(not(target_os = "linux"))]
-struct Sleeper;
-
-#[cfg(not(target_os = "linux"))]
-impl Sleeper {
-    fn new() -> io::Result<Sleeper> {
-        Ok(Sleeper)
-    }
-
-    fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        let most = Duration::from_millis(10);
-        let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
-        let mut fds: Vec<PollFd> =
-            control.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
     }
 }

@@ -2,6 +2,7 @@
 //! each other.
 
 mod acquiring;
+mod environment;
 mod running;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::child::signals::{self, Source};
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
 use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
+use crate::duration::show;
 use crate::exit::{self, Exit, Failure};
 use crate::identity;
 use crate::lock::{Claim, Token};
@@ -154,7 +156,7 @@ impl Session<'_> {
                     format!("{name} on {store}: the lock could not be renewed in time ({why})")
                 }
                 Stopped::MaxRuntime(limit) => {
-                    let limit = plan::show(*limit);
+                    let limit = show(*limit);
                     return self
                         .reporter
                         .error(&format!("{name}: the command was stopped after --max-runtime {limit}"));
@@ -180,7 +182,7 @@ impl Session<'_> {
             Err(error) if !matches!(end.stopped, Some(Stopped::Deadline)) => {
                 let rest = end
                     .lease_ends
-                    .map(|ends| format!("; it ends by itself within {}", plan::show(ends - Moment::now())));
+                    .map(|ends| format!("; it ends by itself within {}", show(ends - Moment::now())));
                 let rest = rest.unwrap_or_default();
                 self.reporter.warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
             }

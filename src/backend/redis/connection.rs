@@ -2,28 +2,15 @@
 //!
 //! The wire format is the redis crate's. The flights are our own, because its connections greet first and ask after.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio::io::AsyncWriteExt;
 
+use super::errors::{describe, refusal, shortened};
 use super::location::Location;
-use super::tls;
-use crate::backend::StoreError;
-
-/// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
-/// to some twenty times their length.
-const LARGEST_ANSWER: usize = 128 * 1024;
-
-/// A stream of either kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+use super::stream::{self, Bounded, Stream};
+use crate::backend::{StoreError, io_text};
 
 /// A connection to one server.
 pub(super) struct Connection {
@@ -48,27 +35,15 @@ impl Connection {
     /// Connects, with TLS if so located; says nothing yet.
     pub(super) async fn open(location: &Location) -> Result<Connection, StoreError> {
         let password = location.password()?;
-        let tcp = connect(location).await?;
-        // One small write each way at a time: nothing to be gained by waiting for more.
-        let _ = tcp.set_nodelay(true);
-        let stream: Box<dyn Stream> = match location.tls() {
-            Some(settings) => Box::new(tls::wrap(tcp, settings, &location.host().name).await?),
-            None => Box::new(tcp),
-        };
+        let stream = stream::open(location).await?;
         let username = location.username().map(str::to_owned);
         let greeting =
             Greeting { username, password, database: location.database(), hello: location.resp3() };
         Ok(Connection::over(stream, greeting))
     }
 
-    fn over(stream: Box<dyn Stream>, greeting: Greeting) -> Connection {
-        Connection {
-            stream: Bounded { stream, left: LARGEST_ANSWER },
-            decoder: Decoder::new(),
-            greeting: Some(greeting),
-            usable: true,
-            touched: false,
-        }
+    fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
+        Connection { stream, decoder: Decoder::new(), greeting: Some(greeting), usable: true, touched: false }
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -178,7 +153,7 @@ impl Connection {
 
     /// The next answer; pushes that come before it are noticed.
     async fn reply(&mut self) -> Result<Value, StoreError> {
-        self.stream.left = LARGEST_ANSWER;
+        self.stream.refill();
         loop {
             match self.value().await? {
                 Value::Push { kind, .. } => self.touched |= kind == PushKind::Invalidate,
@@ -192,7 +167,7 @@ impl Connection {
             StoreError::unanswered(match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
                 _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
-                _ => format!("cannot read: {}", printable(&error.to_string())),
+                _ => format!("cannot read: {}", shortened(&error.to_string())),
             })
         })
     }
@@ -201,7 +176,7 @@ impl Connection {
     /// unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
     pub(super) async fn changed(&mut self) {
         while !std::mem::take(&mut self.touched) {
-            self.stream.left = LARGEST_ANSWER;
+            self.stream.refill();
             match self.value().await {
                 Ok(Value::Push { kind: PushKind::Invalidate, .. }) => return,
                 Ok(Value::Push { .. }) => {}
@@ -257,97 +232,6 @@ fn server_error(value: &Value) -> Option<&ServerError> {
     }
 }
 
-/// What a server's error means for us. Codes as in Redis' source and documentation.
-fn refusal(error: &ServerError, greeted: bool) -> StoreError {
-    let text = describe(error);
-    match error.code() {
-        "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
-        "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
-        "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
-        // "ERR invalid password" and "ERR AUTH ... without any password configured" of older servers.
-        "ERR" if greeted && text.contains("password") => StoreError::Denied(text),
-        // Scripts are refused in these states before anything is done, and the states pass.
-        "OOM" => StoreError::unreachable(format!("the server is out of memory ({text})")),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN"
-        | "TRYAGAIN" => StoreError::unreachable(text),
-        "MOVED" | "ASK" | "CROSSSLOT" => {
-            StoreError::Config(format!("the server is part of a Redis Cluster ({text})"))
-        }
-        _ => StoreError::unanswered(text),
-    }
-}
-
-/// An error as the server put it; its text is foreign.
-fn describe(error: &ServerError) -> String {
-    let details = error.details().unwrap_or_default();
-    printable(format!("{} {details}", error.code()).trim())
-}
-
-/// The first part of a foreign text; whoever prints it escapes it.
-fn printable(text: &str) -> String {
-    text.chars().take(200).collect()
-}
-
-/// A stream that ends in an error after so many bytes without a whole answer.
-struct Bounded<S> {
-    stream: S,
-    left: usize,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.left == 0 {
-            return Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "an answer of endless length",
-            )));
-        }
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.left = self.left.saturating_sub(buffer.filled().len() - before);
-        result
-    }
-}
-
-/// Connects to the first address that accepts: all of them are tried at once, so that one that answers nothing does not
-/// hold up another.
-async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
-    let host = location.host();
-    let port = host.port.unwrap_or(location.default_port());
-    let failed = |error: &io::Error| StoreError::unreachable(format!("cannot connect: {}", io_text(error)));
-    if let Ok(address) = host.name.parse::<std::net::IpAddr>() {
-        return TcpStream::connect((address, port)).await.map_err(|error| failed(&error));
-    }
-    let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await.map_err(|error| {
-        StoreError::unreachable(format!("cannot find the address of {}: {}", host.name, io_text(&error)))
-    })?;
-    let mut attempts = JoinSet::new();
-    for address in addresses {
-        attempts.spawn(TcpStream::connect(address));
-    }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    while let Some(attempt) = attempts.join_next().await {
-        match attempt {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => {}
-        }
-    }
-    Err(failed(&last))
-}
-
-/// An I/O error in the words of the system, without its number.
-pub(super) fn io_text(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
-        None => error.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,7 +253,7 @@ mod tests {
             theirs.write_all(bytes).await.expect("the pipe takes it all");
             theirs.shutdown().await.expect("the pipe closes");
             let greeting = Greeting { username: None, password: None, database: 0, hello: true };
-            let mut connection = Connection::over(Box::new(ours), greeting);
+            let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
             let answer = connection.ask(&redis::cmd("EVAL")).await;
             // Returns at the latest at the end, which it must notice.
             while connection.is_usable() {

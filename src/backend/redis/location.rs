@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::keys::RESERVED;
 use crate::backend::StoreError;
-use crate::backend::locator::{Environment, Host, Url, UrlError};
+use crate::backend::url::{Environment, Host, Url, UrlError};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 6379;

@@ -13,9 +13,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::connection::io_text;
 use super::location::TlsSettings;
-use crate::backend::StoreError;
+use crate::backend::{StoreError, io_text};
 
 /// Begins a TLS session with the server.
 ///

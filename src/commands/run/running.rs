@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 
-use super::Session;
+use super::{Session, environment};
 use crate::backend::{Backend, Loss};
-use crate::child::protocol::{Ended, Group, Launch};
+use crate::child::protocol::Ended;
 use crate::child::signals::{Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
-use crate::config;
 use crate::lease::keeper::{self, keep};
 use crate::lease::validity::{MARGIN, Validity};
-use crate::lock::{Claim, FencingToken, Grant};
+use crate::lock::{Claim, Grant};
 use crate::plan::OnLost;
 
 /// How the command's time under the lock ended.
@@ -75,7 +73,7 @@ impl Session<'_> {
             OnLost::Kill => validity.map(|validity| Deadlines { term: validity.term, kill: validity.kill }),
             OnLost::Warn => None,
         };
-        let launch = self.launch(claim, &grant);
+        let launch = environment::launch(claim, &grant, plan.store.display());
         let kept = backend.kept_descriptor();
         if let Err(error) =
             supervisor.start(launch, deadlines(validity), plan.orphans, plan.terms.grace, kept)
@@ -147,66 +145,6 @@ impl Session<'_> {
             }
         }
     }
-
-    /// The command's part of the environment (`DLOCK_*`).
-    fn launch(&self, claim: &Claim, grant: &Grant) -> Launch {
-        let mut set = vec![
-            ("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()),
-            ("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()),
-        ];
-        let mut unset = Vec::new();
-        match grant.fencing {
-            Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
-            None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
-        }
-        let held = Held {
-            name: claim.name.as_str(),
-            token: claim.token.reveal(),
-            fencing_token: grant.fencing,
-            mode: "exclusive",
-            backend: self.plan.store.display(),
-            pid: claim.identity.pid,
-            start: claim.identity.start,
-            boot: &claim.identity.boot,
-        };
-        set.push(("DLOCK_HELD".to_owned(), held.appended_to(outer_holds())));
-        Launch { set, unset, group: Group::Shared }
-    }
-}
-
-/// One lock in `DLOCK_HELD`.
-#[derive(Serialize)]
-struct Held<'a> {
-    name: &'a str,
-    token: &'a str,
-    fencing_token: Option<FencingToken>,
-    mode: &'a str,
-    backend: &'a str,
-    pid: u32,
-    start: u64,
-    boot: &'a str,
-}
-
-impl Held<'_> {
-    fn appended_to(&self, mut outer: Vec<serde_json::Value>) -> String {
-        outer.extend(serde_json::to_value(self));
-        serde_json::Value::Array(outer).to_string()
-    }
-}
-
-/// What an outer dlock holds, outermost first; garbage counts as nothing.
-fn outer_holds() -> Vec<serde_json::Value> {
-    #[derive(Deserialize)]
-    struct Entry {
-        name: String,
-        token: String,
-    }
-    let text = config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
-    let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
-    let valid = |entry: &serde_json::Value| {
-        Entry::deserialize(entry).is_ok_and(|entry| !entry.name.is_empty() && !entry.token.is_empty())
-    };
-    if entries.iter().all(valid) { entries } else { Vec::new() }
 }
 
 /// What the loop has to do after an event.

@@ -1,0 +1,185 @@
+//! Where the lock files are, and how they are called.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::backend::url::{Environment, Url, UrlError};
+use crate::lock::LockName;
+
+/// Which directory, and how its lock files are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    directory: PathBuf,
+    /// Made by dlock if it is missing; a directory that the user named is not.
+    is_default: bool,
+    suffix: String,
+    display: String,
+}
+
+/// The directory of root's locks.
+const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
+/// The directory of other users' locks, below their home: the same from cron and from a terminal.
+const USER_DIRECTORY: &str = ".local/state/dlock";
+const SUFFIX: &str = ".lock";
+const SIDECAR_SUFFIX: &str = ".dlock";
+/// `NAME_MAX` of every file system that dlock is known to run on.
+const LONGEST_FILE_NAME: usize = 255;
+
+impl Location {
+    /// The default directory of the current user.
+    ///
+    /// # Errors
+    /// The user has no home.
+    pub fn of_user(environment: Environment<'_>) -> Result<Location, UrlError> {
+        let directory = if nix::unistd::geteuid().is_root() {
+            PathBuf::from(SYSTEM_DIRECTORY)
+        } else {
+            home(environment)
+                .ok_or_else(|| UrlError("file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs".into()))?
+                .join(USER_DIRECTORY)
+        };
+        Ok(Location::new(directory, true, SUFFIX.to_owned()))
+    }
+
+    /// `file:` or `file:///directory`, with `?suffix=`.
+    ///
+    /// # Errors
+    /// A host, a relative path, an unknown option.
+    pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
+        if !url.hosts.is_empty() || url.username.is_some() || url.password.is_some() {
+            return Err(UrlError("file: has no host: write file:///directory with three slashes".into()));
+        }
+        let mut location = match url.path.as_str() {
+            "" => Location::of_user(environment)?,
+            path if path.starts_with('/') => Location::new(PathBuf::from(path), false, SUFFIX.to_owned()),
+            _ => return Err(UrlError("file: takes an absolute directory, as file:///var/lock/jobs".into())),
+        };
+        for (name, value) in &url.query {
+            match name.as_str() {
+                "suffix" if value.contains('/') => {
+                    return Err(UrlError("suffix= may not contain a slash".into()));
+                }
+                "suffix" => location = Location::new(location.directory, location.is_default, value.clone()),
+                _ => return Err(UrlError(format!("unknown option '{name}' for file: (known: suffix)"))),
+            }
+        }
+        Ok(location)
+    }
+
+    fn new(directory: PathBuf, is_default: bool, suffix: String) -> Location {
+        let mut display = format!("file://{}", directory.display());
+        if suffix != SUFFIX {
+            display.push_str(&format!("?suffix={suffix}"));
+        }
+        Location { directory, is_default, suffix, display }
+    }
+
+    /// The directory, if it is dlock's own to make.
+    pub(super) fn directory_to_make(&self) -> Option<&Path> {
+        self.is_default.then_some(&self.directory)
+    }
+
+    /// As messages name it.
+    pub fn display(&self) -> &str {
+        &self.display
+    }
+
+    /// Refuses a name whose lock file would be a sidecar file.
+    ///
+    /// # Errors
+    /// It would be.
+    pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
+        if file.ends_with(SIDECAR_SUFFIX) {
+            return Err(UrlError(format!("its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})")));
+        }
+        if file == "." || file == ".." {
+            return Err(UrlError("'.' and '..' are no files".into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
+        self.directory.join(OsString::from(format!("{}{}", encode(name, self.suffix.len()), self.suffix)))
+    }
+
+    pub(super) fn sidecar_path(&self, name: &LockName) -> PathBuf {
+        self.directory.join(OsString::from(format!("{}{SIDECAR_SUFFIX}", encode(name, self.suffix.len()))))
+    }
+}
+
+fn home(environment: Environment<'_>) -> Option<PathBuf> {
+    let from_environment = environment("HOME").filter(|home| home.starts_with('/')).map(PathBuf::from);
+    from_environment.or_else(|| {
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??;
+        Some(user.dir).filter(|home| home.is_absolute())
+    })
+}
+
+/// A name as a file name: `/` and `%` percent-encoded, and a digest where that is too long. Two names never meet: a `%`
+/// is followed by two hex digits in every encoded name, and by `s` in a digest.
+fn encode(name: &LockName, suffix_length: usize) -> String {
+    let encoded = name.as_str().replace('%', "%25").replace('/', "%2F");
+    if encoded.len() + suffix_length.max(SIDECAR_SUFFIX.len()) <= LONGEST_FILE_NAME {
+        return encoded;
+    }
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(name.as_str().as_bytes());
+    format!("%sha256-{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::random::Xorshift;
+
+    fn name(text: &str) -> LockName {
+        LockName::new(text).expect("good name")
+    }
+
+    #[test]
+    fn names_become_file_names_without_meeting() {
+        assert_eq!(encode(&name("nightly-job"), 5), "nightly-job");
+        assert_eq!(encode(&name("a/b"), 5), "a%2Fb");
+        assert_eq!(encode(&name("a%2Fb"), 5), "a%252Fb");
+        let long = encode(&name(&"/".repeat(200)), 5);
+        assert!(long.starts_with("%sha256-") && long.len() < 100, "{long}");
+        assert_ne!(long, encode(&name(&"/".repeat(199)), 5));
+    }
+
+    #[test]
+    fn no_two_names_share_a_file() {
+        let alphabet: Vec<char> = "a%/2F5sh-\u{e9}".chars().collect();
+        let mut random = Xorshift::new();
+        let mut owner = HashMap::new();
+        for _ in 0..50_000 {
+            let Ok(name) = LockName::new(&random.text(&alphabet, 8)) else { continue };
+            for name in [name.clone(), LockName::new(&name.as_str().repeat(12)).unwrap_or(name)] {
+                let file = encode(&name, 5);
+                assert!(!file.contains('/') && file.len() < LONGEST_FILE_NAME - 10, "{file}");
+                assert_eq!(owner.entry(file).or_insert_with(|| name.clone()), &name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_a_sidecar_is_refused() {
+        let url = |text: &str| Url::parse(text).expect("good URL");
+        let exact = Location::from_url(&url("file:///srv?suffix="), &|_| None).expect("good location");
+        assert!(exact.check_name(&name("a.dlock")).is_err());
+        assert!(exact.check_name(&name("a")).is_ok());
+        let usual = Location::from_url(&url("file:///srv"), &|_| None).expect("good location");
+        assert!(usual.check_name(&name("a.dlock")).is_ok());
+    }
+
+    #[test]
+    fn bad_locations_are_refused() {
+        for bad in ["file://host/x", "file:x", "file:///x?prefix=a", "file:///x?suffix=a/b", "file://u:p@/x"]
+        {
+            let url = Url::parse(bad).expect("good URL");
+            assert!(Location::from_url(&url, &|_| None).is_err(), "{bad}");
+        }
+    }
+}

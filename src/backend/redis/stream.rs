@@ -1,0 +1,98 @@
+//! The bytes of a connection: made with or without TLS, read within bounds.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::location::Location;
+use super::tls;
+use crate::backend::{StoreError, io_text};
+
+/// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
+/// to some twenty times their length.
+pub(super) const LARGEST_ANSWER: usize = 128 * 1024;
+
+/// A stream of either kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Connects to a server, with TLS if so located; says nothing yet.
+///
+/// # Errors
+/// It cannot be reached, or does not prove to be the one that is meant.
+pub(super) async fn open(location: &Location) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
+    let tcp = connect(location).await?;
+    // One small write each way at a time: nothing to be gained by waiting for more.
+    let _ = tcp.set_nodelay(true);
+    Ok(Bounded::new(match location.tls() {
+        Some(settings) => Box::new(tls::wrap(tcp, settings, &location.host().name).await?),
+        None => Box::new(tcp),
+    }))
+}
+
+/// A stream that ends in an error after so many bytes without a whole answer.
+pub(super) struct Bounded<S> {
+    pub(super) stream: S,
+    left: usize,
+}
+
+impl<S> Bounded<S> {
+    pub(super) fn new(stream: S) -> Bounded<S> {
+        Bounded { stream, left: LARGEST_ANSWER }
+    }
+
+    /// A new answer begins.
+    pub(super) fn refill(&mut self) {
+        self.left = LARGEST_ANSWER;
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "an answer of endless length",
+            )));
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.left = self.left.saturating_sub(buffer.filled().len() - before);
+        result
+    }
+}
+
+/// Connects to the first address that accepts: all of them are tried at once, so that one that answers nothing does not
+/// hold up another.
+async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
+    let host = location.host();
+    let port = host.port.unwrap_or(location.default_port());
+    let failed = |error: &io::Error| StoreError::unreachable(format!("cannot connect: {}", io_text(error)));
+    if let Ok(address) = host.name.parse::<std::net::IpAddr>() {
+        return TcpStream::connect((address, port)).await.map_err(|error| failed(&error));
+    }
+    let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await.map_err(|error| {
+        StoreError::unreachable(format!("cannot find the address of {}: {}", host.name, io_text(&error)))
+    })?;
+    let mut attempts = JoinSet::new();
+    for address in addresses {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(failed(&last))
+}

@@ -1,0 +1,202 @@
+//! Backend URLs taken apart, and nothing understood of them yet.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+/// What a URL is made of, percent-decoded except for the hosts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    /// In lower case, without the colon.
+    pub scheme: String,
+    /// Before the `@`.
+    pub username: Option<String>,
+    /// Between the first `:` and the `@`.
+    pub password: Option<String>,
+    /// `host`, `host:port`, `[v6]:port`, in the order given; empty without an authority.
+    pub hosts: Vec<Host>,
+    /// From the slash on; empty without one.
+    pub path: String,
+    /// The options, in the order given.
+    pub query: Vec<(String, String)>,
+}
+
+/// One host of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Name or address, without brackets.
+    pub name: String,
+    /// The port, if one was given.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.name.contains(':') {
+            write!(f, "[{}]", self.name)?
+        } else {
+            f.write_str(&self.name)?
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// What is wrong with a URL. The text never repeats the URL itself, which may hold a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UrlError(pub String);
+
+/// Where secrets and defaults come from besides the URL.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Url {
+    /// Parses a backend URL.
+    ///
+    /// # Errors
+    /// It is not of the form `scheme:[//[user[:password]@]host[:port][,...]][/path][?option=value[&...]]`.
+    pub fn parse(text: &str) -> Result<Url, UrlError> {
+        let bad = |what: &str| UrlError(what.to_owned());
+        if text.chars().any(|c| c.is_control() || c == ' ') {
+            return Err(bad("a backend URL may not contain spaces or control characters"));
+        }
+        let (scheme, rest) =
+            text.split_once(':').ok_or_else(|| bad("a backend URL begins with a scheme and a colon"))?;
+        let scheme_char = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(scheme_char) {
+            return Err(bad("a backend URL begins with a scheme and a colon"));
+        }
+        if rest.contains('#') {
+            return Err(bad("a backend URL has no fragment: write # as %23"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.strip_prefix("//") {
+            Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
+            None => ("", rest),
+        };
+        let (user, hosts) =
+            authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+        let (username, password) =
+            match user.map(|user| user.split_once(':').map_or((user, None), |(u, p)| (u, Some(p)))) {
+                None => (None, None),
+                Some((username, password)) => (Some(decode(username)?), password.map(decode).transpose()?),
+            };
+        Ok(Url {
+            scheme: scheme.to_ascii_lowercase(),
+            username: username.filter(|name| !name.is_empty()),
+            password,
+            hosts: if hosts.is_empty() {
+                vec![]
+            } else {
+                hosts.split(',').map(host).collect::<Result<_, _>>()?
+            },
+            path: decode(path)?,
+            query: options(query)?,
+        })
+    }
+}
+
+fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
+    let mut options: Vec<(String, String)> = Vec::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let name = decode(name)?;
+        if options.iter().any(|(seen, _)| *seen == name) {
+            return Err(UrlError(format!("the option '{name}' is given twice")));
+        }
+        options.push((name, decode(value)?));
+    }
+    Ok(options)
+}
+
+fn host(text: &str) -> Result<Host, UrlError> {
+    let bad = || UrlError(format!("'{text}' is no host or host:port"));
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, port) = rest.split_once(']').ok_or_else(bad)?;
+            if name.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(bad());
+            }
+            (name, port.strip_prefix(':').map(Some).or(port.is_empty().then_some(None)).ok_or_else(bad)?)
+        }
+        None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+    };
+    let allowed = |c: char| c.is_alphanumeric() || "-._:".contains(c);
+    if name.is_empty() || !name.chars().all(allowed) || (name.contains(':') && !text.starts_with('[')) {
+        return Err(bad());
+    }
+    let port = match port {
+        None => None,
+        Some(port) => Some(port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(bad)?),
+    };
+    Ok(Host { name: name.to_owned(), port })
+}
+
+fn decode(text: &str) -> Result<String, UrlError> {
+    let bytes = text.as_bytes();
+    let escapes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    for (at, _) in escapes {
+        if !bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) {
+            return Err(UrlError(
+                "a % in a backend URL is followed by two hex digits; write % as %25".into(),
+            ));
+        }
+    }
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| UrlError("a backend URL decodes to UTF-8".into()))?;
+    if decoded.contains('\0') {
+        return Err(UrlError("a backend URL may not contain %00".into()));
+    }
+    Ok(decoded.into_owned())
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({}, {:?}, {:?})", self.scheme, self.hosts, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let url = Url::parse("redis://me:s%3Aecret@[::1]:7000,h2/3?prefix=a%20b&insecure").expect("good URL");
+        assert_eq!(url.scheme, "redis");
+        assert_eq!(url.username.as_deref(), Some("me"));
+        assert_eq!(url.password.as_deref(), Some("s:ecret"));
+        assert_eq!(url.hosts.iter().map(Host::to_string).collect::<Vec<_>>(), ["[::1]:7000", "h2"]);
+        assert_eq!(url.path, "/3");
+        assert_eq!(url.query, [("prefix".into(), "a b".into()), ("insecure".into(), String::new())]);
+        let url = Url::parse("file:").expect("good URL");
+        assert_eq!((url.hosts.len(), url.path.as_str()), (0, ""));
+        let url = Url::parse("file:///srv/locks?suffix=").expect("good URL");
+        assert_eq!((url.hosts.len(), url.path.as_str()), (0, "/srv/locks"));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_repeating_secrets() {
+        for bad in [
+            "",
+            "redis",
+            "://h",
+            "1redis://h",
+            "redis://h:0",
+            "redis://h:99999",
+            "redis://h:1:2",
+            "redis://[::1",
+            "redis://[xyz]",
+            "redis://h,,k",
+            "redis://h/%zz",
+            "redis://h/%00",
+            "redis://h/#f",
+            "redis://h?a=1&a=2",
+            "redis://user:secret@ho st",
+            "redis://:secret@h:port",
+            "redis://h/%ff",
+        ] {
+            let error = Url::parse(bad).expect_err(bad);
+            assert!(!error.to_string().contains("secret"), "{bad}: {error}");
+        }
+    }
+}
