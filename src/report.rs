@@ -107,7 +107,7 @@ fn stderr_takes_a_line() -> bool {
     use std::os::fd::AsFd;
     let stderr = std::io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut fds, PollTimeout::from(500u16)) != Ok(0)
+    poll(&mut fds, PollTimeout::from(100u16)) != Ok(0)
 }
 
 /// `web-3 (pid 4121, root, backup.sh) for 12m`, or what is known of a foreign client.

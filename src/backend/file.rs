@@ -151,15 +151,17 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Who holds the lock, as far as the sidecar knows: what it names counts only while that process lives.
+/// Who holds the lock, as far as the sidecar knows: what it names counts only while that process lives. A sidecar that
+/// is not there, or not ours to read, knows nothing.
 fn busy(sidecar_path: &Path, claim: &Claim) -> Result<Holder, StoreError> {
     if !sidecar_path.exists() {
         return Ok(Holder::default());
     }
-    let holder = Sidecar::open(sidecar_path)
-        .and_then(|mut sidecar| sidecar.holder(&claim.identity))
-        .map_err(|error| sidecar_failure(error, sidecar_path))?;
-    Ok(holder.unwrap_or_default())
+    match Sidecar::open(sidecar_path).and_then(|mut sidecar| sidecar.holder(&claim.identity)) {
+        Ok(holder) => Ok(holder.unwrap_or_default()),
+        Err(SidecarError::Io(_)) => Ok(Holder::default()),
+        Err(error) => Err(sidecar_failure(error, sidecar_path)),
+    }
 }
 
 fn sidecar_failure(error: SidecarError, path: &Path) -> StoreError {

@@ -24,7 +24,13 @@ impl Cgroup {
     /// Any of the above.
     pub fn create() -> io::Result<Cgroup> {
         let (parent, directory) = paths(std::process::id() as i32)?;
-        fs::create_dir(&directory)?;
+        fs::create_dir(&directory).or_else(|error| match error.kind() {
+            // Left behind by two halves that were killed at once; its number has come round.
+            io::ErrorKind::AlreadyExists => {
+                fs::remove_dir(&directory).and_then(|()| fs::create_dir(&directory))
+            }
+            _ => Err(error),
+        })?;
         Cgroup::open(parent, &directory).inspect_err(|_| {
             let _ = fs::remove_dir(&directory);
         })

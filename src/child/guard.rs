@@ -99,6 +99,9 @@ impl Guard {
             return;
         }
         self.settle_at = None;
+        if self.stop.is_killing() {
+            return;
+        }
         #[cfg(target_os = "linux")]
         sys::raise_priority();
         self.cgroup = Cgroup::create().ok();

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
-use super::sys::Disposition;
+use super::sys::{self, Disposition};
 
 /// What a signal does to a dlock that has not started the command yet. While the command runs every handled signal is
 /// forwarded to it, once.
@@ -49,6 +49,11 @@ pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
 }
 
+/// Whether the signal has been sent to this process and waits to be read.
+pub fn is_pending(signal: i32) -> bool {
+    sys::pending().is_ok_and(|pending| Signal::try_from(signal).is_ok_and(|signal| pending.contains(signal)))
+}
+
 /// A signal that dlock got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -71,7 +76,7 @@ pub enum Origin {
 pub fn handled() -> SigSet {
     let mut set = SigSet::all();
     for signal in SYNCHRONOUS {
-        if let Ok(signal) = nix::sys::signal::Signal::try_from(*signal) {
+        if let Ok(signal) = Signal::try_from(*signal) {
             set.remove(signal);
         }
     }

@@ -6,6 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::sys::signal::SigSet;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 /// What `fork` returned.
@@ -204,6 +205,18 @@ pub fn raise_priority() {
         libc::setpriority(libc::PRIO_PROCESS, 0, -20);
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
     }
+}
+
+/// The blocked signals that have been sent to this process.
+///
+/// # Errors
+/// None is known.
+pub fn pending() -> io::Result<SigSet> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `set` outlives the call.
+    check(unsafe { libc::sigpending(set.as_mut_ptr()) })?;
+    // SAFETY: sigpending has filled it with a valid set.
+    Ok(unsafe { SigSet::from_sigset_t_unchecked(set.assume_init()) })
 }
 
 /// No core dump of this process from here on: neither to a file nor to a pipe of `core_pattern`.

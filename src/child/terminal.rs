@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
 use super::protocol::Group;
 use super::tree;
@@ -37,10 +37,18 @@ impl Terminal {
         // The first process of a pipeline may ask before the shell has started the others; a pipe at either end tells.
         let piped = || is_pipe(std::io::stdin()) || is_pipe(std::io::stdout());
         let leader = self.group == nix::unistd::getpid();
-        if !leader || piped() || tree::group_is_shared(family).unwrap_or(true) {
+        let foreground = self.is_foreground();
+        let nobody_watches = !foreground && self.group_is_orphaned();
+        if !leader || nobody_watches || piped() || tree::group_is_shared(family).unwrap_or(true) {
             return Group::Shared;
         }
-        Group::Own { foreground: self.is_foreground() }
+        Group::Own { foreground }
+    }
+
+    /// Whether no shell is there to continue a stopped dlock: the parent is in another session. The kernel then stops
+    /// nobody of our group who reads or writes from the background (`credentials(7)`); nor must the command be.
+    fn group_is_orphaned(&self) -> bool {
+        getsid(Some(getppid())) != getsid(None)
     }
 
     /// Whether dlock's own process group is in the foreground.

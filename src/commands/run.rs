@@ -87,6 +87,13 @@ impl Session<'_> {
                 return exit;
             }
         };
+        if validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
+            // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
+            let late = StoreError::unreachable("too little of the lease is left to run a command safely");
+            let _ = self.release(backend.as_mut(), &claim, &End::default()).await;
+            supervisor.dismiss();
+            return Err(self.failed(&late));
+        }
         let end = self.keep_and_watch(backend.as_mut(), &claim, grant, validity, &mut supervisor).await;
         let released = self.release(backend.as_mut(), &claim, &end).await;
         supervisor.dismiss();

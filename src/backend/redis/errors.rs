@@ -7,7 +7,8 @@ use crate::backend::StoreError;
 /// What a server's error means for us. Codes as in Redis' source and documentation.
 pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     let text = describe(error);
-    match error.code() {
+    match code(error) {
+        "DENIED" => StoreError::Denied(text),
         "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
         "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
         "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
@@ -21,6 +22,18 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
             StoreError::Config(format!("the server is part of a Redis Cluster ({text})"))
         }
         _ => StoreError::unanswered(text),
+    }
+}
+
+/// The error's code. Before Redis 7 a script's failure has its own, and that of the command is in the text.
+fn code(error: &ServerError) -> &str {
+    let details = error.details().unwrap_or_default();
+    match error.code() {
+        "ERR" if details.starts_with("Error running script") => {
+            let known = ["NOPERM", "OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING"];
+            known.into_iter().find(|code| details.contains(*code)).unwrap_or("ERR")
+        }
+        code => code,
     }
 }
 

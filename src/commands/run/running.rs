@@ -7,7 +7,7 @@ use tokio::sync::{Notify, mpsc};
 use super::{Session, environment};
 use crate::backend::{Backend, Loss};
 use crate::child::protocol::Ended;
-use crate::child::signals::{Arrival, Origin};
+use crate::child::signals::{self, Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
@@ -87,7 +87,7 @@ impl Session<'_> {
         let (events, mut keeper_events) = mpsc::unbounded_channel();
         let check_now = Notify::new();
         let keeper = keep(backend, claim, &plan.terms, validity, events, &check_now);
-        let Ok(guard_alarm) = Alarm::new() else {
+        let Ok(check_alarm) = Alarm::new() else {
             supervisor.kill_tree().await;
             return End { stopped: Some(Stopped::Guard("no timer is left".into())), ..End::default() };
         };
@@ -99,13 +99,13 @@ impl Session<'_> {
             max_runtime_at: plan.max_runtime.map(|limit| Moment::now() + limit),
             command_stopped: false,
             resume_when_ours: false,
-            checked_guard: false,
+            checked: false,
             end: End { lease_ends: validity.map(|validity| validity.ends), ..End::default() },
         };
         tokio::pin!(keeper);
         let mut keeping = true;
         loop {
-            let guard_check_at = watch.guard_check_at();
+            let last_check_at = watch.last_check_at();
             let max_runtime_at = watch.max_runtime_at;
             let lost_guard = tokio::select! {
                 biased;
@@ -126,8 +126,8 @@ impl Session<'_> {
                     watch.on_max_runtime();
                     false
                 }
-                () = at(&guard_alarm, guard_check_at) => {
-                    watch.on_guard_check();
+                () = at(&check_alarm, last_check_at) => {
+                    watch.on_last_check();
                     false
                 }
             };
@@ -165,7 +165,7 @@ struct Watch<'a> {
     command_stopped: bool,
     /// The command was stopped and is to go on, if the store says that the lock is still ours.
     resume_when_ours: bool,
-    checked_guard: bool,
+    checked: bool,
     end: End,
 }
 
@@ -176,7 +176,7 @@ impl Watch<'_> {
                 self.validity = validity;
                 self.end.trouble = None;
                 self.end.lease_ends = validity.map(|validity| validity.ends);
-                self.checked_guard = false;
+                self.checked = false;
                 if let Some(deadlines) = deadlines(validity) {
                     self.supervisor.arm(deadlines);
                 }
@@ -199,12 +199,7 @@ impl Watch<'_> {
         self.validity = None;
         if plan.on_lost == OnLost::Warn {
             self.end.lost = Some(loss);
-            self.session.reporter.error(&format!(
-                "{} on {}: the lock was lost: {}; the command goes on (--on-lost warn)",
-                plan.name,
-                plan.store.display(),
-                describe(loss)
-            ));
+            self.warn_of_loss(&format!("was lost: {}", describe(loss)));
             if std::mem::take(&mut self.resume_when_ours) {
                 self.supervisor.resume();
             }
@@ -228,8 +223,12 @@ impl Watch<'_> {
             Event::Stopped(signal) => {
                 self.command_stopped = true;
                 if self.supervisor.mirrors_stops() {
-                    // Returns when the shell has sent SIGCONT, which then also arrives as a signal.
+                    // Returns when the shell has sent SIGCONT, which then also arrives as a signal. Or at once, when
+                    // there is no such shell any more: then nobody would ever continue the command.
                     sys::raise_default(signal);
+                    if signal == libc::SIGTSTP && !signals::is_pending(libc::SIGCONT) {
+                        self.supervisor.resume();
+                    }
                 }
             }
             Event::Continued => self.command_stopped = false,
@@ -282,8 +281,9 @@ impl Watch<'_> {
                     self.supervisor.forward(signal);
                 }
             }
-            // In a shared group the terminal has told the command itself.
-            _ if origin == Origin::Kernel && self.supervisor.shares_group() => {
+            // In a shared group the terminal has told the command itself; but a terminal that is gone tells only the
+            // leader of its session.
+            _ if origin == Origin::Kernel && self.supervisor.shares_group() && !is_for_leader(signal) => {
                 if matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     sys::raise_default(signal);
                 }
@@ -302,18 +302,45 @@ impl Watch<'_> {
         }
     }
 
-    /// When the guarding process should long have begun to kill: between its moment and the end of the lease.
-    fn guard_check_at(&self) -> Option<Moment> {
-        let may = self.session.plan.on_lost == OnLost::Kill && !self.checked_guard;
-        self.validity.filter(|_| may).map(|validity| validity.kill + MARGIN / 4)
+    /// When the guarding process should long have begun to kill: between its moment and the end of the lease. With
+    /// `--on-lost warn` nobody kills, and it is the end of the lease.
+    fn last_check_at(&self) -> Option<Moment> {
+        let validity = self.validity.filter(|_| !self.checked)?;
+        Some(match self.session.plan.on_lost {
+            OnLost::Kill => validity.kill + MARGIN / 4,
+            OnLost::Warn => validity.ends,
+        })
     }
 
-    /// It has not, or the tree does not die: do it for it.
-    fn on_guard_check(&mut self) {
-        self.checked_guard = true;
-        self.end.stopped.get_or_insert(Stopped::Deadline);
-        self.supervisor.kill_directly();
+    /// No renewal has come, and the tree lives: do the guarding process' work, or say that the command goes on.
+    fn on_last_check(&mut self) {
+        self.checked = true;
+        match self.session.plan.on_lost {
+            OnLost::Kill => {
+                self.end.stopped.get_or_insert(Stopped::Deadline);
+                self.supervisor.kill_directly();
+            }
+            OnLost::Warn => {
+                let why = self.end.trouble.as_deref().unwrap_or("no answer");
+                self.warn_of_loss(&format!("could not be renewed in time ({why})"));
+                self.end.lost = Some(Loss::Gone);
+            }
+        }
     }
+
+    fn warn_of_loss(&self, what: &str) {
+        let plan = self.session.plan;
+        let store = plan.store.display();
+        self.session.reporter.error(&format!(
+            "{} on {store}: the lock {what}; the command goes on (--on-lost warn)",
+            plan.name
+        ));
+    }
+}
+
+fn is_for_leader(signal: i32) -> bool {
+    let own = nix::unistd::getpid();
+    signal == libc::SIGHUP && nix::unistd::getsid(None) == Ok(own)
 }
 
 async fn at(alarm: &Alarm, moment: Option<Moment>) {
