@@ -60,11 +60,11 @@ pub struct RunArguments {
     pub no_wait: bool,
 
     /// Wait at most so long for the lock, or forever
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", value_parser = checked(parse_wait), help_heading = "Lock")]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
     pub wait: Option<WaitArgument>,
 
     /// Keep trying a store that cannot be reached, also with --no-wait
-    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub retry: Option<Duration>,
 
     /// Take the lock for ourselves alone (the default)
@@ -72,11 +72,11 @@ pub struct RunArguments {
     pub exclusive: bool,
 
     /// Length of the lease: how long a crashed host blocks the others [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
     /// One attempt to reach the store [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub connect_timeout: Option<Duration>,
 
     /// Shown to others while we hold the lock
@@ -88,11 +88,11 @@ pub struct RunArguments {
     pub shell: Option<OsString>,
 
     /// Between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Command")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
     pub grace: Option<Duration>,
 
     /// Stop the command after so long and exit 124; 0 is never [default: 0]
-    #[arg(long, value_name = "DURATION", value_parser = checked(duration::parse), help_heading = "Command")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
     pub max_runtime: Option<Duration>,
 
     /// Background processes left when the command has ended by itself [default: leave]
@@ -104,7 +104,7 @@ pub struct RunArguments {
     pub on_lost: Option<OnLostArgument>,
 
     /// Exit with this status instead of 75 when somebody else holds the lock
-    #[arg(short = 'E', long, value_name = "N", value_parser = clap::value_parser!(u8), help_heading = "Output")]
+    #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
     pub conflict_exit_code: Option<u8>,
 
     /// Say nothing of contention, and no notices or warnings
@@ -221,20 +221,46 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
         }
-        Err(error) => Err(Failure::usage(one_line(&error))),
+        Err(error) => Err(Failure::usage(one_line(&error, ours))),
     }
 }
 
+/// The form of messages that was asked for, as far as that can be seen in a command line that cannot be understood.
+pub fn format_of(arguments: &[OsString]) -> LogFormat {
+    let ours = arguments.iter().take_while(|argument| *argument != "--");
+    let words: Vec<&str> = ours.filter_map(|argument| argument.to_str()).collect();
+    let json =
+        words.contains(&"--log-format=json") || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
+    if json { LogFormat::Json } else { LogFormat::Text }
+}
+
 /// clap's error as one line: what is wrong, and what may have been meant.
-fn one_line(error: &clap::Error) -> String {
+fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return not_text(arguments);
+    }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
         return "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into();
     }
-    let text = error.render().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let mut line = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let mut line = match (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg)) {
+        // The value as it is, line breaks and all: whoever prints it escapes it.
+        (Some(value), Some(argument)) if !value.is_empty() => {
+            let why =
+                std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+            format!("invalid value '{value}' for '{argument}'{why}")
+        }
+        _ => {
+            let text = error.render().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            first.strip_prefix("error: ").unwrap_or(first).to_owned()
+        }
+    };
     let choices = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         Some(ContextValue::Strings(texts)) => texts.join(", "),
@@ -252,6 +278,21 @@ fn one_line(error: &clap::Error) -> String {
         }
     }
     line
+}
+
+/// Names the first argument that is no text, with the option it belongs to.
+fn not_text(arguments: &[OsString]) -> String {
+    let mut before = "";
+    for argument in arguments {
+        let Some(text) = argument.to_str() else {
+            let shown = argument.to_string_lossy();
+            let option = shown.split_once('=').map_or(before, |(option, _)| option);
+            let option = if option.starts_with('-') { format!("{option}: ") } else { String::new() };
+            return format!("{option}'{shown}' is not valid UTF-8");
+        };
+        before = text;
+    }
+    "an argument is not valid UTF-8".into()
 }
 
 /// A value parser from a function; a value that is no UTF-8 is shown as well as it can be.

@@ -34,6 +34,8 @@ pub enum Source {
     Flag(&'static str),
     /// A variable of the environment: a bad value is wrong configuration (78).
     Environment(&'static str),
+    /// Nobody said anything.
+    Default,
 }
 
 impl Source {
@@ -42,6 +44,7 @@ impl Source {
         match self {
             Source::Flag(flag) => Failure::usage(format!("{flag}: {message}")),
             Source::Environment(name) => Failure::config(format!("{name}: {message}")),
+            Source::Default => Failure::config(message.to_string()),
         }
     }
 }
@@ -60,8 +63,11 @@ pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
         return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
     }
     let backend = match &arguments.backend {
-        Some(url) => Some(sourced(text(url), Source::Flag("--backend"))?),
-        None => from_environment("DLOCK_BACKEND", |text| Ok(text.to_owned()))?,
+        Some(url) => {
+            let wrong = |error| Failure::config(format!("--backend: {error}"));
+            Some(Sourced { value: text(url).map_err(wrong)?.to_owned(), source: Source::Flag("--backend") })
+        }
+        None => from_environment("DLOCK_BACKEND", |text| Ok::<_, String>(text.to_owned()))?,
     };
     let ttl = match arguments.ttl {
         Some(value) => Some(Sourced { value, source: Source::Flag("--ttl") }),
@@ -81,16 +87,12 @@ fn from_environment<T>(
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<Sourced<T>>, Failure> {
     let source = Source::Environment(name);
-    variable(name).map(|value| sourced(text(&value).and_then(parse), source)).transpose()
+    let Some(value) = variable(name) else { return Ok(None) };
+    let parsed =
+        text(&value).and_then(|text| parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
+    parsed.map(|value| Some(Sourced { value, source })).map_err(|error| source.failure(error))
 }
 
 fn text(value: &OsStr) -> Result<&str, String> {
     value.to_str().ok_or_else(|| "not valid UTF-8".to_owned())
-}
-
-fn sourced<T, U: Into<T>>(value: Result<U, String>, source: Source) -> Result<Sourced<T>, Failure> {
-    match value {
-        Ok(value) => Ok(Sourced { value: value.into(), source }),
-        Err(error) => Err(source.failure(error)),
-    }
 }

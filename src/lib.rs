@@ -36,9 +36,10 @@ use crate::report::Reporter;
 
 /// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
 pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
+    let format = cli::format_of(&arguments);
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Run(arguments)) => commands::run::run(arguments, inherited),
-        Err(failure) => Reporter::plain().failure(&failure),
+        Err(failure) => Reporter::new(false, 0, format).failure(&failure),
     }
 }

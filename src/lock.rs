@@ -57,7 +57,22 @@ impl fmt::Display for LockName {
 /// A positive integer below 2^53 that is larger for every later grant of the same name, so that a resource which
 /// remembers the largest it has seen can refuse a late writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FencingToken(pub u64);
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The first number that is none: from there on not every language counts by ones.
+    pub const END: u64 = 1 << 53;
+
+    /// Checks a number.
+    pub fn new(number: u64) -> Option<FencingToken> {
+        (1..FencingToken::END).contains(&number).then_some(FencingToken(number))
+    }
+
+    /// The number itself.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

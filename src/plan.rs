@@ -151,7 +151,9 @@ fn name(arguments: &RunArguments) -> Result<LockName, Failure> {
             )));
         }
     };
-    let text = name.to_str().ok_or_else(|| Failure::usage("a lock name is valid UTF-8, this one is not"))?;
+    let text = name
+        .to_str()
+        .ok_or_else(|| Failure::usage(format!("NAME '{}': a lock name is valid UTF-8", name.display())))?;
     LockName::new(text).map_err(|error| {
         let shown: String = text.chars().take(40).collect();
         Failure::usage(format!("NAME '{shown}': {error}"))
@@ -169,10 +171,11 @@ fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Fail
     let most = Terms::longest_grace(ttl);
     if grace > most {
         return Err(Failure::usage(format!(
-            "--grace {} does not fit into a ttl of {}: at most {}, or SIGTERM would come before half of the lease is \
-             over; shorten --grace or lengthen --ttl",
+            "--grace {} does not fit into a ttl of {}{}: at most {}, or SIGTERM would come before half of the lease \
+             is over; shorten --grace or lengthen the ttl",
             show(grace),
             show(ttl),
+            if let Source::Environment(name) = source { format!(" ({name})") } else { String::new() },
             show(most)
         )));
     }
@@ -185,7 +188,7 @@ fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Fail
 
 fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> Result<Locator, Failure> {
     let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
-    let not_named = Sourced { value: "file:".to_owned(), source: Source::Environment("DLOCK_BACKEND") };
+    let not_named = Sourced { value: "file:".to_owned(), source: Source::Default };
     let Sourced { value, source } = settings.backend.clone().unwrap_or(not_named);
     let wrong = |error: UrlError| match source {
         Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
@@ -211,6 +214,11 @@ fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> 
         );
     }
     notices.extend(store.warning().map(str::to_owned));
+    if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
+        notices.push(
+            "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
+        );
+    }
     Ok(store)
 }
 

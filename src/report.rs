@@ -27,11 +27,6 @@ impl Reporter {
         Reporter { quiet, verbose, format, tells_waiting: !quiet && (verbose > 0 || attended) }
     }
 
-    /// Before the command line is understood.
-    pub fn plain() -> Reporter {
-        Reporter { quiet: false, verbose: 0, format: LogFormat::Text, tells_waiting: false }
-    }
-
     /// Says why dlock cannot go on, always, and returns the status that tells the same.
     pub fn failure(&self, failure: &Failure) -> Exit {
         self.write("error", &failure.message);

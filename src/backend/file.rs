@@ -14,12 +14,25 @@ use std::path::Path;
 pub use self::location::Location;
 use self::sidecar::{Sidecar, SidecarError};
 use super::{Attempt, Backend, Loss, Release, Renewal, Reply, StoreError, io_text};
-use crate::lock::{Claim, FencingToken, Grant, Holder};
+use crate::lock::{Claim, Grant, Holder, Token};
 
 /// The store.
 pub struct FileStore {
     location: Location,
-    held: Option<File>,
+    held: Option<Held>,
+}
+
+/// A lock that is ours.
+struct Held {
+    file: File,
+    token: Token,
+    grant: Grant,
+}
+
+impl Held {
+    fn is(&self, claim: &Claim) -> bool {
+        self.token == claim.token
+    }
 }
 
 impl FileStore {
@@ -44,6 +57,9 @@ impl FileStore {
     fn acquire_now(&mut self, claim: &Claim) -> Result<Attempt, StoreError> {
         let path = self.location.lock_path(&claim.name);
         let sidecar_path = self.location.sidecar_path(&claim.name);
+        if let Some(held) = self.held.as_ref().filter(|held| held.is(claim) && is_at(&held.file, &path)) {
+            return Ok(Attempt::Granted(held.grant));
+        }
         let file = loop {
             let file = open(&path).map_err(|error| describe(&error, "open", &path))?;
             // On every Unix that dlock runs on the standard library's file lock is flock(2).
@@ -59,8 +75,33 @@ impl FileStore {
         let fencing = Sidecar::open(&sidecar_path)
             .and_then(|mut sidecar| sidecar.take(&claim.identity, claim.token.reveal()))
             .map_err(|error| sidecar_failure(error, &sidecar_path))?;
-        self.held = Some(file);
-        Ok(Attempt::Granted(Grant { fencing: Some(FencingToken(fencing)), lease: None }))
+        let grant = Grant { fencing: Some(fencing), lease: None };
+        self.held = Some(Held { file, token: claim.token.clone(), grant });
+        Ok(Attempt::Granted(grant))
+    }
+
+    fn renew_now(&self, claim: &Claim) -> Renewal {
+        let path = self.location.lock_path(&claim.name);
+        let held = self.held.as_ref().is_some_and(|held| held.is(claim) && is_at(&held.file, &path));
+        match (held, fs::symlink_metadata(&path)) {
+            (true, _) => Renewal::Held(None),
+            (false, Err(error)) if error.kind() == io::ErrorKind::NotFound => Renewal::Lost(Loss::Gone),
+            (false, _) => Renewal::Lost(Loss::Taken),
+        }
+    }
+
+    fn release_now(&mut self, claim: &Claim) -> Result<Release, StoreError> {
+        let Some(Held { file, .. }) = self.held.take_if(|held| held.is(claim)) else {
+            return Ok(Release::NotHeld);
+        };
+        let path = self.location.lock_path(&claim.name);
+        let release = if is_at(&file, &path) { Release::Released } else { Release::NotHeld };
+        // Who held it is news for `status`; that it is free is what matters, so nothing here keeps the lock.
+        if let Ok(mut sidecar) = Sidecar::open(&self.location.sidecar_path(&claim.name)) {
+            let _ = sidecar.clear(claim.token.reveal());
+        }
+        // Explicitly, because the guarding process may still have its duplicate open for a moment.
+        file.unlock().map(|()| release).map_err(|error| describe(&error, "unlock", &path))
     }
 }
 
@@ -70,33 +111,20 @@ impl Backend for FileStore {
     }
 
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(std::future::ready(self.prepare()))
+        Box::pin(async { self.prepare() })
     }
 
     fn try_acquire<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Attempt, StoreError>> {
-        Box::pin(std::future::ready(self.acquire_now(claim)))
+        Box::pin(async { self.acquire_now(claim) })
     }
 
     /// There is no lease; the lock is lost when its file was unlinked or replaced, because others lock the new one.
     fn renew<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Renewal, StoreError>> {
-        let path = self.location.lock_path(&claim.name);
-        let held = self.held.as_ref().is_some_and(|file| is_at(file, &path));
-        Box::pin(std::future::ready(Ok(if held { Renewal::Held(None) } else { Renewal::Lost(Loss::Gone) })))
+        Box::pin(async { Ok(self.renew_now(claim)) })
     }
 
     fn release<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Release, StoreError>> {
-        let Some(file) = self.held.take() else {
-            return Box::pin(std::future::ready(Ok(Release::NotHeld)));
-        };
-        let sidecar_path = self.location.sidecar_path(&claim.name);
-        // Who held it is news for `status`; that it is free is what matters, so nothing here keeps the lock.
-        if let Ok(mut sidecar) = Sidecar::open(&sidecar_path) {
-            let _ = sidecar.clear(claim.token.reveal());
-        }
-        // Explicitly, because the guarding process may still have its duplicate open for a moment.
-        let unlocked = file.unlock().map(|()| Release::Released);
-        let path = self.location.lock_path(&claim.name);
-        Box::pin(std::future::ready(unlocked.map_err(|error| describe(&error, "unlock", &path))))
+        Box::pin(async { self.release_now(claim) })
     }
 
     fn changed(&mut self) -> Reply<'_, ()> {
@@ -104,10 +132,9 @@ impl Backend for FileStore {
     }
 
     fn kept_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.held.as_ref().map(AsFd::as_fd)
+        self.held.as_ref().map(|held| held.file.as_fd())
     }
 }
-
 /// Opens a lock file, or makes it. A file that others made is opened as far as its mode allows: `flock(2)` needs no
 /// right to write. `O_CREAT` only for a missing one, because `fs.protected_regular` refuses it for others' files.
 fn open(path: &Path) -> io::Result<File> {
@@ -115,7 +142,7 @@ fn open(path: &Path) -> io::Result<File> {
     let mut rounds = 0;
     let file = loop {
         rounds += 1;
-        match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 match OpenOptions::new()
                     .read(true)
@@ -130,8 +157,8 @@ fn open(path: &Path) -> io::Result<File> {
                     result => break result?,
                 }
             }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EISDIR | libc::EROFS)) => {
-                break OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                break OpenOptions::new().write(true).custom_flags(flags).open(path)?;
             }
             result => break result?,
         }

@@ -26,12 +26,14 @@ use crate::lock::{Claim, FencingToken, Grant, Holder, Identity};
 pub struct RedisStore {
     location: Location,
     connection: Option<Connection>,
+    /// One whose greeting failed after a question had been sent with it.
+    spoiled: Option<Connection>,
 }
 
 impl RedisStore {
     /// Names the store; contacts nobody.
     pub fn new(location: Location) -> RedisStore {
-        RedisStore { location, connection: None }
+        RedisStore { location, connection: None, spoiled: None }
     }
 
     /// Runs one script in one flight. The connection is put back only when the answer has come in full, so that a
@@ -44,20 +46,26 @@ impl RedisStore {
     ) -> Result<Vec<Value>, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let mut command = redis::cmd("EVAL");
-        command.arg(script).arg(3).arg(&keys.lock).arg(&keys.holder).arg(&keys.fencing);
-        for argument in arguments {
-            command.arg(*argument);
-        }
-        let answer = connection.ask(&command).await;
+        let answer = connection.ask(&eval(script, keys, arguments)).await;
         if connection.is_usable() {
             self.connection = Some(connection);
+        } else if connection.is_spoiled() {
+            self.spoiled = Some(connection);
         }
         match answer? {
             Value::Array(values) => Ok(values),
             other => {
                 Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
             }
+        }
+    }
+
+    /// Takes a lock back that was granted to the wrong user or in the wrong database.
+    async fn undo(&mut self, claim: &Claim) {
+        if let Some(mut connection) = self.spoiled.take() {
+            let release = eval(scripts::RELEASE, &self.keys(claim), &[claim.token.reveal().as_bytes()]);
+            // A refusal here means that the claim was refused too.
+            let _ = connection.ask(&release).await;
         }
     }
 
@@ -95,7 +103,12 @@ impl Backend for RedisStore {
                 COUNTER_LIFE.as_millis().to_string(),
             ];
             let arguments = arguments.each_ref().map(|argument| argument.as_bytes());
-            let answer = self.run(scripts::ACQUIRE, &self.keys(claim), &arguments).await?;
+            let answer = self.run(scripts::ACQUIRE, &self.keys(claim), &arguments).await;
+            self.undo(claim).await;
+            let answer = answer?;
+            if number(answer.first()) == Some(-2) {
+                return Err(StoreError::Config("the fencing counter has come to its end (2^53)".into()));
+            }
             read_attempt(&answer).ok_or_else(|| StoreError::unanswered("the server's answer makes no sense"))
         })
     }
@@ -141,13 +154,22 @@ impl Backend for RedisStore {
     }
 }
 
+fn eval(script: &str, keys: &Keys, arguments: &[&[u8]]) -> redis::Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(script).arg(3).arg(&keys.lock).arg(&keys.holder).arg(&keys.fencing);
+    for argument in arguments {
+        command.arg(*argument);
+    }
+    command
+}
+
 /// `[1, fencing token, lease in ms]`, or `[0, rest of the lease in ms, type of the key, identity, age in ms]`.
 fn read_attempt(answer: &[Value]) -> Option<Attempt> {
     match number(answer.first())? {
         1 => {
-            let fencing = text(answer.get(1)).and_then(|text| text.parse().ok()).map(FencingToken);
+            let fencing = FencingToken::new(text(answer.get(1))?.parse().ok()?)?;
             let lease = Duration::from_millis(number(answer.get(2))?.try_into().ok()?);
-            Some(Attempt::Granted(Grant { fencing, lease: Some(lease) }))
+            Some(Attempt::Granted(Grant { fencing: Some(fencing), lease: Some(lease) }))
         }
         0 => {
             // PTTL answers -1 for a key without expiry: when that ends nobody knows.
@@ -202,7 +224,7 @@ mod tests {
         assert_eq!(
             read_attempt(&[Value::Int(1), bulk("1769824800123456"), Value::Int(30_000)]),
             Some(Attempt::Granted(Grant {
-                fencing: Some(FencingToken(1_769_824_800_123_456)),
+                fencing: FencingToken::new(1_769_824_800_123_456),
                 lease: Some(Duration::from_secs(30))
             }))
         );

@@ -75,6 +75,12 @@ impl Url {
         };
         let (user, hosts) =
             authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+        if hosts.contains('@') || path.contains('@') || query.contains('@') {
+            // Most likely a password with one of these characters in it: nothing of this URL may be repeated.
+            return Err(bad(
+                "an @ behind the host: percent-encode / ? # and @ in a password, and @ elsewhere as %40",
+            ));
+        }
         let (username, password) =
             match user.map(|user| user.split_once(':').map_or((user, None), |(u, p)| (u, Some(p)))) {
                 None => (None, None),
@@ -109,7 +115,10 @@ fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
 }
 
 fn host(text: &str) -> Result<Host, UrlError> {
-    let bad = || UrlError(format!("'{text}' is no host or host:port"));
+    let bad = || match text.starts_with(':') {
+        true => UrlError("a host is missing before a colon".to_owned()),
+        false => UrlError(format!("'{text}' is no host or host:port")),
+    };
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (name, port) = rest.split_once(']').ok_or_else(bad)?;

@@ -1,18 +1,18 @@
 //! A cgroup of the command's own, where the host lets us make one: `cgroup.kill` ends every process in it in one step,
 //! however fast it forks (cgroup v2, Linux 5.14; `Documentation/admin-guide/cgroup-v2.rst`).
 
-use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use super::tree;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
     /// Where dlock is.
     parent: PathBuf,
     directory: PathBuf,
+    handle: File,
     kill: File,
 }
 
@@ -43,37 +43,18 @@ impl Cgroup {
     }
 
     fn open(parent: PathBuf, directory: &Path) -> io::Result<Cgroup> {
-        let kill = OpenOptions::new().write(true).open(directory.join("cgroup.kill"))?;
-        Ok(Cgroup { parent, directory: directory.to_owned(), kill })
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        Ok(Cgroup {
+            parent,
+            directory: directory.to_owned(),
+            handle: OpenOptions::new().read(true).custom_flags(flags).open(directory)?,
+            kill: OpenOptions::new().write(true).open(directory.join("cgroup.kill"))?,
+        })
     }
 
-    /// Moves every process below `root` into it, until no new one turns up: what is forked by a member is a member.
-    /// Processes that have gone to another cgroup themselves (a container, a systemd scope) stay there.
-    ///
-    /// # Errors
-    /// A process cannot be moved.
-    pub fn adopt(&self, root: i32) -> io::Result<()> {
-        let own = membership("self");
-        let procs = OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))?;
-        let mut seen = HashSet::new();
-        for _ in 0..MOST_ROUNDS {
-            let mut moved = false;
-            for pid in tree::descendants(root) {
-                if !seen.insert(pid) || membership(&pid.to_string()) != own {
-                    continue;
-                }
-                match (&procs).write_all(pid.to_string().as_bytes()) {
-                    Ok(()) => moved = true,
-                    // It has ended meanwhile.
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            if !moved {
-                break;
-            }
-        }
-        Ok(())
+    /// For [`super::sys::fork_into_cgroup`].
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 
     /// Kills every process in it and below it, those being forked too.
@@ -100,20 +81,16 @@ impl Cgroup {
     }
 }
 
-/// A tree that outruns this is left to be killed process by process.
+/// How often what is left in it is looked for.
 const MOST_ROUNDS: usize = 100;
 
 /// Where the calling process is, and where a guarding process of this number makes its cgroup.
 fn paths(guard: i32) -> io::Result<(PathBuf, PathBuf)> {
-    let own = membership("self").ok_or(io::ErrorKind::NotFound)?;
+    let memberships = fs::read_to_string("/proc/self/cgroup")?;
+    let own = version_2(&memberships).ok_or(io::ErrorKind::NotFound)?;
     let parent = mount_point()?.join(own.trim_start_matches('/'));
     let directory = parent.join(format!("dlock-{guard}"));
     Ok((parent, directory))
-}
-
-/// The cgroup v2 that a process is in, as a path below the mount point.
-fn membership(pid: &str) -> Option<String> {
-    version_2(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?).map(str::to_owned)
 }
 
 /// The cgroup v2 line of `/proc/PID/cgroup` (`cgroups(7)`).

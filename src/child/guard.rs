@@ -43,12 +43,12 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal) -> Guard {
+    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal, cgroup: Option<Cgroup>) -> Guard {
         Guard {
             control,
             parked,
             terminal,
-            cgroup: None,
+            cgroup,
             settle_at: None,
             group: Group::Shared,
             grace: Duration::ZERO,
@@ -91,23 +91,14 @@ impl Guard {
         }
     }
 
-    /// Once the command has run for a moment: first in line for the processor, no page of ours written out, and a
-    /// cgroup for the command. All of that together takes as long as running `true`, so it waits until it is worth it;
-    /// each is refused without the right to it, which is fine: the margin before the lease's end allows for that.
+    /// Once the command has run for a moment: first in line for the processor, and no page of ours written out. That
+    /// takes a while, so a short command is spared it; either is refused without the right to it, which is fine: the
+    /// margin before the lease's end allows for that.
     fn settle(&mut self) {
-        if self.settle_at.is_none_or(|at| Moment::now() < at) {
-            return;
-        }
-        self.settle_at = None;
-        if self.stop.is_killing() {
-            return;
-        }
-        #[cfg(target_os = "linux")]
-        sys::raise_priority();
-        self.cgroup = Cgroup::create().ok();
-        if let Some(cgroup) = &self.cgroup {
-            // Whatever could not be moved is killed one by one.
-            let _ = cgroup.adopt(std::process::id() as i32);
+        if self.settle_at.is_some_and(|at| Moment::now() >= at) {
+            self.settle_at = None;
+            #[cfg(target_os = "linux")]
+            sys::raise_priority();
         }
     }
 
@@ -262,21 +253,32 @@ impl Guard {
 
     /// SIGKILL to everything that is there now. Called until nothing is.
     fn kill_again(&mut self) {
+        self.signal_command(libc::SIGKILL);
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
         }
-        self.signal_command(libc::SIGKILL);
         let outcome = tree::signal(std::process::id() as i32, &[libc::SIGKILL], &[]);
         for pid in outcome.not_permitted {
             self.report_not_permitted(pid);
         }
         self.reap();
-        if self.killing_since.is_some_and(|since| Moment::now() - since > STUBBORN) {
-            for pid in tree::descendants(std::process::id() as i32) {
-                if tree::state_of(pid) == Some('D') && !self.reported.contains(&pid) {
-                    self.reported.push(pid);
-                    self.tell(&FromGuard::StillAlive(pid));
-                }
+        if self.stop.is_killing() && self.killing_since.is_some_and(|since| Moment::now() - since > STUBBORN)
+        {
+            self.report_survivors();
+        }
+    }
+
+    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, somebody traces it, or (0)
+    /// it is there and cannot be found.
+    fn report_survivors(&mut self) {
+        let mut survivors = tree::descendants(std::process::id() as i32);
+        if survivors.is_empty() {
+            survivors.push(0);
+        }
+        for pid in survivors {
+            if !self.reported.contains(&pid) {
+                self.reported.push(pid);
+                self.tell(&FromGuard::StillAlive(pid));
             }
         }
     }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use super::cgroup::Cgroup;
 use super::guard::Guard;
 use super::inherited::Inherited;
 use super::parked::park;
@@ -65,14 +66,16 @@ pub fn split(spec: Spec) -> io::Result<Half> {
             drop((ours, word));
             rename(&inherited);
             become_subreaper();
-            match park(program, inherited, &terminal, &theirs, word_end) {
+            let cgroup = Cgroup::create().ok();
+            match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, word_end) {
                 Ok(parked) => {
                     let _ = detach_standard_descriptors(true);
-                    Guard::new(theirs, parked, terminal).watch();
+                    Guard::new(theirs, parked, terminal, cgroup).watch();
                 }
                 Err(error) => {
                     let broken = FromGuard::Broken(format!("cannot fork the command: {error}"));
                     let _ = theirs.send(&broken, None);
+                    cgroup.inspect(Cgroup::remove);
                 }
             }
             sys::exit_now(0)

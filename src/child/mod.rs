@@ -50,11 +50,6 @@ mod cgroup {
         }
 
         /// Never called.
-        pub fn adopt(&self, _root: i32) -> io::Result<()> {
-            match self.0 {}
-        }
-
-        /// Never called.
         pub fn kill(&self) -> io::Result<()> {
             match self.0 {}
         }

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{Pid, getppid, pipe2, setpgid};
 
+use super::cgroup::Cgroup;
 use super::inherited::Inherited;
 use super::program::Program;
 use super::protocol::{Channel, Group, Launch, take_frame};
@@ -31,7 +32,7 @@ impl Parked {
     }
 }
 
-/// Forks the parked command.
+/// Forks the parked command, into its cgroup where there is one.
 ///
 /// # Errors
 /// No process or descriptor can be had.
@@ -39,12 +40,13 @@ pub(super) fn park(
     program: Program,
     inherited: Inherited,
     terminal: &Terminal,
+    cgroup: Option<&Cgroup>,
     control: &Channel,
     word_end: OwnedFd,
 ) -> io::Result<Parked> {
     let (verdict, verdict_end) = pipe2(OFlag::O_CLOEXEC)?;
     let guard = std::process::id() as i32;
-    match sys::fork_single_threaded()? {
+    match fork(cgroup)? {
         Fork::Parent(pid) => Ok(Parked { pid, verdict: File::from(verdict) }),
         Fork::Child => {
             // Each end that stays open here would hide the death of its other owner.
@@ -53,6 +55,21 @@ pub(super) fn park(
             run_parked(program, inherited, terminal, File::from(word_end), File::from(verdict_end), guard)
         }
     }
+}
+
+/// Into the command's cgroup, where there is one: what the command forks is born there too.
+#[cfg(target_os = "linux")]
+fn fork(cgroup: Option<&Cgroup>) -> io::Result<Fork> {
+    match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
+        Some(Ok(fork)) => Ok(fork),
+        // ENOSYS, or a cgroup that takes no process: without it, then.
+        Some(Err(_)) | None => sys::fork_single_threaded(),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn fork(_cgroup: Option<&Cgroup>) -> io::Result<Fork> {
+    sys::fork_single_threaded()
 }
 
 fn close(control: &Channel) {

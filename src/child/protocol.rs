@@ -114,7 +114,7 @@ pub enum FromGuard {
     DeadlineReached,
     /// This process of the tree may not be signalled by us.
     NotPermitted(i32),
-    /// This process of the tree does not die of SIGKILL (uninterruptible sleep).
+    /// This process of the tree has not died of SIGKILL yet; 0 when it cannot be found.
     StillAlive(i32),
     /// The command itself has ended.
     Ended(Ended),

@@ -31,6 +31,28 @@ pub fn fork_single_threaded() -> io::Result<Fork> {
     }
 }
 
+/// Forks into a cgroup (`clone3(2)`, `CLONE_INTO_CGROUP`, Linux 5.7), with the promise of [`fork_single_threaded`].
+/// The C library does not know that the child is a new process, so that must do nothing but plain calls and exec.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.3, and whatever the cgroup refuses.
+#[cfg(target_os = "linux")]
+pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
+    /// linux/sched.h; the constant of the libc crate is a 32-bit integer, in which it does not fit.
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    // SAFETY: `clone_args` is plain integers, for which zero is "not used".
+    let mut args: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
+    args.flags = CLONE_INTO_CGROUP;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = cgroup.as_raw_fd() as u64;
+    // SAFETY: the kernel reads `size_of(args)` bytes of `args`; without CLONE_VM the child has a copy of this stack.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid as i32)),
+    }
+}
+
 /// Ends the process at once, without the C library's exit handlers.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit(2) has no precondition.
@@ -196,13 +218,17 @@ pub fn raise_default(signal: i32) {
     }
 }
 
-/// Puts the process first in line for the processor and keeps the pages that it has touched in memory. What is refused
-/// is left as it is.
+/// Puts the process first in line for the processor and keeps the pages that it has touched in memory. A real-time
+/// policy, because a niceness counts only within an autogroup, and every session is one (`sched(7)`). What is refused is
+/// left as it is.
 #[cfg(target_os = "linux")]
 pub fn raise_priority() {
-    // SAFETY: both calls take integers.
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `lowest` outlives the call; the others take integers.
     unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+        if libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &lowest) == -1 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+        }
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
     }
 }

@@ -27,19 +27,22 @@ impl Terminal {
         self.fd.is_some()
     }
 
-    /// Which process group the command gets. Without a terminal, one of its own. On a terminal, one of its own when
-    /// dlock is alone in its group; in a pipeline or a script everybody stays together, so that the terminal's signals
+    /// Which process group the command gets: one of its own when dlock is alone in its group, which without a terminal
+    /// is so when it leads it; in a pipeline or a script everybody stays together, so that the terminal's signals
     /// and its foreground are what they would be without dlock. `family` are dlock's own processes.
     pub fn group_for_command(&self, family: &[i32]) -> Group {
+        let leader = self.group == nix::unistd::getpid();
+        if !leader {
+            return Group::Shared;
+        }
         if !self.exists() {
             return Group::Own { foreground: false };
         }
         // The first process of a pipeline may ask before the shell has started the others; a pipe at either end tells.
         let piped = || is_pipe(std::io::stdin()) || is_pipe(std::io::stdout());
-        let leader = self.group == nix::unistd::getpid();
         let foreground = self.is_foreground();
         let nobody_watches = !foreground && self.group_is_orphaned();
-        if !leader || nobody_watches || piped() || tree::group_is_shared(family).unwrap_or(true) {
+        if nobody_watches || piped() || tree::group_is_shared(family).unwrap_or(true) {
             return Group::Shared;
         }
         Group::Own { foreground }

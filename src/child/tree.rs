@@ -103,7 +103,9 @@ pub fn group_is_shared(but_for: &[i32]) -> Option<bool> {
         all.flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
             .filter(|pid| *pid != own && !but_for.contains(pid))
-            .any(|pid| group_of(pid) == Some(group)),
+            .filter(|pid| group_of(*pid) == Some(group))
+            // The parked command may not be among them yet.
+            .any(|pid| parent_of(pid).is_some_and(|parent| !but_for.contains(&parent))),
     )
 }
 

@@ -121,9 +121,12 @@ impl Session<'_> {
             backend.connect().await?;
             match backend.release(claim).await {
                 // The connection broke: whether the lock was freed is unknown, and asking again changes nothing then.
-                Err(StoreError::Unavailable { .. }) => {
+                Err(StoreError::Unavailable { maybe_applied, .. }) => {
                     backend.connect().await?;
-                    backend.release(claim).await
+                    match backend.release(claim).await? {
+                        Release::NotHeld if maybe_applied => Ok(Release::Released),
+                        release => Ok(release),
+                    }
                 }
                 result => result,
             }

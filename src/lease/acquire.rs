@@ -91,7 +91,7 @@ pub async fn acquire(
     loop {
         // Whatever the patience, the store gets its connect time-out once.
         let attempts_until = retry_until.map(|until| until.max(begin + terms.connect_timeout));
-        let budget = attempts_until.map_or(terms.connect_timeout, |until| {
+        let budget = attempts_until.filter(|_| !first).map_or(terms.connect_timeout, |until| {
             terms.connect_timeout.min((until - Moment::now()).max(FIRST_PAUSE))
         });
         let attempt_began = Moment::now();

@@ -66,7 +66,7 @@ impl Terms {
             term,
             renew,
             attempt,
-            start_before: sent + ttl / MUST_START_BEFORE,
+            start_before: (sent + ttl / MUST_START_BEFORE).min(term),
         }
     }
 }

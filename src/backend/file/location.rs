@@ -22,6 +22,8 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
 const SIDECAR_SUFFIX: &str = ".dlock";
+/// So that a digest fits before it.
+const LONGEST_SUFFIX: usize = 100;
 /// `NAME_MAX` of every file system that dlock is known to run on.
 const LONGEST_FILE_NAME: usize = 255;
 
@@ -58,6 +60,9 @@ impl Location {
             match name.as_str() {
                 "suffix" if value.contains('/') => {
                     return Err(UrlError("suffix= may not contain a slash".into()));
+                }
+                "suffix" if value.len() > LONGEST_SUFFIX => {
+                    return Err(UrlError(format!("suffix= may have at most {LONGEST_SUFFIX} bytes")));
                 }
                 "suffix" => location = Location::new(location.directory, location.is_default, value.clone()),
                 _ => return Err(UrlError(format!("unknown option '{name}' for file: (known: suffix)"))),

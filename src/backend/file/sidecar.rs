@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::wall_micros;
-use crate::lock::{Holder, Identity};
+use crate::lock::{FencingToken, Holder, Identity};
 
 const FORMAT: u32 = 1;
 /// Larger than any sidecar that dlock writes.
@@ -109,13 +109,15 @@ impl Sidecar {
 
     /// Notes a new holder and returns its fencing token: one more than the last, and never less than the time in
     /// microseconds, so that a sidecar that was deleted does not start the count anew.
-    pub(super) fn take(&mut self, identity: &Identity, token: &str) -> Result<u64, SidecarError> {
+    pub(super) fn take(&mut self, identity: &Identity, token: &str) -> Result<FencingToken, SidecarError> {
         let content = self.read()?;
         let now = wall_micros();
-        let fencing_token = now.max(content.fencing_token + 1);
+        let fencing_token = now.max(content.fencing_token.saturating_add(1));
+        let fencing = FencingToken::new(fencing_token)
+            .ok_or_else(|| SidecarError::Unknown("its fencing counter has come to its end (2^53)".into()))?;
         let record = Record { token: token.to_owned(), acquired_at: now, identity: identity.clone() };
         self.write(&Content { format: FORMAT, fencing_token, holder: Some(record) })?;
-        Ok(fencing_token)
+        Ok(fencing)
     }
 
     /// Removes the holder if it is the one with this token.

@@ -19,6 +19,8 @@ pub(super) struct Connection {
     greeting: Option<Greeting>,
     /// Every question so far has been answered in full, and the server has kept to the protocol.
     usable: bool,
+    /// A question was carried out after a greeting that failed.
+    spoiled: bool,
     /// Word of a change came while an answer was awaited.
     touched: bool,
 }
@@ -43,11 +45,24 @@ impl Connection {
     }
 
     fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
-        Connection { stream, decoder: Decoder::new(), greeting: Some(greeting), usable: true, touched: false }
+        Connection {
+            stream,
+            decoder: Decoder::new(),
+            greeting: Some(greeting),
+            usable: true,
+            spoiled: false,
+            touched: false,
+        }
     }
 
     pub(super) fn is_usable(&self) -> bool {
         self.usable
+    }
+
+    /// Whether a question may have been carried out by the wrong user or in the wrong database. It can be undone over
+    /// this connection and no other.
+    pub(super) fn is_spoiled(&self) -> bool {
+        self.spoiled
     }
 
     /// Asks one question and waits for its answer. The greeting, where it is due, travels in the same write; its
@@ -82,17 +97,20 @@ impl Connection {
         let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
             return match error.code() {
-                // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3.
-                "ERR" | "NOPROTO" if greeting.password.is_none() => {
+                "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" | "LOADING" | "BUSY" | "MASTERDOWN" => {
+                    self.spoil(refusal(error, true))
+                }
+                // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3; in which
+                // words it says so is its own affair.
+                _ if greeting.password.is_none() => {
                     self.check(&greeting, &first[1..], &replies[1..]).map(|()| answer)
                 }
                 // The password went with the HELLO. If the question was carried out all the same, asking again
                 // changes nothing.
-                "ERR" | "NOPROTO" => {
+                _ => {
                     let plain = Greeting { hello: false, ..greeting };
                     Box::pin(self.greet_and_ask(plain, command)).await
                 }
-                _ => self.spoil(refusal(error, true)),
             };
         }
         self.check(&greeting, &first, &replies).map(|()| answer)
@@ -116,9 +134,10 @@ impl Connection {
     }
 
     /// The greeting failed, so the question ran without the rights or the database it was meant for: whatever it did
-    /// is unknown and has to be undone by its owner over a new connection.
+    /// has to be undone.
     fn spoil<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
         self.usable = false;
+        self.spoiled = true;
         Err(error)
     }
 

@@ -8,6 +8,9 @@ use crate::backend::StoreError;
 pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     let text = describe(error);
     match code(error) {
+        "ERR" if text.contains("user executing the script can't run") || text.contains("can't access") => {
+            StoreError::Denied(format!("a right is missing ({text})"))
+        }
         "DENIED" => StoreError::Denied(text),
         "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
         "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),

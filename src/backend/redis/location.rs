@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tokio_rustls::rustls::pki_types::ServerName;
+
 use super::keys::RESERVED;
 use crate::backend::StoreError;
 use crate::backend::url::{Environment, Host, Url, UrlError};
@@ -85,9 +87,9 @@ impl Location {
                     location.password = Password::File(PathBuf::from(value))
                 }
                 "password_file" => return bad("password_file= takes an absolute path".into()),
-                "protocol" => match value.trim_start_matches("resp") {
-                    "2" => location.resp3 = false,
-                    "3" => location.resp3 = true,
+                "protocol" => match value {
+                    "2" | "resp2" => location.resp3 = false,
+                    "3" | "resp3" => location.resp3 = true,
                     _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
                 },
                 "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match &mut tls {
@@ -210,6 +212,9 @@ impl TlsSettings {
             "ca_file" => self.ca_file = file()?,
             "cert_file" => self.cert_file = file()?,
             "key_file" => self.key_file = file()?,
+            "server_name" if ServerName::try_from(value).is_err() => {
+                return Err(UrlError(format!("server_name='{value}' cannot be the name of a TLS server")));
+            }
             "server_name" => self.server_name = Some(value.to_owned()),
             _ => match value {
                 "" | "1" | "true" => self.insecure = true,

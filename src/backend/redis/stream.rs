@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::location::Location;
-use super::tls;
+use super::tls::Session;
 use crate::backend::{StoreError, io_text};
 
 /// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
@@ -25,11 +25,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// # Errors
 /// It cannot be reached, or does not prove to be the one that is meant.
 pub(super) async fn open(location: &Location) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
+    // The files before the network: nobody is contacted when they cannot be used.
+    let tls = location.tls().map(|settings| Session::new(settings, &location.host().name)).transpose()?;
     let tcp = connect(location).await?;
     // One small write each way at a time: nothing to be gained by waiting for more.
     let _ = tcp.set_nodelay(true);
-    Ok(Bounded::new(match location.tls() {
-        Some(settings) => Box::new(tls::wrap(tcp, settings, &location.host().name).await?),
+    Ok(Bounded::new(match tls {
+        Some(session) => Box::new(session.begin(tcp).await?),
         None => Box::new(tcp),
     }))
 }

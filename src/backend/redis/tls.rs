@@ -16,24 +16,32 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertS
 use super::location::TlsSettings;
 use crate::backend::{StoreError, io_text};
 
-/// Begins a TLS session with the server.
-///
-/// # Errors
-/// A file cannot be used (configuration), or the server does not prove to be the one that is meant (unavailable).
-pub(super) async fn wrap(
-    tcp: TcpStream,
-    settings: &TlsSettings,
-    host: &str,
-) -> Result<TlsStream<TcpStream>, StoreError> {
-    let config = config(settings)?;
-    let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
-    let name = ServerName::try_from(name.clone())
-        .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
-    let connector = TlsConnector::from(Arc::new(config));
-    connector
-        .connect(name, tcp)
-        .await
-        .map_err(|error| StoreError::unreachable(format!("TLS: {}", explain(&error))))
+/// A TLS session that has not begun: every file has been read.
+pub(super) struct Session {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl Session {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One of them cannot be used, or the name cannot be that of a server.
+    pub(super) fn new(settings: &TlsSettings, host: &str) -> Result<Session, StoreError> {
+        let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
+        Ok(Session { connector: TlsConnector::from(Arc::new(config(settings)?)), name })
+    }
+
+    /// Begins the session with a server.
+    ///
+    /// # Errors
+    /// It does not prove to be the one that is meant.
+    pub(super) async fn begin(self, tcp: TcpStream) -> Result<TlsStream<TcpStream>, StoreError> {
+        let begun = self.connector.connect(self.name, tcp).await;
+        begun.map_err(|error| StoreError::unreachable(format!("TLS: {}", explain(&error))))
+    }
 }
 
 fn config(settings: &TlsSettings) -> Result<ClientConfig, StoreError> {

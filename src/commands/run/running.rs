@@ -243,9 +243,10 @@ impl Watch<'_> {
                 ));
             }
             Event::StillAlive(pid) => {
+                let who =
+                    if pid == 0 { "a process that cannot be found".into() } else { format!("process {pid}") };
                 self.session.reporter.error(&format!(
-                    "{}: process {pid} does not die of SIGKILL (uninterruptible sleep); the lock is kept as long as \
-                     that can be done",
+                    "{}: {who} has not died of SIGKILL; the lock is kept as long as that can be done",
                     self.session.plan.name
                 ));
             }
