@@ -248,9 +248,10 @@ fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
     let mut line = match (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg)) {
         // The value as it is, line breaks and all: whoever prints it escapes it.
-        (Some(value), Some(argument)) if !value.is_empty() => {
+        (Some(value), Some(argument)) if is_value && !value.is_empty() => {
             let why =
                 std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
             format!("invalid value '{value}' for '{argument}'{why}")

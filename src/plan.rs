@@ -172,11 +172,12 @@ fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Fail
     if grace > most {
         return Err(Failure::usage(format!(
             "--grace {} does not fit into a ttl of {}{}: at most {}, or SIGTERM would come before half of the lease \
-             is over; shorten --grace or lengthen the ttl",
+             is over; shorten --grace or lengthen {}",
             show(grace),
             show(ttl),
             if let Source::Environment(name) = source { format!(" ({name})") } else { String::new() },
-            show(most)
+            show(most),
+            if let Source::Environment(name) = source { name } else { "--ttl" }
         )));
     }
     let connect_timeout = arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);

@@ -133,15 +133,19 @@ pub fn signal(root: i32, signals: &[i32], but_for: &[i32]) -> Outcome {
 #[cfg(target_os = "linux")]
 fn signal_one(pid: i32, signal: i32, family: &HashSet<i32>) -> io::Result<()> {
     use std::os::fd::AsFd;
-    match sys::pidfd_open(pid) {
-        Ok(pidfd) => match parent_of(pid) {
-            Some(parent) if family.contains(&parent) || parent == std::process::id() as i32 => {
-                sys::pidfd_send_signal(pidfd.as_fd(), signal)
-            }
-            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        },
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => sys::kill(pid, signal),
-        Err(error) => Err(error),
+    let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+    let pinned = match sys::pidfd_open(pid) {
+        Err(error) if gone(&error) => return Err(error),
+        pinned => pinned,
+    };
+    let is_ours = |parent| family.contains(&parent) || parent == std::process::id() as i32;
+    if !parent_of(pid).is_some_and(is_ours) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
+        // An old kernel, or a sandbox that does not know the call: kill(2) tells the truth there.
+        Err(error) if !gone(&error) => sys::kill(pid, signal),
+        result => result,
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::keys::RESERVED;
-use crate::backend::StoreError;
 use crate::backend::url::{Environment, Host, Url, UrlError};
+use crate::backend::{StoreError, io_text};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -103,6 +103,11 @@ impl Location {
             && tls.cert_file.is_some() != tls.key_file.is_some()
         {
             return bad("cert_file= and key_file= go together".into());
+        }
+        for file in tls.iter().flat_map(|tls| [&tls.ca_file, &tls.cert_file, &tls.key_file]).flatten() {
+            if let Err(error) = fs::File::open(file) {
+                return bad(format!("{}: {}", file.display(), io_text(&error)));
+            }
         }
         location.tls = tls;
         if matches!(location.password, Password::None)
