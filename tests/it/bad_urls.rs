@@ -1,0 +1,249 @@
+//! Wrong backend URLs and variables: one line that says where the value came from, 78, and nothing has happened.
+
+use crate::refusal::{refused, refused_in, refused_with};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Backend URLs, and what is said of them behind the source of the value.
+const WRONG: &[(&str, &str)] = &[
+    ("prod", "a backend URL begins with a scheme and a colon"),
+    ("/var/lock", "a backend URL begins with a scheme and a colon"),
+    ("://h", "a backend URL begins with a scheme and a colon"),
+    ("1file:", "a backend URL begins with a scheme and a colon"),
+    ("file:///a b", "a backend URL may not contain spaces or control characters"),
+    ("file:///a\nb", "a backend URL may not contain spaces or control characters"),
+    ("file:///a#b", "a backend URL has no fragment: write # as %23"),
+    ("file:///%zz", "a % in a backend URL is followed by two hex digits; write % as %25"),
+    ("file:///%2", "a % in a backend URL is followed by two hex digits; write % as %25"),
+    ("file:///%00", "a backend URL may not contain %00"),
+    ("file:///%ff", "a backend URL decodes to UTF-8"),
+    ("file:x", "file: takes an absolute directory, as file:///var/lock/jobs"),
+    ("file://h/x", "file: has no host: write file:///directory with three slashes"),
+    ("file://u:s3cret@/x", "file: has no host: write file:///directory with three slashes"),
+    ("file:///x?prefix=a", "unknown option 'prefix' for file: (known: suffix)"),
+    ("file:///x?suffix=a/b", "suffix= may not contain a slash"),
+    ("file:///x?suffix=.a&suffix=.b", "the option 'suffix' is given twice"),
+];
+
+#[cfg(feature = "redis")]
+const WRONG_REDIS: &[(&str, &str)] = &[
+    ("ftp://h", "unknown scheme 'ftp': known are file:, redis://, rediss://"),
+    ("redis:", "redis:// takes one host, as redis://localhost:6379"),
+    ("redis://", "redis:// takes one host, as redis://localhost:6379"),
+    ("redis://h,k", "redis:// takes one host, as redis://localhost:6379"),
+    ("redis://h,,k", "'' is no host or host:port"),
+    ("redis://h:0", "'h:0' is no host or host:port"),
+    ("redis://h:99999", "'h:99999' is no host or host:port"),
+    ("redis://h:", "'h:' is no host or host:port"),
+    ("redis://h:1:2", "'h:1:2' is no host or host:port"),
+    ("redis://h:port", "'h:port' is no host or host:port"),
+    ("redis://me:s3cret@h:port", "'h:port' is no host or host:port"),
+    ("redis://[::1", "'[::1' is no host or host:port"),
+    ("redis://[xyz]", "'[xyz]' is no host or host:port"),
+    ("redis://h/x", "'x' is no database number"),
+    ("redis://h/-1", "'-1' is no database number"),
+    ("redis://h/1/2", "'1/2' is no database number"),
+    ("redis://h/99999999999", "'99999999999' is no database number"),
+    ("redis://h?db=x", "'x' is no database number"),
+    ("redis://h/1?db=2", "the database is given twice: as a path and as db="),
+    ("redis://h?prefix=a&prefix=b", "the option 'prefix' is given twice"),
+    ("redis://h?recipe=redisson", "unknown recipe 'redisson' (known: plain)"),
+    ("redis://h?protocol=4", "protocol= is resp2 or resp3, not '4'"),
+    ("redis://h?protocol=respresp2", "protocol= is resp2 or resp3, not 'respresp2'"),
+    ("redis://h?protocol=", "protocol= is resp2 or resp3, not ''"),
+    ("redis://h?password_file=x", "password_file= takes an absolute path"),
+    (
+        "redis://me@h",
+        "a username without a password: add it to the URL, as password_file=, or as REDISCLI_AUTH",
+    ),
+    ("redis://h?ca_file=/x", "'ca_file' needs TLS: use rediss:// instead of redis://"),
+    ("redis://h?server_name=x", "'server_name' needs TLS: use rediss:// instead of redis://"),
+    ("redis://h?insecure", "'insecure' needs TLS: use rediss:// instead of redis://"),
+    ("rediss://h?ca_file=x", "ca_file= takes an absolute path"),
+    ("rediss://h?ca_file=", "ca_file= takes an absolute path"),
+    ("rediss://h?cert_file=/x", "cert_file= and key_file= go together"),
+    ("rediss://h?key_file=/x", "cert_file= and key_file= go together"),
+    ("rediss://h?insecure=maybe", "insecure= is true or false, not 'maybe'"),
+];
+
+fn wrong() -> impl Iterator<Item = (&'static str, &'static str)> {
+    #[cfg(feature = "redis")]
+    return WRONG.iter().chain(WRONG_REDIS).copied();
+    #[cfg(not(feature = "redis"))]
+    WRONG.iter().copied()
+}
+
+#[test]
+fn a_wrong_backend_is_refused_and_its_source_named() {
+    let mut otherwise = Vec::new();
+    for (url, why) in wrong() {
+        let place = Place::new();
+        let variable = place.bare().env("DLOCK_BACKEND", url).args(["run", "x", "--", "touch", "t"]);
+        for (source, output) in [
+            ("--backend", refused(&["run", "--backend", url, "x", "--", "touch", "t"])),
+            ("--backend", refused(&["run", "-b", url, "x", "-c", "touch t"])),
+            ("DLOCK_BACKEND", refused_in(&place, variable)),
+        ] {
+            if output.outcome() != (Exit::Code(78), "", &format!("dlock: {source}: {why}\n")) {
+                otherwise.push(format!("{url}: {:?} {}", output.exit, output.stderr));
+            }
+        }
+    }
+    assert!(otherwise.is_empty(), "{}", otherwise.join(""));
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
+    let output = refused(&["run", "-b", "redis://h?ttl=5", "x", "--", "touch", "t"]);
+    let line = "dlock: --backend: unknown option 'ttl' for redis:// (known: recipe, prefix, db, username, \
+                password_file, protocol, ca_file, cert_file, key_file, server_name, insecure)\n";
+    assert_eq!(output.outcome(), (Exit::Code(78), "", line));
+}
+
+#[cfg(not(feature = "redis"))]
+#[test]
+fn a_store_left_out_of_this_build_names_its_feature() {
+    for scheme in ["redis", "rediss", "valkey"] {
+        let output = refused(&["run", "-b", &format!("{scheme}://h"), "x", "--", "touch", "t"]);
+        let line = format!("dlock: --backend: this build has no {scheme}: build it with --features redis\n");
+        assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
+    }
+}
+
+#[test]
+fn an_empty_backend_is_no_backend() {
+    let output = refused(&["run", "-b", "", "x", "--", "touch", "t"]);
+    let line = "dlock: --backend: a backend URL begins with a scheme and a colon\n";
+    assert_eq!(output.outcome(), (Exit::Code(78), "", line));
+}
+
+#[test]
+fn a_backend_that_is_no_text_is_a_wrong_backend() {
+    let url = OsStr::from_bytes(b"file:///\xff");
+    let flag = refused_with(|run| run.args(["run", "--backend"]).arg(url).args(["x", "--", "touch", "t"]));
+    assert_eq!(flag.outcome(), (Exit::Code(78), "", "dlock: --backend: not valid UTF-8\n"));
+    let place = Place::new();
+    let run = place.bare().env("DLOCK_BACKEND", url).args(["run", "x", "--", "touch", "t"]);
+    let variable = refused_in(&place, run);
+    assert_eq!(variable.outcome(), (Exit::Code(78), "", "dlock: DLOCK_BACKEND: not valid UTF-8\n"));
+}
+
+/// No name fits into a file name with it.
+#[test]
+fn a_suffix_that_no_file_name_has_room_for_is_refused() {
+    let place = Place::new();
+    let url = format!("{}?suffix={}", place.url(), "s".repeat(300));
+    let output = refused_in(&place, place.run().backend(url).command(["touch", "t"]));
+    assert_eq!(output.exit, Exit::Code(78), "{}", output.stderr);
+    assert!(output.stderr.contains("suffix"), "{}", output.stderr);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_not_made() {
+    let place = Place::new();
+    let url = format!("file://{}", place.path("no/such").display());
+    let output = refused_in(&place, place.run().backend(&url).command(["touch", "t"]));
+    let line = format!(
+        "dlock: x on {url}: cannot open {}: no such file or directory; the command did not run\n",
+        place.path("no/such/x.lock").display()
+    );
+    assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
+}
+
+/// Files that a URL names are looked at before anybody is contacted.
+#[cfg(feature = "redis")]
+#[test]
+fn files_of_a_url_that_are_missing_are_named_and_nobody_is_contacted() {
+    use crate::support::fake::Fake;
+    let place = Place::new();
+    let server = Fake::silent();
+    let port = server.port();
+    for url in [
+        format!("redis://127.0.0.1:{port}?password_file=/no/such/file"),
+        format!("rediss://127.0.0.1:{port}?ca_file=/no/such/file"),
+        format!("rediss://127.0.0.1:{port}?insecure&cert_file=/no/such/file&key_file=/no/such/file"),
+    ] {
+        let run = place.run().backend(&url).args(["--connect-timeout", "5s"]).command(["touch", "t"]);
+        let output = refused_in(&place, run);
+        assert_eq!(output.exit, Exit::Code(78), "{url}: {}", output.stderr);
+        assert!(output.stderr.contains("/no/such/file"), "{}", output.stderr);
+        assert_eq!(server.connections(), 0, "{url}");
+    }
+}
+
+/// What cannot be the name of a server is wrong before anybody is contacted.
+#[cfg(feature = "redis")]
+#[test]
+fn a_server_name_that_is_none_is_refused() {
+    use crate::support::fake::Fake;
+    let place = Place::new();
+    let server = Fake::silent();
+    for name in ["", "a%20b", "a/b", "-"] {
+        let url = format!("rediss://127.0.0.1:{}?insecure&server_name={name}", server.port());
+        let output = refused_in(&place, place.run().backend(&url).arg("-q").command(["touch", "t"]));
+        assert_eq!(output.exit, Exit::Code(78), "{name}: {}", output.stderr);
+        assert!(output.stderr.contains("server_name"), "{}", output.stderr);
+        assert_eq!(server.connections(), 0, "{name}");
+    }
+}
+
+/// F48
+#[test]
+fn garbage_in_a_variable_is_refused_and_the_variable_named() {
+    let duration = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
+    for (variable, value, why) in [
+        ("DLOCK_TTL", "5M", "unknown unit 'M': known are ms, s, m, h, d".to_owned()),
+        ("DLOCK_TTL", "forever", duration.to_owned()),
+        ("DLOCK_TTL", "25h", "1d1h is not between 1s and 24h".to_owned()),
+        ("DLOCK_TTL", "-1", duration.to_owned()),
+        ("DLOCK_WAIT", "never", format!("{duration}, or forever")),
+        ("DLOCK_WAIT", "-1", format!("{duration}, or forever")),
+        ("DLOCK_WAIT", "99999999d", "longer than a hundred years, or forever".to_owned()),
+    ] {
+        let output = refused_with(|run| run.env(variable, value).args(["run", "x", "--", "touch", "t"]));
+        assert_eq!(output.exit, Exit::Code(78));
+        let line = output.stderr;
+        assert!(line.starts_with(&format!("dlock: {variable}: ")), "{line}");
+        assert!(line.contains(&why) || line.contains(why.trim_end_matches(", or forever")), "{line}");
+        // `25h` is shown as it was understood.
+        assert!(line.contains(value) || line.contains("1d1h"), "the value {value} is named: {line}");
+    }
+    for variable in ["DLOCK_TTL", "DLOCK_WAIT"] {
+        let value = OsStr::from_bytes(b"\xff");
+        let output = refused_with(|run| run.env(variable, value).args(["run", "x", "--", "touch", "t"]));
+        let line = format!("dlock: {variable}: not valid UTF-8\n");
+        assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
+    }
+}
+
+/// F48: nobody reads what a flag overrides, and an empty variable is none.
+#[test]
+fn a_flag_overrides_garbage_in_a_variable() {
+    let place = Place::new();
+    let run = || place.run().command(["echo", "ran"]);
+    for run in [
+        run().env("DLOCK_TTL", "garbage").args(["--ttl", "5s"]),
+        run().env("DLOCK_WAIT", "garbage").args(["--wait", "5s"]),
+        run().env("DLOCK_WAIT", "garbage").arg("--no-wait"),
+        run().env("DLOCK_WAIT", "forever").arg("--no-wait"),
+        run().env("DLOCK_BACKEND", "garbage"),
+        run().env("DLOCK_TTL", "").env("DLOCK_WAIT", ""),
+    ] {
+        assert_eq!(run.output().outcome(), (Exit::Code(0), "ran\n", ""));
+    }
+}
+
+/// A ttl that came from the environment does not leave the user to search the command line for it.
+#[test]
+fn a_grace_that_does_not_fit_into_a_ttl_of_the_environment_names_the_variable() {
+    let args = ["run", "--grace", "2s", "x", "--", "touch", "t"];
+    let output = refused_with(|run| run.env("DLOCK_TTL", "3s").args(args));
+    assert!(matches!(output.exit, Exit::Code(64 | 78)), "{}", output.stderr);
+    let line = output.stderr;
+    for word in ["--grace", "2s", "DLOCK_TTL", "3s"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Locks on this host.
+
+use super::rig::Rig;
+use crate::support::leash::Leash;
+use crate::support::place::Place;
+use std::fs::File;
+use std::path::PathBuf;
+
+struct FileRig {
+    place: Place,
+    foreign: Vec<(PathBuf, File)>,
+}
+
+impl FileRig {
+    fn new() -> Self {
+        Self { place: Place::new(), foreign: Vec::new() }
+    }
+}
+
+const FOREIGN: &str = "somebody else's\n";
+
+impl Rig for FileRig {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn url(&self) -> String {
+        self.place.url()
+    }
+
+    fn exact_url(&self) -> String {
+        format!("{}?suffix=", self.place.url())
+    }
+
+    fn url_with_secret(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn has_leases(&self) -> bool {
+        false
+    }
+
+    fn delete(&mut self, name: &str) {
+        std::fs::remove_file(self.place.lock_file(name)).unwrap();
+    }
+
+    fn replace(&mut self, name: &str) {
+        let path = self.place.lock_file(name);
+        let new = self.place.write("replacement", FOREIGN);
+        std::fs::rename(new, &path).unwrap();
+        let file = File::open(&path).unwrap();
+        file.try_lock().unwrap();
+        self.foreign.push((path, file));
+    }
+
+    fn is_untouched(&self, name: &str) -> bool {
+        let path = self.place.lock_file(name);
+        let is_ours = self.foreign.iter().any(|(foreign, _)| *foreign == path);
+        // Nobody can have locked it in the meantime without having found it free now.
+        is_ours && std::fs::read_to_string(&path).unwrap() == FOREIGN && !Leash::at(path).is_free()
+    }
+
+    /// A directory is always there.
+    fn restart(&mut self) {}
+
+    fn wipe(&mut self) {
+        for entry in std::fs::read_dir(self.place.locks()).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+
+    fn own_items(&self, _: &[&str]) -> Vec<String> {
+        let names = std::fs::read_dir(self.place.locks()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        // The locks themselves are locked.
+        names.retain(|name| Leash::at(self.place.locks().join(name)).is_free());
+        names
+    }
+}
+
+super::every_check!(FileRig);

@@ -1,0 +1,75 @@
+//! One Redis.
+
+use super::rig::Rig;
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::resp::Value;
+
+struct RedisRig {
+    place: Place,
+    redis: Redis,
+}
+
+impl RedisRig {
+    fn new() -> Self {
+        Self { place: Place::new(), redis: Redis::start() }
+    }
+}
+
+const FOREIGN: &str = "somebody else's";
+
+fn key(name: &str) -> String {
+    format!("dlock:{name}")
+}
+
+impl Rig for RedisRig {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn url(&self) -> String {
+        self.redis.url()
+    }
+
+    fn exact_url(&self) -> String {
+        format!("{}?prefix=", self.redis.url())
+    }
+
+    fn url_with_secret(&self, secret: &str) -> Option<String> {
+        Some(format!("redis://somebody:{secret}@127.0.0.1:1/2?prefix=p"))
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn delete(&mut self, name: &str) {
+        assert_eq!(self.redis.command(&["DEL", &key(name)]), Value::Int(1));
+    }
+
+    fn replace(&mut self, name: &str) {
+        self.redis.command(&["SET", &key(name), FOREIGN]);
+    }
+
+    fn is_untouched(&self, name: &str) -> bool {
+        let mut client = self.redis.connect();
+        client.command(&["GET", &key(name)]) == Value::Text(FOREIGN.into())
+            && client.command(&["PTTL", &key(name)]) == Value::Int(-1)
+    }
+
+    fn restart(&mut self) {
+        self.redis.restart();
+    }
+
+    fn wipe(&mut self) {
+        self.redis.command(&["FLUSHALL"]);
+    }
+
+    fn own_items(&self, names: &[&str]) -> Vec<String> {
+        let mut keys = self.redis.command(&["KEYS", "*"]).texts();
+        keys.retain(|key| !names.contains(&key.as_str()));
+        keys
+    }
+}
+
+super::every_check!(RedisRig);

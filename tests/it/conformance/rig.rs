@@ -1,0 +1,66 @@
+//! What a store has to be able to do to be checked.
+
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use dlock::backend::Backend;
+use dlock::backend::locator::Locator;
+use dlock::backend::url::{Url, UrlError};
+
+/// One store, with the means to do to it what happens to stores.
+pub trait Rig {
+    /// Where runs take place.
+    fn place(&self) -> &Place;
+
+    /// The store, for one test alone.
+    fn url(&self) -> String;
+
+    /// The same store with nothing put before or behind a name.
+    fn exact_url(&self) -> String;
+
+    /// A URL of this kind of store with this secret in it, where it can have one; nobody need be there.
+    fn url_with_secret(&self, secret: &str) -> Option<String>;
+
+    /// Whether a lock ends by itself; otherwise it lives as long as its holder's descriptor or session.
+    fn has_leases(&self) -> bool;
+
+    /// Deletes a held lock behind everybody's back.
+    fn delete(&mut self, name: &str);
+
+    /// Puts somebody else's lock in the place of a held one.
+    fn replace(&mut self, name: &str);
+
+    /// Whether somebody else's lock is as it was put there.
+    fn is_untouched(&self, name: &str) -> bool;
+
+    /// Stops and starts the store, which forgets what it may forget.
+    fn restart(&mut self);
+
+    /// Empties the store of everything.
+    fn wipe(&mut self);
+
+    /// While these names, and no others, are held by way of the exact URL: what dlock itself has stored besides, as
+    /// names under the exact URL.
+    fn own_items(&self, names: &[&str]) -> Vec<String>;
+
+    /// `dlock run` on the store.
+    fn run(&self) -> Dlock {
+        self.place().run().backend(self.url())
+    }
+}
+
+/// Understands a URL, with an empty environment.
+pub fn locate(url: &str) -> Result<Locator, UrlError> {
+    Locator::new(&Url::parse(url)?, &|_| None)
+}
+
+/// Opens the store behind a URL.
+#[track_caller]
+pub fn open(url: &str) -> Box<dyn Backend> {
+    locate(url).unwrap_or_else(|error| panic!("{url}: {error}")).open()
+}
+
+/// Runs a check on a rig, as dlock runs a store: on one thread.
+pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(check(&mut rig));
+}

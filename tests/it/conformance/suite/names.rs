@@ -1,0 +1,109 @@
+//! Different names are different locks, however alike they look, and meet nothing that dlock itself stores.
+
+use crate::conformance::client::Client;
+use crate::conformance::rig::{Rig, locate};
+use dlock::backend::Release;
+use dlock::lock::LockName;
+
+/// Names that a careless encoding would confuse: case, blanks, the two forms of an accented letter, encoded and
+/// unencoded slashes, hash tags, and the longest there are.
+pub fn alike() -> Vec<String> {
+    let mut names: Vec<String> =
+        ["a", "A", "a ", "\u{e1}", "a\u{301}", "a/b", "a%2Fb", "a%2fb", "a%252Fb", "a}b", "{}x", "{a}b"]
+            .map(str::to_owned)
+            .to_vec();
+    names.extend(
+        ["a:b", "a*b", "a?b", "[a]", "{a}", "{", "}", "-", "...", " ", "%", "%sha256", "a.lock", "a.dlock"]
+            .map(str::to_owned),
+    );
+    // What the slashes would be if a digest stood for them.
+    names.push("%sha256-".to_owned() + &"0".repeat(64));
+    names.extend(["/".repeat(200), "/".repeat(199), "\u{1F512}".repeat(50), "\u{1F512}".repeat(49)]);
+    names
+}
+
+/// Holds them all at once, which proves every pair, and returns the holders.
+async fn hold_all(url: &str, names: &[String]) -> Vec<Client> {
+    let mut holders = Vec::new();
+    for name in names {
+        let mut client = Client::at(url, name);
+        client.acquire().await;
+        holders.push(client);
+    }
+    for holder in &mut holders {
+        holder.assert_held().await;
+    }
+    holders
+}
+
+/// Frees one after the other; each time exactly that one is free, and all the others are still held.
+async fn free_one_by_one(url: &str, mut holders: Vec<Client>) {
+    while let Some(mut one) = holders.pop() {
+        let name = one.claim.name.clone();
+        assert_eq!(one.release().await, Release::Released, "{name}");
+        for other in &mut holders {
+            other.assert_held().await;
+        }
+        let mut next = Client::at(url, name.as_str());
+        next.acquire().await;
+        next.release().await;
+    }
+}
+
+/// Whether dlock refuses the name there, as a name or as a name on that store.
+fn is_refused(url: &str, name: &str) -> bool {
+    match LockName::new(name) {
+        Ok(name) => locate(url).unwrap().check_name(&name).is_err(),
+        Err(_) => true,
+    }
+}
+
+pub async fn different_names_never_meet(rig: &mut dyn Rig) {
+    let url = rig.url();
+    let names = alike();
+    assert!(!names.iter().any(|name| is_refused(&url, name)));
+    let holders = hold_all(&url, &names).await;
+    free_one_by_one(&url, holders).await;
+}
+
+pub async fn different_names_never_meet_without_prefix_and_suffix(rig: &mut dyn Rig) {
+    let url = rig.exact_url();
+    let mut names = alike();
+    names.retain(|name| !is_refused(&url, name));
+    assert!(names.len() + 1 >= alike().len(), "{names:?}");
+    let holders = hold_all(&url, &names).await;
+    free_one_by_one(&url, holders).await;
+}
+
+pub async fn names_of_what_dlock_itself_stores_are_strangers_or_refused(rig: &mut dyn Rig) {
+    let exact = rig.exact_url();
+    let mut names = alike();
+    names.retain(|name| !is_refused(&exact, name));
+    let holders = hold_all(&exact, &names).await;
+    let plain: Vec<&str> = names.iter().map(String::as_str).collect();
+    let own = rig.own_items(&plain);
+    assert!(own.len() >= names.len(), "what dlock stores besides the locks: {own:?}");
+    for item in &own {
+        assert!(is_refused(&exact, item), "{item:?} would be one of dlock's own");
+    }
+    free_one_by_one(&exact, holders).await;
+
+    // Behind the usual prefix and suffix they are names like any others.
+    let url = rig.url();
+    let mut names = alike();
+    names.extend(own.into_iter().filter(|item| LockName::new(item).is_ok()));
+    names.sort();
+    names.dedup();
+    names.retain(|name| !is_refused(&url, name));
+    let holders = hold_all(&url, &names).await;
+    free_one_by_one(&url, holders).await;
+}
+
+pub async fn what_is_told_of_one_name_is_not_told_of_another(rig: &mut dyn Rig) {
+    let url = rig.url();
+    let holders = hold_all(&url, &alike()).await;
+    for holder in &holders {
+        let told = Client::at(&url, holder.claim.name.as_str()).refused().await;
+        assert_eq!(told.identity, Some(holder.claim.identity.clone()));
+    }
+}

@@ -1,0 +1,175 @@
+//! The lock is ours, and the command cannot be started: it is free again at once.
+
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use std::os::unix::fs::PermissionsExt;
+
+fn stores() -> Vec<Store> {
+    vec![
+        Store::file(),
+        #[cfg(feature = "redis")]
+        Store::redis(),
+    ]
+}
+
+/// Nothing is left: no lock, no process, and the next one gets it without waiting.
+fn assert_free(store: &Store, what: &str) {
+    assert!(!store.is_held(), "{what}");
+    assert!(store.place.marker().bearers().is_empty(), "{what}");
+    let next = store.run().arg("--no-wait").command(["true"]).output();
+    assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "after {what}");
+}
+
+fn files(place: &Place) {
+    place.script("missing-interpreter", "#!/no/such/interpreter\n");
+    place.script("nested-interpreter", &format!("#!{}\n", place.arg("missing-interpreter")));
+    place.script("binary", "\u{7f}ELF\u{2}\u{1}\u{1}\u{0}\u{0}garbage\u{0}\u{1}");
+    place.script("loop", &format!("#!{}\n", place.arg("loop")));
+}
+
+/// F50: what PATH and mode bits cannot tell, only exec can.
+#[test]
+fn a_command_that_cannot_be_executed_frees_the_lock_at_once() {
+    for store in stores() {
+        files(&store.place);
+        for file in ["missing-interpreter", "nested-interpreter", "binary", "loop"] {
+            let output = store.run().command([format!("./{file}")]).output();
+            assert_eq!(
+                (output.exit, output.stdout.as_str()),
+                (Exit::Code(126), ""),
+                "{file}: {}",
+                output.stderr
+            );
+            let beginning = format!("dlock: ./{file}: cannot be executed: ");
+            let line = &output.stderr;
+            assert!(line.starts_with(&beginning) && line.lines().count() == 1, "{line}");
+            assert_free(&store, file);
+        }
+    }
+}
+
+/// F50: the file is there when it is looked for, and gone when the lock is ours.
+#[test]
+fn a_command_that_vanishes_while_we_wait_frees_the_lock_at_once() {
+    for store in stores() {
+        let command = store.place.script("command", "#!/bin/sh\necho ran\n");
+        let mut holder = store.run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
+        holder.await_ready();
+        let mut waiter = store.run().args(["-v", "--wait", "forever"]).command(["./command"]).spawn();
+        waiter.await_stderr("waiting");
+        std::fs::remove_file(&command).unwrap();
+        drop(holder.take_stdin());
+        holder.wait();
+        let output = waiter.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(127), ""), "{}", output.stderr);
+        assert!(output.stderr.ends_with("dlock: ./command: command not found\n"), "{}", output.stderr);
+        assert_free(&store, "a command that vanished");
+
+        // And one that may not be executed any more.
+        store.place.script("command", "#!/bin/sh\necho ran\n");
+        let mut holder = store.run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
+        holder.await_ready();
+        let mut waiter = store.run().args(["-v", "--wait", "forever"]).command(["./command"]).spawn();
+        waiter.await_stderr("waiting");
+        std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(holder.take_stdin());
+        holder.wait();
+        assert_eq!(waiter.wait().exit, Exit::Code(126));
+        assert_free(&store, "a command without its mode bit");
+    }
+}
+
+/// F50: with what dlock adds, the environment is too large for the kernel.
+#[test]
+fn an_environment_that_is_too_large_frees_the_lock_at_once() {
+    for store in stores() {
+        let name = "n".repeat(200);
+        let mut outcomes = Vec::new();
+        // Arguments and environment may have a quarter of the stack (man 2 execve), here 128 KiB. From what dlock itself
+        // cannot be started with, down to what its command can be started with.
+        for size in (60_000..72_000).rev().step_by(100) {
+            let run =
+                store.run().name(&name).env("FIRST", "f".repeat(60_000)).env("SECOND", "f".repeat(size));
+            let run = run.command(["/bin/true"]).wrapped_by(["prlimit", "--stack=524288"]);
+            let output = run.output();
+            if output.stderr.starts_with("prlimit: ") {
+                continue;
+            }
+            outcomes.push(output.exit);
+            match output.exit {
+                Exit::Code(126) => assert_eq!(
+                    output.stderr,
+                    "dlock: /bin/true: cannot be executed: argument list too long\n"
+                ),
+                _ => assert_eq!(output.outcome(), (Exit::Code(0), "", "")),
+            }
+            let next = store.run().name(&name).command(["true"]).output();
+            assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "with {size} bytes");
+            if output.exit == Exit::Code(0) {
+                break;
+            }
+        }
+        outcomes.dedup();
+        assert_eq!(outcomes, [Exit::Code(126), Exit::Code(0)]);
+    }
+}
+
+/// F50: no process can be had. Root has no such limit, so it is another user, and one of its own for each try.
+#[test]
+fn a_fork_that_fails_leaves_no_lock() {
+    for (index, store) in stores().into_iter().enumerate() {
+        let directories = [store.place.path("."), store.place.locks(), store.place.home()];
+        for directory in directories {
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let mut outcomes = Vec::new();
+        for processes in 1..=6 {
+            let id = 20_000 + std::process::id() % 1000 + 1000 * processes + 7000 * index as u32;
+            let user = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".to_owned()];
+            let run = store.run().name(format!("x{processes}")).command(["/bin/true"]);
+            let run = run.wrapped_by(["prlimit".to_owned(), format!("--nproc={processes}")]);
+            let output = run.wrapped_by(std::iter::once("setpriv".to_owned()).chain(user)).output();
+            assert!(matches!(output.exit, Exit::Code(0 | 70)), "{processes}: {output:?}");
+            assert_eq!(output.stderr.lines().count(), usize::from(output.exit != Exit::Code(0)));
+            outcomes.push(output.exit);
+        }
+        outcomes.dedup();
+        assert_eq!(outcomes, [Exit::Code(70), Exit::Code(0)]);
+        assert!(store.place.marker().bearers().is_empty());
+        #[cfg(feature = "redis")]
+        if index == 1 {
+            assert_eq!(store.space().keys(), [""; 0]);
+        }
+    }
+}
+
+/// F50: memory that is just enough to get the lock, or not.
+#[cfg(feature = "redis")]
+#[test]
+fn too_little_memory_leaves_no_lock_in_redis() {
+    let store = Store::redis();
+    let limited = |kib: u32| store.run().sh("exit 0").after_shell(&format!("ulimit -v {kib}")).output();
+    let mut enough = 0;
+    let mut outcomes = Vec::new();
+    for kib in (3000..400_000).step_by(250) {
+        let output = limited(kib);
+        assert!(!store.is_held(), "with {kib} KiB: {output:?}");
+        assert!(store.place.marker().bearers().is_empty(), "with {kib} KiB");
+        outcomes.push(output.exit);
+        match output.exit {
+            Exit::Code(0) => enough += 1,
+            Exit::Code(69 | 70) => {
+                assert!(output.stderr.starts_with("dlock: "), "with {kib} KiB: {output:?}")
+            }
+            // Where not even dlock, or the command, can be loaded.
+            Exit::Code(126 | 127) => assert!(!output.stderr.is_empty(), "with {kib} KiB: {output:?}"),
+            Exit::Signal(_) => assert!(!outcomes.contains(&Exit::Code(0)), "with {kib} KiB: {output:?}"),
+            Exit::Code(_) => panic!("with {kib} KiB: {output:?}"),
+        }
+        if enough == 10 {
+            return;
+        }
+    }
+    panic!("never enough: {outcomes:?}");
+}

@@ -1,0 +1,87 @@
+//! What a server forgets, and a server that has no room.
+
+use super::scene::Scene;
+use crate::support::SOON;
+use crate::support::redis::Redis;
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+use crate::support::wait::until;
+
+/// F30
+#[test]
+fn scripts_that_the_server_has_forgotten_disturb_nobody() {
+    let redis = Redis::start();
+    let scene = Scene::on(&redis);
+    let run = scene.witness();
+    for _ in 0..2 {
+        redis.command(&["SCRIPT", "FLUSH"]);
+        scene.await_renewals(2);
+    }
+    redis.command(&["SCRIPT", "FLUSH"]);
+    // No renewal was missed: each one was answered, and none had to be asked twice.
+    assert!(scene.leases().iter().all(|flight| flight.answered.is_some() && flight.commands.len() <= 3));
+    scene.assert_undisturbed(run);
+}
+
+/// A server without room for one more key.
+fn full(redis: &Redis) {
+    assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]), Value::Text("OK".into()));
+    assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory", "1"]), Value::Text("OK".into()));
+    assert!(matches!(redis.command(&["SET", "k", "v"]), Value::Error(text) if text.starts_with("OOM")));
+}
+
+/// F31
+#[test]
+fn a_server_that_is_full_is_named() {
+    let redis = Redis::start();
+    full(&redis);
+    let scene = Scene::on(&redis);
+    let output = scene.run().sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    assert!(output.stderr.contains("out of memory"), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    assert_eq!(redis.command(&["KEYS", "*"]), Value::List(Vec::new()));
+}
+
+/// F31
+#[test]
+fn a_server_that_is_full_is_waited_out() {
+    let redis = Redis::start();
+    full(&redis);
+    let scene = Scene::on(&redis);
+    let mut run = scene.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
+    until(SOON, "two attempts", || scene.leases().len() >= 2);
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
+}
+
+/// F31
+#[test]
+fn a_lock_on_a_server_that_becomes_full_is_renewed_and_released() {
+    for scene_of in [Scene::on, |redis: &Redis| Scene::on(redis).without_push()] {
+        let redis = Redis::start();
+        let scene = scene_of(&redis);
+        let mut run = scene.witness();
+        full(&redis);
+        scene.await_renewals(4);
+        assert!(scene.pttl() > 1_500, "{}", scene.pttl());
+        scene.go();
+        assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+        assert!(!scene.is_held());
+        redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        scene.assert_succession();
+    }
+}
+
+/// F31
+#[test]
+fn whoever_finds_the_lock_held_on_a_full_server_is_told_so() {
+    let redis = Redis::start();
+    let scene = Scene::on(&redis);
+    let run = scene.witness();
+    full(&redis);
+    let output = scene.direct().sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    scene.assert_undisturbed(run);
+}

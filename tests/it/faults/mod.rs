@@ -1,0 +1,45 @@
+//! Faults of the lock: of the store, of the way to it, of clocks, of dlock's own halves.
+//!
+//! What holds in every row: no two guarded trees are alive at once, a later grant's fencing token is larger,
+//! dlock ends, and its exit status is of the right class.
+
+mod files;
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+mod shim;
+
+#[cfg(feature = "redis")]
+mod acquiring;
+#[cfg(feature = "redis")]
+mod clocks;
+#[cfg(feature = "redis")]
+mod connecting;
+#[cfg(feature = "redis")]
+mod freezer;
+#[cfg(feature = "redis")]
+mod late_replies;
+#[cfg(feature = "redis")]
+mod loss;
+#[cfg(feature = "redis")]
+mod memory;
+#[cfg(feature = "redis")]
+mod network;
+#[cfg(feature = "redis")]
+mod outage;
+#[cfg(feature = "redis")]
+mod permissions;
+#[cfg(feature = "redis")]
+mod pressure;
+#[cfg(feature = "redis")]
+mod releasing;
+#[cfg(feature = "redis")]
+mod scene;
+#[cfg(feature = "redis")]
+mod server_clock;
+#[cfg(feature = "redis")]
+mod server_states;
+#[cfg(feature = "redis")]
+mod suspended;
+#[cfg(feature = "redis")]
+mod timing;
+#[cfg(feature = "redis")]
+mod traffic;

@@ -1,0 +1,160 @@
+//! A network that swallows packets: a name space with a Redis in it, and a packet filter.
+
+use super::timing::nanoseconds;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::resp::{self, Value};
+use crate::support::running::{Exit, Running};
+use crate::support::server::spawn_for_ever;
+use crate::support::wait::{boot_ns, eventually, until};
+use crate::support::{SOON, probe};
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// A network of its own with a server in it, which is reached from outside by a socket in the file system.
+struct Island {
+    place: Place,
+    socket: PathBuf,
+    server: Child,
+}
+
+impl Island {
+    fn new() -> Self {
+        let place = Place::new();
+        let socket = place.path("redis.sock");
+        let text = "ip link set lo up && nft 'add table inet f' && exec redis-server --bind 127.0.0.1 --port 6379 \
+            --save '' --dir \"$0\" --unixsocket \"$1\"";
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", text]).arg(place.path(".")).arg(&socket);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut server = spawn_for_ever(command, "util-linux");
+        until(SOON, "a server in its own network", || {
+            assert!(
+                server.try_wait().unwrap().is_none(),
+                "it takes root, and the packages iproute2, nftables, redis-server"
+            );
+            UnixStream::connect(&socket).is_ok()
+        });
+        Self { place, socket, server }
+    }
+
+    /// Words that run what follows them in that network.
+    fn inside(&self) -> [String; 2] {
+        ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.server.id())]
+    }
+
+    fn command(&self, words: &[&str]) -> Value {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(&resp::encode(words)).unwrap();
+        resp::read_value(&mut BufReader::new(stream)).unwrap()
+    }
+
+    fn run(&self, ttl: Duration) -> Dlock {
+        let ttl = format!("{}s", ttl.as_secs());
+        let run = self.place.run().backend("redis://127.0.0.1/0").args(["--ttl", &ttl]);
+        run.wrapped_by(self.inside())
+    }
+
+    fn filter(&self, rules: &str) {
+        let [nsenter, namespace] = self.inside();
+        let status = Command::new(nsenter).args([namespace.as_str(), "nft", rules]).status().unwrap();
+        assert!(status.success(), "{rules}");
+    }
+
+    /// Swallows every packet between dlock and the server, without a word to either.
+    fn drop_packets(&self, which: &str) {
+        self.filter(&format!(
+            "add chain inet f i {{ type filter hook input priority 0; }}; add rule inet f i tcp {which} 6379 drop"
+        ));
+    }
+
+    /// Lets them pass again; TCP will send them once more.
+    fn heal(&self) {
+        self.filter("flush table inet f");
+    }
+
+    fn leashed(&self, ttl: Duration, args: &[&str]) -> Running {
+        let mut command = vec![probe::path().to_str().unwrap().to_owned()];
+        let leash = self.place.leash();
+        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        let mut run = self.run(ttl).command(command).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// When the lease ends at the store, on the clock that counts through suspend.
+    fn lease_end(&self) -> u64 {
+        let end = self.command(&["PEXPIRETIME", "dlock:x"]).int();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        // The server rounds down to its millisecond.
+        let rest = i128::from(end) * 1_000_000 - i128::try_from(now.as_nanos()).unwrap();
+        u64::try_from(i128::from(boot_ns()) + rest).unwrap()
+    }
+}
+
+impl Drop for Island {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// F12
+fn packets_that_vanish_end_the_command_in_time(which: &str) {
+    let island = Island::new();
+    let leash = island.place.leash();
+    let mut run = island.leashed(TTL, &["tick", &island.place.arg("tick")]);
+    let first = island.lease_end();
+    // Right after a renewal: the next one is a second away.
+    let end =
+        eventually(SOON, "a renewal", || Some(island.lease_end()).filter(|end| *end > first + 500_000_000));
+    island.drop_packets(which);
+    leash.await_free();
+    let last: u64 = island.place.read("tick").trim().parse().unwrap();
+    let deadline = end - nanoseconds(TTL / 100 + Duration::from_millis(2));
+    // The store's reading of the time of the renewal is later than its sending, and a millisecond coarse.
+    assert!(last <= deadline + 1_000_000, "{:?} too late", Duration::from_nanos(last - deadline));
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    until(SOON, "the end of the lease", || island.command(&["EXISTS", "dlock:x"]) == Value::Int(0));
+    // What TCP kept sending arrives now.
+    island.heal();
+    assert_eq!(island.command(&["EXISTS", "dlock:x"]), Value::Int(0));
+    assert_eq!(island.run(TTL).sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
+}
+
+/// F12
+#[test]
+fn requests_that_vanish_end_the_command_in_time() {
+    packets_that_vanish_end_the_command_in_time("dport");
+}
+
+/// F12, F14: the lease that dlock has heard of ends before that at the store, if any.
+#[test]
+fn packets_that_vanish_both_ways_end_the_command_in_time() {
+    packets_that_vanish_end_the_command_in_time("sport 6379 drop; add rule inet f i tcp dport");
+}
+
+/// F13
+#[test]
+fn packets_that_vanish_for_a_third_of_a_lease_disturb_nobody() {
+    let island = Island::new();
+    let go = island.place.arg("go");
+    let ttl = 2 * TTL;
+    let mut run = island.leashed(ttl, &["signals", &format!("leave:{go}=5")]);
+    let first = island.lease_end();
+    let end =
+        eventually(SOON, "a renewal", || Some(island.lease_end()).filter(|end| *end > first + 500_000_000));
+    island.drop_packets("dport");
+    std::thread::sleep(ttl / 3 + Duration::from_millis(300));
+    island.heal();
+    until(SOON, "another renewal", || island.lease_end() > end + 500_000_000);
+    island.place.write("go", "");
+    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+}

@@ -1,0 +1,195 @@
+//! A server that asks who we are, and what we may do.
+
+use super::scene::Scene;
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Output};
+use crate::support::wait::eventually;
+
+/// What a dlock needs, besides a connection.
+const RIGHTS: &[&str] = &["on", ">secret", "~*", "&*", "+@all"];
+
+#[track_caller]
+fn assert_refused(run: Dlock, word: &str) -> Output {
+    let output = run.args(["--wait", "forever"]).sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{}", output.stderr);
+    assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
+    assert!(output.stderr.to_lowercase().contains(word), "{word}: {}", output.stderr);
+    assert!(!output.stderr.contains("secret"), "a password: {}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    output
+}
+
+fn user(redis: &Redis, rules: &[&str]) {
+    let words: Vec<&str> = ["ACL", "SETUSER", "alice"].iter().chain(rules).copied().collect();
+    assert_eq!(redis.command(&words), Value::Text("OK".into()), "{words:?}");
+}
+
+/// A run as `user@`, or as nobody in particular, with a password that does not stand on its command line.
+fn at(redis: &Redis, user: &str, password: &str) -> Dlock {
+    let run = Place::new().run().backend(format!("redis://{user}127.0.0.1:{}/0", redis.port()));
+    run.env("REDISCLI_AUTH", password)
+}
+
+/// No lock, and no word of a holder; a counter only ever grows, and may stay.
+#[track_caller]
+fn nothing_is_left(redis: &Redis) {
+    let mut keys = redis.command(&["KEYS", "*"]).texts();
+    keys.retain(|key| !key.starts_with("dlock#fencing:"));
+    assert_eq!(keys, [""; 0]);
+}
+
+/// F29
+#[test]
+fn a_server_that_wants_a_password_refuses_who_has_none() {
+    let redis = Redis::start_with_args(&["--requirepass", "secret"]);
+    for protocol in ["2", "3"] {
+        let url = format!("redis://127.0.0.1:{}/0?protocol={protocol}", redis.port());
+        assert_refused(Place::new().run().backend(url), "password");
+    }
+    let output = at(&redis, "", "secret").sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+}
+
+/// F29
+#[test]
+fn a_wrong_password_is_refused_and_leaves_nothing_behind() {
+    let guarded = Redis::start_with_args(&["--requirepass", "secret"]);
+    assert_refused(at(&guarded, "", "wrong"), "password");
+    // Here whoever has not logged in may do everything, as by default.
+    let open = Redis::start();
+    user(&open, RIGHTS);
+    for (user, protocol) in [("alice", 3), ("alice", 2), ("nobody", 3), ("nobody", 2)] {
+        let url = format!("redis://{user}@127.0.0.1:{}/0?protocol={protocol}", open.port());
+        let run = Place::new().run().backend(url).env("REDISCLI_AUTH", "wrong");
+        assert_refused(run.args(["--ttl", "1h"]), "password");
+        nothing_is_left(&open);
+    }
+}
+
+/// F29
+#[test]
+fn a_user_who_is_switched_off_is_refused() {
+    let redis = Redis::start();
+    user(&redis, &["off", ">secret", "~*", "+@all"]);
+    assert_refused(at(&redis, "alice@", "secret"), "password");
+    nothing_is_left(&redis);
+}
+
+/// F29
+#[test]
+fn a_right_that_is_missing_is_named() {
+    for (rules, word) in [
+        (["-eval", "~*"], "eval"),
+        (["-@scripting", "~*"], "eval"),
+        (["-pexpire", "resetkeys"], "key"),
+        // What a script may not do is found out while it runs, halfway through it, and Redis 7.0 does not say
+        // which command it was.
+        (["-time", "~*"], "can't run this command"),
+        (["-set", "~*"], "can't run this command"),
+        (["-hset", "~*"], "can't run this command"),
+    ] {
+        let redis = Redis::start();
+        user(&redis, RIGHTS);
+        user(&redis, &rules);
+        assert_refused(at(&redis, "alice@", "secret"), word);
+        nothing_is_left(&redis);
+    }
+}
+
+/// F29
+#[test]
+fn rights_that_dlock_can_do_without_are_not_asked_for() {
+    let redis = Redis::start();
+    user(&redis, RIGHTS);
+    user(&redis, &["-client", "-publish", "-subscribe", "-psubscribe", "-info", "-keys", "resetchannels"]);
+    let output = at(&redis, "alice@", "secret").sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+}
+
+/// A scene whose dlocks are alice.
+fn as_alice(redis: &Redis) -> Scene {
+    user(redis, RIGHTS);
+    Scene::on(redis).logged_in("alice", "secret")
+}
+
+/// F29
+#[test]
+fn a_user_who_is_deleted_during_the_run_loses_the_lock_in_time() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis);
+    let run = scene.ticker();
+    scene.await_renewals(1);
+    assert_eq!(redis.command(&["ACL", "DELUSER", "alice"]), Value::Int(1));
+    // What is sent from here on is no renewal.
+    let good = scene.last_answered();
+    scene.store.await_death_under_lock(&scene.leash);
+    let output = scene.assert_killed_in_time_after(run, &good);
+    assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
+    user(&redis, RIGHTS);
+    scene.assert_succession();
+}
+
+/// F29
+#[test]
+fn a_user_whose_rights_are_taken_during_the_run_loses_the_lock_in_time() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis);
+    let run = scene.ticker();
+    scene.await_renewals(1);
+    user(&redis, &["-eval"]);
+    // What is sent from here on is no renewal.
+    let good = scene.last_answered();
+    scene.store.await_death_under_lock(&scene.leash);
+    let output = scene.assert_killed_in_time_after(run, &good);
+    assert!(output.stderr.contains("eval"), "the reason: {}", output.stderr);
+    user(&redis, RIGHTS);
+    scene.assert_succession();
+}
+
+/// F29
+#[test]
+fn a_password_that_is_changed_is_read_anew_from_its_file() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis);
+    let file = scene.place().write("password", "secret\n");
+    let scene = scene.logged_in_by_file("alice", &file);
+    let run = scene.witness();
+    scene.await_renewals(1);
+    user(&redis, &["resetpass", ">another"]);
+    scene.place().write("password", "another\n");
+    // Redis closes no connection for a changed password; a new one has to know it.
+    scene.proxy.close();
+    scene.await_renewals(2);
+    scene.assert_undisturbed(run);
+}
+
+/// F29
+#[test]
+fn a_right_that_comes_back_in_time_is_enough() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis).ttl(6);
+    let run = scene.witness();
+    scene.await_renewals(1);
+    user(&redis, &["-eval"]);
+    let before = scene.leases().len();
+    eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
+    user(&redis, &["+eval"]);
+    scene.await_renewals(2);
+    scene.assert_undisturbed(run);
+}
+
+/// F29: the greeting fails, and the question that went with it must not be left answered.
+#[test]
+fn a_database_that_does_not_exist_leaves_nothing_in_another() {
+    let redis = Redis::start();
+    for protocol in [2, 3] {
+        let url = format!("redis://127.0.0.1:{}/99?protocol={protocol}", redis.port());
+        let output = Place::new().run().backend(url).args(["--ttl", "1h"]).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+        nothing_is_left(&redis);
+    }
+}

@@ -1,0 +1,99 @@
+//! A host that has no time, or no memory, for dlock.
+
+use super::scene::Scene;
+use crate::support::SOON;
+use crate::support::process::Marker;
+use crate::support::wait::until;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Processes that do nothing but compute.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    fn start(scene: &Scene, count: usize) -> Self {
+        let hog = |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]);
+            // So that they are found and killed even when this test is.
+            command.env(Marker::VARIABLE, scene.place().marker().value());
+            command.spawn().expect("a shell")
+        };
+        Self((0..count).map(hog).collect())
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}
+
+/// F25
+#[test]
+fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
+    let scene = Scene::new();
+    let hogs = Hogs::start(&scene, 8);
+    let witness = scene.witness();
+    // Two leases.
+    scene.await_renewals(6);
+    scene.assert_undisturbed(witness);
+    let run = scene.ticker();
+    let heir = scene.heir();
+    scene.await_renewals(1);
+    scene.proxy.hold_both();
+    scene.store.await_death_under_lock(&scene.leash);
+    scene.assert_killed_in_time(run);
+    drop(hogs);
+    scene.assert_inherits(heir);
+}
+
+/// F25
+#[test]
+fn halves_whose_memory_is_taken_away_over_and_over_lose_no_lease_and_kill_in_time() {
+    let scene = Scene::new();
+    let run = scene.ticker();
+    let halves = [run.pid(), run.guard()];
+    let begun = Instant::now();
+    let mut taken = 0;
+    until(SOON, "two leases", || {
+        taken += halves.into_iter().map(page_out).sum::<usize>();
+        begun.elapsed() > Duration::from_secs(6)
+    });
+    assert!(taken > 0, "no memory could be taken away");
+    assert!(scene.is_held() && !scene.leash.is_free());
+    scene.proxy.hold_both();
+    until(SOON, "the death of the tree", || {
+        let _ = halves.map(page_out);
+        scene.leash.is_free()
+    });
+    scene.assert_killed_in_time(run);
+    scene.assert_succession();
+}
+
+/// Takes from a process all memory that can be read again from its file (process_madvise(2)), as a host
+/// short of memory does. Returns how many bytes that was tried for with success.
+fn page_out(pid: i32) -> usize {
+    const MADV_PAGEOUT: i32 = 21;
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else { return 0 };
+    // SAFETY: pidfd_open(2) has no requirements; the descriptor is closed below.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let mut bytes = 0;
+    for line in maps.lines().filter(|line| line.contains(" /")) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let Some((from, to)) = range else { continue };
+        let number = |text| usize::from_str_radix(text, 16).expect("an address");
+        let (from, to) = (number(from), number(to));
+        let area = libc::iovec { iov_base: std::ptr::without_provenance_mut(from), iov_len: to - from };
+        // SAFETY: the kernel reads one iovec; the advice changes where memory is, not what is in it.
+        let advised =
+            unsafe { libc::syscall(libc::SYS_process_madvise, pidfd, &raw const area, 1, MADV_PAGEOUT, 0) };
+        bytes += usize::try_from(advised).unwrap_or(0);
+    }
+    // SAFETY: our own descriptor, or -1.
+    unsafe { libc::close(i32::try_from(pidfd).unwrap_or(-1)) };
+    bytes
+}

@@ -1,0 +1,289 @@
+//! A command under a lease, whose dlock reaches the store through a proxy that writes down what was sent
+//! when: from that follows by when the command has to be dead.
+
+use crate::support::dlock::Dlock;
+use crate::support::flight::Flight;
+use crate::support::leash::Leash;
+use crate::support::place::Place;
+use crate::support::probe;
+use crate::support::proxy::{Proxy, Way};
+use crate::support::redis::Redis;
+use crate::support::running::{Exit, Output, Running};
+use crate::support::store::Store;
+use crate::support::wait::{eventually, until};
+use crate::support::{SOON, process};
+use std::path::Path;
+use std::time::Duration;
+
+/// One lock of a test's own, and the way to it.
+pub struct Scene {
+    /// Where the lock is.
+    pub store: Store,
+    /// In front of it.
+    pub proxy: Proxy,
+    /// What every command of the test holds.
+    pub leash: Leash,
+    pub(super) ttl: Duration,
+    user: String,
+    password: Option<String>,
+    query: String,
+}
+
+impl Scene {
+    /// On the Redis that the tests share, with a lease of 3 s.
+    pub fn new() -> Self {
+        Self::of(Store::redis())
+    }
+
+    /// On a Redis of the test's own, with a lease of 3 s.
+    pub fn on(redis: &Redis) -> Self {
+        Self::of(Store::on(redis))
+    }
+
+    fn of(store: Store) -> Self {
+        let proxy = Proxy::to(store.space().port());
+        let leash = store.place.leash();
+        Self {
+            store,
+            proxy,
+            leash,
+            ttl: Duration::from_secs(3),
+            user: String::new(),
+            password: None,
+            query: String::new(),
+        }
+    }
+
+    /// With another lease.
+    pub fn ttl(mut self, seconds: u64) -> Self {
+        self.ttl = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Over RESP2, in which the server cannot tell of changes.
+    pub fn without_push(mut self) -> Self {
+        self.query = "&protocol=resp2".to_owned();
+        self
+    }
+
+    /// As a user with this password.
+    pub fn logged_in(mut self, user: &str, password: &str) -> Self {
+        self.user = format!("{user}@");
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// As a user whose password is in a file.
+    pub fn logged_in_by_file(mut self, user: &str, file: &Path) -> Self {
+        self.user = format!("{user}@");
+        self.password = None;
+        self.query = format!("&password_file={}", file.display());
+        self
+    }
+
+    /// Where the runs take place.
+    pub fn place(&self) -> &Place {
+        &self.store.place
+    }
+
+    /// The key of the lock `x`.
+    pub fn key(&self) -> String {
+        self.store.space().key("x")
+    }
+
+    /// One command to the store itself.
+    pub fn command(&self, words: &[&str]) -> crate::support::resp::Value {
+        self.store.space().command(words)
+    }
+
+    /// Whether somebody holds the lock.
+    pub fn is_held(&self) -> bool {
+        self.store.is_held()
+    }
+
+    fn run_at(&self, port: u16) -> Dlock {
+        let url = self.store.space().url_at(port).replace("//", &format!("//{}", self.user)) + &self.query;
+        let run = self.place().run().backend(url).args(["--ttl", &format!("{}ms", self.ttl.as_millis())]);
+        match &self.password {
+            Some(password) => run.env("REDISCLI_AUTH", password),
+            None => run,
+        }
+    }
+
+    /// `dlock run` on the lock through the proxy.
+    pub fn run(&self) -> Dlock {
+        self.run_at(self.proxy.port())
+    }
+
+    /// `dlock run` on the lock past the proxy.
+    pub fn direct(&self) -> Dlock {
+        self.run_at(self.store.space().port())
+    }
+
+    /// A probe that writes down its fencing token first.
+    pub fn recording(&self, run: Dlock, args: &[&str]) -> Dlock {
+        let mut command = vec![
+            "sh".to_owned(),
+            "-c".to_owned(),
+            "echo \"$DLOCK_FENCING_TOKEN\" >>\"$0\"; unset LD_PRELOAD; exec \"$@\"".to_owned(),
+            self.place().arg("tokens"),
+            probe::path().to_str().expect("a path in UTF-8").to_owned(),
+        ];
+        command.extend(args.iter().map(|arg| (*arg).to_owned()));
+        run.command(command)
+    }
+
+    /// The same, on the leash.
+    pub fn leashed(&self, run: Dlock, args: &[&str]) -> Dlock {
+        let words: Vec<&str> =
+            ["--leash", self.leash.path()].into_iter().chain(args.iter().copied()).collect();
+        self.recording(run, &words)
+    }
+
+    /// A command that writes down the time over and over and ignores what can be ignored. It ticks when
+    /// this returns.
+    #[track_caller]
+    pub fn ticker(&self) -> Running {
+        self.ticker_of(self.run())
+    }
+
+    /// The same, under this run.
+    #[track_caller]
+    pub fn ticker_of(&self, run: Dlock) -> Running {
+        let mut run = self.leashed(run, &["tick", &self.place().arg("tick")]).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// A command that reports each signal, and leaves with status 5 when it is told to. It is ready when
+    /// this returns.
+    #[track_caller]
+    pub fn witness(&self) -> Running {
+        self.witness_of(self.run())
+    }
+
+    /// The same, under this run.
+    #[track_caller]
+    pub fn witness_of(&self, run: Dlock) -> Running {
+        let go = format!("leave:{}=5", self.place().arg("go"));
+        let mut run = self.leashed(run, &["signals", &go]).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// A witness past the proxy who is not on the leash, which is somebody else's.
+    #[track_caller]
+    pub fn stranger(&self) -> Running {
+        let go = format!("leave:{}=5", self.place().arg("go"));
+        let mut run = self.recording(self.direct().args(["--wait", "forever"]), &["signals", &go]).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// Tells the witnesses to leave.
+    pub fn go(&self) {
+        self.place().write("go", "");
+    }
+
+    /// Tells the witness to leave, and asserts that nothing ever happened to it: no signal, no word from
+    /// dlock, the lock free afterwards.
+    #[track_caller]
+    pub fn assert_undisturbed(&self, mut run: Running) {
+        run.assert_running();
+        self.go();
+        assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+        assert!(!self.is_held(), "the lock is left");
+        self.assert_succession();
+    }
+
+    /// Waits until the tree is dead, asserts that it was so in time, and that dlock says so.
+    #[track_caller]
+    pub fn assert_killed_in_time(&self, mut run: Running) -> Output {
+        self.leash.await_free();
+        self.assert_last_tick_in_time();
+        let output = run.wait();
+        self.assert_says_lost(&output);
+        output
+    }
+
+    /// The same where the store goes on answering, but `renewal` was the last one that it granted.
+    #[track_caller]
+    pub fn assert_killed_in_time_after(&self, mut run: Running, renewal: &Flight) -> Output {
+        self.leash.await_free();
+        let (last, deadline) = (self.last_tick(), self.deadline_after(renewal));
+        assert!(last <= deadline, "the command ran {} ns past its deadline", last - deadline);
+        let output = run.wait();
+        self.assert_says_lost(&output);
+        output
+    }
+
+    /// Asserts that dlock ended as after the loss of its lock, and that nobody is left.
+    #[track_caller]
+    pub fn assert_says_lost(&self, output: &Output) {
+        assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        assert_eq!(output.stdout.lines().next(), Some("ready"), "{}", output.stdout);
+        assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
+        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+        assert!(self.leash.is_free(), "somebody is left");
+    }
+
+    /// A dlock that waits past the proxy, and whose command says whether everybody on the leash is dead.
+    /// It waits when this returns.
+    #[track_caller]
+    pub fn heir(&self) -> Running {
+        let run = self.direct().args(["-v", "--wait", "forever"]);
+        let mut heir = self.recording(run, &["heir", self.leash.path()]).spawn();
+        heir.await_stderr("waiting");
+        heir
+    }
+
+    /// Asserts that the heir got the lock when everybody else was dead, with a larger fencing token.
+    #[track_caller]
+    pub fn assert_inherits(&self, mut heir: Running) {
+        let output = heir.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
+        self.assert_tokens_grow();
+    }
+
+    /// Asserts that whoever comes next gets the lock, while nobody lives, with a larger fencing token.
+    #[track_caller]
+    pub fn assert_succession(&self) {
+        let run = self.direct().args(["--wait", "forever"]);
+        let output = self.recording(run, &["heir", self.leash.path()]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "clean\n", ""));
+        self.assert_tokens_grow();
+    }
+
+    /// The fencing tokens of all commands so far.
+    pub fn tokens(&self) -> Vec<u64> {
+        let text = self.place().read("tokens");
+        text.lines().map(|line| line.parse().expect("a fencing token")).collect()
+    }
+
+    /// Asserts that each fencing token is larger than those before, and below 2^53.
+    #[track_caller]
+    pub fn assert_tokens_grow(&self) {
+        let tokens = self.tokens();
+        assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
+        assert!(tokens.iter().all(|token| (1..1 << 53).contains(token)), "{tokens:?}");
+    }
+
+    /// The milliseconds that are left of the key.
+    pub fn pttl(&self) -> i64 {
+        self.command(&["PTTL", &self.key()]).int()
+    }
+
+    /// Stops dlock at the moment when the answer to its request for the lock has come, but was not read.
+    #[track_caller]
+    pub fn stopped_before_the_grant(&self, run: Dlock) -> Running {
+        use nix::sys::signal::Signal;
+        self.proxy.hold(Way::Down);
+        let run = run.spawn();
+        until(SOON, "a lock at the store", || self.is_held());
+        run.signal(Signal::SIGSTOP);
+        until(SOON, "a stopped dlock", || process::stopped(run.pid()));
+        self.proxy.heal();
+        eventually(SOON, "an answer handed over", || self.leases().first()?.answered);
+        run
+    }
+}

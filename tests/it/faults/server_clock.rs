@@ -1,0 +1,100 @@
+//! The wall clock of the Redis server, by which it counts its leases.
+
+use super::scene::Scene;
+use super::shim::{Clocks, HOUR};
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::running::Exit;
+use crate::support::wait::until;
+use crate::support::{SOON, process};
+use nix::sys::signal::Signal;
+
+/// A server whose clock the test sets.
+fn server() -> (Clocks, Redis, Place) {
+    let place = Place::new();
+    let clocks = Clocks::new(&place);
+    let redis = Redis::start_preloaded(&clocks.variables());
+    (clocks, redis, place)
+}
+
+/// F20
+#[test]
+fn a_server_clock_that_jumps_ahead_loses_the_lock_and_ends_the_command() {
+    for push in [true, false] {
+        let (clocks, redis, _place) = server();
+        let scene = if push { Scene::on(&redis).ttl(600) } else { Scene::on(&redis).ttl(6).without_push() };
+        let mut run = scene.witness();
+        clocks.set_wall(HOUR);
+        // The key has expired; the server finds out at its own pace, or when it is asked.
+        until(SOON, "an expired key", || !scene.is_held());
+        let output = run.wait();
+        scene.assert_says_lost(&output);
+        assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
+        assert!(!scene.is_held(), "the lock was made anew");
+        scene.assert_succession();
+    }
+}
+
+/// F20
+#[test]
+fn a_server_clock_that_jumps_ahead_for_a_moment_only_is_noticed() {
+    let (clocks, redis, _place) = server();
+    let scene = Scene::on(&redis);
+    let mut run = scene.witness();
+    clocks.set_wall(HOUR);
+    until(SOON, "an expired key", || !scene.is_held());
+    clocks.set_wall(0);
+    scene.assert_says_lost(&run.wait());
+    // The counter, not the clock, makes the next token larger.
+    scene.assert_succession();
+}
+
+/// F21
+#[test]
+fn a_server_clock_that_jumps_back_makes_no_lock_immortal() {
+    let (clocks, redis, _place) = server();
+    let scene = Scene::on(&redis);
+    let run = scene.witness();
+    clocks.set_wall(-HOUR);
+    until(SOON, "a key that lives too long", || scene.pttl() > 3_000);
+    scene.await_renewals(2);
+    assert!((1..=3_000).contains(&scene.pttl()), "{}", scene.pttl());
+    scene.assert_undisturbed(run);
+}
+
+/// F21
+#[test]
+fn the_fencing_token_grows_over_a_server_clock_that_jumps_back() {
+    let (clocks, redis, _place) = server();
+    let scene = Scene::on(&redis);
+    scene.assert_succession();
+    clocks.set_wall(-HOUR);
+    scene.assert_succession();
+    clocks.set_wall(-2 * HOUR);
+    scene.assert_succession();
+    assert_eq!(scene.tokens().len(), 3);
+}
+
+/// F21
+#[test]
+fn whoever_waits_for_a_lock_that_a_clock_made_long_is_told_and_not_held_up() {
+    let (clocks, redis, _place) = server();
+    let scene = Scene::on(&redis).ttl(600);
+    let mut run = scene.ticker();
+    run.signal(Signal::SIGKILL);
+    run.wait();
+    scene.leash.await_free();
+    until(SOON, "the end of the guard", || {
+        !scene.place().marker().bearers().iter().any(process::Stat::is_alive)
+    });
+    clocks.set_wall(-HOUR);
+    until(SOON, "a key that lives too long", || scene.pttl() > 3_000_000);
+    for option in [["--wait", "1s"], ["--wait", "0"]] {
+        let output = scene.direct().args(option).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+        assert!(output.stderr.contains("is held by"), "{}", output.stderr);
+    }
+    // It ends: when the clock is right again, at the latest.
+    clocks.set_wall(HOUR);
+    scene.assert_succession();
+}

@@ -1,0 +1,78 @@
+//! When a command has to be dead, from what the proxy wrote down.
+
+use super::scene::Scene;
+use crate::support::SOON;
+use crate::support::flight::Flight;
+use crate::support::wait::{boot_ns, until};
+use std::time::{Duration, Instant};
+
+/// What has to be between the death of the tree and the end of its lease, besides a hundredth of it.
+const SKEW: Duration = Duration::from_millis(2);
+
+impl Scene {
+    /// Waits for so many more renewals to be answered, from now on.
+    #[track_caller]
+    pub fn await_renewals(&self, count: usize) {
+        let now = Instant::now();
+        until(SOON, "renewals", || {
+            self.leases().iter().filter(|flight| flight.answered.is_some_and(|at| at > now)).count() >= count
+        });
+    }
+
+    /// Every flight so far that asked for the lease, or for its renewal, or its release.
+    pub fn leases(&self) -> Vec<Flight> {
+        let mut flights = self.proxy.flights();
+        flights.retain(|flight| flight.names().iter().any(|name| name == "EVAL"));
+        flights
+    }
+
+    /// The last flight so far that was answered.
+    #[track_caller]
+    pub fn last_answered(&self) -> Flight {
+        self.leases().into_iter().rfind(|flight| flight.answered.is_some()).expect("an answer")
+    }
+
+    /// By when, on the clock that counts through suspend, a tree must be dead that has heard what was
+    /// answered until `moment`; zero when nothing was.
+    pub fn deadline_at(&self, moment: u64) -> u64 {
+        let good = self.leases().into_iter();
+        let good = good.filter(|flight| flight.answered.is_some_and(|at| on_boot_clock(at) <= moment));
+        good.map(|flight| self.deadline_after(&flight)).max().unwrap_or(0)
+    }
+
+    /// By when a tree must be dead of which this was the last renewal.
+    pub fn deadline_after(&self, renewal: &Flight) -> u64 {
+        on_boot_clock(renewal.at) + nanoseconds(self.ttl - self.ttl / 100 - SKEW)
+    }
+
+    /// The time at which the ticker executed its last instruction.
+    pub fn last_tick(&self) -> u64 {
+        self.place().read("tick").trim().parse().expect("a ticker has ticked")
+    }
+
+    /// Asserts that the ticker did nothing after its deadline.
+    #[track_caller]
+    pub fn assert_last_tick_in_time(&self) {
+        let last = self.last_tick();
+        let deadline = self.deadline_at(last);
+        assert!(
+            last <= deadline,
+            "the command ran {:?} past its deadline: {:#?}",
+            Duration::from_nanos(last - deadline),
+            self.leases()
+                .iter()
+                .map(|flight| (flight.names(), flight.at, flight.answered))
+                .collect::<Vec<_>>()
+        );
+    }
+}
+
+/// A moment of the standard library's clock on the clock that counts through suspend.
+pub fn on_boot_clock(instant: Instant) -> u64 {
+    boot_ns() - nanoseconds(instant.elapsed())
+}
+
+/// As a number.
+pub fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("less than five centuries")
+}

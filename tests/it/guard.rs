@@ -1,0 +1,260 @@
+//! Two halves watch each other: whichever is killed or stopped, the tree dies in time.
+
+use crate::support::SOON;
+use crate::support::leash::Leash;
+use crate::support::process;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// What the command is.
+#[derive(Clone, Copy)]
+enum Tree {
+    /// One process.
+    Plain,
+    /// Four, three of them in sessions of their own and orphaned by double forks.
+    Scattered,
+    /// Scattered, and some that fork and leave without end.
+    Forking,
+}
+
+/// Whether dlock may find a cgroup file system.
+#[derive(Clone, Copy)]
+enum Cgroups {
+    Found,
+    Hidden,
+}
+
+/// Starts a command that ignores every signal, on a leash, and waits until it is complete.
+fn start(store: &Store, leash: &Leash, tree: Tree, cgroups: Cgroups) -> Running {
+    let run = store.run();
+    let pids = store.place.arg("pids");
+    let run = match tree {
+        Tree::Plain => run.probe(["--leash", leash.path(), "ignore-term"]),
+        Tree::Scattered => run.probe(["--leash", leash.path(), "tree", "3", &pids]),
+        Tree::Forking => run.probe(["--leash", leash.path(), "tree", "3", &pids, "fork-forever"]),
+    };
+    let mut run = match cgroups {
+        Cgroups::Found => run.spawn(),
+        Cgroups::Hidden => run.without_cgroups().spawn(),
+    };
+    run.await_ready();
+    run
+}
+
+/// S16: dlock is killed.
+fn killing_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
+    let leash = store.place.leash();
+    let mut run = start(store, &leash, tree, cgroups);
+    let guard = run.guard();
+    let mut heir = store.heir(&leash);
+    run.signal(Signal::SIGKILL);
+    store.await_death_under_lock(&leash);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+    let heir = heir.wait();
+    assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
+    until(SOON, "the end of the guard", || !process::alive(guard));
+    assert_eq!(store.place.marker().bearers().len(), 0);
+    assert!(process::cgroups_named_after(&[run.pid(), guard]).is_empty(), "a cgroup is left");
+}
+
+/// S18: dlock is stopped past its lease.
+#[cfg(feature = "redis")]
+fn stopping_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
+    let leash = store.place.leash();
+    let mut run = start(store, &leash, tree, cgroups);
+    let halves = [run.pid(), run.guard()];
+    run.signal(Signal::SIGSTOP);
+    store.await_death_under_lock(&leash);
+    run.assert_running();
+    run.signal(Signal::SIGCONT);
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"));
+    assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
+    assert_eq!(store.place.marker().bearers().len(), 0);
+    assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+}
+
+/// S19: the guard is killed.
+fn killing_the_guard(store: &Store, tree: Tree, cgroups: Cgroups) {
+    without_the_guard(store, tree, cgroups, Signal::SIGKILL);
+}
+
+/// S19: the guard is stopped.
+fn stopping_the_guard(store: &Store, tree: Tree, cgroups: Cgroups) {
+    without_the_guard(store, tree, cgroups, Signal::SIGSTOP);
+}
+
+fn without_the_guard(store: &Store, tree: Tree, cgroups: Cgroups, signal: Signal) {
+    let leash = store.place.leash();
+    let mut run = start(store, &leash, tree, cgroups);
+    let halves = [run.pid(), run.guard()];
+    let mut heir = store.heir(&leash);
+    process::send(halves[1], signal);
+    store.await_death_under_lock(&leash);
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(70), "ready\n"), "{}", output.stderr);
+    assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
+    let heir = heir.wait();
+    assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
+    assert_eq!(store.place.marker().bearers().len(), 0, "the guard is left");
+    assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+}
+
+/// One test for each kind of tree, with and without cgroups, on one store.
+macro_rules! on_every_tree {
+    ($store:expr, $($claim:ident),+) => { $(
+        mod $claim {
+            use super::super::{Cgroups::*, Tree::*};
+            use crate::support::store::Store;
+
+            #[test]
+            fn leaves_nobody_of_a_plain_tree() {
+                super::super::$claim(&$store, Plain, Found);
+            }
+
+            #[test]
+            fn leaves_nobody_of_a_plain_tree_without_cgroups() {
+                super::super::$claim(&$store, Plain, Hidden);
+            }
+
+            #[test]
+            fn leaves_nobody_of_a_scattered_tree() {
+                super::super::$claim(&$store, Scattered, Found);
+            }
+
+            #[test]
+            fn leaves_nobody_of_a_scattered_tree_without_cgroups() {
+                super::super::$claim(&$store, Scattered, Hidden);
+            }
+
+            #[test]
+            fn leaves_nobody_of_a_forking_tree() {
+                super::super::$claim(&$store, Forking, Found);
+            }
+
+            #[test]
+            fn leaves_nobody_of_a_forking_tree_without_cgroups() {
+                super::super::$claim(&$store, Forking, Hidden);
+            }
+        }
+    )+ };
+}
+
+mod on_files {
+    on_every_tree!(Store::file(), killing_dlock, killing_the_guard, stopping_the_guard);
+}
+
+#[cfg(feature = "redis")]
+mod on_redis {
+    on_every_tree!(Store::redis(), killing_dlock, stopping_dlock, killing_the_guard, stopping_the_guard);
+}
+
+/// S18
+#[cfg(feature = "redis")]
+#[test]
+fn stopping_the_process_group_of_dlock_leaves_nobody_past_the_lease() {
+    let store = Store::redis();
+    let leash = store.place.leash();
+    let mut run = start(&store, &leash, Tree::Scattered, Cgroups::Found);
+    process::send(-run.pid(), Signal::SIGSTOP);
+    store.await_death_under_lock(&leash);
+    process::send(-run.pid(), Signal::SIGCONT);
+    assert_eq!(run.wait().exit, Exit::Code(76));
+}
+
+/// S18
+#[cfg(feature = "redis")]
+#[test]
+fn a_dlock_that_is_stopped_for_less_than_its_lease_goes_on() {
+    let store = Store::redis();
+    let leash = store.place.leash();
+    let go = store.place.arg("go");
+    let log = store.place.arg("log");
+    let mut run =
+        store.run().probe(["--leash", leash.path(), "hold", &log, "until", &go, "exit", "5"]).spawn();
+    run.await_ready();
+    for _ in 0..3 {
+        run.signal(Signal::SIGSTOP);
+        until(SOON, "a stopped dlock", || process::stopped(run.pid()));
+        run.signal(Signal::SIGCONT);
+        throughout(Duration::from_millis(300), "its command lives", || !leash.is_free());
+    }
+    store.place.write("go", "");
+    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+}
+
+/// S18
+#[test]
+fn a_stopped_dlock_keeps_a_lock_that_has_no_lease() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let mut run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    run.signal(Signal::SIGSTOP);
+    throughout(Duration::from_secs(5), "the lock is held and the command lives", || {
+        store.is_held() && !leash.is_free()
+    });
+    run.signal(Signal::SIGCONT);
+    throughout(Duration::from_secs(1), "the lock is held and the command lives", || {
+        run.poll().is_none() && store.is_held() && !leash.is_free()
+    });
+}
+
+/// S16
+#[test]
+fn pkill_by_name_leaves_the_guard_to_do_its_work() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let guard = process::Stat::of(run.guard()).unwrap();
+    assert!(!guard.comm.contains("dlock"), "{}", guard.comm);
+    assert!(!process::command_line(guard.pid).contains("dlock"), "{}", process::command_line(guard.pid));
+}
+
+/// S16
+#[test]
+fn the_guard_is_out_of_reach_of_signals_to_the_group_and_session_of_dlock() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let (dlock, guard) = (process::Stat::of(run.pid()).unwrap(), process::Stat::of(run.guard()).unwrap());
+    assert_ne!(guard.pgrp, dlock.pgrp);
+    assert_ne!(guard.session, dlock.session);
+    // The whole group at once, and the command with it: the guard kills what scattered, and ends.
+    process::send(-run.pid(), Signal::SIGKILL);
+    leash.await_free();
+    until(SOON, "the end of the guard", || !process::alive(guard.pid));
+}
+
+/// S19
+#[test]
+fn signals_that_would_end_a_process_do_not_end_the_guard() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let mut run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let guard = run.guard();
+    for signal in
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGALRM]
+    {
+        process::send(guard, signal);
+    }
+    throughout(Duration::from_secs(1), "both halves and the command live", || {
+        run.poll().is_none() && process::alive(guard) && !leash.is_free()
+    });
+}
+
+/// S16
+#[test]
+fn what_dlock_inherited_is_not_part_of_the_tree() {
+    // The shell's background job becomes dlock's child when the shell replaces itself with dlock.
+    let store = Store::file();
+    let run = store.run().args(["--orphans", "kill"]).sh("sleep 1000 & exit 3");
+    let bystander = format!("sleep 2000 & echo $! >'{}'", store.place.arg("bystander"));
+    let output = run.after_shell(&bystander).output();
+    assert_eq!(output.outcome(), (Exit::Code(3), "", ""));
+    let bystander: i32 = store.place.read("bystander").trim().parse().unwrap();
+    assert!(process::alive(bystander), "dlock killed a process that its command did not start");
+    process::send(bystander, Signal::SIGKILL);
+}

@@ -1,0 +1,163 @@
+//! Files of locks: nobody can make dlock follow, change or open anything by putting something in their place.
+
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn a_lock_file_that_is_a_symbolic_link_is_refused() {
+    for target in ["target", "no-such-target"] {
+        let place = Place::new();
+        place.write("target", "content");
+        let link = place.lock_file("x");
+        symlink(place.path(target), &link).unwrap();
+        let run = place.run().command(["touch", "t"]).output();
+        let line = format!(
+            "dlock: x on {}: cannot open {}: it is a symbolic link, which dlock does not follow; the command did not \
+             run\n",
+            place.url(),
+            link.display()
+        );
+        assert_eq!(run.outcome(), (Exit::Code(77), "", line.as_str()));
+        assert_eq!(place.read("target"), "content");
+        assert!(!place.path("no-such-target").exists() && !place.path("t").exists());
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_a_symbolic_link_is_refused() {
+    for target in ["target", "no-such-target"] {
+        let place = Place::new();
+        place.write("target", "content");
+        let link = place.locks().join("x.dlock");
+        symlink(place.path(target), &link).unwrap();
+        let run = place.run().command(["touch", "t"]).output();
+        let line = format!(
+            "dlock: x on {}: cannot use {}: it is a symbolic link, which dlock does not follow; the command did not \
+             run\n",
+            place.url(),
+            link.display()
+        );
+        assert_eq!(run.outcome(), (Exit::Code(77), "", line.as_str()));
+        assert_eq!(place.read("target"), "content");
+        assert!(!place.path("no-such-target").exists() && !place.path("t").exists());
+        assert!(place.lock_is_free("x"));
+    }
+}
+
+/// What is opened could block, or act, merely by being opened.
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let make = |kind: &str, path: &Path| match kind {
+        "fifo" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        _ => std::fs::create_dir(path).unwrap(),
+    };
+    for (file, kinds) in [("x.lock", &["fifo", "socket"][..]), ("x.dlock", &["fifo", "socket", "directory"])]
+    {
+        for kind in kinds {
+            let place = Place::new();
+            make(kind, &place.locks().join(file));
+            let run = place.run().command(["touch", "t"]).output();
+            assert!(matches!(run.exit, Exit::Code(69 | 77 | 78)), "{file} {kind}: {run:?}");
+            assert_eq!((run.stdout.as_str(), run.stderr.lines().count()), ("", 1), "{}", run.stderr);
+            assert!(run.stderr.contains(file), "{}", run.stderr);
+            assert!(!place.path("t").exists(), "{file} {kind}");
+        }
+    }
+}
+
+/// People lock scripts and data files: their content, mode and times are not dlock's.
+#[test]
+fn the_content_of_a_locked_file_is_never_touched() {
+    let place = Place::new();
+    let script = place.locks().join("script");
+    std::fs::write(&script, "#!/bin/sh\necho content\n").unwrap();
+    std::fs::set_permissions(&script, Permissions::from_mode(0o555)).unwrap();
+    let state = |path: &Path| {
+        let meta = std::fs::metadata(path).unwrap();
+        (meta.ino(), meta.mode(), meta.mtime_nsec(), meta.ctime_nsec(), std::fs::read(path).unwrap())
+    };
+    let before = state(&script);
+    let url = format!("{}?suffix=", place.url());
+    let run = place.run().backend(&url).name("script").sh("./locks/script").output();
+    assert_eq!(run.outcome(), (Exit::Code(0), "content\n", ""));
+    assert_eq!(state(&script), before);
+}
+
+#[test]
+fn what_dlock_makes_is_for_its_user_alone() {
+    let place = Place::new();
+    for umask in ["000", "022", "077"] {
+        let name = format!("x{umask}");
+        let run = place.run().name(&name).command(["true"]).after_shell(&format!("umask {umask}"));
+        assert_eq!(run.output().outcome(), (Exit::Code(0), "", ""));
+        for suffix in ["lock", "dlock"] {
+            assert_eq!(mode(&place.locks().join(format!("{name}.{suffix}"))), 0o600, "{name}.{suffix}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_the_user_named_is_used_as_it_is() {
+    let place = Place::new();
+    for bits in [0o777, 0o1777, 0o755, 0o700] {
+        std::fs::set_permissions(place.locks(), Permissions::from_mode(bits)).unwrap();
+        assert_eq!(place.run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(mode(&place.locks()), bits);
+    }
+}
+
+/// `flock dir/NAME.lock` of another user has made the file; what it is like stays so.
+#[test]
+fn a_lock_file_that_others_made_is_used_as_it_is() {
+    let place = Place::new();
+    let file = File::create(place.lock_file("x")).unwrap();
+    for bits in [0o666, 0o444, 0o600] {
+        file.set_permissions(Permissions::from_mode(bits)).unwrap();
+        assert_eq!(place.run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(mode(&place.lock_file("x")), bits);
+        assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+}
+
+/// F46: a sidecar that no dlock wrote, or one that comes later, is refused and not guessed at.
+#[test]
+fn a_sidecar_of_unknown_content_is_refused_and_kept() {
+    let newer = "{\"format\":2,\"fencing_token\":7,\"holder\":null,\"new\":1}\n";
+    let big = "x".repeat(2 << 20);
+    let deep = "[".repeat(100_000);
+    for content in ["garbage", "{}", "[]", "null", "{\"format\":1}", newer, "\u{0}\u{1}", &big, &deep] {
+        let place = Place::new();
+        let sidecar = place.locks().join("x.dlock");
+        std::fs::write(&sidecar, content).unwrap();
+        let run = place.run().command(["touch", "t"]).output();
+        let shown: String = content.chars().take(30).collect();
+        assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(78), ""), "{shown}: {}", run.stderr);
+        assert!(run.stderr.contains("x.dlock") && run.stderr.lines().count() == 1, "{}", run.stderr);
+        assert!(std::fs::read_to_string(&sidecar).unwrap() == content, "{shown} was changed");
+        assert!(place.lock_is_free("x") && !place.path("t").exists(), "{shown}");
+    }
+}
+
+/// F46: no fencing token beyond what every language can count.
+#[test]
+fn a_fencing_counter_at_its_end_is_not_wrapped() {
+    for counter in ["9007199254740991", "9007199254740992", "18446744073709551615"] {
+        let place = Place::new();
+        let sidecar = place.locks().join("x.dlock");
+        std::fs::write(&sidecar, format!("{{\"format\":1,\"fencing_token\":{counter},\"holder\":null}}\n"))
+            .unwrap();
+        let run = place.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+        let token = run.stdout.trim().parse::<u64>().unwrap_or(0);
+        let is_refused = matches!(run.exit, Exit::Code(69 | 78)) && run.stderr.lines().count() == 1;
+        assert!(is_refused || token == 0 && run.exit == Exit::Code(0), "{counter}: {run:?}");
+        assert!(place.lock_is_free("x"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The tree of a command whose lock is lost, or whose store is silent.
+
+use crate::support::leash::Leash;
+use crate::support::process;
+use crate::support::proxy::{Proxy, Way};
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::{eventually, throughout, until};
+use crate::support::{SOON, probe};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// A command on a leash, whose dlock reaches the store through a proxy.
+struct Scene {
+    store: Store,
+    proxy: Proxy,
+    leash: Leash,
+    run: Running,
+}
+
+impl Scene {
+    fn start(hidden: bool, args: &[&str]) -> Self {
+        let store = Store::redis();
+        let proxy = Proxy::to(store.space().port());
+        let leash = store.place.leash();
+        let mut command = vec![probe::path().into_os_string().into_string().unwrap()];
+        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        let run = store.behind(proxy.port()).run().command(command);
+        let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
+        run.await_ready();
+        Self { store, proxy, leash, run }
+    }
+
+    /// The lock was lost: dlock says so, and nobody is left.
+    #[track_caller]
+    fn assert_lost(mut self) {
+        let output = self.run.wait();
+        assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
+        assert!(!output.stdout.contains("crowded"), "who forks and ends is not reaped");
+        assert!(self.leash.is_free(), "somebody is left");
+        assert_eq!(self.store.place.marker().bearers().len(), 0);
+    }
+}
+
+/// Each tree, with and without cgroups, when nothing comes through any more.
+fn behind_a_silent_store(args: &[&str]) {
+    for hidden in [false, true] {
+        let scene = Scene::start(hidden, args);
+        scene.proxy.hold_both();
+        scene.store.await_death_under_lock(&scene.leash);
+        scene.assert_lost();
+    }
+}
+
+/// Each tree, with and without cgroups, when somebody else has taken the lock.
+fn after_a_theft(args: &[&str]) {
+    for hidden in [false, true] {
+        let scene = Scene::start(hidden, args);
+        let key = scene.store.space().key("x");
+        scene.store.space().command(&["SET", &key, "somebody else"]);
+        scene.leash.await_free();
+        assert_eq!(scene.store.space().command(&["GET", &key]).text(), "somebody else");
+        scene.assert_lost();
+    }
+}
+
+macro_rules! each_tree {
+    ($($name:ident: $args:expr;)+) => {
+        mod behind_a_silent_store {
+            $( #[test] fn $name() { super::behind_a_silent_store(&$args); } )+
+        }
+        mod after_a_theft {
+            $( #[test] fn $name() { super::after_a_theft(&$args); } )+
+        }
+    };
+}
+
+// S20, S21, S23, S34: dead before the lease can end.
+each_tree! {
+    a_command_that_ignores_sigterm_dies_in_time: ["ignore-term"];
+    a_stopped_command_dies_in_time: ["stop"];
+    two_thousand_processes_die_in_time: ["many", "2000"];
+    processes_that_keep_forking_die_in_time: ["fork-forever", "8"];
+    a_command_in_vfork_dies_in_time: ["vfork"];
+    a_traced_child_dies_in_time: ["traced"];
+}
+
+/// S20
+#[test]
+fn a_command_gets_sigterm_and_its_grace_when_its_lock_was_deleted() {
+    let scene = Scene::start(false, &["signals", "exit:TERM=0"]);
+    scene.store.space().command(&["DEL", &scene.store.space().key("x")]);
+    scene.leash.await_free();
+    let lines = scene.run.stdout();
+    assert!(
+        matches!(lines.lines().collect::<Vec<_>>()[..], ["ready", term] if term.starts_with("TERM ")),
+        "{lines}"
+    );
+    scene.assert_lost();
+}
+
+/// S21
+#[test]
+fn a_stopped_command_is_continued_to_get_its_sigterm() {
+    let scene = Scene::start(false, &["signals", "exit:TERM=0"]);
+    let command = scene.run.command();
+    process::send(command, Signal::SIGSTOP);
+    until(SOON, "a stopped command", || process::stopped(command));
+    scene.proxy.hold(Way::Down);
+    scene.store.await_death_under_lock(&scene.leash);
+    assert!(scene.run.stdout().contains("TERM "), "{}", scene.run.stdout());
+    scene.assert_lost();
+}
+
+/// S24
+///
+/// The first process of a namespace cannot end before everybody in it was reaped, and a zombie that
+/// somebody traces is not: so it survives SIGKILL for as long as this test likes.
+#[test]
+fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
+    let store = Store::redis();
+    let run = store.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let mut run = run.command(["unshare", "-pf", "sh", "-c", "sleep 1000 & echo ready; wait"]).spawn();
+    run.await_ready();
+    let sleep = eventually(SOON, "the sleep", || {
+        run.marker().bearers().into_iter().find(|stat| stat.comm == "sleep")
+    });
+    seize(sleep.pid);
+    let init = sleep.ppid;
+    // Longer than the lease: it must be renewed, and no other may get it.
+    throughout(Duration::from_secs(6), "dlock holds on to the lock", || {
+        run.poll().is_none() && store.is_held()
+    });
+    assert!(process::alive(init));
+    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(75));
+    assert!(run.stderr().starts_with("dlock: "), "nothing was reported: {}", run.stderr());
+    release(sleep.pid);
+    until(SOON, "the end of the namespace", || !process::alive(init));
+    assert_eq!(run.wait().exit, Exit::Code(124));
+    assert!(!store.is_held());
+}
+
+fn seize(pid: i32) {
+    // SAFETY: PTRACE_SEIZE takes numbers only.
+    let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
+    assert_eq!(result, 0, "a process can be traced: {}", std::io::Error::last_os_error());
+}
+
+/// Lets the parent of a zombie that we trace reap it.
+fn release(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::__WALL)).unwrap();
+}
+
+/// S09
+mod stopped_from_the_keyboard {
+    use crate::support::SOON;
+    use crate::support::process;
+    use crate::support::pty::{CTRL_Z, Terminal};
+    use crate::support::store::Store;
+    use crate::support::wait::{boot_ns, until};
+
+    /// A job that ticks under a lease of 3 s on a terminal, stopped by Ctrl-Z.
+    fn stopped_job(store: &Store) -> (Terminal, i32, i32) {
+        let mut terminal = Terminal::bash(&store.place);
+        let (url, leash, tick) = (store.url(), store.place.arg("leash"), store.place.arg("tick"));
+        terminal.line(&format!(
+            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --leash '{leash}' tick '{tick}'"
+        ));
+        terminal.expect("ready\n");
+        let (dlock, command) = (terminal.process("dlock"), terminal.process("probe"));
+        terminal.type_keys(CTRL_Z);
+        terminal.expect("Stopped");
+        until(SOON, "a stopped job", || process::stopped(dlock) && process::stopped(command));
+        (terminal, dlock, command)
+    }
+
+    #[test]
+    fn a_job_that_is_never_resumed_is_dead_before_the_lease_ends() {
+        let store = Store::redis();
+        let (mut terminal, dlock, command) = stopped_job(&store);
+        store.await_death_under_lock(&store.place.leash());
+        assert!(!process::alive(command));
+        assert!(process::stopped(dlock));
+        terminal.line("fg");
+        until(SOON, "the shell in the foreground", || terminal.foreground() == terminal.leader());
+        terminal.line("echo status=$?");
+        terminal.expect("status=76\n");
+    }
+
+    #[test]
+    fn a_pipeline_that_is_never_resumed_is_dead_before_the_lease_ends() {
+        let store = Store::redis();
+        let mut terminal = Terminal::bash(&store.place);
+        let (url, leash, tick) = (store.url(), store.place.arg("leash"), store.place.arg("tick"));
+        let dlock =
+            format!("\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --leash '{leash}' tick '{tick}'");
+        terminal.line(&format!("{dlock} | cat"));
+        terminal.expect("ready\n");
+        let command = terminal.process("probe");
+        terminal.type_keys(CTRL_Z);
+        terminal.expect("Stopped");
+        store.await_death_under_lock(&store.place.leash());
+        assert!(!process::alive(command));
+    }
+
+    #[test]
+    fn a_job_that_is_resumed_in_time_goes_on() {
+        let store = Store::redis();
+        let (mut terminal, _, command) = stopped_job(&store);
+        let last = store.place.read("tick");
+        terminal.line("fg");
+        until(SOON, "a command that goes on", || {
+            !process::stopped(command) && store.place.read("tick") != last
+        });
+        // Past the lease that it was stopped under.
+        let until_ns = boot_ns() + 4_000_000_000;
+        until(SOON, "four seconds of work", || {
+            store.place.read("tick").trim() > format!("{until_ns:020}").as_str()
+        });
+        assert!(store.is_held());
+    }
+
+    #[test]
+    fn a_job_whose_lock_was_lost_meanwhile_runs_not_one_more_instruction() {
+        for theft in [false, true] {
+            let store = Store::redis();
+            let (mut terminal, _, command) = stopped_job(&store);
+            let key = store.space().key("x");
+            if theft {
+                store.space().command(&["SET", &key, "somebody else"]);
+            } else {
+                store.space().command(&["DEL", &key]);
+            }
+            let last = store.place.read("tick");
+            terminal.line("fg");
+            until(SOON, "the death of the command", || !process::alive(command));
+            assert_eq!(store.place.read("tick"), last, "the command ran without its lock");
+            until(SOON, "the shell in the foreground", || terminal.foreground() == terminal.leader());
+            terminal.line("echo status=$?");
+            terminal.expect("status=76\n");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The tests of `dlock`, all through the real binary.
+//!
+//! One crate, one file per topic. A test's name is the claim it proves; the id in its doc comment is
+//! the row of the project's table of cases.
+
+// A test states what it expects by unwrapping it.
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod bad_urls;
+mod conformance;
+mod exit_codes;
+mod failed_start;
+mod faults;
+mod foreign_clients;
+#[cfg(feature = "redis")]
+mod foreign_values;
+mod guard;
+mod hostile_environment;
+#[cfg(feature = "redis")]
+mod hostile_server;
+mod lock_files;
+#[cfg(feature = "redis")]
+mod lost_trees;
+#[cfg(feature = "redis")]
+mod minimal_rights;
+mod names;
+#[cfg(feature = "redis")]
+mod old_protocol;
+mod orphans;
+#[cfg(feature = "redis")]
+mod readme;
+mod refusal;
+mod rigs;
+#[cfg(feature = "redis")]
+mod secrets;
+mod signals;
+mod silence;
+mod support;
+mod surroundings;
+mod terminal;
+#[cfg(feature = "redis")]
+mod tls;
+mod transparency;
+mod tree;
+mod windows;

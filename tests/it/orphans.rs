@@ -1,0 +1,221 @@
+//! What a command leaves behind when it ends.
+
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::leash::Leash;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// A command that leaves two daemons (setsid, double fork) behind and exits 0.
+fn leaving(place: &Place, leash: &Leash, run: Dlock) -> Dlock {
+    run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids"), "exit", "0"])
+}
+
+/// The pids of those daemons.
+fn daemons(place: &Place) -> Vec<i32> {
+    place.read("pids").lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// S22
+#[test]
+fn orphans_are_left_by_default_and_said_once() {
+    let place = Place::new();
+    let leash = place.leash();
+    let output = leaving(&place, &leash, place.run()).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\n"));
+    assert!(output.stderr.starts_with("dlock: ") && output.stderr.contains("--orphans"), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    assert!(place.lock_is_free("x"));
+    assert!(daemons(&place).len() == 2 && daemons(&place).into_iter().all(process::alive));
+    // They live on, and hold nothing.
+    throughout(Duration::from_millis(300), "the daemons live", || {
+        daemons(&place).into_iter().all(process::alive)
+    });
+    assert_eq!(place.run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+    place.marker().kill_all();
+}
+
+/// S22
+#[test]
+fn orphans_that_were_asked_to_be_left_are_left_in_silence() {
+    let place = Place::new();
+    let leash = place.leash();
+    for options in [&["--orphans", "leave"][..], &["-q"][..]] {
+        let output = leaving(&place, &leash, place.run().args(options)).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ready\n", ""));
+        assert!(!leash.is_free());
+        place.marker().kill_all();
+    }
+}
+
+/// S22
+#[test]
+fn a_command_without_orphans_is_silent() {
+    let output = Dlock::run().sh("sleep 0.01 & wait; true | true").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+}
+
+/// S22
+#[test]
+fn with_orphans_wait_the_lock_is_held_until_the_last_one_ends() {
+    let place = Place::new();
+    let leash = place.leash();
+    let mut run = leaving(&place, &leash, place.run().args(["--orphans", "wait"])).spawn();
+    run.await_ready();
+    throughout(Duration::from_millis(500), "the lock is held", || {
+        run.poll().is_none() && !place.lock_is_free("x")
+    });
+    let daemons = daemons(&place);
+    process::send(daemons[0], Signal::SIGKILL);
+    until(SOON, "the end of one daemon", || !process::alive(daemons[0]));
+    throughout(Duration::from_millis(300), "the lock is held", || {
+        run.poll().is_none() && !place.lock_is_free("x")
+    });
+    process::send(daemons[1], Signal::SIGKILL);
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    assert!(place.lock_is_free("x"));
+}
+
+/// S22
+#[test]
+fn with_orphans_kill_nobody_survives_and_then_the_lock_is_released() {
+    for hidden in [false, true] {
+        let place = Place::new();
+        let leash = place.leash();
+        let run = leaving(&place, &leash, place.run().args(["--orphans", "kill", "--grace", "200ms"]));
+        let run = if hidden { run.without_cgroups() } else { run };
+        let output = run.output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ready\n", ""));
+        assert!(leash.is_free());
+        assert!(place.lock_is_free("x"));
+        assert_eq!(place.marker().bearers().len(), 0);
+    }
+}
+
+/// S22
+#[test]
+fn a_heir_starts_after_the_last_killed_orphan_has_ended() {
+    for store in Store::each() {
+        let leash = store.place.leash();
+        let go = store.place.arg("go");
+        let pids = store.place.arg("pids");
+        let probe =
+            crate::support::probe::command(["--leash", leash.path(), "tree", "2", &pids, "exit", "0"]);
+        let text = format!("'{}'; while ! test -e '{go}'; do sleep 0.01; done", probe.join("' '"));
+        let mut run = store.run().args(["--orphans", "kill", "--grace", "200ms"]).sh(&text).spawn();
+        run.await_ready();
+        let mut heir = store.heir(&leash);
+        store.place.write("go", "");
+        assert_eq!(heir.wait().stdout, "clean\n");
+        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    }
+}
+
+/// S22
+#[test]
+fn orphans_get_sigterm_and_grace_before_they_are_killed() {
+    let place = Place::new();
+    let probe = crate::support::probe::path();
+    let log = place.arg("log");
+    let text = format!(
+        "PROBE_OUTPUT='{log}' setsid '{}' signals exit:TERM=0 & while ! test -s '{log}'; do sleep 0.01; done",
+        probe.display()
+    );
+    let output = place.run().args(["--orphans", "kill"]).sh(&text).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+    let log = place.read("log");
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(matches!(lines[..], ["ready", term] if term.starts_with("TERM ")), "{log}");
+}
+
+/// S22
+#[test]
+fn at_max_runtime_nobody_survives_whatever_the_option() {
+    for option in ["leave", "wait", "kill"] {
+        for hidden in [false, true] {
+            let place = Place::new();
+            let leash = place.leash();
+            let options = ["--orphans", option, "--max-runtime", "3s", "--grace", "200ms"];
+            let run = place.run().args(options);
+            let run = run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids")]);
+            let run = if hidden { run.without_cgroups() } else { run };
+            let output = run.output();
+            assert_eq!(
+                (output.exit, output.stdout.as_str()),
+                (Exit::Code(124), "ready\n"),
+                "{}",
+                output.stderr
+            );
+            assert!(leash.is_free(), "--orphans {option}");
+            assert!(place.lock_is_free("x"));
+            assert_eq!(place.marker().bearers().len(), 0);
+        }
+    }
+}
+
+/// S22
+#[test]
+fn max_runtime_counts_while_orphans_are_waited_for() {
+    let place = Place::new();
+    let leash = place.leash();
+    let options = ["--orphans", "wait", "--max-runtime", "3s", "--grace", "200ms"];
+    let output = leaving(&place, &leash, place.run().args(options)).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
+    assert!(leash.is_free());
+}
+
+/// S22
+#[cfg(feature = "redis")]
+#[test]
+fn at_the_loss_of_the_lock_nobody_survives_whatever_the_option() {
+    for option in ["leave", "wait", "kill"] {
+        let store = Store::redis();
+        let leash = store.place.leash();
+        let run = store.run().args(["--orphans", option]);
+        let mut run = run.probe(["--leash", leash.path(), "tree", "2", &store.place.arg("pids")]).spawn();
+        run.await_ready();
+        store.space().command(&["DEL", &store.space().key("x")]);
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
+        assert!(leash.is_free(), "--orphans {option}");
+        assert_eq!(store.place.marker().bearers().len(), 0);
+    }
+}
+
+/// S22
+#[cfg(feature = "redis")]
+#[test]
+fn orphans_that_are_waited_for_die_when_the_lock_is_lost() {
+    let store = Store::redis();
+    let leash = store.place.leash();
+    let mut run = leaving(&store.place, &leash, store.run().args(["--orphans", "wait"])).spawn();
+    run.await_ready();
+    throughout(Duration::from_millis(300), "it waits", || run.poll().is_none());
+    store.space().command(&["SET", &store.space().key("x"), "somebody else"]);
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
+    assert!(leash.is_free());
+    assert_eq!(store.space().command(&["GET", &store.space().key("x")]).text(), "somebody else");
+}
+
+/// S22
+#[test]
+fn a_signal_while_orphans_are_waited_for_reaches_them() {
+    let place = Place::new();
+    let leash = place.leash();
+    let mut run =
+        leaving(&place, &leash, place.run().args(["--orphans", "wait", "--grace", "300ms"])).spawn();
+    run.await_ready();
+    throughout(Duration::from_millis(300), "it waits", || run.poll().is_none());
+    run.signal(Signal::SIGTERM);
+    // They ignore TERM: grace, KILL, and only then is the lock released.
+    let output = run.wait();
+    assert_eq!(output.stdout, "ready\n");
+    assert!(leash.is_free());
+    assert!(place.lock_is_free("x"));
+}

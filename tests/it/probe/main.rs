@@ -1,0 +1,107 @@
+//! What the tests run under `dlock`: a small program that says what happens to it.
+//!
+//! `probe [--leash FILE] MODE [ARG...]`. With `--leash` it takes a shared flock(2) on FILE through a
+//! descriptor that everything it forks inherits: FILE can be locked exclusively as soon as, and not
+//! before, the last of them is dead.
+
+// A probe that cannot do its work must die loudly.
+#![allow(clippy::unwrap_used)]
+
+// Of what the tests know about processes the probe needs the way to end them.
+#[allow(dead_code)]
+#[path = "../support/process.rs"]
+mod process;
+mod signals;
+mod startup;
+mod state;
+mod tree;
+mod work;
+
+use std::io::Write;
+use std::os::fd::IntoRawFd;
+
+fn main() {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == "--leash") {
+        take_leash(&args[1]);
+        args.drain(..2);
+    }
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["signals", rules @ ..] => signals::report(rules),
+        ["die", signal] => signals::die(signal),
+        ["fds"] => state::descriptors(),
+        ["state"] => state::print(),
+        ["terminal"] => state::terminal(),
+        ["tree", depth, file, then @ ..] => tree::grow(depth.parse().unwrap(), file, then),
+        ["many", count] => tree::many(count.parse().unwrap()),
+        ["fork-forever", width] => tree::fork_for_ever(width.parse().unwrap()),
+        ["orphan-zombies", count] => tree::orphan_zombies(count.parse().unwrap()),
+        ["short-children", count] => tree::short_children(count.parse().unwrap()),
+        ["vfork"] => tree::wait_in_vfork(),
+        ["traced"] => tree::trace_a_child(),
+        ["hold", file, then @ ..] => work::hold(file, then),
+        ["tick", file] => work::tick(file),
+        ["ignore-term"] => work::ignore_term(),
+        ["stop"] => work::stop(),
+        ["heir", file] => work::heir(file),
+        ["become-root"] => work::become_root(),
+        ["reap", mark] => work::reap(mark),
+        _ => panic!("what the probe does not know: {words:?}"),
+    }
+}
+
+/// Says that everything is set up.
+fn ready() {
+    say("ready");
+}
+
+/// Prints a line at once, to the file $PROBE_OUTPUT if that is set.
+fn say(line: &str) {
+    if let Some(path) = std::env::var_os("PROBE_OUTPUT") {
+        let mut file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+        return;
+    }
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}
+
+/// Nanoseconds of the clock that counts through suspend.
+fn boot_ns() -> i64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).unwrap();
+    now.tv_sec() * 1_000_000_000 + now.tv_nsec()
+}
+
+fn take_leash(file: &str) {
+    let leash = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    let fd = leash.into_raw_fd();
+    // SAFETY: calls on a descriptor that is open and stays so until this process and its forks end.
+    unsafe {
+        assert_eq!(libc::fcntl(fd, libc::F_SETFD, 0), 0);
+        assert_eq!(libc::flock(fd, libc::LOCK_SH), 0);
+    }
+}
+
+/// Sleeps until a signal ends it.
+fn pause_for_ever() -> ! {
+    loop {
+        nix::unistd::pause();
+    }
+}
+
+/// Forks; true in the child.
+fn fork() -> bool {
+    // SAFETY: the probe has one thread only.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Parent { .. } => false,
+        nix::unistd::ForkResult::Child => true,
+    }
+}
+
+/// Ends at once, without flushing what a parent has buffered too.
+fn leave(code: i32) -> ! {
+    // SAFETY: _exit(2) has no requirements.
+    unsafe { libc::_exit(code) }
+}

@@ -1,0 +1,159 @@
+//! Processes that are hard to find, hard to count, or hard to kill.
+
+use crate::{boot_ns, fork, leave, pause_for_ever, ready, say, work};
+use std::io::{Read, Write};
+use std::time::Duration;
+
+/// Grows a line of DEPTH processes, each in a session of its own and an orphan (double fork), which
+/// write their pids to FILE, ignore what can be ignored and live for ever. Says `ready` when the last
+/// of them is there, then lives on like them, or leaves with a status: `then exit N`.
+pub fn grow(depth: usize, file: &str, then: &[&str]) -> ! {
+    work::ignore_every_signal();
+    let (mut last, announce) = std::io::pipe().unwrap();
+    if depth > 0 && fork() {
+        drop(last);
+        branch(depth, file, announce);
+    }
+    drop(announce);
+    // One byte from the end of the line, or the end of the pipe when somebody died too early.
+    assert!(depth == 0 || last.read_exact(&mut [0]).is_ok(), "the tree has died while it grew");
+    reap_children();
+    match then {
+        ["exit", code] => {
+            ready();
+            leave(code.parse().unwrap())
+        }
+        ["fork-forever"] => fork_for_ever(2),
+        _ => {
+            write_down(file);
+            ready();
+            pause_for_ever()
+        }
+    }
+}
+
+/// One member: a session of its own, then an orphan, then the rest of the line below it.
+fn branch(depth: usize, file: &str, mut announce: std::io::PipeWriter) -> ! {
+    nix::unistd::setsid().unwrap();
+    if !fork() {
+        leave(0);
+    }
+    write_down(file);
+    if depth > 1 {
+        if fork() {
+            branch(depth - 1, file, announce);
+        }
+    } else {
+        announce.write_all(b".").unwrap();
+    }
+    drop(announce);
+    pause_for_ever()
+}
+
+fn write_down(file: &str) {
+    let mut file = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    file.write_all(format!("{}\n", std::process::id()).as_bytes()).unwrap();
+}
+
+/// Forks COUNT children that live for ever, says `ready`, and lives for ever itself.
+pub fn many(count: usize) -> ! {
+    for _ in 0..count {
+        if fork() {
+            pause_for_ever();
+        }
+    }
+    ready();
+    pause_for_ever()
+}
+
+/// Starts WIDTH lines of processes of which each one forks the next and leaves: whoever is found in
+/// /proc is gone by the time it is signalled. When nobody reaps them, they say `crowded` and pause for ever
+/// before the host runs out of processes.
+pub fn fork_for_ever(width: usize) -> ! {
+    work::ignore_every_signal();
+    let many = tasks() + 6000;
+    for _ in 0..width {
+        if fork() {
+            loop {
+                if tasks() > many {
+                    say("crowded");
+                    pause_for_ever();
+                }
+                if fork() {
+                    std::thread::sleep(Duration::from_micros(500));
+                } else {
+                    leave(0);
+                }
+            }
+        }
+    }
+    ready();
+    loop {
+        reap_children();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many tasks the host has, zombies counted too.
+fn tasks() -> u32 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').nth(3).and_then(|tasks| tasks.split_once('/')?.1.parse().ok()).unwrap_or(0)
+}
+
+/// Leaves COUNT orphans behind which end at once, at most a hundred of them at a time.
+pub fn orphan_zombies(count: usize) {
+    for _ in 0..count {
+        if fork() {
+            // The parent of the next one is gone before it ends: its new parent must reap it.
+            fork();
+            leave(0);
+        }
+        reap_one();
+    }
+    say("done");
+}
+
+/// Runs COUNT short children one after another, as a loop in a shell does.
+pub fn short_children(count: usize) {
+    for _ in 0..count {
+        if fork() {
+            leave(0);
+        }
+        reap_one();
+    }
+    say("done");
+}
+
+/// Sits in vfork(2) behind a child that never calls exec.
+pub fn wait_in_vfork() -> ! {
+    ready();
+    // SAFETY: without CLONE_VM this is fork(2), except that the parent waits; there is one thread only.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) };
+    assert_eq!(child, 0, "the parent goes on although its child still lives");
+    pause_for_ever()
+}
+
+/// Holds a child in a ptrace stop, as a debugger does.
+pub fn trace_a_child() -> ! {
+    if fork() {
+        // SAFETY: PTRACE_TRACEME takes no arguments.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_TRACEME) }, 0);
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP).unwrap();
+        pause_for_ever();
+    }
+    let stopped = nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WUNTRACED)).unwrap();
+    assert!(matches!(stopped, nix::sys::wait::WaitStatus::Stopped(..)), "{stopped:?} at {}", boot_ns());
+    ready();
+    pause_for_ever()
+}
+
+fn reap_one() {
+    let _ = nix::sys::wait::wait();
+}
+
+fn reap_children() {
+    while matches!(
+        nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)),
+        Ok(status) if status != nix::sys::wait::WaitStatus::StillAlive
+    ) {}
+}

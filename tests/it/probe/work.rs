@@ -1,0 +1,99 @@
+//! Work whose beginning and end can be seen afterwards.
+
+use crate::process::Marker;
+use crate::{boot_ns, leave, pause_for_ever, ready, say};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// Appends `start PID NS` to FILE, works, appends `end PID NS`; a second one that works at the same
+/// time appends `overlap`. It works for `for MS`, or until `until PATH` exists; then `exit N`.
+pub fn hold(file: &str, then: &[&str]) -> ! {
+    let mut log = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    let alone = std::fs::File::options().create(true).append(true).open(format!("{file}.alone")).unwrap();
+    // SAFETY: flock(2) on a descriptor that is open until this process ends.
+    let is_alone = unsafe { libc::flock(alone.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    let mut write =
+        |what: &str| log.write_all(format!("{what} {} {}\n", std::process::id(), boot_ns()).as_bytes());
+    if !is_alone {
+        write("overlap").unwrap();
+    }
+    write("start").unwrap();
+    ready();
+    let mut code = 0;
+    for step in then.chunks(2) {
+        match step {
+            ["for", ms] => std::thread::sleep(Duration::from_millis(ms.parse().unwrap())),
+            ["until", path] => {
+                while !std::path::Path::new(path).exists() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            ["exit", status] => code = status.parse().unwrap(),
+            _ => panic!("what `hold` does not know: {step:?}"),
+        }
+    }
+    write("end").unwrap();
+    leave(code)
+}
+
+/// Writes the time into the first bytes of FILE, over and over: its last instruction can be read there.
+pub fn tick(file: &str) -> ! {
+    ignore_every_signal();
+    let file = std::fs::File::options().create(true).truncate(false).write(true).open(file).unwrap();
+    let mut first = true;
+    loop {
+        file.write_all_at(format!("{:020}\n", boot_ns()).as_bytes(), 0).unwrap();
+        if std::mem::take(&mut first) {
+            ready();
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Ignores TERM and whatever else can be ignored, and lives for ever.
+pub fn ignore_term() -> ! {
+    ignore_every_signal();
+    ready();
+    pause_for_ever()
+}
+
+/// Stops itself; says so before, and says when it goes on.
+pub fn stop() -> ! {
+    ready();
+    nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
+    say("resumed");
+    pause_for_ever()
+}
+
+/// Says whether everybody who held a leash is dead: `clean`, or `overlap`.
+pub fn heir(leash: &str) {
+    let file = std::fs::File::options().create(true).append(true).open(leash).unwrap();
+    // SAFETY: flock(2) on a descriptor that is open.
+    let free = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    say(if free { "clean" } else { "overlap" });
+}
+
+/// Waits until standard input ends, and kills everybody who carries a mark.
+pub fn reap(mark: &str) {
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    Marker::from(mark.to_owned()).kill_all();
+}
+
+/// From a set-user-id file: becomes root for good, so that who started it may not signal it.
+pub fn become_root() -> ! {
+    let root = nix::unistd::Uid::from_raw(0);
+    nix::unistd::setresuid(root, root, root).unwrap();
+    ignore_term()
+}
+
+/// Ignores every signal that ends a process and can be ignored.
+pub fn ignore_every_signal() {
+    use Signal::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    for which in [SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
+        // SAFETY: ignoring a signal installs no handler.
+        unsafe { signal(which, SigHandler::SigIgn) }.unwrap();
+    }
+}

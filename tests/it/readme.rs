@@ -1,0 +1,317 @@
+//! Every command that README.md shows is run here, as it stands there.
+//!
+//! The fenced blocks are read from the file itself, so text and test cannot drift apart. What a reader has and
+//! a test has not is replaced by the tables [`Sandbox::replacements`] and [`SCRIPTS`], and by nothing else.
+//! A fence in a language that no test here runs is an error.
+
+use super::support::SOON;
+use super::support::dlock::BINARY;
+use super::support::place::Place;
+use super::support::process::Marker;
+use super::support::redis::{Options, Redis};
+use super::support::tls::Flaw;
+use super::support::wait::{eventually, until};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+const README: &str = include_str!("../../README.md");
+
+/// The reader's own programs. Each says that it ran, in the file `ran`.
+const SCRIPTS: &[(&str, &str)] = &[
+    // Waits for the file `go`, so that a test decides how long a backup takes.
+    ("backup.sh", "touch started; until [ -e go ]; do sleep 0.01; done; echo backup complete"),
+    ("billing.sh", "redis-cli -u \"$PLAIN\" exists myapp:billing"),
+    ("deploy.sh", "echo deployed"),
+    ("dump.sh", "echo dump"),
+    ("report.sh", "echo report"),
+    ("upload.sh", "test \"$2\" -gt 0"),
+];
+
+/// A fenced block: its language, the line it begins at, and its text.
+struct Block {
+    language: &'static str,
+    line: usize,
+    text: Vec<&'static str>,
+}
+
+fn blocks(language: &str) -> Vec<Block> {
+    let mut blocks = all_blocks();
+    blocks.retain(|block| block.language == language);
+    assert!(!blocks.is_empty(), "README.md has no block of {language}");
+    blocks
+}
+
+fn all_blocks() -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for (index, line) in README.lines().enumerate() {
+        match (line.strip_prefix("```"), inside) {
+            (Some(language), false) => {
+                blocks.push(Block { language, line: index + 1, text: Vec::new() });
+                inside = true;
+            }
+            (Some(_), true) => inside = false,
+            (None, true) => blocks.last_mut().expect("we are inside one").text.push(line),
+            (None, false) => {}
+        }
+    }
+    assert!(!inside, "README.md ends inside a block");
+    blocks
+}
+
+/// A reader's machine: their scripts in the working directory, `dlock` in PATH, and their servers.
+struct Sandbox {
+    place: Place,
+    plain: Redis,
+    tls: Redis,
+    with_users: Redis,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        let place = Place::new();
+        std::fs::create_dir(place.path("bin")).unwrap();
+        std::os::unix::fs::symlink(BINARY, place.path("bin/dlock")).unwrap();
+        for (name, text) in SCRIPTS {
+            place.script(name, &format!("#!/bin/sh\necho ./{name} >>ran\n{text}\n"));
+        }
+        place.write("redis.pass", "secret\n");
+        let user = ["--user", "dlock", "on", ">secret", "~*", "&*", "+@all"];
+        Self {
+            place,
+            plain: Redis::start(),
+            tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
+            with_users: Redis::start_with_args(&user),
+        }
+    }
+
+    /// What stands in the README, and what it is here. The first that fits is taken.
+    fn replacements(&self) -> Vec<(&'static str, String)> {
+        let repository = env!("CARGO_MANIFEST_DIR");
+        let here = |name: &str| self.place.path(name).display().to_string();
+        let host = |server: &Redis| format!("127.0.0.1:{}", server.port());
+        vec![
+            // The reader's servers and files.
+            ("dlock@redis.example.com", format!("dlock@{}", host(&self.with_users))),
+            ("rediss://redis.example.com", format!("rediss://{}", host(&self.tls))),
+            ("redis://redis.example.com", format!("redis://{}", host(&self.plain))),
+            ("/etc/ssl/redis-ca.pem", self.tls.certificates().ca.display().to_string()),
+            ("/etc/dlock/redis.pass", here("redis.pass")),
+            ("/srv/locks", here("locks")),
+            // This is the binary that cargo has just built.
+            ("cargo run --release --", "dlock".into()),
+            // It runs this very test; that it can be started is what is left to check.
+            ("tests/run.sh", format!("test -x {repository}/tests/run.sh")),
+            // Installing is cargo's business; that there is a locked package to install is ours.
+            ("cargo install --locked --path .", format!("test -f {repository}/Cargo.lock")),
+        ]
+    }
+
+    fn replace(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (shown, here) in self.replacements() {
+            text = text.replace(shown, &here);
+        }
+        text
+    }
+
+    /// `/bin/sh` in the reader's directory, with hardly more of an environment than cron gives.
+    fn shell(&self) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.place.path("bin").display());
+        shell.env_clear().env("PATH", path).env("HOME", self.place.home()).env("PLAIN", self.plain.url());
+        shell.env(Marker::VARIABLE, self.place.marker().value());
+        shell.current_dir(self.place.path(".")).stdin(Stdio::null());
+        shell
+    }
+
+    fn run(&self, command: &str) -> Output {
+        self.shell().args(["-c", &self.replace(command)]).output().unwrap()
+    }
+
+    /// Which of the reader's scripts have run since the last call.
+    fn take_ran(&self) -> String {
+        let ran = self.place.read("ran");
+        let _ = std::fs::remove_file(self.place.path("ran"));
+        ran
+    }
+}
+
+/// The script that a command line starts, as it writes itself into `ran`.
+fn script_of(command: &str) -> String {
+    let script = command.split([' ', '\'']).find(|word| word.starts_with("./"));
+    script.map(|script| format!("{script}\n")).unwrap_or_default()
+}
+
+/// Everything of what a program printed but the notice that no backend is configured.
+fn without_notice(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    text.lines().filter(|line| !line.starts_with("dlock: no backend configured: ")).collect()
+}
+
+#[test]
+fn every_block_of_the_readme_is_run_by_a_test() {
+    for block in all_blocks() {
+        assert!(
+            ["console", "sh", "crontab", "yaml"].contains(&block.language),
+            "README.md:{}: no test runs a block of {:?}",
+            block.line,
+            block.language
+        );
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_succeeds_and_runs_its_script() {
+    let sandbox = Sandbox::new();
+    sandbox.place.write("go", "");
+    for block in blocks("sh") {
+        for command in block.text {
+            let output = sandbox.run(command);
+            let seen = (output.status.code(), sandbox.take_ran(), without_notice(&output.stderr));
+            assert_eq!(
+                seen,
+                (Some(0), script_of(command), String::new()),
+                "README.md:{}: {command}",
+                block.line
+            );
+            if command.contains("I hold the lock") {
+                assert_eq!(String::from_utf8_lossy(&output.stdout), "I hold the lock\n");
+            }
+            if command.contains("prefix=") {
+                assert_eq!(
+                    String::from_utf8_lossy(&output.stdout),
+                    "1\n",
+                    "the key is the exact one: {command}"
+                );
+            }
+        }
+    }
+}
+
+/// Types the demo into a shell, line by line, waiting for the answers that the README shows.
+#[test]
+fn the_demo_of_the_readme_is_what_happens() {
+    let sandbox = Sandbox::new();
+    let [block] = blocks("console").try_into().ok().expect("one demo");
+    let screen = sandbox.place.path("screen");
+    let file = std::fs::File::options().create(true).append(true).open(&screen).unwrap();
+    let mut shell = sandbox.shell();
+    shell.stdin(Stdio::piped()).stdout(file.try_clone().unwrap()).stderr(file);
+    let mut shell = shell.spawn().unwrap();
+    let mut keyboard = shell.stdin.take().unwrap();
+    let mut expected = String::new();
+    let mut lines = block.text.iter().peekable();
+    while let Some(line) = lines.next() {
+        let command = line
+            .strip_prefix("$ ")
+            .unwrap_or_else(|| panic!("README.md:{}: not a command: {line}", block.line));
+        writeln!(keyboard, "{}", sandbox.replace(command)).unwrap();
+        while let Some(answer) = lines.next_if(|line| !line.starts_with("$ ")) {
+            expected += &format!("{}\n", anywhere(answer));
+        }
+        if command.ends_with('&') {
+            until(SOON, "the first backup", || sandbox.place.path("started").exists());
+        }
+        if command.contains("--wait") {
+            sandbox.place.write("go", "");
+        }
+        let seen = || {
+            std::fs::read_to_string(&screen)
+                .unwrap()
+                .lines()
+                .map(|line| anywhere(line) + "\n")
+                .collect::<String>()
+        };
+        let complete = || seen().lines().count() >= expected.lines().count();
+        until(SOON, &format!("an answer to {command:?}; so far: {}", seen()), complete);
+        assert_eq!(seen(), expected, "README.md:{}: {command}", block.line);
+    }
+    drop(keyboard);
+    assert!(eventually(SOON, "the end of the shell", || shell.try_wait().unwrap()).success());
+}
+
+/// A line about a holder as it would read for any host, pid, user and age.
+fn anywhere(line: &str) -> String {
+    let parts = || {
+        let (lock, rest) = line.split_once(" is held by ")?;
+        let (_host, rest) = rest.split_once(" (pid ")?;
+        let (_pid, rest) = rest.split_once(", ")?;
+        let (_user, rest) = rest.split_once(", ")?;
+        let (command, rest) = rest.split_once(") for ")?;
+        let (_age, rest) = rest.split_once("; ")?;
+        Some(format!("{lock} is held by HOST (pid PID, USER, {command}) for AGE; {rest}"))
+    };
+    parts().unwrap_or_else(|| line.to_owned())
+}
+
+#[test]
+fn the_crontab_line_of_the_readme_runs_the_job_or_skips_it_in_silence() {
+    let sandbox = Sandbox::new();
+    sandbox.place.write("go", "");
+    for block in blocks("crontab") {
+        for line in block.text {
+            let fields: Vec<&str> = line.splitn(6, ' ').collect();
+            let [minute, hour, day, month, weekday, command] = fields[..] else {
+                panic!("not a crontab line: {line}")
+            };
+            for field in [minute, hour, day, month, weekday] {
+                assert!(field == "*" || field.parse::<u8>().is_ok(), "{line}");
+            }
+            assert!(!command.contains('%'), "cron makes a line end of an unescaped %: {line}");
+
+            let free = sandbox.run(command);
+            let seen = (free.status.code(), sandbox.take_ran(), String::from_utf8(free.stderr).unwrap());
+            assert_eq!(seen, (Some(0), script_of(command), String::new()), "{line}");
+
+            sandbox.plain.command(&["SET", "dlock:nightly", "another host", "PX", "60000"]);
+            let held = sandbox.run(command);
+            let printed = String::from_utf8([held.stdout, held.stderr].concat()).unwrap();
+            assert_eq!(
+                (held.status.code(), sandbox.take_ran(), printed),
+                (Some(0), String::new(), String::new())
+            );
+            sandbox.plain.command(&["DEL", "dlock:nightly"]);
+        }
+    }
+}
+
+#[test]
+fn the_ci_step_of_the_readme_runs() {
+    let sandbox = Sandbox::new();
+    for block in blocks("yaml") {
+        let at = |key: &str| block.text.iter().position(|line| line.trim() == key).expect(key);
+        let (env, run) = (at("env:"), at("run: |"));
+        let mut shell = sandbox.shell();
+        shell.env("CI", "true");
+        for line in &block.text[env + 1..run] {
+            let (name, value) = line.trim().split_once(": ").expect("a variable");
+            shell.env(name, sandbox.replace(value));
+        }
+        // As the usual runners do it.
+        let text = block.text[run + 1..].iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n");
+        let output = shell.args(["-e", "-c", &sandbox.replace(&text)]).output().unwrap();
+        assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), script_of(&text)));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
+/// What the README writes in code style and is an option must be one.
+#[test]
+fn every_option_that_the_readme_names_exists() {
+    let help = Command::new(BINARY).args(["run", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let mut options: Vec<&str> = README
+        .split(|c: char| c.is_whitespace() || "`'\"(),;|".contains(c))
+        .filter(|word| {
+            word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+        })
+        // Those of other programs.
+        .filter(|word| !["--release", "--locked", "--path", "--generation", "--help"].contains(word))
+        .collect();
+    options.sort_unstable();
+    options.dedup();
+    assert!(options.len() > 5, "{options:?}");
+    let unknown: Vec<_> = options.iter().filter(|option| !help.contains(**option)).collect();
+    assert!(unknown.is_empty(), "not in `dlock run --help`: {unknown:?}");
+}

@@ -1,0 +1,313 @@
+//! Signals to dlock while its command runs, while it waits, and at the edges between.
+
+use crate::support::SOON;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// What is forwarded, and how a probe spells it.
+const FORWARDED: [(Signal, &str); 9] = [
+    (Signal::SIGHUP, "HUP"),
+    (Signal::SIGINT, "INT"),
+    (Signal::SIGQUIT, "QUIT"),
+    (Signal::SIGTERM, "TERM"),
+    (Signal::SIGUSR1, "USR1"),
+    (Signal::SIGUSR2, "USR2"),
+    (Signal::SIGWINCH, "WINCH"),
+    (Signal::SIGALRM, "ALRM"),
+    (Signal::SIGCONT, "CONT"),
+];
+
+/// What ends dlock while it waits.
+const ENDING: [Signal; 7] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+];
+
+/// The signals that a probe has reported, without their senders.
+fn reported(stdout: &str) -> Vec<&str> {
+    stdout.lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name).collect()
+}
+
+/// Runs a probe that holds the lock `x` until it is killed.
+fn holder(place: &Place) -> Running {
+    let mut holder = place.run().probe(["ignore-term"]).spawn();
+    holder.await_ready();
+    holder
+}
+
+/// Starts a dlock that waits for `x` and would write a file, and waits until it says that it waits.
+fn waiter(place: &Place) -> Running {
+    let mut waiter = place.run().args(["-v", "--wait", "forever"]).sh("touch started").spawn();
+    waiter.await_stderr("waiting");
+    waiter
+}
+
+/// S04
+#[test]
+fn every_signal_is_delivered_to_the_command_exactly_once() {
+    let place = Place::new();
+    let leave = format!("leave:{}=7", place.arg("leave"));
+    let mut run = place.run().probe(["signals", &leave]).spawn();
+    run.await_ready();
+    for (signal, name) in FORWARDED {
+        run.signal(signal);
+        run.await_stdout(&format!("{name} "));
+    }
+    // A second copy of any of them would have come by now, or comes before this is seen.
+    run.signal(Signal::SIGURG);
+    throughout(Duration::from_millis(200), "each signal came once", || {
+        reported(&run.stdout()).into_iter().filter(|name| *name != "URG").eq(FORWARDED.map(|(_, name)| name))
+    });
+    place.write("leave", "");
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(7), ""));
+}
+
+/// S04
+#[test]
+fn a_command_may_handle_a_signal_and_choose_its_own_status() {
+    for (signal, name) in FORWARDED {
+        let mut run = Place::new().run().probe(["signals", &format!("exit:{name}=5")]).spawn();
+        run.await_ready();
+        run.signal(signal);
+        let output = run.wait();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(5), ""));
+        assert_eq!(reported(&output.stdout), [name]);
+    }
+}
+
+/// S04
+#[test]
+fn dlock_outlives_a_command_that_ignores_the_signal() {
+    let place = Place::new();
+    let mut run = holder(&place);
+    for (signal, _) in FORWARDED {
+        run.signal(signal);
+    }
+    throughout(Duration::from_secs(1), "dlock and its command live, and the lock is held", || {
+        run.poll().is_none() && !place.lock_is_free("x")
+    });
+}
+
+/// S04
+#[test]
+fn a_command_that_dies_of_the_signal_takes_dlock_with_it() {
+    for signal in ENDING {
+        let place = Place::new();
+        let mut run = place.run().sh("echo ready; exec sleep 1000").spawn();
+        run.await_ready();
+        run.signal(signal);
+        assert_eq!(run.wait().outcome(), (Exit::by(signal), "ready\n", ""));
+        assert!(place.lock_is_free("x"));
+        assert_eq!(place.marker().bearers().len(), 0);
+    }
+}
+
+/// S04
+#[test]
+fn a_burst_of_signals_loses_none() {
+    for _ in 0..20 {
+        let mut run = Place::new().run().probe(["signals", "exit:CONT=0"]).spawn();
+        run.await_ready();
+        for (signal, _) in FORWARDED {
+            run.signal(signal);
+            if signal != Signal::SIGCONT {
+                run.signal(signal);
+            }
+        }
+        // CONT makes the probe leave, and may overtake: what came before it came once or, unmerged, twice.
+        let output = run.wait();
+        assert_eq!(output.exit, Exit::Code(0));
+        for (_, name) in FORWARDED {
+            let times = reported(&output.stdout).into_iter().filter(|reported| reported == &name).count();
+            assert!(times <= 2, "{name} came {times} times");
+        }
+    }
+}
+
+/// S04
+#[test]
+fn others_in_the_process_group_of_dlock_are_left_alone() {
+    let place = Place::new();
+    let probe = crate::support::probe::path();
+    let bystander = format!("'{}' signals >'{}' &", probe.display(), place.arg("bystander"));
+    let mut run = place.run().probe(["signals", "exit:TERM=0"]).after_shell(&bystander).spawn();
+    run.await_ready();
+    until(SOON, "the bystander", || place.read("bystander") == "ready\n");
+    run.signal(Signal::SIGUSR1);
+    run.await_stdout("USR1");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait().exit, Exit::Code(0));
+    throughout(Duration::from_millis(200), "no signal for the bystander", || {
+        place.read("bystander") == "ready\n"
+    });
+}
+
+/// S04
+#[test]
+fn a_signal_that_was_ignored_when_dlock_started_stays_ignored() {
+    let mut run = Place::new().run().probe(["signals", "exit:TERM=0"]).ignoring(Signal::SIGHUP).spawn();
+    run.await_ready();
+    run.signal(Signal::SIGHUP);
+    run.signal(Signal::SIGUSR1);
+    run.await_stdout("USR1");
+    run.signal(Signal::SIGTERM);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(0));
+    assert_eq!(reported(&output.stdout), ["USR1", "TERM"]);
+}
+
+/// S05
+#[test]
+fn a_signal_ends_a_waiting_dlock_and_its_command_never_starts() {
+    let place = Place::new();
+    let holder = holder(&place);
+    let quiet = std::fs::read(place.lock_file("x")).unwrap();
+    for signal in ENDING {
+        let mut waiter = waiter(&place);
+        waiter.signal(signal);
+        assert_eq!(waiter.wait_within(Duration::from_secs(10)).exit, Exit::by(signal));
+        assert_eq!(waiter.marker().bearers().len(), 0, "after {signal}");
+    }
+    assert!(!place.path("started").exists());
+    assert!(!place.lock_is_free("x"), "the holder's lock is untouched");
+    assert_eq!(std::fs::read(place.lock_file("x")).unwrap(), quiet);
+    drop(holder);
+    until(SOON, "the lock of a holder that was killed", || place.lock_is_free("x"));
+    let next = place.run().command(["true"]).output();
+    assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "no dead waiter stands in the way");
+}
+
+/// S05
+#[test]
+fn signals_that_end_nobody_do_not_end_a_waiting_dlock() {
+    let place = Place::new();
+    let holder = holder(&place);
+    let mut waiter = waiter(&place);
+    for signal in [Signal::SIGWINCH, Signal::SIGCONT, Signal::SIGCHLD, Signal::SIGURG] {
+        waiter.signal(signal);
+    }
+    throughout(Duration::from_millis(500), "it waits", || waiter.poll().is_none());
+    drop(holder);
+    assert_eq!(waiter.wait().exit, Exit::Code(0));
+    assert!(place.path("started").exists());
+}
+
+/// S05
+#[test]
+fn a_signal_that_was_ignored_at_start_does_not_end_a_waiting_dlock() {
+    let place = Place::new();
+    let holder = holder(&place);
+    for signal in ENDING {
+        let run = place.run().args(["-v", "--wait", "forever"]).sh("exit 3");
+        let mut waiter = run.ignoring(signal).spawn();
+        waiter.await_stderr("waiting");
+        waiter.signal(signal);
+        throughout(Duration::from_millis(100), "it waits", || waiter.poll().is_none());
+    }
+    drop(holder);
+}
+
+/// S05
+#[test]
+fn a_stopped_waiter_is_in_the_queue_again_when_it_goes_on() {
+    let place = Place::new();
+    let holder = holder(&place);
+    // In a session of its own the group would be orphaned, and the kernel drops TSTP for those.
+    let mut waiter = waiter(&place);
+    waiter.signal(Signal::SIGTSTP);
+    until(SOON, "a stopped waiter", || process::stopped(waiter.pid()));
+    waiter.signal(Signal::SIGCONT);
+    until(SOON, "a waiter that goes on", || !process::stopped(waiter.pid()));
+    throughout(Duration::from_millis(300), "it waits", || waiter.poll().is_none());
+    drop(holder);
+    assert_eq!(waiter.wait().exit, Exit::Code(0));
+    assert!(place.path("started").exists());
+}
+
+/// S05
+#[test]
+fn a_waiter_that_sleeps_through_its_turn_takes_it_later() {
+    let place = Place::new();
+    let holder = holder(&place);
+    let mut sleeper = waiter(&place);
+    sleeper.signal(Signal::SIGTSTP);
+    until(SOON, "a stopped waiter", || process::stopped(sleeper.pid()));
+    drop(holder);
+    // A stopped waiter does not stand in the way of others for longer than its claim lasts.
+    let other = place.run().args(["--wait", "20s"]).sh("echo other").output();
+    assert_eq!((other.exit, other.stdout.as_str()), (Exit::Code(0), "other\n"), "{}", other.stderr);
+    sleeper.signal(Signal::SIGCONT);
+    assert_eq!(sleeper.wait().exit, Exit::Code(0));
+    assert!(place.path("started").exists());
+}
+
+/// S37
+#[test]
+fn what_ignores_the_signal_that_ended_the_shell_is_still_the_command() {
+    let place = Place::new();
+    let leash = place.leash();
+    let backup = crate::support::probe::command(["--leash", leash.path(), "ignore-term"]);
+    place.script("backup.sh", &format!("#!/bin/sh\ntrap '' TERM\nexec '{}'\n", backup.join("' '")));
+    let text = format!("cd '{}'; ./backup.sh; true", place.arg("."));
+    let mut run = place.run().args(["--grace", "300ms", "-c", &text]).spawn();
+    run.await_ready();
+    let heir = crate::support::probe::command(["heir", leash.path()]);
+    let mut next = place.run().args(["-v", "--wait", "forever"]).command(heir).spawn();
+    next.await_stderr("waiting");
+    run.signal(Signal::SIGTERM);
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(Signal::SIGTERM), "ready\n"));
+    assert!(leash.is_free(), "backup.sh has outlived its dlock");
+    assert_eq!(next.wait().stdout, "clean\n");
+}
+
+/// S37
+#[test]
+fn a_background_process_is_still_the_command_after_a_death_by_signal() {
+    let place = Place::new();
+    let leash = place.leash();
+    let left = crate::support::probe::command([
+        "--leash",
+        leash.path(),
+        "tree",
+        "2",
+        &place.arg("pids"),
+        "exit",
+        "0",
+    ]);
+    let text = format!("'{}'; kill -9 $$", left.join("' '"));
+    let output = place.run().args(["--grace", "300ms"]).sh(&text).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(Signal::SIGKILL), "ready\n"));
+    assert!(leash.is_free(), "what a dead command left has outlived its dlock");
+}
+
+/// S32
+#[test]
+fn signals_and_statuses_traverse_fifty_nested_dlocks() {
+    let place = Place::new();
+    let mut command = crate::support::probe::command(["signals", "exit:TERM=9"]);
+    for depth in 1..50 {
+        let dlock = ["run", "-b", &place.url(), &format!("x{depth}"), "--"].map(str::to_owned);
+        command.splice(0..0, std::iter::once(crate::support::dlock::BINARY.to_owned()).chain(dlock));
+    }
+    let mut run = place.run().command(command).spawn();
+    run.await_ready();
+    assert!((1..50).all(|depth| !place.lock_is_free(&format!("x{depth}"))));
+    run.signal(Signal::SIGUSR1);
+    run.await_stdout("USR1");
+    run.signal(Signal::SIGTERM);
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(9), ""));
+    assert_eq!(reported(&output.stdout), ["USR1", "TERM"]);
+    assert!((1..50).all(|depth| place.lock_is_free(&format!("x{depth}"))));
+}

@@ -1,0 +1,152 @@
+//! A server that is not what it should be: it answers hostile bytes, or what a closure says.
+
+use super::resp;
+use std::io::{BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a fake server says to one connection.
+type Script = dyn Fn(&Conversation, TcpStream) + Send + Sync;
+
+/// What a fake server was sent, over all its connections.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    heard: Mutex<Vec<u8>>,
+    commands: Mutex<Vec<Vec<String>>>,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+/// A fake server on a free port of 127.0.0.1.
+#[derive(Debug)]
+pub struct Fake {
+    port: u16,
+    conversation: Arc<Conversation>,
+}
+
+impl Fake {
+    /// Reads whatever comes and never answers.
+    pub fn silent() -> Self {
+        Self::start(|conversation, stream| conversation.listen(stream))
+    }
+
+    /// Sends these bytes to each connection at once, then is silent.
+    pub fn saying(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        Self::start(move |conversation, mut stream| {
+            let _ = stream.write_all(&bytes);
+            conversation.listen(stream);
+        })
+    }
+
+    /// Sends these bytes when it has heard something, then closes, as an HTTP server does.
+    pub fn answering_once(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        Self::start(move |conversation, mut stream| {
+            let mut buffer = [0; 65536];
+            if let Ok(count @ 1..) = stream.read(&mut buffer) {
+                lock(&conversation.heard).extend_from_slice(&buffer[..count]);
+                let _ = stream.write_all(&bytes);
+            }
+            let _ = stream.shutdown(Shutdown::Both);
+        })
+    }
+
+    /// Sends `first`, then `again` over and over as fast as they are taken.
+    pub fn endless(first: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>) -> Self {
+        let (first, again) = (first.into(), again.into());
+        Self::start(move |_, mut stream| {
+            if stream.write_all(&first).is_ok() {
+                while stream.write_all(&again).is_ok() {}
+            }
+        })
+    }
+
+    /// Sends `first`, then `again` over and over with a pause before each, as a slow loris does.
+    pub fn trickling(first: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>, pause: Duration) -> Self {
+        let (first, again) = (first.into(), again.into());
+        Self::start(move |_, mut stream| {
+            if stream.write_all(&first).is_ok() {
+                loop {
+                    std::thread::sleep(pause);
+                    if stream.write_all(&again).is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Answers each command with the bytes that `answer` makes of it; nothing means to close.
+    pub fn scripted(answer: impl Fn(&[String]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self::start(move |conversation, mut stream| {
+            let mut from = BufReader::new(stream.try_clone().expect("a descriptor"));
+            while let Ok(words) = resp::read_command(&mut from) {
+                let reply = answer(&words);
+                lock(&conversation.commands).push(words);
+                let Some(reply) = reply else { break };
+                if stream.write_all(&reply).is_err() {
+                    break;
+                }
+            }
+            let _ = stream.shutdown(Shutdown::Both);
+        })
+    }
+
+    fn start(script: impl Fn(&Conversation, TcpStream) + Send + Sync + 'static) -> Self {
+        let script: Arc<Script> = Arc::new(script);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let conversation = Arc::new(Conversation::default());
+        let theirs = Arc::clone(&conversation);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                lock(&theirs.connections).push(stream.try_clone().expect("a descriptor"));
+                let (script, conversation) = (Arc::clone(&script), Arc::clone(&theirs));
+                std::thread::spawn(move || script(&conversation, stream));
+            }
+        });
+        Self { port, conversation }
+    }
+
+    /// Where it listens on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Every byte it was sent and that its script has read; nothing when it is scripted.
+    pub fn heard(&self) -> Vec<u8> {
+        lock(&self.conversation.heard).clone()
+    }
+
+    /// Every command it was sent, when it is scripted.
+    pub fn commands(&self) -> Vec<Vec<String>> {
+        lock(&self.conversation.commands).clone()
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> usize {
+        lock(&self.conversation.connections).len()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        for stream in lock(&self.conversation.connections).drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Conversation {
+    fn listen(&self, mut stream: TcpStream) {
+        let mut buffer = [0; 65536];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            lock(&self.heard).extend_from_slice(&buffer[..count]);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

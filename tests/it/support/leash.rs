@@ -1,0 +1,47 @@
+//! The leash: a file that a whole tree of processes holds on to, and by which its end is known.
+
+use super::SOON;
+use super::wait::until;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A file that a probe started with `--leash FILE` locks (shared), through a descriptor that everything
+/// it forks inherits. Unlike a look through /proc this misses nobody who forks, or is between two places.
+#[derive(Debug, Clone)]
+pub struct Leash(PathBuf);
+
+impl Leash {
+    /// A leash that is this file.
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+
+    /// Whether everybody who held it is dead.
+    pub fn is_free(&self) -> bool {
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.0)
+            .expect("the leash can be opened");
+        // SAFETY: flock(2) on a descriptor that is open; the lock goes when `file` is closed below.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    }
+
+    /// Waits until everybody who held it is dead.
+    #[track_caller]
+    pub fn await_free(&self) {
+        self.await_free_within(SOON);
+    }
+
+    /// Waits until everybody who held it is dead, which must be so within `deadline`.
+    #[track_caller]
+    pub fn await_free_within(&self, deadline: Duration) {
+        until(deadline, "the death of the whole tree", || self.is_free());
+    }
+}

@@ -1,0 +1,141 @@
+//! A directory of a test's own: its HOME, its locks, its files, and the leash of what it started.
+
+use super::dlock::Dlock;
+use super::leash::Leash;
+use super::process::Marker;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use tempfile::TempDir;
+
+/// A temporary directory that two runs of one test share; clones are the same place.
+///
+/// When the last clone goes, everything that was started in it is killed, so that a test that panics
+/// leaves no process behind.
+#[derive(Clone)]
+pub struct Place(Arc<Inner>);
+
+struct Inner {
+    directory: TempDir,
+    marker: Marker,
+    started: AtomicU32,
+}
+
+impl Place {
+    /// Creates an empty one.
+    pub fn new() -> Self {
+        watch_over_ourselves();
+        let directory = tempfile::Builder::new().prefix("it-").tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("home")).expect("a home");
+        std::fs::create_dir(directory.path().join("locks")).expect("a directory for locks");
+        Self(Arc::new(Inner { directory, marker: Marker::unique(), started: AtomicU32::new(0) }))
+    }
+
+    /// `dlock run` in this place, on its own directory of locks.
+    pub fn run(&self) -> Dlock {
+        Dlock::in_place(self.clone(), Some("run"))
+    }
+
+    /// `dlock` without any argument, in this place.
+    pub fn bare(&self) -> Dlock {
+        Dlock::in_place(self.clone(), None)
+    }
+
+    /// A path below this place.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.directory.path().join(name)
+    }
+
+    /// A path below this place, as an argument.
+    pub fn arg(&self, name: &str) -> String {
+        self.path(name).into_os_string().into_string().expect("a path in UTF-8")
+    }
+
+    /// What HOME is.
+    pub fn home(&self) -> PathBuf {
+        self.path("home")
+    }
+
+    /// The directory of the default backend.
+    pub fn locks(&self) -> PathBuf {
+        self.path("locks")
+    }
+
+    /// The URL of the default backend.
+    pub fn url(&self) -> String {
+        format!("file://{}", self.locks().display())
+    }
+
+    /// The file whose flock(2) is the lock `name` of the default backend.
+    pub fn lock_file(&self, name: &str) -> PathBuf {
+        self.locks().join(format!("{name}.lock"))
+    }
+
+    /// Whether flock(2) finds the lock `name` of the default backend free; true as well when it never was.
+    pub fn lock_is_free(&self, name: &str) -> bool {
+        Leash::at(self.lock_file(name)).is_free()
+    }
+
+    /// A leash for a tree of processes.
+    pub fn leash(&self) -> Leash {
+        Leash::at(self.path("leash"))
+    }
+
+    /// What is in the file `name`, empty when there is none.
+    pub fn read(&self, name: &str) -> String {
+        read(&self.path(name))
+    }
+
+    /// Writes the file `name`.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a file can be written");
+        path
+    }
+
+    /// Writes an executable file.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.write(name, text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        path
+    }
+
+    /// The mark that everything started here carries.
+    pub fn marker(&self) -> &Marker {
+        &self.0.marker
+    }
+
+    /// A mark for one more run in this place.
+    pub(super) fn next_marker(&self) -> Marker {
+        self.0.marker.child(self.0.started.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.marker.kill_all();
+    }
+}
+
+/// Starts, once, a process that outlives this one and then kills what was started and is still there: a test
+/// process that is killed drops nothing.
+fn watch_over_ourselves() {
+    static REAPER: OnceLock<Child> = OnceLock::new();
+    REAPER.get_or_init(|| {
+        let mut reaper = Command::new(super::probe::path());
+        // Ctrl-C at the terminal of `cargo test` is not for it. Its standard input ends when we do.
+        reaper
+            .args(["reap", &format!("{}.", std::process::id())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        reaper.process_group(0).spawn().expect("the probe can be started")
+    });
+}
+
+/// What is in a file, empty when there is none.
+pub fn read(path: &Path) -> String {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,298 @@
+//! A TCP proxy that delays, holds, drops and duplicates, and writes down what the client sent.
+
+use super::flight::{Flight, Logbook};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From the client to the server.
+    Up,
+    /// From the server to the client.
+    Down,
+}
+
+/// What happens to bytes that go one way.
+#[derive(Debug, Default, Clone, Copy)]
+struct Road {
+    /// They arrive so much later, in order.
+    delay: Duration,
+    /// They wait until the road is healed, as TCP does behind a router that drops packets.
+    held: bool,
+    /// They are lost for ever.
+    dropped: bool,
+    /// So many pieces to come are lost for ever.
+    drop_next: usize,
+    /// So many pieces to come are held back until the road is healed, and what follows them.
+    hold_next: usize,
+    /// So many pieces to come arrive twice.
+    duplicate_next: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    up: Road,
+    down: Road,
+    refusing: bool,
+    closed: bool,
+    connections: Vec<(TcpStream, TcpStream)>,
+    flights: Vec<Flight>,
+    pieces_down: usize,
+    attempts: usize,
+}
+
+impl State {
+    fn road(&mut self, way: Way) -> &mut Road {
+        match way {
+            Way::Up => &mut self.up,
+            Way::Down => &mut self.down,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, act: impl FnOnce(&mut State)) {
+        act(&mut self.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// A proxy on a free port of 127.0.0.1 in front of a server.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Starts one in front of a port of this host; at first it changes nothing.
+    pub fn to(target: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        std::thread::spawn(move || accept(&listener, target, &theirs));
+        Self { port, shared }
+    }
+
+    /// Where clients find it.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Delays what goes this way from now on.
+    pub fn delay(&self, way: Way, delay: Duration) {
+        self.shared.change(|state| state.road(way).delay = delay);
+    }
+
+    /// A partition of one direction: connections stay, bytes wait until `heal`.
+    pub fn hold(&self, way: Way) {
+        self.shared.change(|state| state.road(way).held = true);
+    }
+
+    /// A partition of both directions.
+    pub fn hold_both(&self) {
+        self.hold(Way::Up);
+        self.hold(Way::Down);
+    }
+
+    /// Loses what goes this way, without a reset.
+    pub fn drop_all(&self, way: Way) {
+        self.shared.change(|state| state.road(way).dropped = true);
+    }
+
+    /// Loses the next reply.
+    pub fn drop_next_reply(&self) {
+        self.shared.change(|state| state.down.drop_next += 1);
+    }
+
+    /// Lets nothing down from the next reply on, which is held too, until `heal`.
+    pub fn hold_next_reply(&self) {
+        self.shared.change(|state| state.down.hold_next += 1);
+    }
+
+    /// Sends the next piece that goes this way twice.
+    pub fn duplicate_next(&self, way: Way) {
+        self.shared.change(|state| state.road(way).duplicate_next += 1);
+    }
+
+    /// Closes every connection, and from now on each new one at once.
+    pub fn refuse(&self) {
+        self.shared.change(|state| state.refusing = true);
+        self.close();
+    }
+
+    /// Closes every connection there is.
+    pub fn close(&self) {
+        for (client, server) in self.shared.lock().connections.drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Tells the clients that nothing more will come, and goes on carrying what they send.
+    pub fn half_close(&self) {
+        for (client, _) in &self.shared.lock().connections {
+            let _ = client.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Takes every fault away; what was held arrives.
+    pub fn heal(&self) {
+        self.shared.change(|state| {
+            (state.up, state.down) = (Road::default(), Road::default());
+            state.refusing = false;
+        });
+    }
+
+    /// What clients sent so far.
+    pub fn flights(&self) -> Vec<Flight> {
+        self.shared.lock().flights.clone()
+    }
+
+    /// Forgets what clients sent so far.
+    pub fn forget_flights(&self) {
+        self.shared.lock().flights.clear();
+    }
+
+    /// How many connections were made so far and not closed by the proxy.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().connections.len()
+    }
+
+    /// How many connections were attempted so far, those too that were refused.
+    pub fn attempts(&self) -> usize {
+        self.shared.lock().attempts
+    }
+
+    /// How many pieces the server has sent so far, whatever became of them.
+    pub fn replies(&self) -> usize {
+        self.shared.lock().pieces_down
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.close();
+        self.shared.change(|state| state.closed = true);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
+    for (connection, client) in listener.incoming().flatten().enumerate() {
+        let mut state = shared.lock();
+        if state.closed {
+            return;
+        }
+        state.attempts += 1;
+        if state.refusing {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+        state.connections.push((copy(&client), copy(&server)));
+        drop(state);
+        carry(Way::Up, connection, copy(&client), copy(&server), shared);
+        carry(Way::Down, connection, server, client, shared);
+    }
+}
+
+/// Carries bytes one way: one thread reads and stamps each piece, one delivers it when it is due.
+fn carry(way: Way, connection: usize, from: TcpStream, to: TcpStream, shared: &Arc<Shared>) {
+    let (pieces, due) = channel();
+    let (reading, writing) = (Arc::clone(shared), Arc::clone(shared));
+    std::thread::spawn(move || read(way, connection, from, &pieces, &reading));
+    std::thread::spawn(move || deliver(way, connection, to, &due, &writing));
+}
+
+fn read(
+    way: Way,
+    connection: usize,
+    mut from: TcpStream,
+    pieces: &Sender<(Instant, Vec<u8>)>,
+    shared: &Shared,
+) {
+    let mut buffer = [0; 65536];
+    let mut log = Logbook::of(connection);
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let bytes = &buffer[..count];
+        let now = Instant::now();
+        let mut state = shared.lock();
+        match way {
+            Way::Down => state.pieces_down += 1,
+            Way::Up => {
+                let answers = state.pieces_down;
+                log.add(&mut state.flights, answers, bytes);
+            }
+        }
+        let road = state.road(way);
+        if road.hold_next > 0 {
+            road.hold_next -= 1;
+            road.held = true;
+        }
+        let mut copies = 1;
+        if road.dropped || road.drop_next > 0 {
+            road.drop_next = road.drop_next.saturating_sub(1);
+            copies = 0;
+        } else if road.duplicate_next > 0 {
+            road.duplicate_next -= 1;
+            copies = 2;
+        }
+        let due = now + road.delay;
+        drop(state);
+        for _ in 0..copies {
+            let _ = pieces.send((due, bytes.to_vec()));
+        }
+    }
+}
+
+fn deliver(
+    way: Way,
+    connection: usize,
+    mut to: TcpStream,
+    due: &Receiver<(Instant, Vec<u8>)>,
+    shared: &Shared,
+) {
+    for (due, bytes) in due {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let mut state = shared.lock();
+        while state.road(way).held && !state.closed {
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if way == Way::Down {
+            // Before the client can know of it: what it then does comes later.
+            let now = Instant::now();
+            for flight in state.flights.iter_mut().filter(|flight| flight.connection == connection) {
+                flight.answered.get_or_insert(now);
+            }
+        }
+        drop(state);
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    // The other side has said all it will say: so do we.
+    let mut state = shared.lock();
+    while state.road(way).held && !state.closed {
+        state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
+    drop(state);
+    let _ = to.shutdown(Shutdown::Write);
+}

@@ -1,0 +1,301 @@
+//! Real Redis servers: one that all tests share, and private ones for tests that break them.
+
+use super::SOON;
+use super::process;
+use super::resp::{self, Value};
+use super::server::{free_port, spawn_for_ever};
+use super::tls::{Certificates, Flaw};
+use super::wait::eventually;
+use nix::sys::signal::Signal;
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How to start a server.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Arguments such as `--requirepass secret` or `--maxmemory 2mb`.
+    pub args: Vec<String>,
+    /// Speak TLS only, with certificates that have this flaw.
+    pub tls: Option<Flaw>,
+    /// Write every change to disk before it is acknowledged, so that a restart finds it.
+    pub persistent: bool,
+    /// Variables of its environment.
+    pub environment: Vec<(String, std::path::PathBuf)>,
+}
+
+/// A server of one test's own. It is killed when this value goes, or when the test process ends.
+#[derive(Debug)]
+pub struct Redis {
+    port: u16,
+    options: Options,
+    directory: TempDir,
+    certificates: Option<Certificates>,
+    child: Option<Child>,
+}
+
+impl Redis {
+    /// Starts a plain one.
+    pub fn start() -> Self {
+        Self::start_with(Options::default())
+    }
+
+    /// Starts a plain one with more arguments.
+    pub fn start_with_args(args: &[&str]) -> Self {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Self::start_with(Options { args, ..Options::default() })
+    }
+
+    /// Starts a plain one with a library that is preloaded into it, and what that needs.
+    pub fn start_preloaded(variables: &[(&str, &std::path::Path)]) -> Self {
+        let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), value.to_path_buf()));
+        Self::start_with(Options { environment: environment.collect(), ..Options::default() })
+    }
+
+    /// Starts one.
+    pub fn start_with(options: Options) -> Self {
+        let directory =
+            tempfile::Builder::new().prefix("it-redis-").tempdir().expect("a temporary directory");
+        let certificates = options.tls.map(|flaw| Certificates::make(directory.path(), flaw));
+        let mut redis = Self { port: 0, options, directory, certificates, child: None };
+        // Somebody else may take a port between our look and the server's bind.
+        for _ in 0..10 {
+            redis.port = free_port();
+            if redis.try_launch() {
+                return redis;
+            }
+        }
+        panic!("redis-server does not start: {}", redis.log());
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, of database 0.
+    pub fn url(&self) -> String {
+        match &self.certificates {
+            None => format!("redis://127.0.0.1:{}/0", self.port),
+            Some(files) => format!("rediss://127.0.0.1:{}/0?ca_file={}", self.port, files.ca.display()),
+        }
+    }
+
+    /// The certificates it was started with.
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("a server that speaks TLS")
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().expect("a running server").id()).expect("a process id")
+    }
+
+    /// Stops it as a hung machine does: connections stay, nothing answers.
+    pub fn stop(&self) {
+        process::send(self.pid(), Signal::SIGSTOP);
+        eventually(SOON, "a stopped server", || process::stopped(self.pid()).then_some(()));
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        process::send(self.pid(), Signal::SIGCONT);
+    }
+
+    /// Kills it; nothing listens on its port then.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again, on the same port.
+    pub fn restart(&mut self) {
+        self.kill();
+        eventually(SOON, "the server's old port", || self.try_launch().then_some(()));
+    }
+
+    /// Starts it again, on the same port and with more arguments, while it may still read its memory back.
+    pub fn restart_slowly(&mut self, args: &[&str]) {
+        self.kill();
+        self.options.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        eventually(SOON, "the server's old port", || self.try_launch_until(Self::listens).then_some(()));
+    }
+
+    /// A connection without authentication.
+    pub fn connect(&self) -> Connection {
+        Connection::to(self.port).expect("a server that was started")
+    }
+
+    /// One command on a connection of its own.
+    pub fn command(&self, words: &[&str]) -> Value {
+        self.connect().command(words)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        super::place::read(&self.directory.path().join("log"))
+    }
+
+    fn try_launch(&mut self) -> bool {
+        self.try_launch_until(Self::answers)
+    }
+
+    fn try_launch_until(&mut self, is_up: impl Fn(&Self) -> bool) -> bool {
+        let directory = self.directory.path();
+        let log =
+            || std::fs::File::options().create(true).append(true).open(directory.join("log")).expect("a log");
+        let port = self.port.to_string();
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(directory);
+        if self.options.persistent {
+            command.args(["--appendonly", "yes", "--appendfsync", "always"]);
+        } else {
+            command.args(["--appendonly", "no"]);
+        }
+        match &self.certificates {
+            None => command.args(["--port", &port]),
+            Some(_) => command.args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "optional"]),
+        };
+        if let Some(files) = &self.certificates {
+            command.arg("--tls-ca-cert-file").arg(&files.ca).arg("--tls-cert-file").arg(&files.server);
+            command.arg("--tls-key-file").arg(&files.server_key);
+        }
+        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
+        command.args(&self.options.args).stdin(Stdio::null()).stdout(log()).stderr(log());
+        let mut child = spawn_for_ever(command, "redis-server");
+        let up = eventually(SOON, "redis-server", || match child.try_wait().expect("our own child") {
+            Some(_) => Some(false),
+            None => is_up(self).then_some(true),
+        });
+        if up {
+            self.child = Some(child);
+        }
+        up
+    }
+
+    fn listens(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+    }
+
+    fn answers(&self) -> bool {
+        if self.certificates.is_some() {
+            return self.listens();
+        }
+        // Any answer will do: `-NOAUTH`, too, comes from a server that is up.
+        let ping = || Connection::to(self.port)?.try_command(&["PING"]);
+        ping().is_ok_and(|answer| !matches!(answer, Value::Error(text) if text.starts_with("LOADING")))
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One test's own part of the server that all tests share.
+#[derive(Debug, Clone)]
+pub struct Keyspace {
+    port: u16,
+    prefix: String,
+}
+
+impl Keyspace {
+    /// A part that nobody else uses; the server is started by whoever comes first.
+    pub fn new() -> Self {
+        static SERVER: OnceLock<Redis> = OnceLock::new();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let start = || {
+            let server = Redis::start();
+            // It writes nothing, and nobody drops what is static: the directory goes now.
+            let _ = std::fs::remove_dir_all(server.directory.path());
+            server
+        };
+        let port = SERVER.get_or_init(start).port;
+        Self { port, prefix: format!("it{}:", NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    /// All of a server of the test's own, under the prefix that dlock has by default.
+    pub fn of(redis: &Redis) -> Self {
+        Self { port: redis.port, prefix: "dlock:".to_owned() }
+    }
+
+    /// The port of the server on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What stands in front of each name.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The URL of the same keys, reached through another port.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}/0?prefix={}", self.prefix)
+    }
+
+    /// The key of the lock `name`.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// One command on a connection of its own.
+    pub fn command(&self, words: &[&str]) -> Value {
+        Connection::to(self.port).expect("the shared server").command(words)
+    }
+
+    /// Every key of this part, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys = self.command(&["KEYS", &format!("{}*", self.prefix)]).texts();
+        keys.sort();
+        keys
+    }
+}
+
+/// A client of the tests' own.
+#[derive(Debug)]
+pub struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    /// Connects to a port of this host.
+    pub fn to(port: u16) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Sends a command and reads its reply.
+    pub fn try_command(&mut self, words: &[&str]) -> std::io::Result<Value> {
+        self.0.get_mut().write_all(&resp::encode(words))?;
+        resp::read_value(&mut self.0)
+    }
+
+    /// Sends a command and reads its reply.
+    #[track_caller]
+    pub fn command(&mut self, words: &[&str]) -> Value {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+}
+
+/// Waits until a lease is renewed: `left` tells what is left of it, which grows then and at no other time.
+#[track_caller]
+pub fn await_renewal(mut left: impl FnMut() -> i64) {
+    let mut last = i64::MAX;
+    eventually(SOON, "a renewal", || {
+        let now = left();
+        (now > std::mem::replace(&mut last, now)).then_some(())
+    });
+}

@@ -1,0 +1,231 @@
+//! A dlock that runs, and what is left of it when it has ended.
+
+use super::SOON;
+use super::place::{Place, read};
+use super::process::{self, Marker, Stat};
+use super::wait::eventually;
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(i32),
+    /// Of this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Of this signal.
+    pub fn by(signal: Signal) -> Self {
+        Self::Signal(signal as i32)
+    }
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        status.code().map_or_else(|| Self::Signal(status.signal().unwrap_or(0)), Self::Code)
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// How dlock ended.
+    pub exit: Exit,
+    /// Everything on standard output, unless it was sent elsewhere.
+    pub stdout: String,
+    /// Everything on standard error, unless it was sent elsewhere.
+    pub stderr: String,
+    /// From the start of dlock to the moment its end was seen.
+    pub elapsed: Duration,
+    /// Whether the kernel says that it left a core file.
+    pub core_dumped: bool,
+}
+
+impl Output {
+    /// All of it, to be compared at once.
+    pub fn outcome(&self) -> (Exit, &str, &str) {
+        (self.exit, &self.stdout, &self.stderr)
+    }
+}
+
+/// A dlock that was started; it and all it started is killed when this value goes before the end was seen.
+pub struct Running {
+    child: Child,
+    marker: Marker,
+    place: Place,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    started: Instant,
+    ended: Option<Output>,
+}
+
+impl Running {
+    pub(super) fn start(
+        mut command: Command,
+        marker: Marker,
+        place: Place,
+        streams: [Option<Stdio>; 3],
+    ) -> Self {
+        let stdout = place.path(&format!("stdout.{}", marker.value()));
+        let stderr = place.path(&format!("stderr.{}", marker.value()));
+        let file = |path: &PathBuf| {
+            Stdio::from(File::options().create(true).append(true).open(path).expect("a file"))
+        };
+        let [input, output, errors] = streams;
+        command.stdin(input.unwrap_or_else(Stdio::null));
+        command.stdout(output.unwrap_or_else(|| file(&stdout)));
+        command.stderr(errors.unwrap_or_else(|| file(&stderr)));
+        let started = Instant::now();
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Self { child, marker, place, stdout, stderr, started, ended: None }
+    }
+
+    /// dlock's own process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a process id")
+    }
+
+    /// The place it runs in.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The mark that everything it started carries.
+    pub fn marker(&self) -> &Marker {
+        &self.marker
+    }
+
+    /// The writing end of its standard input, when that was asked to be a pipe.
+    pub fn take_stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("standard input is a pipe")
+    }
+
+    /// What it has written to standard output so far.
+    pub fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    /// What it has written to standard error so far.
+    pub fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+
+    /// Waits until standard output contains `text`, and returns all of it.
+    #[track_caller]
+    pub fn await_stdout(&mut self, text: &str) -> String {
+        self.await_text(text, Self::stdout)
+    }
+
+    /// Waits until standard error contains `text`, and returns all of it.
+    #[track_caller]
+    pub fn await_stderr(&mut self, text: &str) -> String {
+        self.await_text(text, Self::stderr)
+    }
+
+    #[track_caller]
+    fn await_text(&mut self, text: &str, stream: impl Fn(&Self) -> String) -> String {
+        eventually(SOON, &format!("{text:?}"), || {
+            // The order matters: what it wrote before its end is read after the end was seen.
+            let ended = self.poll().cloned();
+            let written = stream(self);
+            if written.contains(text) {
+                return Some(written);
+            }
+            if let Some(output) = ended {
+                panic!("dlock ended before {text:?}: {output:?}");
+            }
+            None
+        })
+    }
+
+    /// Waits until the command, a probe, says that it is ready.
+    #[track_caller]
+    pub fn await_ready(&mut self) {
+        self.await_stdout("ready\n");
+    }
+
+    /// Sends a signal to dlock alone.
+    pub fn signal(&self, signal: Signal) {
+        process::send(self.pid(), signal);
+    }
+
+    /// The guarding half: dlock's child.
+    #[track_caller]
+    pub fn guard(&self) -> i32 {
+        eventually(SOON, "the guard", || process::children(self.pid()).into_iter().find(Stat::is_alive)).pid
+    }
+
+    /// The command: the guard's child.
+    #[track_caller]
+    pub fn command(&self) -> i32 {
+        let guard = self.guard();
+        eventually(SOON, "the command", || process::children(guard).into_iter().find(Stat::is_alive)).pid
+    }
+
+    /// Looks whether it has ended.
+    pub fn poll(&mut self) -> Option<&Output> {
+        if self.ended.is_none()
+            && let Some(status) = self.child.try_wait().expect("our own child")
+        {
+            self.ended = Some(Output {
+                exit: status.into(),
+                stdout: self.stdout(),
+                stderr: self.stderr(),
+                elapsed: self.started.elapsed(),
+                core_dumped: status.core_dumped(),
+            });
+        }
+        self.ended.as_ref()
+    }
+
+    /// Waits for its end, which must come within `deadline`.
+    #[track_caller]
+    pub fn wait_within(&mut self, deadline: Duration) -> Output {
+        let until = Instant::now() + deadline;
+        loop {
+            if let Some(output) = self.poll() {
+                return output.clone();
+            }
+            if Instant::now() >= until {
+                let tree = process::descendants(self.pid());
+                let (stdout, stderr) = (self.stdout(), self.stderr());
+                let own = Stat::of(self.pid());
+                panic!(
+                    "dlock has not ended within {deadline:?}: {own:?}\nits tree: {tree:#?}\nstdout: {stdout}\nstderr: {stderr}"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for its end, which must come soon.
+    #[track_caller]
+    pub fn wait(&mut self) -> Output {
+        self.wait_within(SOON)
+    }
+
+    /// Asserts that it has not ended.
+    #[track_caller]
+    pub fn assert_running(&mut self) {
+        if let Some(output) = self.poll() {
+            panic!("dlock has ended: {output:?}");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.poll().is_none() {
+            let _ = self.child.kill();
+            self.marker.kill_all();
+            let _ = self.child.wait();
+        }
+    }
+}

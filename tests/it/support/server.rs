@@ -1,0 +1,57 @@
+//! Starting servers that never outlive the test process.
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// A port that nobody listens on at this moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Starts a process that the kernel kills when this test process ends, however it ends.
+///
+/// PR_SET_PDEATHSIG is about the *thread* that forked (man 2 PR_SET_PDEATHSIG), and a test's thread ends
+/// with its test: so one thread that lives as long as the process starts them all.
+///
+/// # Panics
+/// When it cannot be started; `package` is the Debian package that has the program.
+pub fn spawn_for_ever(mut command: Command, package: &str) -> Child {
+    type Request = (Command, Sender<std::io::Result<Child>>);
+    static NURSE: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
+    let nurse = NURSE.get_or_init(|| {
+        let (requests, inbox) = channel::<Request>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(requests)
+    });
+    // SAFETY: prctl(2) is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    // Ctrl-C at the terminal of `cargo test` is not for servers.
+    command.process_group(0);
+    let program = command.get_program().to_owned();
+    let (answer, reply) = channel();
+    nurse
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .send((command, answer))
+        .expect("the nurse lives for ever");
+    match reply.recv().expect("the nurse answers") {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            panic!("{} is missing: install the Debian package {package}", program.display())
+        }
+        Err(error) => panic!("cannot start {}: {error}", program.display()),
+    }
+}

@@ -1,0 +1,116 @@
+//! A lock in one of the stores, for tests whose claim holds on each of them.
+
+use super::SOON;
+use super::dlock::Dlock;
+use super::leash::Leash;
+use super::place::Place;
+#[cfg(feature = "redis")]
+use super::redis::Keyspace;
+#[cfg(feature = "redis")]
+use super::resp::Value;
+use super::running::Running;
+use super::wait::until;
+
+/// A store that one test has for itself.
+#[derive(Clone)]
+pub struct Store {
+    /// Where the runs on it take place.
+    pub place: Place,
+    url: String,
+    #[cfg(feature = "redis")]
+    space: Option<Keyspace>,
+}
+
+impl Store {
+    /// A directory.
+    pub fn file() -> Self {
+        let place = Place::new();
+        let url = place.url();
+        Self {
+            place,
+            url,
+            #[cfg(feature = "redis")]
+            space: None,
+        }
+    }
+
+    /// A part of the Redis that the tests share.
+    #[cfg(feature = "redis")]
+    pub fn redis() -> Self {
+        let space = Keyspace::new();
+        Self { place: Place::new(), url: space.url(), space: Some(space) }
+    }
+
+    /// A Redis of the test's own.
+    #[cfg(feature = "redis")]
+    pub fn on(redis: &super::redis::Redis) -> Self {
+        let space = Keyspace::of(redis);
+        Self { place: Place::new(), url: space.url(), space: Some(space) }
+    }
+
+    /// One of each kind.
+    pub fn each() -> Vec<Self> {
+        vec![
+            Self::file(),
+            #[cfg(feature = "redis")]
+            Self::redis(),
+        ]
+    }
+
+    /// The same part of that Redis, reached through another port.
+    #[cfg(feature = "redis")]
+    pub fn behind(&self, port: u16) -> Self {
+        Self { url: self.space().url_at(port), ..self.clone() }
+    }
+
+    /// The keys of a Redis.
+    #[cfg(feature = "redis")]
+    pub fn space(&self) -> &Keyspace {
+        self.space.as_ref().expect("a store that is a Redis")
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `dlock run` on the lock `x` of this store, with a lease of 3 s where there is one.
+    pub fn run(&self) -> Dlock {
+        self.run_with_ttl("3s")
+    }
+
+    /// `dlock run` on the lock `x` of this store, with a lease of this length where there is one.
+    pub fn run_with_ttl(&self, ttl: &str) -> Dlock {
+        self.place.run().backend(&self.url).args(["--ttl", ttl])
+    }
+
+    /// A dlock that waits for the lock and then says whether everybody on the leash is dead. It waits when
+    /// this returns.
+    #[track_caller]
+    pub fn heir(&self, leash: &Leash) -> Running {
+        let mut heir = self.run().args(["-v", "--wait", "forever"]).probe(["heir", leash.path()]).spawn();
+        heir.await_stderr("waiting");
+        heir
+    }
+
+    /// Waits until everybody on the leash is dead, and asserts that the lock was held until then.
+    #[track_caller]
+    pub fn await_death_under_lock(&self, leash: &Leash) {
+        until(SOON, "the death of the whole tree", || {
+            // The order matters: who is seen alive *after* the lock was seen free has outlived it.
+            let held = self.is_held();
+            let dead = leash.is_free();
+            assert!(held || dead, "the lock is free, and the command lives");
+            dead
+        });
+    }
+
+    /// Whether somebody holds the lock `x`, as the store itself sees it.
+    pub fn is_held(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if let Some(space) = &self.space {
+            return space.command(&["EXISTS", &space.key("x")]) == Value::Int(1);
+        }
+        !self.place.lock_is_free("x")
+    }
+}

@@ -1,0 +1,45 @@
+//! Waiting for an event with a deadline, never for luck.
+
+use std::time::{Duration, Instant};
+
+/// Pause between two looks.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// Looks every few milliseconds until `look` finds something, and returns it.
+///
+/// # Panics
+/// When nothing was found within `deadline`, naming `what` was awaited.
+#[track_caller]
+pub fn eventually<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + deadline;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "waited {deadline:?} in vain for: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Waits until `holds` is true.
+#[track_caller]
+pub fn until(deadline: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(deadline, what, || holds().then_some(()));
+}
+
+/// Watches for the whole of `span` that `holds` stays true: for what must *not* happen.
+#[track_caller]
+pub fn throughout(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + span;
+    while Instant::now() < until {
+        assert!(holds(), "no longer so: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Nanoseconds of the clock that counts through suspend (CLOCK_BOOTTIME), as the probe writes them.
+pub fn boot_ns() -> u64 {
+    let now =
+        nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("the boot clock can be read");
+    u64::try_from(now.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap()
+}

@@ -1,0 +1,172 @@
+//! `rediss://`: chain, name and expiry are verified unless the user says otherwise, and it is said loudly then.
+
+use crate::support::fake::Fake;
+use crate::support::place::Place;
+use crate::support::redis::{Options, Redis};
+use crate::support::running::{Exit, Output};
+use crate::support::tls::{Certificates, Flaw};
+
+const WARNING: &str =
+    "dlock: the server's certificate is not checked (?insecure): anybody in between can take the lock\n";
+
+fn server(flaw: Flaw, args: &[&str]) -> Redis {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    Redis::start_with(Options { args, tls: Some(flaw), ..Options::default() })
+}
+
+fn run(place: &Place, url: &str) -> Output {
+    place.run().backend(url).args(["--connect-timeout", "5s"]).sh("echo ran").output()
+}
+
+/// The URL of a server by this host name, with this query.
+fn url(redis: &Redis, host: &str, query: &str) -> String {
+    format!("rediss://{host}:{}/0?{query}", redis.port())
+}
+
+fn ca(redis: &Redis) -> String {
+    format!("ca_file={}", redis.certificates().ca.display())
+}
+
+#[track_caller]
+fn assert_runs(output: &Output) {
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+#[track_caller]
+fn assert_refused(output: &Output, code: i32, words: &[&str]) {
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(code), ""), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    for word in words {
+        assert!(output.stderr.contains(word), "{word}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn a_server_of_a_known_authority_is_trusted() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    for host in ["127.0.0.1", "localhost"] {
+        assert_runs(&run(&place, &url(&redis, host, &ca(&redis))));
+        assert_runs(&run(&place, &url(&redis, host, &ca(&redis)).replace("rediss:", "valkeys:")));
+    }
+    // The old protocol of TLS, too.
+    let redis = server(Flaw::None, &["--tls-protocols", "TLSv1.2"]);
+    assert_runs(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))));
+}
+
+/// Renewals and release go the same way.
+#[test]
+fn a_lock_is_kept_over_tls() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let backend = redis.url();
+    let held = place.run().backend(&backend).args(["--ttl", "1s"]).sh("sleep 2.5; echo ran").output();
+    assert_runs(&held);
+    assert_runs(&run(&place, &backend));
+}
+
+#[test]
+fn a_server_of_an_unknown_authority_is_refused() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let other = Certificates::make(&place.locks(), Flaw::None);
+    let by_other = url(&redis, "127.0.0.1", &format!("ca_file={}", other.ca.display()));
+    assert_refused(&run(&place, &by_other), 69, &["TLS: ", "certificate", "; the command did not run"]);
+    // The system's authorities do not know it either, where there are any.
+    let by_system = run(&place, &url(&redis, "127.0.0.1", ""));
+    assert!(matches!(by_system.exit, Exit::Code(69 | 78)), "{}", by_system.stderr);
+    assert_eq!(by_system.stdout, "");
+}
+
+#[test]
+fn a_server_of_another_name_is_refused_unless_that_name_is_given() {
+    let (redis, place) = (server(Flaw::WrongHost, &[]), Place::new());
+    for host in ["127.0.0.1", "localhost"] {
+        let output = run(&place, &url(&redis, host, &ca(&redis)));
+        assert_refused(&output, 69, &["TLS: ", "not valid for name", "elsewhere.example"]);
+    }
+    assert_runs(&run(
+        &place,
+        &url(&redis, "127.0.0.1", &format!("{}&server_name=elsewhere.example", ca(&redis))),
+    ));
+    let wrong = run(&place, &url(&redis, "127.0.0.1", &format!("{}&server_name=other.example", ca(&redis))));
+    assert_refused(&wrong, 69, &["TLS: ", "not valid for name"]);
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_refused() {
+    let (redis, place) = (server(Flaw::Expired, &[]), Place::new());
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &["TLS: ", "expired"]);
+}
+
+#[test]
+fn insecure_checks_nothing_and_says_so() {
+    let place = Place::new();
+    for flaw in [Flaw::None, Flaw::WrongHost, Flaw::Expired] {
+        let redis = server(flaw, &[]);
+        for query in ["insecure", "insecure=true", "insecure=1"] {
+            let output = run(&place, &url(&redis, "127.0.0.1", query));
+            assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", WARNING), "{flaw:?} {query}");
+        }
+        let quiet =
+            place.run().backend(url(&redis, "127.0.0.1", "insecure")).arg("-q").sh("echo ran").output();
+        assert_runs(&quiet);
+        if flaw != Flaw::None {
+            let off = run(&place, &url(&redis, "127.0.0.1", &format!("insecure=false&{}", ca(&redis))));
+            assert_refused(&off, 69, &["TLS: "]);
+        }
+    }
+}
+
+#[test]
+fn a_client_proves_itself_by_a_certificate() {
+    let (redis, place) = (server(Flaw::None, &["--tls-auth-clients", "yes"]), Place::new());
+    let files = redis.certificates();
+    let query = |cert: &str, key: &str| format!("{}&cert_file={cert}&key_file={key}", ca(&redis));
+    let (cert, key) = (files.client.display().to_string(), files.client_key.display().to_string());
+    assert_runs(&run(&place, &url(&redis, "127.0.0.1", &query(&cert, &key))));
+    let without = run(&place, &url(&redis, "127.0.0.1", &ca(&redis)));
+    assert!(matches!(without.exit, Exit::Code(69 | 77)), "{without:?}");
+    assert_refused(&without, if without.exit == Exit::Code(69) { 69 } else { 77 }, &["ertificate"]);
+    // One of an authority that the server does not know.
+    let other = Certificates::make(&place.locks(), Flaw::None);
+    let strange = query(&other.client.display().to_string(), &other.client_key.display().to_string());
+    let strange = run(&place, &url(&redis, "127.0.0.1", &strange));
+    assert!(matches!(strange.exit, Exit::Code(69 | 77)) && strange.stdout.is_empty(), "{strange:?}");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let files = redis.certificates();
+    let garbage = place.write("garbage.pem", "garbage\n").display().to_string();
+    let broken = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
+    let broken = place.write("broken.pem", broken).display().to_string();
+    let (cert, key) = (files.client.display().to_string(), files.client_key.display().to_string());
+    let other_key = files.server_key.display().to_string();
+    let missing = "/no/such/file.pem";
+    let directory = place.locks().display().to_string();
+    for (query, named) in [
+        (format!("ca_file={missing}"), missing),
+        (format!("ca_file={garbage}"), &garbage),
+        (format!("ca_file={broken}"), &broken),
+        (format!("ca_file={directory}"), &directory),
+        (format!("{}&cert_file={missing}&key_file={key}", ca(&redis)), missing),
+        (format!("{}&cert_file={cert}&key_file={missing}", ca(&redis)), missing),
+        (format!("{}&cert_file={garbage}&key_file={key}", ca(&redis)), &garbage),
+        (format!("{}&cert_file={cert}&key_file={garbage}", ca(&redis)), &garbage),
+        (format!("{}&cert_file={cert}&key_file={other_key}", ca(&redis)), &cert),
+    ] {
+        assert_refused(&run(&place, &url(&redis, "127.0.0.1", &query)), 78, &[named]);
+    }
+}
+
+/// The wrong one of the two protocols, either way: an answer within the time for one attempt.
+#[test]
+fn tls_and_plain_do_not_mix() {
+    let (tls, plain, place) = (server(Flaw::None, &[]), Redis::start(), Place::new());
+    let run =
+        |url: String| place.run().backend(url).args(["--connect-timeout", "1s"]).sh("echo ran").output();
+    assert_refused(&run(format!("redis://127.0.0.1:{}/0", tls.port())), 69, &["redis://127.0.0.1:"]);
+    assert_refused(&run(url(&plain, "127.0.0.1", &ca(&tls))), 69, &["rediss://127.0.0.1:"]);
+    let silent = Fake::silent();
+    let silent = format!("rediss://127.0.0.1:{}/0?{}", silent.port(), ca(&tls));
+    assert_refused(&run(silent), 69, &["no connection within "]);
+}

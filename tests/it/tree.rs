@@ -1,0 +1,165 @@
+//! Trees that are hard to stop, when they must be stopped.
+
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::until;
+use crate::support::{SOON, probe};
+use nix::sys::signal::Signal;
+use std::process::Stdio;
+
+/// Runs a command until `--max-runtime` stops it, and asserts that nobody is left.
+#[track_caller]
+fn assert_stopped(prepare: impl Fn(Dlock) -> Dlock, args: &[&str]) {
+    for hidden in [false, true] {
+        let place = Place::new();
+        let leash = place.leash();
+        let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+        let mut command = vec![probe::path().into_os_string().into_string().unwrap()];
+        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        let run = prepare(run.command(command));
+        let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
+        let halves = [run.pid(), run.guard()];
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
+        assert!(leash.is_free(), "somebody is left");
+        assert!(place.lock_is_free("x"));
+        until(SOON, "the end of everybody", || place.marker().bearers().is_empty());
+        assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+    }
+}
+
+/// S20
+#[test]
+fn a_command_that_ignores_sigterm_is_killed() {
+    assert_stopped(|run| run, &["ignore-term"]);
+}
+
+/// S21
+#[test]
+fn a_command_that_is_stopped_is_killed() {
+    assert_stopped(|run| run, &["stop"]);
+}
+
+/// S23
+#[test]
+fn two_thousand_processes_are_killed() {
+    assert_stopped(|run| run, &["many", "2000"]);
+}
+
+/// S23
+#[test]
+fn processes_that_keep_forking_are_killed() {
+    assert_stopped(|run| run, &["fork-forever", "8"]);
+}
+
+/// S34
+#[test]
+fn a_command_in_vfork_is_killed() {
+    assert_stopped(|run| run, &["vfork"]);
+}
+
+/// S34
+#[test]
+fn a_traced_child_is_killed() {
+    assert_stopped(|run| run, &["traced"]);
+}
+
+/// S21
+#[test]
+fn a_stopped_command_is_continued_so_that_it_can_end_by_itself() {
+    let place = Place::new();
+    let run = place.run().args(["--max-runtime", "3s", "--grace", "10s"]);
+    let mut run = run.probe(["signals", "exit:TERM=0"]).spawn();
+    run.await_ready();
+    let command = run.command();
+    process::send(command, Signal::SIGSTOP);
+    until(SOON, "a stopped command", || process::stopped(command));
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
+    let names: Vec<&str> = output.stdout.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    // The order of the two is the kernel's: both are pending when it goes on.
+    assert!(names.first() == Some(&"ready") && names.contains(&"TERM"), "{}", output.stdout);
+}
+
+/// S21
+#[test]
+fn a_command_that_is_stopped_elsewhere_can_be_continued() {
+    let place = Place::new();
+    let mut run = place.run().probe(["signals", "exit:TERM=5"]).spawn();
+    run.await_ready();
+    let command = run.command();
+    process::send(command, Signal::SIGSTOP);
+    until(SOON, "a stopped command", || process::stopped(command));
+    assert!(!place.lock_is_free("x"));
+    process::send(command, Signal::SIGCONT);
+    run.signal(Signal::SIGCONT);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait().exit, Exit::Code(5));
+}
+
+/// S26
+#[test]
+fn ten_thousand_orphans_are_reaped() {
+    let place = Place::new();
+    let go = place.arg("go");
+    let text = format!(
+        "'{}' orphan-zombies 10000; while ! test -e '{go}'; do sleep 0.01; done",
+        probe::path().display()
+    );
+    let mut run = place.run().sh(&text).spawn();
+    run.await_stdout("done\n");
+    assert_no_zombies(&run);
+    place.write("go", "");
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "done\n", ""));
+}
+
+/// S26
+#[test]
+fn the_first_process_of_a_container_reaps_ten_thousand_orphans() {
+    let place = Place::new();
+    let text = format!(
+        "'{}' orphan-zombies 10000; n=0; while ps -eo stat= | grep -q Z; do n=$((n + 1)); test $n -lt 500 || exit 1; sleep 0.02; done",
+        probe::path().display()
+    );
+    let mut run = place.run().sh(&text).wrapped_by(["unshare", "-pf", "--mount-proc"]).spawn();
+    assert_eq!(run.wait_within(2 * SOON).outcome(), (Exit::Code(0), "done\n", ""));
+}
+
+/// S27
+#[test]
+fn ten_thousand_short_children_cost_nothing() {
+    let place = Place::new();
+    let probe = probe::path();
+    let text =
+        format!("'{0}' short-children 500; read a; '{0}' short-children 10000; read b", probe.display());
+    let mut run = place.run().sh(&text).stdin(Stdio::piped()).spawn();
+    let mut stdin = run.take_stdin();
+    run.await_stdout("done\n");
+    let halves = [run.pid(), run.guard()];
+    let before = halves.map(|pid| (process::descriptor_count(pid), resident_kib(pid)));
+    std::io::Write::write_all(&mut stdin, b"\n").unwrap();
+    run.await_stdout("done\ndone\n");
+    assert_no_zombies(&run);
+    let after = halves.map(|pid| (process::descriptor_count(pid), resident_kib(pid)));
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(after.0, before.0, "descriptors");
+        assert!(after.1 <= before.1 + 512, "memory grew from {} to {} KiB", before.1, after.1);
+    }
+    drop(stdin);
+    assert_eq!(run.wait().exit, Exit::Code(1));
+}
+
+fn resident_kib(pid: i32) -> u64 {
+    process::status_field(pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Asserts that what has ended below dlock was reaped.
+#[track_caller]
+fn assert_no_zombies(run: &Running) {
+    let parents = [run.pid(), run.guard()];
+    until(SOON, "no zombies", || {
+        !process::all().iter().any(|stat| parents.contains(&stat.ppid) && !stat.is_alive())
+    });
+}
