@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Passes every test on a fresh Debian or Ubuntu that has a Rust toolchain and nothing else:
+#
+#   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
+#
+# 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
+# 2. puts redis-py, a foreign client that the tests lock against, into target/,
+# 3. runs the tests with every store, then with `file:` alone.
+#
+# The tests start their own servers on free ports and stop them. Read from the environment:
+#   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
+#   DLOCK_TEST_PYTHON    a python3 that can `import redis`; set here for the tests. A test that does not find it
+#                        set uses target/python/bin/python, and then python3 from PATH
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'run.sh: %s\n' "$*"; }
+die() { printf 'run.sh: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+
+command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
+
+# --- packages ---------------------------------------------------------------------------------------------------------
+missing=()
+want() { # program, package: remembers the package when the program is not there
+    has "$1" || missing+=("$2")
+}
+want cc gcc               # Rust links with it, and TLS compiles with it
+want redis-server redis-server
+want redis-cli redis-tools
+want flock util-linux     # also unshare, setsid, setpriv, prlimit, script on older releases
+want script bsdutils
+want less less
+want ps procps
+want ip iproute2
+want nft nftables
+want cron cron
+want python3 python3
+# A distribution's python3 may come without venv or without its pip. Either way of installing redis-py will do.
+python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
+    missing+=(python3-venv python3-pip)
+
+policy=/usr/sbin/policy-rc.d
+install_packages() {
+    local root=()
+    if [ "$(id -u)" != 0 ]; then
+        has sudo || die "missing packages: ${missing[*]}. Not root and no sudo: apt-get install ${missing[*]}"
+        root=(sudo)
+    fi
+    has apt-get || die "missing packages: ${missing[*]}. No apt-get here: install what they contain"
+    say "installing ${missing[*]}"
+    # Debian starts a server when it is installed; a policy-rc.d that answers 101 says: do not. Afterwards the one
+    # that was there comes back.
+    local kept=''
+    if [ -e "$policy" ]; then
+        kept=$policy.before-dlock-tests
+        "${root[@]}" mv "$policy" "$kept"
+    fi
+    restore_policy() {
+        "${root[@]}" rm -f "$policy"
+        [ -z "$kept" ] || "${root[@]}" mv "$kept" "$policy"
+    }
+    trap restore_policy EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee "$policy" >/dev/null
+    "${root[@]}" chmod 755 "$policy"
+    export DEBIAN_FRONTEND=noninteractive
+    "${root[@]}" apt-get update -qq </dev/null || say "apt-get update failed; trying with the lists that are here"
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes -qq --no-install-recommends "${missing[@]}" </dev/null
+    restore_policy
+    trap - EXIT
+}
+[ "${#missing[@]}" = 0 ] || install_packages
+PATH=$PATH:/usr/sbin:/sbin
+
+# --- redis-py ---------------------------------------------------------------------------------------------------------
+python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
+if ! "$python" -c 'import redis' 2>/dev/null; then
+    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis: pip install redis"
+    say "installing redis-py into target/python"
+    rm -rf target/python
+    mkdir -p target
+    if python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        python3 -m venv target/python
+        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5'
+    else
+        # No venv in this python: the package in a directory, and a python3 that looks there.
+        mkdir -p target/python/bin
+        PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check \
+            --target target/python/lib 'redis>=5'
+        printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$@"\n' "$PWD/target/python/lib" \
+            >target/python/bin/python
+        chmod 755 target/python/bin/python
+    fi
+    "$python" -c 'import redis' || die "redis-py was installed but cannot be imported"
+fi
+case $python in
+/*) ;;
+*/*) python=$PWD/$python ;;
+esac
+export DLOCK_TEST_PYTHON=$python
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 3 > 4 ? $(nproc) * 3 : 4))}
+export RUST_TEST_THREADS=$threads
+# Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
+usual_signals=()
+! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
+status=0
+say "every store, $threads tests at a time"
+"${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" </dev/null || status=$?
+say "file: alone (--no-default-features)"
+"${usual_signals[@]}" cargo test --locked --no-fail-fast --no-default-features "$@" </dev/null || status=$?
+[ "$status" = 0 ] || die "there are failures, see above"
