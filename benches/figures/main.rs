@@ -1,0 +1,131 @@
+//! The figures dlock is held to, measured on this machine beside its peers: `cargo bench`.
+//!
+//! Builds dlock with `--no-default-features --features file,redis`, starts a Redis and an etcd on 127.0.0.1, prints
+//! the tables and stops both. Nothing is asserted: figures move with the machine, so each stands beside its target.
+//!
+//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200).
+//! An argument that is part of a section's name (`cargo bench -- memory`) measures that section alone.
+
+#[cfg(target_os = "linux")]
+mod death;
+#[cfg(target_os = "linux")]
+mod footprint;
+#[cfg(target_os = "linux")]
+mod servers;
+#[cfg(target_os = "linux")]
+mod startup;
+#[cfg(target_os = "linux")]
+mod stats;
+
+/// What every section needs: the binary, the stores, and how often to measure.
+#[cfg(target_os = "linux")]
+pub struct Bench {
+    /// The dlock under test, a copy whose path no other process runs.
+    dlock: std::path::PathBuf,
+    redis: servers::Redis,
+    etcd: servers::Etcd,
+    /// An empty directory on the file system of the build.
+    dir: std::path::PathBuf,
+    runs: usize,
+}
+
+#[cfg(target_os = "linux")]
+impl Bench {
+    fn file_url(&self) -> String {
+        format!("file://{}", self.dir.display())
+    }
+
+    /// A command with nothing of this process's environment but PATH.
+    fn command(&self, program: &std::path::Path) -> std::process::Command {
+        let mut command = std::process::Command::new(program);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &self.dir).current_dir(&self.dir);
+        command.stdin(std::process::Stdio::null());
+        command
+    }
+
+    fn dlock(&self, args: &[&str]) -> std::process::Command {
+        let mut command = self.command(&self.dlock);
+        command.arg("run").args(args);
+        command
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("figures: measured on Linux only (smaps_rollup, schedstat)");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // This program is also what runs under dlock.
+    let outcome = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["spin", rounds] => footprint::spin(rounds),
+        ["tree", fifo] => death::tree(fifo),
+        _ => measure(&args.into_iter().filter(|arg| !arg.starts_with("--")).collect::<Vec<_>>()),
+    };
+    if let Err(error) = outcome {
+        eprintln!("figures: {error}");
+        std::process::exit(1);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    let runs = match std::env::var("DLOCK_FIGURES_RUNS") {
+        Ok(runs) => runs.parse()?,
+        Err(_) => 200,
+    };
+    let built = match std::env::var_os("DLOCK_FIGURES_BIN") {
+        Some(path) => std::path::PathBuf::from(path),
+        None => build()?,
+    };
+    let dir = tempfile::Builder::new().prefix("figures").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let dlock = dir.path().join("dlock");
+    std::fs::copy(&built, &dlock)?;
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store)?;
+    let bench = Bench {
+        dlock,
+        redis: servers::Redis::start(dir.path())?,
+        etcd: servers::Etcd::start(dir.path())?,
+        dir: store,
+        runs,
+    };
+    println!("dlock   {} ({} bytes)", built.display(), std::fs::metadata(&built)?.len());
+    println!("machine {} CPUs, {}", std::thread::available_parallelism()?, servers::kernel()?);
+    println!("peers   {}", servers::versions());
+    type Section = fn(&Bench) -> Result<(), Box<dyn std::error::Error>>;
+    let sections: [(&str, Section); 6] = [
+        ("startup", startup::startup),
+        ("memory", footprint::memory),
+        ("requests", footprint::requests),
+        ("slowdown", footprint::slowdown),
+        ("sigkill", death::sigkill),
+        ("sigstop", death::sigstop),
+    ];
+    for (name, section) in sections {
+        if only.is_empty() || only.iter().any(|part| name.contains(part.as_str())) {
+            println!();
+            section(&bench).map_err(|error| format!("{name}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the binary that the figures are about, in a target directory of its own: the features differ from the tests'.
+#[cfg(target_os = "linux")]
+fn build() -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures-target");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = std::process::Command::new(cargo)
+        .args(["build", "--release", "--locked", "--quiet", "--bin", "dlock"])
+        .args(["--no-default-features", "--features", "file,redis", "--target-dir"])
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()?;
+    if !status.success() {
+        return Err("cargo build of the measured binary failed".into());
+    }
+    Ok(target.join("release/dlock"))
+}

@@ -1,0 +1,84 @@
+//! From spawn to reaped: what a lock around `true` costs, beside the peers.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Bench;
+use crate::stats::{Dice, Sample, ms, verdict};
+
+struct Peer {
+    name: &'static str,
+    command: Command,
+    times: Vec<Duration>,
+}
+
+/// Runs all peers once per round, in an order that changes, so that a slow moment of the machine meets each of them.
+pub fn startup(bench: &Bench) -> Result<(), Box<dyn Error>> {
+    let file = bench.file_url();
+    let redis = bench.redis.url();
+    let lock_file = bench.dir.join("flock-file");
+    let lock_file = lock_file.to_str().ok_or("the build directory's path is not UTF-8")?;
+    let other = |program: &str, args: &[&str]| {
+        let mut command = bench.command(Path::new(program));
+        command.args(args);
+        command
+    };
+    let mut etcdctl = other("/usr/bin/etcdctl", &["lock", "x", "--", "true"]);
+    etcdctl.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", bench.etcd.endpoint());
+    let mut peers: Vec<Peer> = [
+        ("true", other("/usr/bin/true", &[])),
+        ("flock f true", other("/usr/bin/flock", &[lock_file, "true"])),
+        ("timeout 10 true", other("/usr/bin/timeout", &["10", "true"])),
+        ("dlock file:", bench.dlock(&["-b", &file, "x", "--", "true"])),
+        ("dlock redis:", bench.dlock(&["-b", &redis, "x", "--", "true"])),
+        ("etcdctl lock", etcdctl),
+    ]
+    .into_iter()
+    .map(|(name, command)| Peer { name, command, times: Vec::with_capacity(bench.runs) })
+    .collect();
+    for peer in &mut peers {
+        peer.command.stdout(Stdio::null());
+    }
+
+    let warm_up = 5;
+    let mut dice = Dice::new();
+    let mut order: Vec<usize> = (0..peers.len()).collect();
+    for round in 0..warm_up + bench.runs {
+        dice.shuffle(&mut order);
+        for &turn in &order {
+            let peer = &mut peers[turn];
+            let start = Instant::now();
+            let status = peer.command.status()?; // posix_spawn(3), then waitpid(2)
+            let time = start.elapsed();
+            if !status.success() {
+                return Err(format!("{} ended with {status}", peer.name).into());
+            }
+            if round >= warm_up {
+                peer.times.push(time);
+            }
+        }
+    }
+
+    println!("startup: spawn to reaped, {} runs each, interleaved", bench.runs);
+    println!("  {:<16} {:>8} {:>8} {:>8}", "", "p50 ms", "p99 ms", "x flock");
+    let samples: Vec<Sample> =
+        peers.iter_mut().map(|peer| Sample::new(std::mem::take(&mut peer.times))).collect();
+    let times_flock = |sample: &Sample| ms(sample.p50()) / ms(samples[1].p50());
+    for (peer, sample) in peers.iter().zip(&samples) {
+        println!(
+            "  {:<16} {:>8.2} {:>8.2} {:>8.2}",
+            peer.name,
+            ms(sample.p50()),
+            ms(sample.p99()),
+            times_flock(sample)
+        );
+    }
+    let (file, redis) = (times_flock(&samples[3]), times_flock(&samples[4]));
+    let etcd = ms(samples[5].p50()) / ms(samples[4].p50());
+    println!("  file:  {file:.2} x flock, target <= 1.3: {}", verdict(file <= 1.3));
+    println!("  redis: {redis:.2} x flock, target <= 1.5: {}", verdict(redis <= 1.5));
+    println!("  redis: {etcd:.1} x faster than etcdctl lock, target >= 7: {}", verdict(etcd >= 7.0));
+    Ok(())
+}

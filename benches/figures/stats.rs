@@ -1,0 +1,62 @@
+//! Order statistics of durations, and how they are printed.
+
+use std::time::Duration;
+
+/// A set of measurements, sorted.
+pub struct Sample(Vec<Duration>);
+
+impl Sample {
+    pub fn new(mut values: Vec<Duration>) -> Self {
+        values.sort_unstable();
+        Sample(values)
+    }
+
+    /// The smallest value that `percent` of the sample do not exceed (nearest rank).
+    pub fn percentile(&self, percent: f64) -> Duration {
+        let rank = (percent / 100.0 * self.0.len() as f64).ceil() as usize;
+        self.0[rank.clamp(1, self.0.len()) - 1]
+    }
+
+    pub fn p50(&self) -> Duration {
+        self.percentile(50.0)
+    }
+
+    pub fn p99(&self) -> Duration {
+        self.percentile(99.0)
+    }
+
+    pub fn max(&self) -> Duration {
+        self.percentile(100.0)
+    }
+}
+
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// `ok` or `MISSED`, for a figure beside its target.
+pub fn verdict(met: bool) -> &'static str {
+    if met { "ok" } else { "MISSED" }
+}
+
+/// A small generator of numbers without pattern (xorshift64), so that rounds and moments differ; nothing secret.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new() -> Self {
+        Dice(0x9e37_79b9_7f4a_7c15)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit.max(1)
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
