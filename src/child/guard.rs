@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::cgroup::Cgroup;
 use super::parked::Parked;
-use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
+use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard, frame};
 use super::sleeper::Sleeper;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
@@ -38,6 +38,7 @@ pub(super) struct Guard {
     killing_since: Option<Moment>,
     reported: Vec<i32>,
     peer_gone: bool,
+    outbox: Vec<u8>,
     /// What must stay open until the tree is dead, because closing it frees the lock.
     _kept: Option<OwnedFd>,
 }
@@ -59,6 +60,7 @@ impl Guard {
             killing_since: None,
             reported: Vec::new(),
             peer_gone: false,
+            outbox: Vec::new(),
             _kept: None,
         }
     }
@@ -66,6 +68,7 @@ impl Guard {
     /// Watches until the tree is over.
     pub(super) fn watch(mut self) {
         self.tell(&FromGuard::Command(self.parked.pid));
+        self.speak();
         match Sleeper::new() {
             Ok(sleeper) => {
                 while !self.stop.is_done() {
@@ -76,6 +79,7 @@ impl Guard {
                     if self.stop.is_killing() {
                         self.kill_again();
                     }
+                    self.speak();
                     if !self.stop.is_done() {
                         sleeper.sleep((!self.peer_gone).then_some(&self.control), self.next_wake());
                     }
@@ -83,6 +87,7 @@ impl Guard {
             }
             Err(error) => {
                 self.tell(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
+                self.speak();
                 self.kill_again();
             }
         }
@@ -102,9 +107,18 @@ impl Guard {
         }
     }
 
+    /// Notes a message; [`Guard::speak`] sends all of them together, so that dlock wakes once.
     fn tell(&mut self, message: &FromGuard) {
-        // A dlock that is gone is noticed by reading; one that is stopped has room in its buffer.
-        let _ = self.control.send(message, None);
+        if let Ok(frame) = frame(message) {
+            self.outbox.extend(frame);
+        }
+    }
+
+    fn speak(&mut self) {
+        if !self.outbox.is_empty() {
+            // A dlock that is gone is noticed by reading; one that is stopped has room in its buffer.
+            let _ = self.control.send_frames(&std::mem::take(&mut self.outbox));
+        }
     }
 
     fn read_control(&mut self) {
@@ -206,6 +220,7 @@ impl Guard {
                 Output::ReportDeadline => self.tell(&FromGuard::DeadlineReached),
                 Output::Terminate => self.terminate(),
                 Output::Kill => {
+                    self.speak();
                     self.killing_since = Some(Moment::now());
                     self.kill_again();
                 }

@@ -168,7 +168,18 @@ impl Channel {
     /// # Errors
     /// `EPIPE` when the other end is gone, `EAGAIN` when it has not read for a very long time.
     pub fn send(&self, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let frame = frame(message)?;
+        self.send_all(&frame(message)?, fd)
+    }
+
+    /// Sends messages that [`frame`] has made.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_frames(&self, frames: &[u8]) -> io::Result<()> {
+        self.send_all(frames, None)
+    }
+
+    fn send_all(&self, frame: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let fds: Vec<RawFd> = fd.iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&fds)];
         let control = if fds.is_empty() { &[][..] } else { &rights[..] };

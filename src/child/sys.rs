@@ -229,7 +229,8 @@ pub fn raise_priority() {
         if libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &lowest) == -1 {
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);
         }
-        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
+        // Not MCL_FUTURE: beyond RLIMIT_MEMLOCK every later allocation would fail.
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT);
     }
 }
 

@@ -59,6 +59,9 @@ pub(super) fn describe(loss: Loss) -> &'static str {
 /// When the store has lost the lock and nobody else has it yet, the command gets at most so long after SIGTERM.
 const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 
+/// How long a command runs before dlock settles down beside it.
+const SETTLE_AFTER: Duration = Duration::from_millis(50);
+
 impl Session<'_> {
     pub(super) async fn keep_and_watch(
         &self,
@@ -87,7 +90,7 @@ impl Session<'_> {
         let (events, mut keeper_events) = mpsc::unbounded_channel();
         let check_now = Notify::new();
         let keeper = keep(backend, claim, &plan.terms, validity, events, &check_now);
-        let Ok(check_alarm) = Alarm::new() else {
+        let (Ok(check_alarm), Ok(settle_alarm)) = (Alarm::new(), Alarm::new()) else {
             supervisor.kill_tree().await;
             return End { stopped: Some(Stopped::Guard("no timer is left".into())), ..End::default() };
         };
@@ -96,6 +99,7 @@ impl Session<'_> {
             supervisor,
             check_now: &check_now,
             validity,
+            settle_at: Some(Moment::now() + SETTLE_AFTER),
             max_runtime_at: plan.max_runtime.map(|limit| Moment::now() + limit),
             command_stopped: false,
             resume_when_ours: false,
@@ -107,6 +111,7 @@ impl Session<'_> {
         loop {
             let last_check_at = watch.last_check_at();
             let max_runtime_at = watch.max_runtime_at;
+            let settle_at = watch.settle_at;
             let lost_guard = tokio::select! {
                 biased;
                 () = &mut keeper, if keeping => {
@@ -122,6 +127,11 @@ impl Session<'_> {
                     step => step == Step::GuardLost,
                 },
                 arrival = self.signals.next() => watch.on_signal(arrival) == Step::GuardLost,
+                () = at(&settle_alarm, settle_at) => {
+                    watch.settle_at = None;
+                    watch.supervisor.be_punctual();
+                    false
+                }
                 () = at(&self.alarm, max_runtime_at) => {
                     watch.on_max_runtime();
                     false
@@ -161,6 +171,7 @@ struct Watch<'a> {
     supervisor: &'a mut Supervisor,
     check_now: &'a Notify,
     validity: Option<Validity>,
+    settle_at: Option<Moment>,
     max_runtime_at: Option<Moment>,
     command_stopped: bool,
     /// The command was stopped and is to go on, if the store says that the lock is still ours.
