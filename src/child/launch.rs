@@ -6,11 +6,8 @@
 //! first instruction there is one exec and no fork.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
-
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
 
 use super::cgroup::Cgroup;
 use super::guard::Guard;
@@ -40,7 +37,7 @@ pub struct Half {
     pub(super) channel: Channel,
     pub(super) guard: i32,
     pub(super) terminal: Terminal,
-    pub(super) word: File,
+    pub(super) word: PipeWriter,
 }
 
 /// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
@@ -54,13 +51,13 @@ pub fn split(spec: Spec) -> io::Result<Half> {
     let Spec { program, inherited, terminal } = spec;
     let _ = signals::block()?;
     let (ours, theirs) = Channel::pair()?;
-    let (word_end, word) = pipe2(OFlag::O_CLOEXEC)?;
+    let (word_end, word) = io::pipe()?;
     match sys::fork_single_threaded()? {
         Fork::Parent(guard) => {
             drop((theirs, word_end));
             become_subreaper();
             detach_standard_descriptors(false)?;
-            Ok(Half { channel: ours, guard, terminal, word: File::from(word) })
+            Ok(Half { channel: ours, guard, terminal, word })
         }
         Fork::Child => {
             drop((ours, word));

@@ -2,14 +2,11 @@
 //! pipe, and becomes the command by exec.
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::unistd::{Pid, getppid, pipe2, setpgid};
+use nix::unistd::{Pid, getppid, setpgid};
 
 use super::cgroup::Cgroup;
 use super::inherited::Inherited;
@@ -21,7 +18,7 @@ use super::terminal::Terminal;
 /// The command's process before exec, as the guarding process sees it.
 pub(super) struct Parked {
     pub(super) pid: i32,
-    verdict: File,
+    verdict: PipeReader,
 }
 
 impl Parked {
@@ -42,17 +39,17 @@ pub(super) fn park(
     terminal: &Terminal,
     cgroup: Option<&Cgroup>,
     control: &Channel,
-    word_end: OwnedFd,
+    word_end: PipeReader,
 ) -> io::Result<Parked> {
-    let (verdict, verdict_end) = pipe2(OFlag::O_CLOEXEC)?;
+    let (verdict, verdict_end) = io::pipe()?;
     let guard = std::process::id() as i32;
     match fork(cgroup)? {
-        Fork::Parent(pid) => Ok(Parked { pid, verdict: File::from(verdict) }),
+        Fork::Parent(pid) => Ok(Parked { pid, verdict }),
         Fork::Child => {
             // Each end that stays open here would hide the death of its other owner.
             close(control);
             drop(verdict);
-            run_parked(program, inherited, terminal, File::from(word_end), File::from(verdict_end), guard)
+            run_parked(program, inherited, terminal, word_end, verdict_end, guard)
         }
     }
 }
@@ -81,8 +78,8 @@ fn run_parked(
     program: Program,
     inherited: Inherited,
     terminal: &Terminal,
-    mut word: File,
-    mut verdict: File,
+    mut word: PipeReader,
+    mut verdict: PipeWriter,
     guard: i32,
 ) -> ! {
     // When the guarding process dies the command dies with it, even if dlock dies in the same instant. Lost over a

@@ -145,6 +145,12 @@ pub enum Received<M> {
     Closed,
 }
 
+/// A broken pipe is an error and no signal; where there is no such flag, SIGPIPE is ignored or blocked in both halves.
+#[cfg(target_os = "linux")]
+const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
+#[cfg(not(target_os = "linux"))]
+const NO_SIGNAL: MsgFlags = MsgFlags::empty();
+
 /// Far above any message: the environment of `DLOCK_HELD` is the largest part.
 const LARGEST: usize = 1 << 20;
 
@@ -190,7 +196,7 @@ impl Channel {
                 self.socket.as_raw_fd(),
                 &[IoSlice::new(&frame[sent..])],
                 control,
-                MsgFlags::MSG_NOSIGNAL,
+                NO_SIGNAL,
                 None,
             ) {
                 Ok(count) => sent += count,

@@ -1,7 +1,6 @@
 //! dlock's half of the supervision: what the guarding process tells, and what to do when it can tell nothing any more.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ pub struct Supervisor {
     guard_reaped: bool,
     terminal: Terminal,
     /// What the parked command waits for.
-    word: Option<File>,
+    word: Option<PipeWriter>,
     command: Option<i32>,
     group: Group,
     finished: bool,
