@@ -6,49 +6,77 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
-    /// Where dlock is.
-    parent: PathBuf,
-    directory: PathBuf,
+    place: Place,
     handle: File,
     kill: File,
 }
 
+/// Where a command's cgroup is, or would be. Both halves of dlock know it before there is a guarding process, so that
+/// either can kill what is in it; random, because process numbers are the same in every PID namespace.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where dlock is.
+    parent: PathBuf,
+    directory: PathBuf,
+}
+
+impl Place {
+    /// Chooses one below the cgroup that the calling process is in; `None` without cgroup v2.
+    pub fn choose() -> Option<Place> {
+        let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let parent = mount_point()?.join(version_2(&memberships)?.trim_start_matches('/'));
+        let mut random = [0u8; 8];
+        getrandom::fill(&mut random).ok()?;
+        let random = u64::from_ne_bytes(random);
+        let directory = parent.join(format!("{PREFIX}{random:016x}-{}", std::process::id()));
+        Some(Place { parent, directory })
+    }
+
+    /// Removes empty cgroups beside it that two halves killed at once have left behind.
+    pub fn sweep(&self) {
+        let Ok(siblings) = fs::read_dir(&self.parent) else { return };
+        for sibling in siblings.flatten() {
+            let is_ours = sibling.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+            let age = sibling.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+            // A young one may be about to get its command; one that is in use cannot be removed.
+            if is_ours && age.is_some_and(|age| age > STALE) {
+                let _ = fs::remove_dir(sibling.path());
+            }
+        }
+    }
+}
+
+const PREFIX: &str = "dlock-";
+/// Between making a cgroup and forking into it a guarding process takes less than a millisecond.
+const STALE: Duration = Duration::from_secs(2);
+
 impl Cgroup {
-    /// Makes an empty one, or says why not: no cgroup v2, no right to write there, a kernel before 5.14. All of these
-    /// are ordinary; the caller does without.
+    /// Makes an empty one, or says why not: no right to write there, a kernel before 5.14. Both are ordinary; the
+    /// caller does without.
     ///
     /// # Errors
     /// Any of the above.
-    pub fn create() -> io::Result<Cgroup> {
-        let (parent, directory) = paths(std::process::id() as i32)?;
-        fs::create_dir(&directory).or_else(|error| match error.kind() {
-            // Left behind by two halves that were killed at once; its number has come round.
-            io::ErrorKind::AlreadyExists => {
-                fs::remove_dir(&directory).and_then(|()| fs::create_dir(&directory))
-            }
-            _ => Err(error),
-        })?;
-        Cgroup::open(parent, &directory).inspect_err(|_| {
-            let _ = fs::remove_dir(&directory);
+    pub fn create(place: &Place) -> io::Result<Cgroup> {
+        fs::create_dir(&place.directory)?;
+        Cgroup::open(place).inspect_err(|_| {
+            let _ = fs::remove_dir(&place.directory);
         })
     }
 
     /// The one that the guarding process has made, if it has: to be used in its place.
-    pub fn of(guard: i32) -> Option<Cgroup> {
-        let (parent, directory) = paths(guard).ok()?;
-        Cgroup::open(parent, &directory).ok()
-    }
-
-    fn open(parent: PathBuf, directory: &Path) -> io::Result<Cgroup> {
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn open(place: &Place) -> io::Result<Cgroup> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         Ok(Cgroup {
-            parent,
-            directory: directory.to_owned(),
-            handle: OpenOptions::new().read(true).custom_flags(flags).open(directory)?,
-            kill: OpenOptions::new().write(true).open(directory.join("cgroup.kill"))?,
+            place: place.clone(),
+            handle: OpenOptions::new().read(true).custom_flags(flags).open(&place.directory)?,
+            kill: OpenOptions::new().write(true).open(place.directory.join("cgroup.kill"))?,
         })
     }
 
@@ -69,13 +97,13 @@ impl Cgroup {
     pub fn remove(&self) {
         // A process may fork while the list is read; what was missed is found in the next round.
         for _ in 0..MOST_ROUNDS {
-            match fs::remove_dir(&self.directory) {
+            match fs::remove_dir(&self.place.directory) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
             }
-            let members = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+            let members = fs::read_to_string(self.place.directory.join("cgroup.procs")).unwrap_or_default();
             for pid in members.lines() {
-                let _ = fs::write(self.parent.join("cgroup.procs"), pid);
+                let _ = fs::write(self.place.parent.join("cgroup.procs"), pid);
             }
         }
     }
@@ -84,27 +112,17 @@ impl Cgroup {
 /// How often what is left in it is looked for.
 const MOST_ROUNDS: usize = 100;
 
-/// Where the calling process is, and where a guarding process of this number makes its cgroup.
-fn paths(guard: i32) -> io::Result<(PathBuf, PathBuf)> {
-    let memberships = fs::read_to_string("/proc/self/cgroup")?;
-    let own = version_2(&memberships).ok_or(io::ErrorKind::NotFound)?;
-    let parent = mount_point()?.join(own.trim_start_matches('/'));
-    let directory = parent.join(format!("dlock-{guard}"));
-    Ok((parent, directory))
-}
-
 /// The cgroup v2 line of `/proc/PID/cgroup` (`cgroups(7)`).
 fn version_2(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 /// Where cgroup v2 is mounted: alone, or beside version 1 (hybrid).
-fn mount_point() -> io::Result<&'static Path> {
+fn mount_point() -> Option<&'static Path> {
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
         .into_iter()
         .map(Path::new)
         .find(|path| path.join("cgroup.procs").exists())
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 #[cfg(test)]

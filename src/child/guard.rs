@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Place};
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard, frame};
 use super::sleeper::Sleeper;
@@ -24,6 +24,7 @@ pub(super) struct Guard {
     control: Channel,
     parked: Parked,
     terminal: Terminal,
+    place: Option<Place>,
     cgroup: Option<Cgroup>,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
@@ -44,11 +45,18 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(control: Channel, parked: Parked, terminal: Terminal, cgroup: Option<Cgroup>) -> Guard {
+    pub(super) fn new(
+        control: Channel,
+        parked: Parked,
+        terminal: Terminal,
+        place: Option<Place>,
+        cgroup: Option<Cgroup>,
+    ) -> Guard {
         Guard {
             control,
             parked,
             terminal,
+            place,
             cgroup,
             settle_at: None,
             group: Group::Shared,
@@ -96,14 +104,17 @@ impl Guard {
         }
     }
 
-    /// Once the command has run for a moment: first in line for the processor, and no page of ours written out. That
-    /// takes a while, so a short command is spared it; either is refused without the right to it, which is fine: the
+    /// Once the command has run for a moment: first in line for the processor, no page of ours written out, and what
+    /// others have left behind swept up. That takes a while, so a short command is spared it; any of it is refused without the right to it, which is fine: the
     /// margin before the lease's end allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
             #[cfg(target_os = "linux")]
             sys::raise_priority();
+            if let Some(place) = &self.place {
+                place.sweep();
+            }
         }
     }
 

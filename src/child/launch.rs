@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Place};
 use super::guard::Guard;
 use super::inherited::Inherited;
 use super::parked::park;
@@ -38,6 +38,7 @@ pub struct Half {
     pub(super) guard: i32,
     pub(super) terminal: Terminal,
     pub(super) word: PipeWriter,
+    pub(super) place: Option<Place>,
 }
 
 /// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
@@ -50,6 +51,7 @@ pub struct Half {
 pub fn split(spec: Spec) -> io::Result<Half> {
     let Spec { program, inherited, terminal } = spec;
     let _ = signals::block()?;
+    let place = Place::choose();
     let (ours, theirs) = Channel::pair()?;
     let (word_end, word) = io::pipe()?;
     match sys::fork_single_threaded()? {
@@ -57,17 +59,17 @@ pub fn split(spec: Spec) -> io::Result<Half> {
             drop((theirs, word_end));
             become_subreaper();
             detach_standard_descriptors(false)?;
-            Ok(Half { channel: ours, guard, terminal, word })
+            Ok(Half { channel: ours, guard, terminal, word, place })
         }
         Fork::Child => {
             drop((ours, word));
             rename(&inherited);
             become_subreaper();
-            let cgroup = Cgroup::create().ok();
+            let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
             match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, word_end) {
                 Ok(parked) => {
                     let _ = detach_standard_descriptors(true);
-                    Guard::new(theirs, parked, terminal, cgroup).watch();
+                    Guard::new(theirs, parked, terminal, place, cgroup).watch();
                 }
                 Err(error) => {
                     let broken = FromGuard::Broken(format!("cannot fork the command: {error}"));

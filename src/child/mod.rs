@@ -33,20 +33,37 @@ pub use tree::start_of;
 /// Stands in where there are no cgroups.
 #[cfg(not(target_os = "linux"))]
 mod cgroup {
+    use std::convert::Infallible;
     use std::io;
 
-    /// Never made.
-    pub struct Cgroup(std::convert::Infallible);
+    /// Never chosen.
+    #[derive(Clone, Debug)]
+    pub struct Place(Infallible);
 
-    impl Cgroup {
-        /// Always an error here.
-        pub fn create() -> io::Result<Cgroup> {
-            Err(io::ErrorKind::Unsupported.into())
+    impl Place {
+        /// There is none here.
+        pub fn choose() -> Option<Place> {
+            None
         }
 
-        /// Nothing here.
-        pub fn of(_guard: i32) -> Option<Cgroup> {
-            None
+        /// Never called.
+        pub fn sweep(&self) {
+            match self.0 {}
+        }
+    }
+
+    /// Never made.
+    pub struct Cgroup(Infallible);
+
+    impl Cgroup {
+        /// Never called.
+        pub fn create(place: &Place) -> io::Result<Cgroup> {
+            match place.0 {}
+        }
+
+        /// Never called.
+        pub fn open(place: &Place) -> io::Result<Cgroup> {
+            match place.0 {}
         }
 
         /// Never called.

@@ -4,7 +4,7 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Place};
 use super::launch::Half;
 use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::stop::{Deadlines, Orphans};
@@ -47,6 +47,7 @@ pub struct Supervisor {
     terminal: Terminal,
     /// What the parked command waits for.
     word: Option<PipeWriter>,
+    place: Option<Place>,
     command: Option<i32>,
     group: Group,
     finished: bool,
@@ -65,6 +66,7 @@ impl Supervisor {
             guard_reaped: false,
             terminal: half.terminal,
             word: Some(half.word),
+            place: half.place,
             command: None,
             group: Group::Shared,
             finished: false,
@@ -224,7 +226,7 @@ impl Supervisor {
                     Err(_) => {
                         self.finished = true;
                         self.guard_reaped = true;
-                        Cgroup::of(self.guard).inspect(Cgroup::remove);
+                        self.cgroup().inspect(Cgroup::remove);
                         return;
                     }
                 }
@@ -234,10 +236,15 @@ impl Supervisor {
         }
     }
 
+    /// The command's cgroup, if the guarding process has made one.
+    fn cgroup(&self) -> Option<Cgroup> {
+        self.place.as_ref().and_then(|place| Cgroup::open(place).ok())
+    }
+
     /// Kills the tree without the guarding process' help but leaves that alone: for one that does not answer though the
     /// lease is about to end.
     pub fn kill_directly(&self) {
-        if let Some(cgroup) = Cgroup::of(self.guard) {
+        if let Some(cgroup) = self.cgroup() {
             let _ = cgroup.kill();
         }
         tree::signal(self.guard, &[libc::SIGKILL], &[]);

@@ -57,7 +57,7 @@ fn killing_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
     assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
     until(SOON, "the end of the guard", || !process::alive(guard));
     assert_eq!(store.place.marker().bearers().len(), 0);
-    assert!(process::cgroups_named_after(&[run.pid(), guard]).is_empty(), "a cgroup is left");
+    until(SOON, "the end of its cgroup", || process::cgroups_named_after(&[run.pid(), guard]).is_empty());
 }
 
 /// S18: dlock is stopped past its lease.
@@ -74,7 +74,7 @@ fn stopping_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"));
     assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
     assert_eq!(store.place.marker().bearers().len(), 0);
-    assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+    until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());
 }
 
 /// S19: the guard is killed.
@@ -100,7 +100,7 @@ fn without_the_guard(store: &Store, tree: Tree, cgroups: Cgroups, signal: Signal
     let heir = heir.wait();
     assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
     assert_eq!(store.place.marker().bearers().len(), 0, "the guard is left");
-    assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+    until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());
 }
 
 /// One test for each kind of tree, with and without cgroups, on one store.

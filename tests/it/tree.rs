@@ -26,7 +26,7 @@ fn assert_stopped(prepare: impl Fn(Dlock) -> Dlock, args: &[&str]) {
         assert!(leash.is_free(), "somebody is left");
         assert!(place.lock_is_free("x"));
         until(SOON, "the end of everybody", || place.marker().bearers().is_empty());
-        assert!(process::cgroups_named_after(&halves).is_empty(), "a cgroup is left");
+        until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());
     }
 }
 
