@@ -70,9 +70,9 @@ pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
     let command = command(arguments)?;
     let name = name(arguments)?;
     let settings = config::resolve(arguments)?;
-    let terms = terms(arguments, &settings)?;
     let mut notices = Vec::new();
     let store = store(&settings, &name, &mut notices)?;
+    let terms = terms(arguments, &settings)?;
     let wait = match settings.wait.map(|wait| wait.value) {
         None => Wait::No,
         Some(WaitArgument::For(Duration::ZERO)) => Wait::No,

@@ -76,7 +76,11 @@ impl Reporter {
     }
 
     fn write(&self, level: &str, message: &str) {
-        let message = printable(message);
+        let mut message = printable(message);
+        if message.len() > LONGEST_LINE {
+            message.truncate(message.floor_char_boundary(LONGEST_LINE));
+            message.push_str("...");
+        }
         let line = match self.format {
             LogFormat::Text => format!("dlock: {message}\n"),
             LogFormat::Json => {
@@ -94,6 +98,9 @@ impl Reporter {
         }
     }
 }
+
+/// So that a line fits into what a pipe takes at once (`PIPE_BUF`).
+const LONGEST_LINE: usize = 3000;
 
 /// Whether standard error can be written to without waiting for a reader that may have stopped: a blocked dlock renews
 /// nothing. A line is shorter than what a pipe takes at once (`PIPE_BUF`).

@@ -60,7 +60,15 @@ impl FileStore {
         if let Some(held) = self.held.as_ref().filter(|held| held.is(claim) && is_at(&held.file, &path)) {
             return Ok(Attempt::Granted(held.grant));
         }
+        let mut rounds = 0;
         let file = loop {
+            rounds += 1;
+            if rounds > 100 {
+                return Err(StoreError::unreachable(format!(
+                    "{} is replaced again and again",
+                    path.display()
+                )));
+            }
             let file = open(&path).map_err(|error| describe(&error, "open", &path))?;
             // On every Unix that dlock runs on the standard library's file lock is flock(2).
             match file.try_lock() {
@@ -80,13 +88,21 @@ impl FileStore {
         Ok(Attempt::Granted(grant))
     }
 
-    fn renew_now(&self, claim: &Claim) -> Renewal {
+    fn renew_now(&self, claim: &Claim) -> Result<Renewal, StoreError> {
         let path = self.location.lock_path(&claim.name);
-        let held = self.held.as_ref().is_some_and(|held| held.is(claim) && is_at(&held.file, &path));
-        match (held, fs::symlink_metadata(&path)) {
-            (true, _) => Renewal::Held(None),
-            (false, Err(error)) if error.kind() == io::ErrorKind::NotFound => Renewal::Lost(Loss::Gone),
-            (false, _) => Renewal::Lost(Loss::Taken),
+        let Some(held) = self.held.as_ref().filter(|held| held.is(claim)) else {
+            return Ok(Renewal::Lost(Loss::Taken));
+        };
+        match fs::symlink_metadata(&path) {
+            Ok(_) if is_at(&held.file, &path) => Ok(Renewal::Held(None)),
+            Ok(_) => Ok(Renewal::Lost(Loss::Taken)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(Renewal::Lost(Loss::Gone))
+            }
+            // A file system that does not answer has not lost the lock.
+            Err(error) => {
+                Err(StoreError::unanswered(format!("cannot look at {}: {}", path.display(), io_text(&error))))
+            }
         }
     }
 
@@ -120,7 +136,7 @@ impl Backend for FileStore {
 
     /// There is no lease; the lock is lost when its file was unlinked or replaced, because others lock the new one.
     fn renew<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(async { Ok(self.renew_now(claim)) })
+        Box::pin(async { self.renew_now(claim) })
     }
 
     fn release<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Release, StoreError>> {

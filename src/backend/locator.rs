@@ -18,7 +18,8 @@ pub enum Locator {
 
 /// Schemes of stores that a build may lack, with the cargo feature that brings each.
 #[cfg(not(feature = "redis"))]
-const LEFT_OUT: &[(&str, &str)] = &[("redis", "redis"), ("rediss", "redis"), ("valkey", "redis")];
+const LEFT_OUT: &[(&str, &str)] =
+    &[("redis", "redis"), ("rediss", "redis"), ("valkey", "redis"), ("valkeys", "redis")];
 #[cfg(feature = "redis")]
 const LEFT_OUT: &[(&str, &str)] = &[];
 

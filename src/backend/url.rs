@@ -135,7 +135,12 @@ fn host(text: &str) -> Result<Host, UrlError> {
     }
     let port = match port {
         None => None,
-        Some(port) => Some(port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(bad)?),
+        // Not repeated: in `redis://default:secret` without an @ it is a password.
+        Some(port) => Some(port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| {
+            UrlError(
+                "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)".into(),
+            )
+        })?),
     };
     Ok(Host { name: name.to_owned(), port })
 }

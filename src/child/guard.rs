@@ -147,8 +147,14 @@ impl Guard {
 
     fn obey(&mut self, message: ToGuard) {
         match message {
-            ToGuard::Start { group, until, orphans, grace } => {
+            ToGuard::Start { group, until, orphans, grace, keeps } => {
                 self._kept = self.control.take_descriptor();
+                if keeps && self._kept.is_none() {
+                    self.tell(&FromGuard::Broken(
+                        "the guarding process has no descriptor left for the lock".into(),
+                    ));
+                    return self.act(Input::Kill);
+                }
                 self.grace = grace;
                 self.stop = Stop::new(orphans, grace);
                 self.start(group, until.map(Into::into));
@@ -194,7 +200,8 @@ impl Guard {
 
     /// Passes a signal on to the command's process group, once.
     fn forward(&mut self, signal: i32) {
-        if signals::ENDING.contains(&signal) {
+        // One that was ignored at the start (nohup, a background job of a script) tells the command nothing.
+        if signals::ENDING.contains(&signal) && !signals::is_ignored(signal) {
             self.told_to_end = true;
         }
         if !self.reaped {
@@ -218,9 +225,12 @@ impl Guard {
             Group::Own { .. } => -self.parked.pid,
             Group::Shared => self.parked.pid,
         };
-        if let Err(error) = sys::kill(target, signal)
-            && error.raw_os_error() == Some(libc::EPERM)
-        {
+        let sent = sys::kill(target, signal).or_else(|error| match error.raw_os_error() {
+            // Let go, and not in its own group yet.
+            Some(libc::ESRCH) => sys::kill(self.parked.pid, signal),
+            _ => Err(error),
+        });
+        if sent.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
             self.report_not_permitted(self.parked.pid);
         }
     }
@@ -231,7 +241,6 @@ impl Guard {
                 Output::ReportDeadline => self.tell(&FromGuard::DeadlineReached),
                 Output::Terminate => self.terminate(),
                 Output::Kill => {
-                    self.speak();
                     self.killing_since = Some(Moment::now());
                     self.kill_again();
                 }
@@ -341,6 +350,7 @@ impl Guard {
             }
             Change::Continued => {
                 self.stopped = false;
+                self.wake_dlock();
                 return self.tell(&FromGuard::Continued);
             }
             Change::Exited(status) => match self.parked.exec_error() {
@@ -350,9 +360,20 @@ impl Guard {
             Change::Killed(signal) => Ended::Killed(signal),
         };
         self.reaped = true;
+        self.wake_dlock();
         self.tell(&FromGuard::Ended(ended));
         let by_itself = !matches!(ended, Ended::Killed(_)) && !self.told_to_end;
         self.act(Input::CommandEnded { by_itself });
+    }
+
+    /// On a terminal dlock stops itself when the command is stopped, for the shell to see. Somebody who continues or ends
+    /// the command alone knows nothing of dlock, which would stay stopped.
+    fn wake_dlock(&self) {
+        let dlock = nix::unistd::getppid().as_raw();
+        let by_others = !self.stop.is_stopping() && !self.peer_gone;
+        if by_others && self.terminal.exists() && dlock > 1 && tree::state_of(dlock) == Some('T') {
+            let _ = sys::kill(dlock, libc::SIGCONT);
+        }
     }
 
     /// The next moment at which something has to be done though nothing happens.

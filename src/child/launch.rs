@@ -68,6 +68,11 @@ pub fn split(spec: Spec) -> io::Result<Half> {
             let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
             match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, word_end) {
                 Ok(parked) => {
+                    // Out of reach of signals for dlock's process group from the beginning. With a terminal that has to
+                    // wait until the command's place is known.
+                    if !terminal.exists() {
+                        let _ = nix::unistd::setsid();
+                    }
                     let _ = detach_standard_descriptors(true);
                     Guard::new(theirs, parked, terminal, place, cgroup).watch();
                 }

@@ -14,6 +14,7 @@ use super::program::Program;
 use super::protocol::{Channel, Group, Launch, take_frame};
 use super::sys::{self, Fork};
 use super::terminal::Terminal;
+use crate::clock::Moment;
 
 /// The command's process before exec, as the guarding process sees it.
 pub(super) struct Parked {
@@ -104,6 +105,11 @@ fn run_parked(
         }
     };
     let env = environment(&launch);
+    // dlock was stopped after it had looked at the clock: the lease may be somebody else's by now.
+    if launch.not_after.is_some_and(|not_after| Moment::now().since_boot() >= not_after) {
+        let _ = verdict.write_all(&libc::ETIME.to_le_bytes());
+        sys::exit_now(0)
+    }
     if let Group::Own { foreground } = launch.group {
         let own = Pid::from_raw(0);
         let _ = setpgid(own, own);

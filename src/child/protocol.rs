@@ -55,6 +55,8 @@ pub struct Launch {
     pub unset: Vec<String>,
     /// Its process group.
     pub group: Group,
+    /// It must not be started after this time since boot.
+    pub not_after: Option<Duration>,
 }
 
 /// From dlock to the guarding process.
@@ -71,6 +73,8 @@ pub enum ToGuard {
         orphans: Orphans,
         /// `--grace`
         grace: Duration,
+        /// A descriptor comes along.
+        keeps: bool,
     },
     /// A renewal was acknowledged.
     Arm(Until),

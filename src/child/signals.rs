@@ -31,8 +31,12 @@ const SPECIAL: &[(i32, WhileWaiting)] = &[
     (libc::SIGPIPE, WhileWaiting::Nothing),
 ];
 
-/// Faults of the program itself: blocking them would turn a crash into an endless loop, so they keep their default
-/// action. They reach dlock alone; the guarding process then stops the command.
+/// Faults of the program itself. On Linux a fault kills even where its signal is blocked (`signal(7)`), so those that
+/// somebody sends can be handled like others. Elsewhere they keep their default action.
+#[cfg(target_os = "linux")]
+pub const SYNCHRONOUS: &[i32] = &[];
+/// See above.
+#[cfg(not(target_os = "linux"))]
 pub const SYNCHRONOUS: &[i32] =
     &[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 

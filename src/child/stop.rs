@@ -113,6 +113,11 @@ impl Stop {
         self.phase == Phase::Killing
     }
 
+    /// Whether the tree is being stopped by us.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Terminating { .. } | Phase::Killing)
+    }
+
     /// Whether everything is over.
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done

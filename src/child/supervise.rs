@@ -92,7 +92,10 @@ impl Supervisor {
         }
         launch.group = self.terminal.group_for_command(&family);
         self.group = launch.group;
-        let message = ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace };
+        launch.not_after = until.map(|deadlines| deadlines.term.since_boot());
+        let keeps = kept.is_some();
+        let message =
+            ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace, keeps };
         self.channel.send(&message, kept)?;
         // Only now: from here on the command runs, and the guarding process has its deadline.
         let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
@@ -135,6 +138,13 @@ impl Supervisor {
     pub fn pass_foreground_on(&self) {
         if let Some(command) = self.command.filter(|_| self.may_have_foreground()) {
             self.terminal.give_to(command);
+        }
+    }
+
+    /// After the command has ended: takes the terminal back from it, so that its signals reach dlock.
+    pub fn take_foreground_back(&self) {
+        if let (Group::Own { .. }, Some(command)) = (self.group, self.command) {
+            self.terminal.take_back(command);
         }
     }
 
@@ -214,7 +224,12 @@ impl Supervisor {
         let own = std::process::id() as i32;
         let mut pause = Duration::from_millis(1);
         loop {
-            self.kill_directly();
+            // The guarding process' number means nothing any more once it is reaped.
+            if !self.guard_reaped {
+                self.kill_directly();
+            } else if let Some(cgroup) = self.cgroup() {
+                let _ = cgroup.kill();
+            }
             tree::signal(own, &[libc::SIGKILL], &[]);
             loop {
                 match sys::wait_any() {
@@ -253,12 +268,14 @@ impl Supervisor {
     /// Takes the terminal back and waits for the guarding process to leave, which it does at once after
     /// [`Event::Finished`]. A parked command that was never started goes with it.
     pub fn dismiss(self) {
-        if let (Group::Own { .. }, Some(command)) = (self.group, self.command) {
-            self.terminal.take_back(command);
-        }
+        self.take_foreground_back();
         // Closing our end is what tells a guard whose command never ran.
         drop((self.channel, self.readiness, self.word));
         if !self.guard_reaped {
+            // It is leaving; unless somebody has stopped it at just this moment.
+            if !sys::has_ended(self.guard, Duration::from_millis(500)) {
+                let _ = sys::kill(self.guard, libc::SIGKILL);
+            }
             let _ = sys::reap(self.guard);
         }
     }

@@ -1,5 +1,5 @@
-//! The system calls that no safe wrapper offers in the form needed here, each behind a safe function. The only file of
-//! the library with `unsafe`.
+//! The system calls that no safe wrapper offers in the form needed here, each behind a safe function. With
+//! `readiness.rs`, the only file of the library with `unsafe`.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -23,7 +23,7 @@ pub enum Fork {
 /// `EAGAIN` and `ENOMEM`, as `fork(2)`.
 pub fn fork_single_threaded() -> io::Result<Fork> {
     // SAFETY: fork(2) takes no argument; that the process has one thread, so that no lock can be held by a thread that
-    // does not exist in the child, is the caller's promise, kept by `child::spawn`, which runs before any runtime.
+    // does not exist in the child, is the caller's promise, kept by `launch::split`, which runs before any runtime.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -86,6 +86,20 @@ pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
 /// `ECHILD` when it is no child of ours.
 pub fn reap(pid: i32) -> io::Result<()> {
     wait(libc::P_PID, pid, libc::WEXITED).map(drop)
+}
+
+/// Whether a child ends within that time. Where there are no pidfds it is taken for granted.
+pub fn has_ended(pid: i32, within: std::time::Duration) -> bool {
+    #[cfg(target_os = "linux")]
+    if let Ok(pidfd) = pidfd_open(pid) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        use std::os::fd::AsFd;
+        let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(within.as_millis()).unwrap_or(PollTimeout::MAX);
+        return poll(&mut fds, timeout) != Ok(0);
+    }
+    let _ = (pid, within);
+    true
 }
 
 fn wait(idtype: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option<(i32, Change)>> {

@@ -13,13 +13,17 @@ use super::tree;
 pub struct Terminal {
     fd: Option<OwnedFd>,
     group: Pid,
+    /// Standard input or output is a pipe. The first process of a pipeline may look around before the shell has
+    /// started the others; this tells all the same.
+    piped: bool,
 }
 
 impl Terminal {
-    /// Opens the controlling terminal.
+    /// Opens the controlling terminal. To be called while standard input and output are still the inherited ones.
     pub fn open() -> Terminal {
+        let piped = is_pipe(std::io::stdin()) || is_pipe(std::io::stdout());
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        Terminal { fd: open("/dev/tty", flags, Mode::empty()).ok(), group: getpgrp() }
+        Terminal { fd: open("/dev/tty", flags, Mode::empty()).ok(), group: getpgrp(), piped }
     }
 
     /// Whether there is one: only then does job control matter.
@@ -38,11 +42,9 @@ impl Terminal {
         if !self.exists() {
             return Group::Own { foreground: false };
         }
-        // The first process of a pipeline may ask before the shell has started the others; a pipe at either end tells.
-        let piped = || is_pipe(std::io::stdin()) || is_pipe(std::io::stdout());
         let foreground = self.is_foreground();
         let nobody_watches = !foreground && self.group_is_orphaned();
-        if nobody_watches || piped() || tree::group_is_shared(family).unwrap_or(true) {
+        if nobody_watches || self.piped || tree::group_is_shared(family).unwrap_or(true) {
             return Group::Shared;
         }
         Group::Own { foreground }

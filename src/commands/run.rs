@@ -165,12 +165,7 @@ impl Session<'_> {
                     let why = end.trouble.as_deref().unwrap_or("dlock was stopped, or too slow");
                     format!("{name} on {store}: the lock could not be renewed in time ({why})")
                 }
-                Stopped::MaxRuntime(limit) => {
-                    let limit = show(*limit);
-                    return self
-                        .reporter
-                        .error(&format!("{name}: the command was stopped after --max-runtime {limit}"));
-                }
+                Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
                 Stopped::Guard(why) => format!("{name}: {why}"),
             };
             let done = match end.not_permitted {

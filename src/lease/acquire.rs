@@ -54,8 +54,12 @@ pub enum Outcome {
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// However little is left of the wait, an attempt gets so long: the answer is worth more than a punctual "unknown".
+const LAST_ATTEMPT: Duration = Duration::from_millis(800);
 /// How long a store may take to answer for what is already on its way when we give up.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// Word of a change is followed up no sooner than about so long after the last answer.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the removal of a claim may take whose fate is unknown.
 const CLEAN_UP: Duration = Duration::from_millis(400);
 
@@ -92,7 +96,7 @@ pub async fn acquire(
         // Whatever the patience, the store gets its connect time-out once.
         let attempts_until = retry_until.map(|until| until.max(begin + terms.connect_timeout));
         let budget = attempts_until.filter(|_| !first).map_or(terms.connect_timeout, |until| {
-            terms.connect_timeout.min((until - Moment::now()).max(FIRST_PAUSE))
+            terms.connect_timeout.min((until - Moment::now()).max(LAST_ATTEMPT))
         });
         let attempt_began = Moment::now();
         let pushed = match attempt(backend, claim, budget, give_up).await {
@@ -132,6 +136,9 @@ pub async fn acquire(
             }
             Tried::Failed(error) => {
                 let StoreError::Unavailable { maybe_applied, .. } = error else {
+                    if uncertain {
+                        clean_up(backend, claim).await;
+                    }
                     return Outcome::Failed(error);
                 };
                 uncertain |= maybe_applied;
@@ -148,6 +155,7 @@ pub async fn acquire(
             }
         };
         if !(first && uncertain) {
+            let soonest = Moment::now() + SHORTEST_INTERVAL / 2 + jitter(SHORTEST_INTERVAL);
             let mut until = Moment::now() + FIRST_PAUSE / 2 + jitter(pause);
             // The moment the holder's lease ends is known; nobody is told of it.
             if let Some(remaining) = pushed {
@@ -164,7 +172,11 @@ pub async fn acquire(
                     return Outcome::GivenUp;
                 }
                 () = alarm.until(until) => {}
-                () = backend.changed() => {}
+                () = async {
+                    backend.changed().await;
+                    // A server that ends every connection must not be asked without a pause.
+                    alarm.until(soonest).await;
+                } => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -206,6 +218,9 @@ async fn attempt(
                 }
                 match timeout(FAREWELL, &mut work).await {
                     Ok(Ok((_, Attempt::Granted(_)))) => return Tried::GivenUp { uncertain: true },
+                    Ok(Err(StoreError::Unavailable { maybe_applied: true, .. })) => {
+                        return Tried::GivenUp { uncertain: true };
+                    }
                     // Not ours, or a store that does not answer: what may be left ends by its own lease.
                     _ => return Tried::GivenUp { uncertain: false },
                 }

@@ -42,7 +42,9 @@ fn code(error: &ServerError) -> &str {
 
 /// An error as the server put it; its text is foreign.
 pub(super) fn describe(error: &ServerError) -> String {
-    let details = error.details().unwrap_or_default();
+    // A server that does not know AUTH repeats what it was given, the password too.
+    let details =
+        error.details().unwrap_or_default().split(", with args beginning with").next().unwrap_or_default();
     shortened(format!("{} {details}", error.code()).trim())
 }
 

@@ -25,6 +25,12 @@ pub(super) enum Acquired {
     Not(Result<Exit, Failure>),
 }
 
+/// Why we stopped trying.
+enum Why {
+    Signal(i32),
+    Guard(String),
+}
+
 impl Session<'_> {
     pub(super) async fn acquire(
         &self,
@@ -59,8 +65,7 @@ impl Session<'_> {
                             if let Some(Event::GuardLost(why)) = supervisor.guard_stopped() {
                                 supervisor.kill_tree().await;
                                 let _ = give_up.send(true);
-                                let _ = attempt.await;
-                                return Acquired::Not(Err(Failure::internal(why)));
+                                break (attempt.await, Some(Why::Guard(why)));
                             }
                             continue;
                         }
@@ -70,7 +75,7 @@ impl Session<'_> {
                                 if ended_by.is_some() {
                                     return Acquired::Not(Ok(Exit::Signal(signal)));
                                 }
-                                ended_by = Some(signal);
+                                ended_by = Some(Why::Signal(signal));
                                 let _ = give_up.send(true);
                             }
                             _ => {}
@@ -78,19 +83,21 @@ impl Session<'_> {
                     }
                     outcome = &mut attempt => break (outcome, ended_by),
                     event = supervisor.next() => {
-                        if let Event::GuardLost(why) = event {
-                            supervisor.kill_tree().await;
-                            let _ = give_up.send(true);
-                            let _ = attempt.await;
-                            return Acquired::Not(Err(Failure::internal(why)));
-                        }
+                        let why = match event {
+                            Event::GuardLost(why) => why,
+                            Event::Ended(_) | Event::Finished { .. } => "the waiting process of the command died".into(),
+                            _ => continue,
+                        };
+                        supervisor.kill_tree().await;
+                        let _ = give_up.send(true);
+                        break (attempt.await, Some(Why::Guard(why)));
                     }
                 }
             }
         };
         match (ended_by, outcome) {
             (None, outcome) => self.not_or_granted(outcome, begin),
-            (Some(signal), outcome) => {
+            (Some(why), outcome) => {
                 if let Outcome::Granted { .. } = outcome {
                     // Granted in the very moment in which we were told to end: give it back.
                     let _ = tokio::time::timeout(plan.terms.connect_timeout.min(FAREWELL), async {
@@ -99,7 +106,10 @@ impl Session<'_> {
                     })
                     .await;
                 }
-                Acquired::Not(Ok(Exit::Signal(signal)))
+                Acquired::Not(match why {
+                    Why::Signal(signal) => Ok(Exit::Signal(signal)),
+                    Why::Guard(why) => Err(Failure::internal(why)),
+                })
             }
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn launch(claim: &Claim, grant: &Grant, store: &str) -> Launch {
         boot: &claim.identity.boot,
     };
     set.push(("DLOCK_HELD".to_owned(), held.appended_to(outer_holds())));
-    Launch { set, unset, group: Group::Shared }
+    Launch { set, unset, group: Group::Shared, not_after: None }
 }
 
 /// One lock in `DLOCK_HELD`.

@@ -261,7 +261,10 @@ impl Watch<'_> {
                     self.session.plan.name
                 ));
             }
-            Event::Ended(ended) => self.end.ended = Some(ended),
+            Event::Ended(ended) => {
+                self.end.ended = Some(ended);
+                self.supervisor.take_foreground_back();
+            }
             Event::Finished { orphans_left } => {
                 self.end.orphans_left = orphans_left;
                 return Step::Over;
@@ -287,7 +290,10 @@ impl Watch<'_> {
                 self.supervisor.pass_foreground_on();
                 // We may have been stopped for long: ask before anything else happens.
                 self.check_now.notify_one();
-                if self.command_stopped {
+                if self.command_stopped && self.end.lost.is_some() {
+                    // Lost, and to go on all the same: nobody is asked any more.
+                    self.supervisor.resume();
+                } else if self.command_stopped {
                     self.resume_when_ours = true;
                 } else {
                     self.supervisor.forward(signal);
@@ -336,6 +342,9 @@ impl Watch<'_> {
                 let why = self.end.trouble.as_deref().unwrap_or("no answer");
                 self.warn_of_loss(&format!("could not be renewed in time ({why})"));
                 self.end.lost = Some(Loss::Gone);
+                if std::mem::take(&mut self.resume_when_ours) {
+                    self.supervisor.resume();
+                }
             }
         }
     }

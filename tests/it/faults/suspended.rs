@@ -33,12 +33,12 @@ fn a_dlock_that_is_stopped_past_its_lease_finds_its_command_dead() {
 /// F22
 #[test]
 fn a_dlock_that_is_stopped_for_half_a_lease_goes_on() {
-    let scene = Scene::new().ttl(6);
+    let scene = Scene::new().ttl(12);
     let mut run = scene.witness();
     scene.await_renewals(1);
     run.signal(Signal::SIGSTOP);
     until(SOON, "a stopped dlock", || process::stopped(run.pid()));
-    throughout(Duration::from_secs(3), "the lock is held", || scene.is_held());
+    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
     run.signal(Signal::SIGCONT);
     run.assert_running();
     scene.await_renewals(2);
