@@ -41,7 +41,7 @@ pub(super) struct Guard {
     peer_gone: bool,
     outbox: Vec<u8>,
     /// What must stay open until the tree is dead, because closing it frees the lock.
-    _kept: Option<OwnedFd>,
+    kept: Option<OwnedFd>,
 }
 
 impl Guard {
@@ -69,7 +69,7 @@ impl Guard {
             reported: Vec::new(),
             peer_gone: false,
             outbox: Vec::new(),
-            _kept: None,
+            kept: None,
         }
     }
 
@@ -148,8 +148,8 @@ impl Guard {
     fn obey(&mut self, message: ToGuard) {
         match message {
             ToGuard::Start { group, until, orphans, grace, keeps } => {
-                self._kept = self.control.take_descriptor();
-                if keeps && self._kept.is_none() {
+                self.kept = self.control.take_descriptor();
+                if keeps && self.kept.is_none() {
                     self.tell(&FromGuard::Broken(
                         "the guarding process has no descriptor left for the lock".into(),
                     ));
