@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// Backend URLs, and what is said of them behind the source of the value.
+#[cfg(feature = "redis")]
 const PORT: &str = "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)";
 
 const WRONG: &[(&str, &str)] = &[
