@@ -12,8 +12,6 @@ use super::sys;
 pub struct Outcome {
     /// Processes that are there and may not be signalled by us (a setuid command).
     pub not_permitted: BTreeSet<i32>,
-    /// How many were signalled.
-    pub reached: usize,
 }
 
 /// Every living descendant of `root`, parents before children. Without `/proc` there is nothing to be found.
@@ -117,7 +115,7 @@ pub fn signal(root: i32, signals: &[i32], but_for: &[i32]) -> Outcome {
     for pid in found.into_iter().filter(|pid| !but_for.contains(pid)) {
         for signal in signals {
             match signal_one(pid, *signal, &family) {
-                Ok(()) => outcome.reached += 1,
+                Ok(()) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EPERM) && state_of(pid) != Some('Z') => {
                     outcome.not_permitted.insert(pid);
                 }
