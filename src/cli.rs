@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::duration;
 use crate::exit::Failure;
+use crate::lock::Mode;
 
 /// Run a command under a distributed lock.
 #[derive(Debug, Parser)]
@@ -42,12 +43,12 @@ pub enum Request {
 /// `dlock run`
 #[derive(Debug, Default, Args)]
 #[command(
-    override_usage = "dlock run [OPTIONS] NAME -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME -c 'SHELL TEXT'",
+    override_usage = "dlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME... -c 'SHELL TEXT'",
     after_help = "With --help: examples, environment and exit status.",
     after_long_help = RUN_DETAILS
 )]
 pub struct RunArguments {
-    /// Name of the lock
+    /// Names of the locks, taken all or none
     #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
 
@@ -70,6 +71,18 @@ pub struct RunArguments {
     /// Take the lock for ourselves alone (the default)
     #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
     pub exclusive: bool,
+
+    /// Share the lock with others who ask for it shared
+    #[arg(short, long, help_heading = "Lock")]
+    pub shared: bool,
+
+    /// A semaphore: share the lock with others, at most N at a time [default: 1]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_slots), help_heading = "Lock")]
+    pub slots: Option<u32>,
+
+    /// Keep the lock at least so long, even if the command ends sooner [default: 0]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
+    pub min_hold: Option<Duration>,
 
     /// Length of the lease: how long a crashed host blocks the others [default: 30s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
@@ -183,6 +196,10 @@ Examples:
       the same on many hosts
   dlock run --wait 10m deploy -- ./deploy.sh production
       wait for the other one to end
+  dlock run --slots 3 --wait forever render -- ./render.sh
+      three at a time, each with its own number in DLOCK_SLOT
+  dlock run --min-hold 50s minutely -- ./poll.sh
+      once a minute, even if the clocks of two hosts differ by seconds
   dlock run --max-runtime 2h --wait forever import -c 'cat *.csv | ./load'
 
 Durations:
@@ -191,7 +208,7 @@ Durations:
 Environment:
   DLOCK_BACKEND, DLOCK_TTL, DLOCK_WAIT   defaults of --backend, --ttl, --wait
   REDISCLI_AUTH                          password of Redis, when the URL has none
-  The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN and DLOCK_HELD.
+  The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN, DLOCK_HELD, and DLOCK_SLOT with --slots.
 
 Exit status:
   the command's, when it ran; and dlock dies of the signal that killed the command
@@ -314,6 +331,18 @@ pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
         "forever" => Ok(WaitArgument::Forever),
         _ => duration::parse(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
     }
+}
+
+/// `--slots`: 1 to as many as a lock can have.
+///
+/// # Errors
+/// Not such a number.
+pub fn parse_slots(text: &str) -> Result<u32, String> {
+    let most = Mode::MOST_SLOTS;
+    text.parse()
+        .ok()
+        .filter(|slots| (1..=most).contains(slots))
+        .ok_or_else(|| format!("a number from 1 to {most}"))
 }
 
 #[cfg(test)]

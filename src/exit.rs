@@ -46,6 +46,8 @@ pub enum FailureKind {
     Config,
     /// The store could not be asked.
     Unavailable,
+    /// The lock that the command was to run under is lost.
+    Lost,
     /// The store refused us.
     Denied,
     /// dlock itself failed.
@@ -92,6 +94,7 @@ impl Failure {
             FailureKind::Usage => USAGE,
             FailureKind::Config => CONFIG,
             FailureKind::Unavailable => UNAVAILABLE,
+            FailureKind::Lost => LOST,
             FailureKind::Denied => DENIED,
             FailureKind::Internal => INTERNAL,
             FailureKind::CannotExecute => CANNOT_EXECUTE,

@@ -38,6 +38,26 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
     }
 }
 
+/// Whether the process is there, on this boot of this host, and is not another one with the same number.
+pub fn lives(pid: u32, start: u64, boot: &str) -> bool {
+    i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == self::boot()
+}
+
+/// Whether we run below this process: waiting for it to end would never end.
+pub fn is_our_ancestor(identity: &Identity) -> bool {
+    if identity.pid == std::process::id() || !lives(identity.pid, identity.start, &identity.boot) {
+        return false;
+    }
+    let mut pid = std::process::id() as i32;
+    while let Some(parent) = crate::child::parent_of(pid).filter(|parent| *parent > 0) {
+        if u32::try_from(parent) == Ok(identity.pid) {
+            return true;
+        }
+        pid = parent;
+    }
+    false
+}
+
 /// The boot that this host is in (`random(4)`, `boot_id`); empty where there is no such thing.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

@@ -135,6 +135,43 @@ pub struct Identity {
     pub boot: String,
 }
 
+/// How a lock is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// One holder.
+    Exclusive,
+    /// Any number of holders, and no exclusive one beside them.
+    Shared,
+    /// A semaphore: at most so many holders, two or more.
+    Slots(u32),
+}
+
+impl Mode {
+    /// The most slots that a lock can have.
+    pub const MOST_SLOTS: u32 = 10_000;
+
+    /// A semaphore with so many slots; with one it is an exclusive lock.
+    pub fn of_slots(slots: u32) -> Mode {
+        if slots <= 1 { Mode::Exclusive } else { Mode::Slots(slots) }
+    }
+
+    /// The mode's name, as it is shown and stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+            Mode::Slots(_) => "slots",
+        }
+    }
+
+    /// Whether one who asks for `self` may enter a hold of mode `outer` that is its own already: exclusive allows
+    /// everything, the others only themselves.
+    pub fn fits_inside(self, outer: Mode) -> bool {
+        outer == Mode::Exclusive || self == outer
+    }
+}
+
 /// What is asked of a store: this name, for this owner, for so long.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -142,22 +179,33 @@ pub struct Claim {
     pub name: LockName,
     /// Proves ownership later on.
     pub token: Token,
+    /// How it is to be shared.
+    pub mode: Mode,
     /// The lease asked for.
     pub ttl: Duration,
+    /// The lock is kept at least so long after the grant, whatever becomes of its owner.
+    pub min_hold: Duration,
     /// Who asks.
     pub identity: Identity,
+    /// The tokens of the holds that this process runs under; one of them may be a hold of this lock.
+    pub outer: Vec<Token>,
+    /// One of them is, says its dlock, which lives: without that hold nothing is granted.
+    pub inside: bool,
 }
 
 /// What a store gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Larger than that of every earlier grant; `None` where a recipe leaves no place for one.
+    /// Larger than that of every earlier grant; that of the outer hold for one that entered it. `None` where a recipe
+    /// leaves no place for one.
     pub fencing: Option<FencingToken>,
     /// The lease the store answered; `None` where the lock lives as long as a descriptor or a session of ours.
     pub lease: Option<Duration>,
+    /// Which slot of a semaphore, from 0; no other living holder has it.
+    pub slot: Option<u32>,
 }
 
-/// Who holds a lock that we did not get.
+/// One who holds a lock that we did not get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// What a dlock wrote of itself; `None` for a foreign client.
@@ -166,6 +214,8 @@ pub struct Holder {
     pub age: Option<Duration>,
     /// What is left of its lease. `None`: no lease, or unknown.
     pub remaining: Option<Duration>,
+    /// Its command ended so long ago; the lock is kept by `--min-hold`.
+    pub ended: Option<Duration>,
     /// What else the store tells of a foreign holder, for instance the type of its key.
     pub hint: Option<String>,
 }
@@ -193,6 +243,18 @@ mod tests {
         ] {
             assert_eq!(LockName::new(bad), Err(why), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn only_an_exclusive_hold_can_be_entered_in_another_mode() {
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Slots(2), Mode::Slots(3)];
+        for outer in modes {
+            for inner in modes {
+                let expected = outer == Mode::Exclusive || inner == outer;
+                assert_eq!(inner.fits_inside(outer), expected, "{inner:?} inside {outer:?}");
+            }
+        }
+        assert_eq!((Mode::of_slots(1), Mode::of_slots(2)), (Mode::Exclusive, Mode::Slots(2)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use crate::backend::locator::Locator;
@@ -13,12 +13,20 @@ use crate::duration::show;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::{Patience, Wait};
 use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 /// What `dlock run` is to do.
 pub struct RunPlan {
-    /// Under which lock.
-    pub name: LockName,
+    /// The first lock, as typed.
+    pub first: LockName,
+    /// Under which locks, each once, in the order in which everybody takes them: that of their bytes.
+    pub names: Vec<LockName>,
+    /// How they are shared.
+    pub mode: Mode,
+    /// `--slots` was given: the command is told which one it has.
+    pub counts_slots: bool,
+    /// They are kept at least so long.
+    pub min_hold: Duration,
     /// On which store.
     pub store: Locator,
     /// Lease, grace, time-outs.
@@ -43,6 +51,13 @@ pub struct RunPlan {
     pub notices: Vec<String>,
 }
 
+impl RunPlan {
+    /// The locks as messages name them.
+    pub fn label(&self) -> String {
+        self.names.iter().map(LockName::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// `--on-lost`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLost {
@@ -54,6 +69,8 @@ pub enum OnLost {
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A lock that outlives its dlock for longer than this is a mistake.
+const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
 /// `--note` is stored beside the lock, so it is kept short.
 const LONGEST_NOTE: usize = 1000;
 
@@ -68,10 +85,19 @@ pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
         return Err(Failure::usage("--no-wait and --wait contradict each other: give one of them"));
     }
     let command = command(arguments)?;
-    let name = name(arguments)?;
+    let names = names(arguments)?;
+    let mode = mode(arguments)?;
+    let min_hold = arguments.min_hold.unwrap_or_default();
+    if min_hold > LONGEST_MIN_HOLD {
+        return Err(Failure::usage(format!(
+            "--min-hold: {} is longer than {}",
+            show(min_hold),
+            show(LONGEST_MIN_HOLD)
+        )));
+    }
     let settings = config::resolve(arguments)?;
     let mut notices = Vec::new();
-    let store = store(&settings, &name, &mut notices)?;
+    let store = store(&settings, &names, &mut notices)?;
     let terms = terms(arguments, &settings)?;
     let wait = match settings.wait.map(|wait| wait.value) {
         None => Wait::No,
@@ -86,8 +112,16 @@ pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
             note.len()
         )));
     }
+    let first = names[0].clone();
+    let mut names = names;
+    names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
+    names.dedup();
     Ok(RunPlan {
-        name,
+        first,
+        names,
+        mode,
+        counts_slots: arguments.slots.is_some(),
+        min_hold,
         store,
         terms,
         patience: Patience { wait, retry: arguments.retry.unwrap_or_default() },
@@ -139,18 +173,15 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
     }
 }
 
-fn name(arguments: &RunArguments) -> Result<LockName, Failure> {
-    let name = match arguments.names.as_slice() {
-        [name] => name,
-        [] => return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh")),
-        [first, second, ..] => {
-            return Err(Failure::usage(format!(
-                "one lock name is expected, found {} and {}: the command goes behind --",
-                first.display(),
-                second.display()
-            )));
-        }
-    };
+/// The names as typed, at least one.
+fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
+    if arguments.names.is_empty() {
+        return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
+    }
+    arguments.names.iter().map(|name| checked_name(name)).collect()
+}
+
+fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
     let text = name
         .to_str()
         .ok_or_else(|| Failure::usage(format!("NAME '{}': a lock name is valid UTF-8", name.display())))?;
@@ -158,6 +189,20 @@ fn name(arguments: &RunArguments) -> Result<LockName, Failure> {
         let shown: String = text.chars().take(40).collect();
         Failure::usage(format!("NAME '{shown}': {error}"))
     })
+}
+
+/// One mode out of three options.
+fn mode(arguments: &RunArguments) -> Result<Mode, Failure> {
+    let contradiction = |one: &str, other: &str| {
+        Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
+    };
+    match (arguments.exclusive, arguments.shared, arguments.slots) {
+        (true, true, _) => contradiction("--exclusive", "--shared"),
+        (_, true, Some(slots)) => contradiction(&format!("--slots {slots}"), "--shared"),
+        (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
+        (_, true, None) => Ok(Mode::Shared),
+        (_, false, slots) => Ok(slots.map_or(Mode::Exclusive, Mode::of_slots)),
+    }
 }
 
 /// Lease, grace and time-outs, if they fit into each other.
@@ -187,7 +232,7 @@ fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Fail
     Ok(Terms { ttl, grace, connect_timeout })
 }
 
-fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> Result<Locator, Failure> {
+fn store(settings: &RunSettings, names: &[LockName], notices: &mut Vec<String>) -> Result<Locator, Failure> {
     let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
     let not_named = Sourced { value: "file:".to_owned(), source: Source::Default };
     let Sourced { value, source } = settings.backend.clone().unwrap_or(not_named);
@@ -197,9 +242,11 @@ fn store(settings: &RunSettings, name: &LockName, notices: &mut Vec<String>) -> 
     };
     let url = Url::parse(&value).map_err(wrong)?;
     let store = Locator::new(&url, &environment).map_err(wrong)?;
-    store
-        .check_name(name)
-        .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
+    for name in names {
+        store
+            .check_name(name)
+            .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
+    }
     if settings.backend.is_none() {
         notices.push(format!(
             "no backend configured: locking for user {} on this host only ({})",

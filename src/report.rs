@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::backend::StoreError;
+use crate::backend::{Busy, StoreError};
 use crate::cli::LogFormat;
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Holder, LockName};
+use crate::lock::{Holder, Identity, LockName};
 
 /// How loud, and in which form.
 #[derive(Clone, Copy, Debug)]
@@ -53,25 +53,25 @@ impl Reporter {
     }
 
     /// Somebody else holds the lock, and we go.
-    pub fn contended(
-        &self,
-        name: &LockName,
-        store: &str,
-        holder: &Holder,
-        waited: Duration,
-        will_wait: bool,
-    ) {
+    pub fn contended(&self, name: &LockName, store: &str, busy: &Busy, waited: Duration, will_wait: bool) {
         let end = match will_wait {
             true => format!("gave up after {}", show(waited)),
+            false if kept_by(busy).is_some() => "not waiting".to_owned(),
             false => "not waiting, see --wait".to_owned(),
         };
-        self.warning(&format!("{name} is held by {}; {end}", describe_holder(holder, store)));
+        self.warning(&format!("{}; {end}", describe(name, store, busy)));
+    }
+
+    /// Whether anybody is to be told that we wait.
+    pub fn tells_waiting(&self) -> bool {
+        self.tells_waiting
     }
 
     /// Somebody else holds the lock, and we wait.
-    pub fn waiting(&self, name: &LockName, store: &str, holder: &Holder) {
+    pub fn waiting(&self, name: &LockName, store: &str, busy: &Busy) {
         if self.tells_waiting {
-            self.write("info", &format!("{name} is held by {}; waiting", describe_holder(holder, store)));
+            let place = busy.position.map(|place| format!(" at position {place}")).unwrap_or_default();
+            self.write("info", &format!("{}; waiting{place}", describe(name, store, busy)));
         }
     }
 
@@ -110,6 +110,42 @@ fn stderr_takes_a_line() -> bool {
     let stderr = std::io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     poll(&mut fds, PollTimeout::from(100u16)) != Ok(0)
+}
+
+/// Who keeps the lock by `--min-hold` though its command has ended: for how long that is so, and will be.
+fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
+    let [Holder { identity: Some(identity), ended: Some(ended), remaining: Some(rest), .. }] =
+        busy.holders.as_slice()
+    else {
+        return None;
+    };
+    Some((identity, *ended, *rest))
+}
+
+/// Who has a lock that we did not get, in one sentence.
+fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
+    if let Some((identity, ended, rest)) = kept_by(busy) {
+        let now = chrono::Local::now();
+        let at = |time: chrono::DateTime<chrono::Local>| {
+            let form = if time.date_naive() == now.date_naive() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
+            time.format(form).to_string()
+        };
+        return format!(
+            "{name} ran on {} until {} and is kept until {} by --min-hold",
+            identity.host,
+            at(now - ended),
+            at(now + rest)
+        );
+    }
+    let Some(first) = busy.holders.first() else {
+        return format!("{name} on {store} is free, but others are before us");
+    };
+    let others = match busy.holders.len() - 1 + busy.more {
+        0 => String::new(),
+        1 => " and one other".to_owned(),
+        more => format!(" and {more} others"),
+    };
+    format!("{name} is held by {}{others}", describe_holder(first, store))
 }
 
 /// `web-3 (pid 4121, root, backup.sh) for 12m`, or what is known of a foreign client.

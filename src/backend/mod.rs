@@ -10,8 +10,9 @@ pub mod url;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
+use std::time::Duration;
 
-use crate::lock::{Claim, Grant, Holder};
+use crate::lock::{Claim, Grant, Holder, Mode};
 
 /// What the methods of a [`Backend`] return, so that the trait can be an object.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -32,33 +33,55 @@ pub trait Backend {
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>>;
 
     /// Asks for the lock once. A claim whose token holds the lock already (the reply to an earlier attempt was lost) is
-    /// granted again with the full lease.
+    /// granted again with the full lease. With [`Intent::WaitInLine`] a claim that is not granted has its place in the
+    /// line afterwards, until it is granted, [released](Backend::release), or was not heard of for about a lease.
+    ///
+    /// The line is first come, first served, in the order of numbers that the store gives. Whoever's turn it is has
+    /// [`CLAIM_WITHIN`] to ask; then the next one's turn comes.
     ///
     /// # Errors
-    /// The store could not be asked, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the lock may be
-    /// ours: ask again or release.
-    fn try_acquire<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Attempt, StoreError>>;
+    /// The store could not be asked, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the lock, or a
+    /// place in the line, may be ours: ask again or release.
+    fn try_acquire<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        intent: Intent,
+    ) -> Reply<'a, Result<Attempt, StoreError>>;
 
-    /// Extends the lease to its full length from now, if the claim's token still holds the lock. Never creates it anew.
+    /// Extends the lease to its full length from now, or to `rest` (what is left of the least time that the lock is to
+    /// be kept) if that is longer, if the claim's token still holds the lock. Never creates it anew.
     ///
     /// # Errors
     /// The store could not be asked: the answer is unknown, which is not loss.
-    fn renew<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Renewal, StoreError>>;
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>>;
 
-    /// Frees the lock if the claim's token still holds it; otherwise changes nothing. May be repeated.
+    /// Gives up what the claim has: the lock, or its place in the line; otherwise changes nothing. May be repeated. If
+    /// `rest` is not zero the lock is kept for so long without us. Whoever's turn it is then is told.
     ///
     /// # Errors
     /// The store could not be asked; the lease will end by itself.
-    fn release<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Release, StoreError>>;
+    fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>>;
 
-    /// Resolves when the store says that the lock may have changed, or that the connection is gone: reason to ask now
-    /// rather than later. Never resolves where the store cannot tell.
-    fn changed(&mut self) -> Reply<'_, ()>;
+    /// Resolves when the store tells something about the lock that we hold or wait for. Never resolves where the store
+    /// cannot tell.
+    fn changed(&mut self) -> Reply<'_, Change>;
 
-    /// A descriptor whose closing frees the lock; the guarding process keeps a duplicate.
-    fn kept_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// Descriptors whose closing frees the lock; the guarding process keeps duplicates.
+    fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
+}
+
+/// How long one whose turn it is has to ask for the lock, before the next one's turn comes.
+pub const CLAIM_WITHIN: Duration = Duration::from_millis(500);
+
+/// What to do about a lock that cannot be had at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Nothing: take it now, past nobody who waits.
+    TakeNow,
+    /// Wait in line.
+    WaitInLine,
 }
 
 /// The answer to [`Backend::try_acquire`].
@@ -66,15 +89,65 @@ pub trait Backend {
 pub enum Attempt {
     /// The lock is ours.
     Granted(Grant),
-    /// Somebody else holds it.
-    Busy(Holder),
+    /// It is not, for now.
+    Busy(Busy),
+    /// It cannot be, as things are; nothing is left of the claim.
+    Refused(Refusal),
+}
+
+/// Why a lock cannot be had for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// Who holds it, the first few of them; none when it is free but others come first.
+    pub holders: Vec<Holder>,
+    /// How many hold it besides those.
+    pub more: usize,
+    /// Our place in the line, from 1.
+    pub position: Option<u32>,
+    /// It is free, and it is somebody else's turn: a question later on will be granted, or find a holder.
+    pub promised: bool,
+    /// When to ask again, even if the store tells nothing.
+    pub again: Again,
+}
+
+/// When to ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// At the latest after so long; the store tells when it is sooner.
+    Within(Duration),
+    /// Every now and then: the store cannot tell.
+    Poll,
+}
+
+/// Why a claim cannot be granted as things are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Those who use the lock have agreed on another number of slots.
+    Slots(u32),
+    /// We run inside a hold of this lock whose mode does not allow ours.
+    Inside(Mode),
+    /// We run inside a hold of this lock that its owner, which lives, has lost.
+    OuterLost,
+}
+
+/// What the store tells unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is our turn.
+    OurTurn,
+    /// It will be our turn soon: ask within this time, unless we are called before.
+    Soon(Duration),
+    /// Somebody has touched the lock.
+    Touched,
+    /// The connection is gone.
+    Disconnected,
 }
 
 /// The answer to [`Backend::renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// Still ours, for so long from the moment the request was sent; `None` where there is no lease.
-    Held(Option<std::time::Duration>),
+    Held(Option<Duration>),
     /// Not ours any more.
     Lost(Loss),
 }
@@ -91,9 +164,14 @@ pub enum Loss {
 /// The answer to [`Backend::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was ours and is free now.
+    /// It was ours and is not any more; others who have entered the hold may still be inside.
     Released,
-    /// It was not ours; nothing was changed.
+    /// The store keeps it without us for the rest of the least time.
+    Kept,
+    /// It was ours and still is, because the store cannot keep it without us: others are inside, or the least time is
+    /// not over. To be released again when the store [tells](Backend::changed), and after this time at the latest.
+    NotYet(Duration),
+    /// It was not ours; nothing was changed but a place in the line, if we had one.
     NotHeld,
 }
 

@@ -4,6 +4,7 @@
 //!
 //! What those clients do not know (who holds the lock, the fencing counter) lies in side keys under a reserved prefix.
 
+mod answers;
 mod connection;
 mod errors;
 mod keys;
@@ -16,11 +17,13 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::connection::Connection;
+use self::connection::{Connection, Wishes, Word};
 use self::keys::Keys;
 pub use self::location::Location;
-use super::{Attempt, Backend, Loss, Release, Renewal, Reply, StoreError};
-use crate::lock::{Claim, FencingToken, Grant, Holder, Identity};
+use super::{
+    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Release, Renewal, Reply, StoreError,
+};
+use crate::lock::{Claim, Mode};
 
 /// The store.
 pub struct RedisStore {
@@ -28,12 +31,29 @@ pub struct RedisStore {
     connection: Option<Connection>,
     /// One whose greeting failed after a question had been sent with it.
     spoiled: Option<Connection>,
+    /// The server has refused RESP3.
+    old_protocol: bool,
+    /// The server has refused to let us listen on a channel.
+    deaf: bool,
+    /// A lock is ours, and whoever touches it is not told to us yet.
+    untracked: bool,
 }
+
+/// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
+/// expired does not start anew.
+const COUNTER_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl RedisStore {
     /// Names the store; contacts nobody.
     pub fn new(location: Location) -> RedisStore {
-        RedisStore { location, connection: None, spoiled: None }
+        RedisStore {
+            location,
+            connection: None,
+            spoiled: None,
+            old_protocol: false,
+            deaf: false,
+            untracked: false,
+        }
     }
 
     /// Runs one script in one flight. The connection is put back only when the answer has come in full, so that a
@@ -42,11 +62,19 @@ impl RedisStore {
         &mut self,
         script: &str,
         keys: &Keys,
-        arguments: &[&[u8]],
+        arguments: &[&str],
+        wishes: Wishes<'_>,
     ) -> Result<Vec<Value>, StoreError> {
+        let question = eval(script, keys, arguments);
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let answer = connection.ask(&eval(script, keys, arguments)).await;
+        let mut answer = connection.ask(&keys.lock, &question, wishes).await;
+        if connection.is_outdated() {
+            self.old_protocol = true;
+            connection = Connection::open(&self.location, true).await?;
+            answer = connection.ask(&keys.lock, &question, Wishes::default()).await;
+        }
+        self.deaf |= !connection.can_listen();
         if connection.is_usable() {
             self.connection = Some(connection);
         } else if connection.is_spoiled() {
@@ -63,20 +91,83 @@ impl RedisStore {
     /// Takes a lock back that was granted to the wrong user or in the wrong database.
     async fn undo(&mut self, claim: &Claim) {
         if let Some(mut connection) = self.spoiled.take() {
-            let release = eval(scripts::RELEASE, &self.keys(claim), &[claim.token.reveal().as_bytes()]);
+            let keys = self.keys(claim);
+            let release = eval(scripts::RELEASE, &keys, &[claim.token.reveal(), "0"]);
             // A refusal here means that the claim was refused too.
-            let _ = connection.ask(&release).await;
+            let _ = connection.ask(&keys.lock, &release, Wishes::default()).await;
         }
     }
 
     fn keys(&self, claim: &Claim) -> Keys {
         Keys::new(self.location.prefix(), &claim.name)
     }
+
+    fn is_tracking(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_tracking)
+    }
+
+    /// One question for the lock.
+    async fn acquire_once(
+        &mut self,
+        claim: &Claim,
+        intent: Intent,
+        tracking: bool,
+    ) -> Result<Attempt, StoreError> {
+        let keys = self.keys(claim);
+        let identity = serde_json::to_string(&claim.identity)
+            .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
+        let (mode, slots) = match claim.mode {
+            Mode::Exclusive => ("x", 1),
+            Mode::Shared => ("s", 1),
+            Mode::Slots(slots) => ("c", slots),
+        };
+        let waits = intent == Intent::WaitInLine;
+        let hears = waits && !self.deaf;
+        let mut arguments = vec![
+            claim.token.reveal().to_owned(),
+            claim.ttl.max(claim.min_hold).as_millis().to_string(),
+            identity,
+            COUNTER_LIFE.as_millis().to_string(),
+            mode.to_owned(),
+            slots.to_string(),
+            if waits { "wait" } else { "now" }.to_owned(),
+            u8::from(hears).to_string(),
+            place_life(claim).as_millis().to_string(),
+            u8::from(claim.inside).to_string(),
+        ];
+        arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let channel = format!("{}{}", keys.channels, claim.token.reveal());
+        let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
+        let answer = self.run(scripts::ACQUIRE, &keys, &arguments, wishes).await;
+        self.undo(claim).await;
+        let answer = answers::attempt(&answer?)?;
+        if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
+            // Whoever frees the lock must not think that nobody is there because nobody hears.
+            return Box::pin(self.acquire_once(claim, intent, tracking)).await;
+        }
+        Ok(answer)
+    }
+
+    /// When to ask again, as far as this connection can hear.
+    fn ask_again(&self, busy: Busy, claim: &Claim) -> Busy {
+        let Again::Within(within) = busy.again else { return busy };
+        let first = busy.position == Some(1);
+        let foreign = busy.holders.iter().any(|holder| holder.identity.is_none());
+        // Only the server itself can tell what a foreign client does.
+        let told = !foreign || !first || self.is_tracking();
+        let again = match (busy.position, told && !self.deaf) {
+            (Some(_), false) => Again::Poll,
+            _ => Again::Within(within.min(claim.ttl)),
+        };
+        Busy { again, ..busy }
+    }
 }
 
-/// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
-/// expired does not start anew.
-const COUNTER_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long a place in the line lives without word from its owner, who asks every ttl.
+fn place_life(claim: &Claim) -> Duration {
+    claim.ttl + claim.ttl / 2
+}
 
 impl Backend for RedisStore {
     fn display(&self) -> &str {
@@ -86,122 +177,91 @@ impl Backend for RedisStore {
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
             if self.connection.is_none() {
-                self.connection = Some(Connection::open(&self.location).await?);
+                self.connection = Some(Connection::open(&self.location, self.old_protocol).await?);
             }
             Ok(())
         })
     }
 
-    fn try_acquire<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Attempt, StoreError>> {
-        Box::pin(async {
-            let identity = serde_json::to_string(&claim.identity)
-                .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
-            let arguments = [
-                claim.token.reveal().to_owned(),
-                claim.ttl.as_millis().to_string(),
-                identity,
-                COUNTER_LIFE.as_millis().to_string(),
-            ];
-            let arguments = arguments.each_ref().map(|argument| argument.as_bytes());
-            let answer = self.run(scripts::ACQUIRE, &self.keys(claim), &arguments).await;
-            self.undo(claim).await;
-            let answer = answer?;
-            if number(answer.first()) == Some(-2) {
-                return Err(StoreError::Config("the fencing counter has come to its end (2^53)".into()));
-            }
-            read_attempt(&answer).ok_or_else(|| StoreError::unanswered("the server's answer makes no sense"))
-        })
-    }
-
-    fn renew<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(async {
-            let ttl = claim.ttl.as_millis().to_string();
-            let arguments = [claim.token.reveal().as_bytes(), ttl.as_bytes()];
-            let answer = self.run(scripts::RENEW, &self.keys(claim), &arguments).await?;
-            match number(answer.first()) {
-                Some(1) => Ok(Renewal::Held(Some(claim.ttl))),
-                Some(0) => Ok(Renewal::Lost(Loss::Gone)),
-                Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
-                _ => Err(StoreError::unanswered("the server's answer makes no sense")),
-            }
-        })
-    }
-
-    fn release<'a>(&'a mut self, claim: &'a Claim) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(async {
-            let arguments = [claim.token.reveal().as_bytes()];
-            let answer = self.run(scripts::RELEASE, &self.keys(claim), &arguments).await?;
-            match number(answer.first()) {
-                Some(1) => Ok(Release::Released),
-                Some(_) => Ok(Release::NotHeld),
-                None => Err(StoreError::unanswered("the server's answer makes no sense")),
-            }
-        })
-    }
-
-    fn changed(&mut self) -> Reply<'_, ()> {
-        Box::pin(async {
-            match &mut self.connection {
-                Some(connection) => {
-                    connection.changed().await;
-                    if !connection.is_usable() {
-                        self.connection = None;
+    /// One flight; two for one that finds itself at the head of the line, who from then on hears of everybody that
+    /// touches the lock. The others must not, or each change would be told to all of them.
+    fn try_acquire<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        intent: Intent,
+    ) -> Reply<'a, Result<Attempt, StoreError>> {
+        Box::pin(async move {
+            let mut tracking = intent == Intent::TakeNow;
+            loop {
+                match self.acquire_once(claim, intent, tracking).await? {
+                    Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.deaf => {
+                        tracking = true
                     }
+                    Attempt::Busy(busy) => return Ok(Attempt::Busy(self.ask_again(busy, claim))),
+                    Attempt::Granted(grant) => {
+                        self.untracked = !tracking && !self.deaf;
+                        return Ok(Attempt::Granted(grant));
+                    }
+                    refused => return Ok(refused),
                 }
-                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(claim);
+            let lease = claim.ttl.max(rest).as_millis().to_string();
+            let arguments = [claim.token.reveal(), lease.as_str()];
+            let wishes = Wishes { tracking: true, channel: None };
+            let answer = self.run(scripts::RENEW, &keys, &arguments, wishes).await?;
+            self.untracked = false;
+            answers::renewal(&answer, claim.ttl)
+        })
+    }
+
+    fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(claim);
+            let rest = rest.as_millis().to_string();
+            let arguments = [claim.token.reveal(), rest.as_str()];
+            let answer = self.run(scripts::RELEASE, &keys, &arguments, Wishes::default()).await?;
+            answers::release(&answer)
+        })
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(async {
+            if self.untracked {
+                // To be asked once more, and be told from then on.
+                self.untracked = false;
+                return Change::Touched;
+            }
+            let Some(connection) = &mut self.connection else { return std::future::pending().await };
+            match connection.changed().await {
+                Some(Word::Called) => Change::OurTurn,
+                Some(Word::Next) => Change::Soon(CLAIM_WITHIN),
+                Some(Word::Touched) => Change::Touched,
+                None => {
+                    self.connection = None;
+                    Change::Disconnected
+                }
             }
         })
     }
 }
 
-fn eval(script: &str, keys: &Keys, arguments: &[&[u8]]) -> redis::Cmd {
+/// The keys, the token, and the two prefixes with the rest of the arguments.
+fn eval(script: &str, keys: &Keys, arguments: &[&str]) -> redis::Cmd {
     let mut command = redis::cmd("EVAL");
-    command.arg(script).arg(3).arg(&keys.lock).arg(&keys.holder).arg(&keys.fencing);
-    for argument in arguments {
-        command.arg(*argument);
+    command.arg(script).arg(5).arg(&keys.lock).arg(&keys.holder).arg(&keys.fencing);
+    command.arg(&keys.queue).arg(&keys.waiters);
+    if let [token, rest @ ..] = arguments {
+        let given: Vec<&str> =
+            [keys.members.as_str(), keys.channels.as_str()].iter().chain(rest).copied().collect();
+        command.arg(*token).arg(serde_json::Value::from(given).to_string());
     }
     command
-}
-
-/// `[1, fencing token, lease in ms]`, or `[0, rest of the lease in ms, type of the key, identity, age in ms]`.
-fn read_attempt(answer: &[Value]) -> Option<Attempt> {
-    match number(answer.first())? {
-        1 => {
-            let fencing = FencingToken::new(text(answer.get(1))?.parse().ok()?)?;
-            let lease = Duration::from_millis(number(answer.get(2))?.try_into().ok()?);
-            Some(Attempt::Granted(Grant { fencing: Some(fencing), lease: Some(lease) }))
-        }
-        0 => {
-            // PTTL answers -1 for a key without expiry: when that ends nobody knows.
-            let remaining =
-                number(answer.get(1)).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-            let kind = text(answer.get(2)).unwrap_or_default();
-            let identity = text(answer.get(3)).and_then(|json| serde_json::from_str::<Identity>(json).ok());
-            let age = number(answer.get(4)).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-            let hint = match kind {
-                "string" if remaining.is_none() => Some("a key without expiry".to_owned()),
-                "string" => None,
-                kind => Some(format!("a key of type {kind}")),
-            };
-            Some(Attempt::Busy(Holder { age: age.filter(|_| identity.is_some()), identity, remaining, hint }))
-        }
-        _ => None,
-    }
-}
-
-fn number(value: Option<&Value>) -> Option<i64> {
-    match value? {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    }
-}
-
-fn text(value: Option<&Value>) -> Option<&str> {
-    match value? {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
 }
 
 /// What a reply is, without quoting a server that may be anything.
@@ -211,38 +271,5 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Int(_) => "a number",
         Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "a text",
         _ => "something else",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_to_acquire_are_read() {
-        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        assert_eq!(
-            read_attempt(&[Value::Int(1), bulk("1769824800123456"), Value::Int(30_000)]),
-            Some(Attempt::Granted(Grant {
-                fencing: FencingToken::new(1_769_824_800_123_456),
-                lease: Some(Duration::from_secs(30))
-            }))
-        );
-        let busy = |answer: &[Value]| match read_attempt(answer) {
-            Some(Attempt::Busy(holder)) => holder,
-            other => panic!("{other:?}"),
-        };
-        let foreign = busy(&[Value::Int(0), Value::Int(-1), bulk("string"), Value::Nil, Value::Nil]);
-        assert_eq!(foreign.hint.as_deref(), Some("a key without expiry"));
-        assert_eq!((foreign.identity, foreign.remaining), (None, None));
-        let hash = busy(&[Value::Int(0), Value::Int(5), bulk("hash"), Value::Nil, Value::Nil]);
-        assert_eq!(hash.hint.as_deref(), Some("a key of type hash"));
-        let garbage = busy(&[Value::Int(0), Value::Int(5), bulk("string"), bulk("{not json"), Value::Int(7)]);
-        assert_eq!(garbage.identity, None);
-        for nonsense in
-            [vec![], vec![Value::Nil], vec![Value::Int(7)], vec![Value::Int(1), Value::Nil, Value::Nil]]
-        {
-            assert_eq!(read_attempt(&nonsense), None);
-        }
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Guard {
     peer_gone: bool,
     outbox: Vec<u8>,
     /// What must stay open until the tree is dead, because closing it frees the lock.
-    kept: Option<OwnedFd>,
+    kept: Vec<OwnedFd>,
 }
 
 impl Guard {
@@ -69,7 +69,7 @@ impl Guard {
             reported: Vec::new(),
             peer_gone: false,
             outbox: Vec::new(),
-            kept: None,
+            kept: Vec::new(),
         }
     }
 
@@ -147,9 +147,9 @@ impl Guard {
 
     fn obey(&mut self, message: ToGuard) {
         match message {
+            ToGuard::Keep => self.kept.extend(self.control.take_descriptor()),
             ToGuard::Start { group, until, orphans, grace, keeps } => {
-                self.kept = self.control.take_descriptor();
-                if keeps && self.kept.is_none() {
+                if keeps != self.kept.len() {
                     self.tell(&FromGuard::Broken(
                         "the guarding process has no descriptor left for the lock".into(),
                     ));

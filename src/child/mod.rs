@@ -28,7 +28,7 @@ pub use launch::{Half, Spec, split};
 pub use program::{Program, ProgramError};
 pub use supervise::{Event, Supervisor};
 pub use terminal::Terminal;
-pub use tree::start_of;
+pub use tree::{parent_of, start_of};
 
 /// Stands in where there are no cgroups.
 #[cfg(not(target_os = "linux"))]

@@ -62,8 +62,9 @@ pub struct Launch {
 /// From dlock to the guarding process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuard {
-    /// The lock is ours and the command is about to be let go. A descriptor whose closing would free the lock travels
-    /// with it.
+    /// A descriptor whose closing would free the lock travels with this.
+    Keep,
+    /// The lock is ours and the command is about to be let go.
     Start {
         /// Its process group.
         group: Group,
@@ -73,8 +74,8 @@ pub enum ToGuard {
         orphans: Orphans,
         /// `--grace`
         grace: Duration,
-        /// A descriptor comes along.
-        keeps: bool,
+        /// So many descriptors have come before.
+        keeps: usize,
     },
     /// A renewal was acknowledged.
     Arm(Until),

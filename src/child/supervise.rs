@@ -73,8 +73,8 @@ impl Supervisor {
         })
     }
 
-    /// Lets the command run, until the given moments if there is a lease. `kept` is a descriptor whose closing would
-    /// free the lock: the guarding process keeps a duplicate until the tree is dead.
+    /// Lets the command run, until the given moments if there is a lease. `kept` are descriptors whose closing would
+    /// free the lock: the guarding process keeps duplicates until the tree is dead.
     ///
     /// # Errors
     /// The guarding process is gone; the command has not run.
@@ -84,7 +84,7 @@ impl Supervisor {
         until: Option<Deadlines>,
         orphans: Orphans,
         grace: Duration,
-        kept: Option<BorrowedFd<'_>>,
+        kept: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut family = vec![self.guard];
         if self.terminal.exists() {
@@ -93,10 +93,13 @@ impl Supervisor {
         launch.group = self.terminal.group_for_command(&family);
         self.group = launch.group;
         launch.not_after = until.map(|deadlines| deadlines.term.since_boot());
-        let keeps = kept.is_some();
+        for descriptor in kept {
+            self.channel.send(&ToGuard::Keep, Some(*descriptor))?;
+        }
+        let keeps = kept.len();
         let message =
             ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace, keeps };
-        self.channel.send(&message, kept)?;
+        self.channel.send(&message, None)?;
         // Only now: from here on the command runs, and the guarding process has its deadline.
         let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
         word.write_all(&frame(&launch)?)

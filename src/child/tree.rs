@@ -66,7 +66,7 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
 }
 
 /// The parent of a process (field 4 of `proc_pid_stat(5)`).
-fn parent_of(pid: i32) -> Option<i32> {
+pub fn parent_of(pid: i32) -> Option<i32> {
     stat_field(pid, 4)?.parse().ok()
 }
 

@@ -3,24 +3,27 @@
 
 mod acquiring;
 mod environment;
+mod nesting;
+mod releasing;
 mod running;
 
-use std::time::Duration;
-
-use crate::backend::{Backend, Release, StoreError};
+use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
-use crate::child::signals::{self, Source};
+use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
 use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{self, Exit, Failure};
 use crate::identity;
-use crate::lock::{Claim, Token};
+use crate::lease::acquire::Wait;
+use crate::lease::together::Lock;
+use crate::lock::{Claim, LockName, Token};
 use crate::plan::{self, RunPlan};
 use crate::report::{Reporter, store_failure};
 
 use self::acquiring::Acquired;
+use self::nesting::OuterHolds;
 use self::running::{End, Stopped};
 
 /// Runs the command and returns how dlock ends.
@@ -73,97 +76,68 @@ struct Session<'a> {
 
 impl Session<'_> {
     async fn run(&self, mut supervisor: Supervisor) -> Result<Exit, Failure> {
-        let plan = self.plan;
-        let token = Token::random()
-            .map_err(|error| Failure::internal(format!("no random numbers for a token: {error}")))?;
-        let identity = identity::of_this_process(plan.program.file_name(), plan.note.clone());
-        let claim = Claim { name: plan.name.clone(), token, ttl: plan.terms.ttl, identity };
-        let mut backend = plan.store.open();
-
-        let (grant, validity) = match self.acquire(backend.as_mut(), &claim, &mut supervisor).await {
-            Acquired::Granted(grant, validity) => (grant, validity),
+        let outer = OuterHolds::of_environment();
+        let locks = self.locks(&outer)?;
+        let (held, mut keeping) = match self.acquire(&locks, &mut supervisor).await {
+            Acquired::Granted(held, keeping) => (held, keeping),
             Acquired::Not(exit) => {
                 supervisor.dismiss();
                 return exit;
             }
         };
-        if validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
+        let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
+        if held.iter().any(|held| held.standing.validity.is_some_and(late)) {
             // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
+            drop(keeping);
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
-            let _ = self.release(backend.as_mut(), &claim, &End::default()).await;
+            let _ = self.release_all(&locks, &held, &End::never_ran(&held)).await;
             supervisor.dismiss();
-            return Err(self.failed(&late));
+            return Err(self.failed(&locks[0].claim.name, &late));
         }
-        let end = self.keep_and_watch(backend.as_mut(), &claim, grant, validity, &mut supervisor).await;
-        let released = self.release(backend.as_mut(), &claim, &end).await;
+        let launch = environment::launch(self.plan, &locks, &held, &outer);
+        let end = self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await;
+        drop(keeping);
+        let released = self.release_all(&locks, &held, &end).await;
         supervisor.dismiss();
         self.say_end(&end, released);
         Ok(self.exit(&end))
     }
 
-    /// Frees the lock, once, within a bounded time; a second fatal signal cuts that short.
-    async fn release(
-        &self,
-        backend: &mut dyn Backend,
-        claim: &Claim,
-        end: &End,
-    ) -> Result<Release, StoreError> {
-        if let Some(Stopped::Lost(_)) = end.stopped {
-            // The store itself has said that it is not ours any more.
-            return Ok(Release::NotHeld);
-        }
-        let mut bound = self.plan.terms.connect_timeout;
-        if let Some(ends) = end.lease_ends {
-            // Beyond the end of the lease there is nothing to release; but one try it always gets.
-            bound = bound.min((ends - Moment::now()).max(Duration::from_millis(500)));
-        }
-        let attempt = async {
-            backend.connect().await?;
-            match backend.release(claim).await {
-                // The connection broke: whether the lock was freed is unknown, and asking again changes nothing then.
-                Err(StoreError::Unavailable { maybe_applied, .. }) => {
-                    backend.connect().await?;
-                    match backend.release(claim).await? {
-                        Release::NotHeld if maybe_applied => Ok(Release::Released),
-                        release => Ok(release),
-                    }
-                }
-                result => result,
-            }
+    /// What is asked for, each on a store of its own.
+    fn locks(&self, outer: &OuterHolds) -> Result<Vec<Lock>, Failure> {
+        let plan = self.plan;
+        let identity = identity::of_this_process(plan.program.file_name(), plan.note.clone());
+        let lock = |name: &LockName| {
+            let token = Token::random()
+                .map_err(|error| Failure::internal(format!("no random numbers for a token: {error}")))?;
+            let claim = Claim {
+                name: name.clone(),
+                token,
+                mode: plan.mode,
+                ttl: plan.terms.ttl,
+                min_hold: plan.min_hold,
+                identity: identity.clone(),
+                outer: outer.tokens(),
+                inside: outer.claims(name, plan.store.display()),
+            };
+            Ok(Lock::new(claim, plan.store.open()))
         };
-        tokio::pin!(attempt);
-        let limit = self.alarm.until(Moment::now() + bound);
-        tokio::pin!(limit);
-        let mut fatal_signals = 0;
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut attempt => return result,
-                () = &mut limit => {
-                    return Err(StoreError::unanswered(format!("no answer within {} ms", bound.as_millis())));
-                }
-                arrival = self.signals.next() => {
-                    fatal_signals += usize::from(signals::ENDING.contains(&arrival.signal));
-                    if fatal_signals == 2 {
-                        return Err(StoreError::unanswered("interrupted by a second signal"));
-                    }
-                }
-            }
-        }
+        plan.names.iter().map(lock).collect()
     }
 
     /// What there is to say in the end, in one line each.
-    fn say_end(&self, end: &End, released: Result<Release, StoreError>) {
-        let name = &self.plan.name;
+    fn say_end(&self, end: &End, released: Vec<Result<Release, StoreError>>) {
+        let name = &self.plan.label();
         let store = self.plan.store.display();
+        let of = |lock: usize| &self.plan.names[lock];
         if let Some(stopped) = &end.stopped {
             let what = match stopped {
-                Stopped::Lost(loss) => {
-                    format!("{name} on {store}: the lock was lost: {}", running::describe(*loss))
+                Stopped::Lost(lock, loss) => {
+                    format!("{} on {store}: the lock was lost: {}", of(*lock), running::describe(*loss))
                 }
-                Stopped::Deadline => {
-                    let why = end.trouble.as_deref().unwrap_or("dlock was stopped, or too slow");
-                    format!("{name} on {store}: the lock could not be renewed in time ({why})")
+                Stopped::Deadline(lock) => {
+                    let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
+                    format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
                 }
                 Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
                 Stopped::Guard(why) => format!("{name}: {why}"),
@@ -182,27 +156,30 @@ impl Session<'_> {
                 "{name}: the command left background processes, which go on without the lock; see --orphans"
             ));
         }
-        match released {
-            // A deadline means that the store does not answer, or that the lease is over: nothing more to say.
-            Err(error) if !matches!(end.stopped, Some(Stopped::Deadline)) => {
-                let rest = end
-                    .lease_ends
-                    .map(|ends| format!("; it ends by itself within {}", show(ends - Moment::now())));
-                let rest = rest.unwrap_or_default();
-                self.reporter.warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
+        for (lock, released) in released.into_iter().enumerate() {
+            let name = of(lock);
+            match released {
+                // A deadline means that the store does not answer, or that the lease is over: nothing more to say.
+                Err(error) if !matches!(end.stopped, Some(Stopped::Deadline(_))) => {
+                    let rest = end.lease_ends[lock]
+                        .map(|ends| format!("; it ends by itself within {}", show(ends - Moment::now())));
+                    let rest = rest.unwrap_or_default();
+                    self.reporter
+                        .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
+                }
+                Ok(Release::NotHeld) if end.stopped.is_none() && !end.lost[lock] => {
+                    self.reporter
+                        .warning(&format!("{name} on {store}: was not held any more when the command ended"));
+                }
+                _ => {}
             }
-            Ok(Release::NotHeld) if end.stopped.is_none() && end.lost.is_none() => {
-                self.reporter
-                    .warning(&format!("{name} on {store}: was not held any more when the command ended"));
-            }
-            _ => {}
         }
     }
 
     fn exit(&self, end: &End) -> Exit {
         match (&end.stopped, end.ended) {
             (Some(Stopped::Guard(_)), _) => Exit::Status(exit::INTERNAL),
-            (Some(Stopped::Lost(_) | Stopped::Deadline), _) => Exit::Status(exit::LOST),
+            (Some(Stopped::Lost(..) | Stopped::Deadline(_)), _) => Exit::Status(exit::LOST),
             (Some(Stopped::MaxRuntime(_)), _) => Exit::Status(exit::MAX_RUNTIME),
             (None, Some(Ended::Exited(status))) => Exit::Status(status as u8),
             (None, Some(Ended::Killed(signal))) => Exit::Signal(signal),
@@ -213,9 +190,8 @@ impl Session<'_> {
         }
     }
 
-    fn failed(&self, error: &StoreError) -> Failure {
-        let can_retry =
-            self.plan.patience.retry.is_zero() && self.plan.patience.wait == crate::lease::acquire::Wait::No;
-        store_failure(&self.plan.name, self.plan.store.display(), error, can_retry)
+    fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
+        let can_retry = self.plan.patience.retry.is_zero() && self.plan.patience.wait == Wait::No;
+        store_failure(name, self.plan.store.display(), error, can_retry)
     }
 }

@@ -1,4 +1,4 @@
-//! Getting the lock: one attempt, or as many as the user's patience allows.
+//! Getting one lock: one attempt, or as many as the user's patience allows.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use super::jitter;
 use super::validity::{Terms, Validity};
-use crate::backend::{Attempt, Backend, StoreError};
+use crate::backend::{Again, Attempt, Backend, Busy, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
-use crate::lock::{Claim, Grant, Holder};
+use crate::lock::{Claim, Grant};
 
 /// How long to wait for a lock that somebody else holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,36 @@ pub struct Patience {
     pub retry: Duration,
 }
 
+/// Until when there is patience.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    intent: Intent,
+    /// With a holder; `None` is for ever.
+    wait_until: Option<Moment>,
+    /// With a store that cannot be reached.
+    retry_until: Option<Moment>,
+}
+
+impl Patience {
+    /// The limits of one that begins now.
+    pub fn from(self, begin: Moment) -> Limits {
+        let (intent, wait_until) = match self.wait {
+            Wait::No => (Intent::TakeNow, Some(begin)),
+            Wait::For(duration) => (Intent::WaitInLine, Some(begin + duration)),
+            Wait::Forever => (Intent::WaitInLine, None),
+        };
+        let retry_until = wait_until.map(|until| until.max(begin + self.retry));
+        Limits { intent, wait_until, retry_until }
+    }
+}
+
+impl Limits {
+    /// Whether there is no patience left with a store that does not work.
+    pub fn is_over(&self) -> bool {
+        is_past(self.retry_until)
+    }
+}
+
 /// How the attempt to get the lock ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -42,159 +72,229 @@ pub enum Outcome {
         /// Until when; `None` where there is no lease.
         validity: Option<Validity>,
     },
-    /// Somebody else holds it and our patience is over.
-    Contended(Holder),
+    /// Somebody else holds it and our patience is over, or waiting is hopeless.
+    Contended(Busy),
+    /// It cannot be had as things are.
+    Refused(Refusal),
     /// The store gave no answer that helps.
     Failed(StoreError),
     /// We were told to give up. Nothing of ours is left in the store, unless it did not answer.
     GivenUp,
 }
 
-/// While somebody else holds the lock, pauses between two questions grow from this ...
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// ... to this.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// What is to be done about a lock that is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// What our patience says.
+    Wait,
+    /// Leave: it will not become free while we wait.
+    Leave,
+}
+
+/// What the attempts are told, and tell.
+pub struct Surroundings<'a> {
+    /// Becomes true when we are to give up.
+    pub give_up: watch::Receiver<bool>,
+    /// A timer for the pauses.
+    pub alarm: &'a Alarm,
+    /// Hears of the holders each time.
+    pub on_busy: &'a mut dyn FnMut(&Claim, &Busy) -> Advice,
+}
+
 /// However little is left of the wait, an attempt gets so long: the answer is worth more than a punctual "unknown".
 const LAST_ATTEMPT: Duration = Duration::from_millis(800);
 /// How long a store may take to answer for what is already on its way when we give up.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Word of a change is followed up no sooner than about so long after the last answer.
+/// Word that somebody has touched the lock is followed up no sooner than about so long after the last answer.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the removal of a claim may take whose fate is unknown.
 const CLEAN_UP: Duration = Duration::from_millis(400);
+/// Between two questions to a store that cannot tell, twice this on average.
+const POLL: Duration = Duration::from_millis(100);
+/// A store that could not be asked is asked again after a random part of this, and then after at least half of it:
+/// a thousand who lost it together do not come back together, and nobody comes more than twice a second.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// Up to so much longer, when that goes on.
+const LONGEST_RECONNECT: Duration = Duration::from_secs(4);
+/// One who does not wait looks after a promise to somebody else so soon, and then half as often each time.
+const PROMISE: Duration = Duration::from_millis(5);
 
-/// Asks for the lock until it is ours, patience is over, or `give_up` becomes true. `on_busy` hears of the holder each
-/// time.
+/// Asks for the lock until it is ours, patience is over, or we are told to give up.
 ///
 /// The lease counts from the moment the successful request was sent. A grant that took so long that the command could
 /// not be stopped in good order any more is given back. A request whose reply was lost is repeated with the same token,
-/// or its claim removed.
+/// or its claim removed. Whoever does not get the lock in the end leaves the line.
 ///
-/// Dropping the future may leave a claim behind, which ends with its lease; `give_up` is the way that does not.
+/// Dropping the future may leave a claim or a place in the line behind, which ends with its lease; to be told to give up
+/// is the way that does not.
 pub async fn acquire(
     backend: &mut dyn Backend,
     claim: &Claim,
+    limits: &Limits,
     terms: &Terms,
-    patience: Patience,
-    give_up: &mut watch::Receiver<bool>,
-    alarm: &Alarm,
-    on_busy: &mut dyn FnMut(&Holder),
+    around: &mut Surroundings<'_>,
 ) -> Outcome {
     let begin = Moment::now();
-    let wait_until = match patience.wait {
-        Wait::No => Some(begin),
-        Wait::For(duration) => Some(begin + duration),
-        Wait::Forever => None,
-    };
-    let retry_until = wait_until.map(|until| until.max(begin + patience.retry));
-    let over = |until: Option<Moment>| until.is_some_and(|until| Moment::now() >= until);
     let mut first = true;
-    // An earlier attempt of ours may hold the lock without our knowing.
-    let mut uncertain = false;
-    let mut pause = FIRST_PAUSE;
+    // An earlier attempt of ours may have left the lock, or a place in the line, without our knowing.
+    let mut traces = false;
+    let mut failures = 0;
+    let mut promise = PROMISE;
     loop {
         // Whatever the patience, the store gets its connect time-out once.
-        let attempts_until = retry_until.map(|until| until.max(begin + terms.connect_timeout));
+        let attempts_until = limits.retry_until.map(|until| until.max(begin + terms.connect_timeout));
         let budget = attempts_until.filter(|_| !first).map_or(terms.connect_timeout, |until| {
             terms.connect_timeout.min((until - Moment::now()).max(LAST_ATTEMPT))
         });
         let attempt_began = Moment::now();
-        let pushed = match attempt(backend, claim, budget, give_up).await {
-            Tried::GivenUp { uncertain: maybe } => {
-                if maybe || uncertain {
+        let again = match attempt(backend, claim, limits.intent, budget, &mut around.give_up).await {
+            Tried::GivenUp { uncertain } => {
+                if uncertain || traces {
                     clean_up(backend, claim).await;
                 }
                 return Outcome::GivenUp;
             }
+            Tried::Hangs => return Outcome::GivenUp,
             Tried::Answered(sent, Attempt::Granted(grant)) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
-                match validity {
-                    Some(validity) if Moment::now() >= validity.start_before => {
-                        clean_up(backend, claim).await;
-                        uncertain = false;
-                        let late = Moment::now() - sent;
-                        let error = StoreError::unreachable(format!(
-                            "the grant took {} ms of a lease of {} ms: too late to run a command safely",
-                            late.as_millis(),
-                            (validity.ends - sent).as_millis()
-                        ));
-                        if over(retry_until) {
-                            return Outcome::Failed(error);
-                        }
-                    }
-                    validity => return Outcome::Granted { grant, validity },
+                let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
+                    return Outcome::Granted { grant, validity };
+                };
+                clean_up(backend, claim).await;
+                traces = false;
+                if limits.is_over() {
+                    return Outcome::Failed(too_late(sent, late));
                 }
-                None
+                jitter(RECONNECT)
             }
-            Tried::Answered(_, Attempt::Busy(holder)) => {
-                uncertain = false;
-                on_busy(&holder);
-                if over(wait_until) {
-                    return Outcome::Contended(holder);
+            Tried::Answered(_, Attempt::Refused(refusal)) => {
+                if traces {
+                    clean_up(backend, claim).await;
                 }
-                holder.remaining
+                return Outcome::Refused(refusal);
+            }
+            Tried::Answered(_, Attempt::Busy(busy)) => {
+                traces = limits.intent == Intent::WaitInLine;
+                failures = 0;
+                let advice = (around.on_busy)(claim, &busy);
+                let others_turn = busy.promised && limits.intent == Intent::TakeNow;
+                if advice == Advice::Leave || is_past(limits.wait_until) && !others_turn {
+                    if traces {
+                        clean_up(backend, claim).await;
+                    }
+                    return Outcome::Contended(busy);
+                }
+                match busy.again {
+                    Again::Within(within) if others_turn => {
+                        promise *= 2;
+                        within.min(promise)
+                    }
+                    Again::Within(within) => within,
+                    Again::Poll => POLL + jitter(POLL * 2),
+                }
             }
             Tried::Failed(error) => {
                 let StoreError::Unavailable { maybe_applied, .. } = error else {
-                    if uncertain {
+                    if traces {
                         clean_up(backend, claim).await;
                     }
                     return Outcome::Failed(error);
                 };
-                uncertain |= maybe_applied;
+                traces |= maybe_applied;
                 // A connection that broke at once leaves time to ask again whether the lock is ours.
                 let ask_again =
                     first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
-                if !ask_again && over(retry_until) {
-                    if uncertain {
+                if !ask_again && limits.is_over() {
+                    if traces {
                         clean_up(backend, claim).await;
                     }
                     return Outcome::Failed(error);
                 }
-                None
+                failures += 1;
+                if ask_again { Duration::ZERO } else { reconnect_after(failures) }
             }
         };
-        if !(first && uncertain) {
-            let soonest = Moment::now() + SHORTEST_INTERVAL / 2 + jitter(SHORTEST_INTERVAL);
-            let mut until = Moment::now() + FIRST_PAUSE / 2 + jitter(pause);
-            // The moment the holder's lease ends is known; nobody is told of it.
-            if let Some(remaining) = pushed {
-                until = until.min(Moment::now() + remaining + Duration::from_millis(1));
-            }
-            if let Some(end) = retry_until {
-                until = until.min(end.max(Moment::now()));
-            }
-            tokio::select! {
-                _ = give_up.wait_for(|given_up| *given_up) => {
-                    if uncertain {
-                        clean_up(backend, claim).await;
-                    }
-                    return Outcome::GivenUp;
-                }
-                () = alarm.until(until) => {}
-                () = async {
-                    backend.changed().await;
-                    // A server that ends every connection must not be asked without a pause.
-                    alarm.until(soonest).await;
-                } => {}
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
         first = false;
+        if !pause(backend, again, failures == 0, limits, around).await {
+            if traces {
+                clean_up(backend, claim).await;
+            }
+            return Outcome::GivenUp;
+        }
     }
+}
+
+/// Waits until it is time to ask again: after so long, or sooner if the store says so or the wait ends. Returns false
+/// when we are to give up.
+async fn pause(
+    backend: &mut dyn Backend,
+    again: Duration,
+    mut listening: bool,
+    limits: &Limits,
+    around: &mut Surroundings<'_>,
+) -> bool {
+    let begin = Moment::now();
+    let end = if listening { limits.wait_until } else { limits.retry_until };
+    let mut until = begin + again;
+    if let Some(end) = end {
+        until = until.min(end.max(begin));
+    }
+    // An answer that promises nothing must not make us ask without end.
+    let soonest = begin + SHORTEST_INTERVAL / 2 + jitter(SHORTEST_INTERVAL);
+    loop {
+        tokio::select! {
+            biased;
+            _ = around.give_up.wait_for(|given_up| *given_up) => return false,
+            () = around.alarm.until(until) => return true,
+            change = backend.changed(), if listening => match change {
+                Change::OurTurn => return true,
+                Change::Soon(within) => until = until.min(Moment::now() + within),
+                Change::Touched => until = until.min(soonest.max(Moment::now())),
+                Change::Disconnected => {
+                    listening = false;
+                    until = until.min(Moment::now() + reconnect_after(1));
+                }
+            },
+        }
+    }
+}
+
+fn is_past(until: Option<Moment>) -> bool {
+    until.is_some_and(|until| Moment::now() >= until)
+}
+
+/// The pause after so many failures in a row.
+fn reconnect_after(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => jitter(RECONNECT),
+        more => RECONNECT / 2 + jitter((RECONNECT / 2 * more).min(LONGEST_RECONNECT)),
+    }
+}
+
+fn too_late(sent: Moment, validity: Validity) -> StoreError {
+    StoreError::unreachable(format!(
+        "the grant took {} ms of a lease of {} ms: too late to run a command safely",
+        (Moment::now() - sent).as_millis(),
+        (validity.ends - sent).as_millis()
+    ))
 }
 
 enum Tried {
     Answered(Moment, Attempt),
     Failed(StoreError),
-    GivenUp { uncertain: bool },
+    GivenUp {
+        uncertain: bool,
+    },
+    /// Given up, and the store has nothing to say about it: what may be left ends by its own lease.
+    Hangs,
 }
 
-/// One attempt within its budget. Told to give up, it waits a little longer for what is on its way, so as to give a
-/// lock back that arrives in that moment.
+/// One attempt within its budget. Told to give up, it waits a little longer for what is on its way, so as to give back
+/// what arrives in that moment.
 async fn attempt(
     backend: &mut dyn Backend,
     claim: &Claim,
+    intent: Intent,
     budget: Duration,
     give_up: &mut watch::Receiver<bool>,
 ) -> Tried {
@@ -204,7 +304,7 @@ async fn attempt(
             backend.connect().await?;
             let now = Moment::now();
             sent.set(Some(now));
-            backend.try_acquire(claim).await.map(|attempt| (now, attempt))
+            backend.try_acquire(claim, intent).await.map(|attempt| (now, attempt))
         };
         tokio::pin!(work);
         let limit = tokio::time::sleep(budget);
@@ -216,14 +316,15 @@ async fn attempt(
                 if sent.get().is_none() {
                     return Tried::GivenUp { uncertain: false };
                 }
-                match timeout(FAREWELL, &mut work).await {
-                    Ok(Ok((_, Attempt::Granted(_)))) => return Tried::GivenUp { uncertain: true },
+                return match timeout(FAREWELL, &mut work).await {
+                    Ok(Ok((_, Attempt::Granted(_)))) => Tried::GivenUp { uncertain: true },
+                    Ok(Ok((_, Attempt::Busy(busy)))) => Tried::GivenUp { uncertain: busy.position.is_some() },
                     Ok(Err(StoreError::Unavailable { maybe_applied: true, .. })) => {
-                        return Tried::GivenUp { uncertain: true };
+                        Tried::GivenUp { uncertain: true }
                     }
-                    // Not ours, or a store that does not answer: what may be left ends by its own lease.
-                    _ => return Tried::GivenUp { uncertain: false },
-                }
+                    Ok(_) => Tried::GivenUp { uncertain: false },
+                    Err(_) => Tried::Hangs,
+                };
             }
         }
     };
@@ -241,11 +342,11 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
     }
 }
 
-/// Removes a claim that may or may not be in the store.
-async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
+/// Removes a claim that may or may not be in the store, or its place in the line.
+pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     let _ = timeout(CLEAN_UP, async {
         backend.connect().await?;
-        backend.release(claim).await
+        backend.release(claim, Duration::ZERO).await
     })
     .await;
 }

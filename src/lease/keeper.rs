@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::acquire::timed_out;
@@ -24,6 +24,38 @@ pub enum Event {
     Trouble(String),
 }
 
+/// Where the keeper of one lock of several tells what happens.
+#[derive(Clone)]
+pub struct Events {
+    /// Which lock it is.
+    pub lock: usize,
+    /// Where to.
+    pub sender: mpsc::UnboundedSender<(usize, Event)>,
+}
+
+impl Events {
+    fn send(&self, event: Event) {
+        // Whoever does not listen any more has no use for it.
+        let _ = self.sender.send((self.lock, event));
+    }
+}
+
+/// What is kept, and how well it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Until when the lease runs, if there is one.
+    pub validity: Option<Validity>,
+    /// The lock is to be kept until then, whatever becomes of us.
+    pub least_until: Option<Moment>,
+}
+
+impl Standing {
+    /// What is left of the least time.
+    pub fn rest(&self) -> Duration {
+        self.least_until.map_or(Duration::ZERO, |until| until - Moment::now())
+    }
+}
+
 /// Between two attempts after a failure, pauses grow from this ...
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// ... to this.
@@ -33,7 +65,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Renews the lock until it is lost: when a third of the lease is over, at once when the store says that something
-/// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` asks.
+/// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` changes.
 ///
 /// Every success is counted from the moment its request was sent. Dropping the future ends the renewals and leaves the
 /// lock as it is.
@@ -41,15 +73,16 @@ pub async fn keep(
     backend: &mut dyn Backend,
     claim: &Claim,
     terms: &Terms,
-    mut validity: Option<Validity>,
-    events: mpsc::UnboundedSender<Event>,
-    check_now: &Notify,
+    standing: Standing,
+    events: Events,
+    mut check_now: watch::Receiver<u32>,
 ) {
+    let mut validity = standing.validity;
     let alarm = match Alarm::new() {
         Ok(alarm) => alarm,
         Err(error) => {
             // Nobody renews: the guarding process ends the command in time.
-            let _ = events.send(Event::Trouble(format!("no timer: {error}")));
+            events.send(Event::Trouble(format!("no timer: {error}")));
             return;
         }
     };
@@ -61,7 +94,7 @@ pub async fn keep(
     loop {
         tokio::select! {
             () = alarm.until(due) => {}
-            () = backend.changed(), if !in_trouble => {
+            _ = backend.changed(), if !in_trouble => {
                 // A store that takes our own renewals for changes must not make us ask without end.
                 let soonest = last + SHORTEST_INTERVAL;
                 if Moment::now() < soonest {
@@ -70,27 +103,27 @@ pub async fn keep(
                 }
             }
             () = wall_clock.was_set() => {}
-            () = check_now.notified() => {}
+            Ok(()) = check_now.changed() => {}
         }
         last = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
-        match renew(backend, claim, budget).await {
+        match renew(backend, claim, standing.rest(), budget).await {
             Ok((sent, Renewal::Held(lease))) => {
                 validity = lease.map(|lease| terms.validity(sent, lease));
                 due = due_after(validity, terms);
                 pause = FIRST_PAUSE;
                 in_trouble = false;
-                let _ = events.send(Event::Renewed(validity));
+                events.send(Event::Renewed(validity));
             }
             Ok((_, Renewal::Lost(loss))) => {
-                let _ = events.send(Event::Lost(loss));
+                events.send(Event::Lost(loss));
                 return;
             }
             Err(error) => {
                 due = Moment::now() + FIRST_PAUSE / 2 + jitter(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 in_trouble = true;
-                let _ = events.send(Event::Trouble(error.to_string()));
+                events.send(Event::Trouble(error.to_string()));
             }
         }
     }
@@ -104,6 +137,7 @@ fn due_after(validity: Option<Validity>, terms: &Terms) -> Moment {
 async fn renew(
     backend: &mut dyn Backend,
     claim: &Claim,
+    rest: Duration,
     budget: Duration,
 ) -> Result<(Moment, Renewal), StoreError> {
     let sent = Cell::new(None);
@@ -111,7 +145,7 @@ async fn renew(
         backend.connect().await?;
         let now = Moment::now();
         sent.set(Some(now));
-        backend.renew(claim).await.map(|renewal| (now, renewal))
+        backend.renew(claim, rest).await.map(|renewal| (now, renewal))
     };
     timeout(budget, attempt).await.unwrap_or_else(|_| Err(timed_out(sent.get(), budget)))
 }

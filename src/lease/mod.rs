@@ -3,6 +3,7 @@
 
 pub mod acquire;
 pub mod keeper;
+pub mod together;
 pub mod validity;
 
 use std::time::Duration;

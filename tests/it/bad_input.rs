@@ -25,10 +25,6 @@ fn a_name_and_a_command_are_needed() {
         (&["run", "x", "./b.sh", "1", "2"], "no command: did you mean: dlock run x -- ./b.sh 1 2"),
         (&["run", "--", "touch", "t"], "no lock name: did you mean: dlock run nightly -- ./backup.sh"),
         (&["run", "-c", "touch t"], "no lock name: did you mean: dlock run nightly -- ./backup.sh"),
-        (
-            &["run", "x", "y", "--", "touch", "t"],
-            "one lock name is expected, found x and y: the command goes behind --",
-        ),
         (&["run", "x", "-c"], "a value is required for '-c <SHELL TEXT>' but none was supplied"),
     ]);
 }

@@ -66,6 +66,18 @@ fn whatever_is_in_the_key_is_held_and_untouched() {
     assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
+/// As a dlock stores it: a lock held by one who says this of itself. Returns the keys beside it.
+fn held_by(space: &Keyspace, identity: &serde_json::Value) -> [String; 2] {
+    let [holder, member] = [side_key(space, "holder"), format!("{}:token", side_key(space, "member"))];
+    space.command(&["SET", &space.key("x"), "token", "PX", "600000"]);
+    let fields = ["format", "1", "value", "token", "mode", "x", "slots", "1", "m:token", ""];
+    let words: Vec<&str> = ["HSET", &holder].into_iter().chain(fields).collect();
+    space.command(&words);
+    let said = format!("{{\"fencing\":1,\"at\":1,\"identity\":{identity}}}");
+    space.command(&["SET", &member, &said, "PX", "600000"]);
+    [holder, member]
+}
+
 /// The keys beside the lock of a keyspace of its own.
 fn side_key(space: &Keyspace, which: &str) -> String {
     format!("dlock#{which}:{{{}}}", space.key("x"))
@@ -154,20 +166,7 @@ fn hostile_words_of_a_holder_are_printed_escaped() {
     let identity = serde_json::json!({
         "host": hostile, "pid": 7, "user": hostile, "command": hostile, "note": hostile, "start": 1, "boot": hostile,
     });
-    client.command(&["SET", &space.key("x"), "token", "PX", "600000"]);
-    let holder = side_key(&space, "holder");
-    client.command(&[
-        "HSET",
-        &holder,
-        "format",
-        "1",
-        "token",
-        "token",
-        "identity",
-        &identity.to_string(),
-        "at",
-        "1",
-    ]);
+    let keys = held_by(&space, &identity);
     for options in [&["--no-wait"][..], &["-vvv", "--wait", "120ms"], &["--log-format", "json"]] {
         let run = place.run().backend(space.url()).args(options).command(["true"]).output();
         assert_eq!(run.exit, Exit::Code(75));
@@ -178,7 +177,7 @@ fn hostile_words_of_a_holder_are_printed_escaped() {
             assert!(line.starts_with("dlock: ") || line.starts_with("{\"version\":1,"), "{line}");
         }
     }
-    client.command(&["DEL", &holder]);
+    client.command(&["DEL", &keys[0], &keys[1]]);
 }
 
 /// However much a holder says of itself, it holds the lock, and one line stays a line that a terminal can take.
@@ -186,13 +185,12 @@ fn hostile_words_of_a_holder_are_printed_escaped() {
 fn a_holder_that_says_a_megabyte_is_a_holder() {
     let (space, place) = (Keyspace::new(), Place::new());
     let mut client = Connection::to(space.port()).unwrap();
-    client.command(&["SET", &space.key("x"), "token", "PX", "600000"]);
-    let holder = side_key(&space, "holder");
-    let long =
-        serde_json::json!({"host": "h".repeat(1 << 20), "pid": 7, "user": "u", "command": "c"}).to_string();
-    client.command(&["HSET", &holder, "format", "1", "token", "token", "identity", &long, "at", "1"]);
+    let keys = held_by(
+        &space,
+        &serde_json::json!({"host": "h".repeat(1 << 20), "pid": 7, "user": "u", "command": "c"}),
+    );
     let run = place.run().backend(space.url()).command(["true"]).output();
     assert_eq!(run.exit, Exit::Code(75), "{}", run.stderr.chars().take(300).collect::<String>());
     assert!(run.stderr.len() < 8192, "{} bytes", run.stderr.len());
-    client.command(&["DEL", &holder]);
+    client.command(&["DEL", &keys[0], &keys[1]]);
 }

@@ -10,9 +10,37 @@ use std::process::Stdio;
 
 const PASSWORD: &str = "s3cret";
 
-/// All that a lock needs: one script runs these, on the lock's key and on the keys beside it.
-const NEEDED: &[&str] =
-    &["eval", "time", "get", "set", "pexpire", "pttl", "type", "del", "hset", "hget", "hmget"];
+/// All that a lock needs: one script runs these, on the lock's key and on the keys beside it; and to be called when it
+/// is our turn.
+const NEEDED: &[&str] = &[
+    "eval",
+    "time",
+    "get",
+    "set",
+    "exists",
+    "pexpire",
+    "pttl",
+    "type",
+    "del",
+    "hset",
+    "hget",
+    "hmget",
+    "hgetall",
+    "hexists",
+    "hlen",
+    "hdel",
+    "zadd",
+    "zrange",
+    "zrem",
+    "zscore",
+    "zrank",
+    "zcard",
+    "publish",
+    "subscribe",
+];
+
+/// The keys and channels that it needs them on.
+const PLACES: &[&str] = &["~dlock:*", "~dlock#*", "&dlock#call:*"];
 
 /// Makes the user `dlock` anew, with these commands and keys.
 fn allow(client: &mut Connection, commands: &[&str], keys: &[&str]) {
@@ -32,7 +60,7 @@ fn url(redis: &Redis) -> String {
 #[test]
 fn a_user_with_the_rights_that_are_needed_can_do_everything() {
     let (redis, place) = (Redis::start(), Place::new());
-    allow(&mut redis.connect(), NEEDED, &["~dlock:*", "~dlock#*"]);
+    allow(&mut redis.connect(), NEEDED, PLACES);
     for url in [url(&redis), format!("{}?protocol=resp2", url(&redis))] {
         let mut holder = place.run().no_backend().env("DLOCK_BACKEND", &url).args(["--ttl", "1s"]);
         holder = holder.stdin(Stdio::piped()).sh("echo ready; exec cat");
@@ -63,7 +91,7 @@ fn a_missing_right_is_77_and_named() {
     let mut wrong = Vec::new();
     for missing in at_once {
         let rest: Vec<&str> = NEEDED.iter().copied().filter(|command| *command != missing).collect();
-        allow(&mut client, &rest, &["~dlock:*", "~dlock#*"]);
+        allow(&mut client, &rest, PLACES);
         let run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).command(["touch", "t"]).output();
         // Inside a script the server does not say which right it was.
         let is_named =
@@ -102,9 +130,8 @@ fn a_missing_key_pattern_is_77() {
 fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
     let (redis, place) = (Redis::start(), Place::new());
     let mut client = redis.connect();
-    let keys = ["~dlock:*", "~dlock#*"];
     for missing in ["get", "pexpire", "eval"] {
-        allow(&mut client, NEEDED, &keys);
+        allow(&mut client, NEEDED, PLACES);
         let mut run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).args(["--ttl", "6s"]);
         run = run.stdin(Stdio::piped()).sh("echo ready; exec cat");
         let mut run = run.spawn();

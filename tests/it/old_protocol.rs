@@ -115,7 +115,7 @@ fn a_proxy_that_refuses_hello_is_spoken_to_in_the_old_protocol() {
         let redis = Redis::start();
         let behind = Mutex::new(Connection::to(redis.port()).unwrap());
         let proxy = Fake::scripted(move |words| {
-            if ["HELLO", "CLIENT"].contains(&words[0].to_uppercase().as_str()) {
+            if ["HELLO", "CLIENT", "SUBSCRIBE"].contains(&words[0].to_uppercase().as_str()) {
                 return Some(refusal.as_bytes().to_vec());
             }
             let words: Vec<&str> = words.iter().map(String::as_str).collect();

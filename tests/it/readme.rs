@@ -23,6 +23,10 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("billing.sh", "redis-cli -u \"$PLAIN\" exists myapp:billing"),
     ("deploy.sh", "echo deployed"),
     ("dump.sh", "echo dump"),
+    ("migrate.sh", "echo migrated"),
+    ("poll.sh", "echo polled"),
+    ("reindex.sh", "echo reindexed"),
+    ("render.sh", "test \"$DLOCK_SLOT\" -lt 3"),
     ("report.sh", "echo report"),
     ("upload.sh", "test \"$2\" -gt 0"),
 ];

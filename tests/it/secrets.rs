@@ -75,6 +75,7 @@ fn a_password_is_seen_nowhere() {
     for key in client.command(&["KEYS", "*"]).texts() {
         let kept = match client.command(&["TYPE", &key]).text().as_str() {
             "hash" => client.command(&["HGETALL", &key]).texts().join(" "),
+            "zset" => client.command(&["ZRANGE", &key, "0", "-1"]).texts().join(" "),
             _ => client.command(&["GET", &key]).text(),
         };
         assert!(!kept.contains(PASSWORD) && !key.contains(PASSWORD), "{key}: {kept}");

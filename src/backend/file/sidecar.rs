@@ -1,6 +1,6 @@
-//! The file beside a lock file: one JSON object of a known format, rewritten in place under its own lock.
+//! The file beside a lock file: one line of JSON of a known format, rewritten in place under its own lock.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -8,31 +8,47 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::wall_micros;
-use crate::lock::{FencingToken, Holder, Identity};
+use super::line::{Member, Waiter};
+use super::presence::{lock_content, unlock_content};
+use crate::clock::{Moment, wall_micros};
 
 const FORMAT: u32 = 1;
-/// Larger than any sidecar that dlock writes.
-const LARGEST: u64 = 1 << 20;
+/// Larger than any line that dlock writes.
+const LARGEST: u64 = 16 << 20;
+/// How long another dlock may have the content locked: each use is a few system calls, unless its process was stopped in
+/// the middle, which must not stop us too.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Content {
+/// What is noted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Content {
     format: u32,
-    fencing_token: u64,
-    holder: Option<Record>,
+    /// The last one given.
+    pub(super) fencing_token: u64,
+    /// The last one given.
+    #[serde(default)]
+    pub(super) ticket: u64,
+    /// Who holds the lock.
+    #[serde(default)]
+    pub(super) members: Vec<Member>,
+    /// Who waits, in order.
+    #[serde(default)]
+    pub(super) line: Vec<Waiter>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    token: String,
-    /// Microseconds since 1970.
-    acquired_at: u64,
-    identity: Identity,
+impl Content {
+    /// The next number: never that of an earlier one, not even of one in a sidecar that was deleted since.
+    pub(super) fn next_ticket(&mut self) -> u64 {
+        self.ticket = wall_micros().max(self.ticket.saturating_add(1));
+        self.ticket
+    }
 }
 
-/// An open and locked sidecar file.
+/// An open sidecar file with its content locked until it is dropped.
 pub(super) struct Sidecar {
     file: File,
+    /// How many bytes of the file are in use.
+    used: usize,
 }
 
 /// Why a sidecar cannot be used.
@@ -51,39 +67,50 @@ impl From<io::Error> for SidecarError {
 }
 
 impl Sidecar {
-    /// Opens the file, or makes it, and waits for its lock: every use is a few system calls long.
-    pub(super) fn open(path: &Path) -> Result<Sidecar, SidecarError> {
-        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let open = |options: &mut OpenOptions| options.read(true).write(true).custom_flags(flags).open(path);
-        let file = loop {
-            match open(&mut OpenOptions::new()) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    match open(OpenOptions::new().create_new(true).mode(0o600)) {
-                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                        result => break result?,
-                    }
-                }
-                result => break result?,
-            }
-        };
+    /// Opens the file, or makes it, and waits for its lock.
+    pub(super) fn open(path: &Path) -> Result<(Sidecar, Content), SidecarError> {
+        let file = open(path)?;
         if !file.metadata()?.is_file() {
             return Err(SidecarError::Unknown("not a regular file".into()));
         }
         lock(&file)?;
-        Ok(Sidecar { file })
+        let mut sidecar = Sidecar { file, used: 0 };
+        let content = sidecar.read()?;
+        Ok((sidecar, content))
     }
 
-    fn read(&self) -> Result<Content, SidecarError> {
+    /// The descriptor, for locks of single bytes.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn read(&mut self) -> Result<Content, SidecarError> {
         let mut text = Vec::new();
-        (&self.file).take(LARGEST).read_to_end(&mut text)?;
-        if text.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Content { format: FORMAT, fencing_token: 0, holder: None });
+        let mut reader = (&self.file).take(LARGEST);
+        let mut chunk = [0u8; 4096];
+        // What stands behind the first line is left over from a longer one.
+        while !text.contains(&b'\n') {
+            match reader.read(&mut chunk)? {
+                0 => break,
+                count => text.extend_from_slice(&chunk[..count]),
+            }
+        }
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        self.used = line.len() + 1;
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Content {
+                format: FORMAT,
+                fencing_token: 0,
+                ticket: 0,
+                members: vec![],
+                line: vec![],
+            });
         }
         #[derive(Deserialize)]
         struct Version {
             format: u32,
         }
-        match serde_json::from_slice::<Version>(&text) {
+        match serde_json::from_slice::<Version>(line) {
             Ok(Version { format: FORMAT }) => {}
             Ok(Version { format }) => {
                 return Err(SidecarError::Unknown(format!(
@@ -92,79 +119,60 @@ impl Sidecar {
             }
             Err(_) => return Err(SidecarError::Unknown("not written by dlock, or damaged".into())),
         }
-        serde_json::from_slice(&text).map_err(|_| SidecarError::Unknown("damaged".into()))
+        serde_json::from_slice(line).map_err(|_| SidecarError::Unknown("damaged".into()))
     }
 
-    /// In one write, padded to the old length: a reader sees the old content or the new one, and nothing is truncated.
-    fn write(&self, content: &Content) -> Result<(), SidecarError> {
+    /// In one write, blanks over what was longer before: a reader sees the old line or the new one, and nothing is
+    /// truncated.
+    pub(super) fn write(&mut self, content: &Content) -> Result<(), SidecarError> {
         let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
         text.push(b'\n');
-        let length = self.file.metadata()?.len() as usize;
-        while text.len() < length {
-            text.insert(text.len() - 1, b' ');
+        let used = text.len();
+        if used < self.used {
+            text.resize(self.used - 1, b' ');
+            text.push(b'\n');
         }
         self.file.write_all_at(&text, 0)?;
+        self.used = used;
         Ok(())
-    }
-
-    /// Notes a new holder and returns its fencing token: one more than the last, and never less than the time in
-    /// microseconds, so that a sidecar that was deleted does not start the count anew.
-    pub(super) fn take(&mut self, identity: &Identity, token: &str) -> Result<FencingToken, SidecarError> {
-        let content = self.read()?;
-        let now = wall_micros();
-        let fencing_token = now.max(content.fencing_token.saturating_add(1));
-        let fencing = FencingToken::new(fencing_token)
-            .ok_or_else(|| SidecarError::Unknown("its fencing counter has come to its end (2^53)".into()))?;
-        let record = Record { token: token.to_owned(), acquired_at: now, identity: identity.clone() };
-        self.write(&Content { format: FORMAT, fencing_token, holder: Some(record) })?;
-        Ok(fencing)
-    }
-
-    /// Removes the holder if it is the one with this token.
-    pub(super) fn clear(&mut self, token: &str) -> Result<(), SidecarError> {
-        let mut content = self.read()?;
-        if content.holder.as_ref().is_some_and(|record| record.token == token) {
-            content.holder = None;
-            self.write(&content)?;
-        }
-        Ok(())
-    }
-
-    /// The noted holder, if its process still lives on this boot of the host. `reader` says which boot that is.
-    pub(super) fn holder(&mut self, reader: &Identity) -> Result<Option<Holder>, SidecarError> {
-        let Some(record) = self.read()?.holder else { return Ok(None) };
-        let identity = record.identity;
-        if identity.boot != reader.boot || !lives(&identity) {
-            return Ok(None);
-        }
-        let age = Duration::from_micros(wall_micros().saturating_sub(record.acquired_at));
-        Ok(Some(Holder { identity: Some(identity), age: Some(age), ..Holder::default() }))
     }
 }
 
-/// Whether the process is there and is not another one with the same number.
-fn lives(identity: &Identity) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", identity.pid));
-    match stat {
-        Ok(stat) => {
-            let start = stat
-                .rfind(')')
-                .and_then(|end| stat[end + 1..].split_ascii_whitespace().nth(19)?.parse().ok());
-            start == Some(identity.start)
-        }
-        // No /proc at all: believe the note.
-        Err(_) => !Path::new("/proc/self").exists(),
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        unlock_content(&self.file);
     }
 }
 
-/// Every use is a few system calls long, unless its process was stopped in the middle: that must not stop us too.
+/// Opens a sidecar file, or makes it.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let open = |options: &mut OpenOptions| options.read(true).write(true).custom_flags(flags).open(path);
+    loop {
+        match open(&mut OpenOptions::new()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match open(OpenOptions::new().create_new(true).mode(0o600)) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    result => return result,
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
 fn lock(file: &File) -> io::Result<()> {
-    for _ in 0..1000 {
-        match file.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-            Err(TryLockError::Error(error)) => return Err(error),
+    let begin = Moment::now();
+    let mut pause = Duration::from_micros(100);
+    while !lock_content(file)? {
+        if Moment::now() - begin > PATIENCE {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "another dlock has had it locked for a second",
+            ));
         }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, "another dlock has had it locked for a second"))
+    Ok(())
 }

@@ -17,12 +17,48 @@ pub(super) struct Connection {
     stream: Bounded<Box<dyn Stream>>,
     decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,
     greeting: Option<Greeting>,
+    /// Whether the server pushes: RESP3.
+    pushes: bool,
+    tracking: Switch,
+    channel: Switch,
     /// Every question so far has been answered in full, and the server has kept to the protocol.
     usable: bool,
     /// A question was carried out after a greeting that failed.
     spoiled: bool,
-    /// Word of a change came while an answer was awaited.
-    touched: bool,
+    /// The server speaks RESP2 only, and what was asked of it makes no sense there.
+    outdated: bool,
+    /// The key that matters.
+    lock: String,
+    /// What was pushed while an answer was awaited.
+    heard: Option<Word>,
+}
+
+/// Something that a server does for us once it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Switch {
+    NotTried,
+    On,
+    Refused,
+}
+
+/// What goes along with a question, if it was not asked for before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wishes<'a> {
+    /// Word of whoever touches what this question reads.
+    pub(super) tracking: bool,
+    /// Word on this channel.
+    pub(super) channel: Option<&'a str>,
+}
+
+/// What a server says unasked; what comes later counts for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Word {
+    /// Those before us have been called.
+    Next,
+    /// The lock's key was touched.
+    Touched,
+    /// It is our turn.
+    Called,
 }
 
 /// What has to be said first; goes with the first question.
@@ -34,24 +70,28 @@ struct Greeting {
 }
 
 impl Connection {
-    /// Connects, with TLS if so located; says nothing yet.
-    pub(super) async fn open(location: &Location) -> Result<Connection, StoreError> {
+    /// Connects, with TLS if so located; says nothing yet. `old_protocol` is for servers that have refused RESP3.
+    pub(super) async fn open(location: &Location, old_protocol: bool) -> Result<Connection, StoreError> {
         let password = location.password()?;
         let stream = stream::open(location).await?;
         let username = location.username().map(str::to_owned);
-        let greeting =
-            Greeting { username, password, database: location.database(), hello: location.resp3() };
-        Ok(Connection::over(stream, greeting))
+        let hello = location.resp3() && !old_protocol;
+        Ok(Connection::over(stream, Greeting { username, password, database: location.database(), hello }))
     }
 
     fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
         Connection {
             stream,
             decoder: Decoder::new(),
+            pushes: greeting.hello,
             greeting: Some(greeting),
+            tracking: Switch::NotTried,
+            channel: Switch::NotTried,
             usable: true,
             spoiled: false,
-            touched: false,
+            outdated: false,
+            lock: String::new(),
+            heard: None,
         }
     }
 
@@ -65,14 +105,46 @@ impl Connection {
         self.spoiled
     }
 
-    /// Asks one question and waits for its answer. The greeting, where it is due, travels in the same write; its
-    /// answers decide what an answer to the question is worth.
-    pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+    /// Whether the question has to be asked again over a connection that keeps to RESP2.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.outdated
+    }
+
+    /// Whether the server tells when somebody touches the lock.
+    pub(super) fn is_tracking(&self) -> bool {
+        self.tracking == Switch::On
+    }
+
+    /// Whether a channel can be heard, as far as that was tried.
+    pub(super) fn can_listen(&self) -> bool {
+        self.pushes && self.channel != Switch::Refused
+    }
+
+    /// Asks one question about a lock and waits for its answer. The greeting, where it is due, and the wishes travel in
+    /// the same write; the answers to the greeting decide what an answer to the question is worth.
+    pub(super) async fn ask(
+        &mut self,
+        lock: &str,
+        command: &Cmd,
+        wishes: Wishes<'_>,
+    ) -> Result<Value, StoreError> {
+        lock.clone_into(&mut self.lock);
+        let mut first = Vec::new();
+        if self.pushes && wishes.tracking && self.tracking == Switch::NotTried {
+            first.push(tracking());
+        }
+        if let Some(channel) = wishes.channel.filter(|_| self.pushes && self.channel == Switch::NotTried) {
+            first.push(subscribe(channel));
+        }
         let greeting = self.greeting.take();
         let greeted = greeting.is_some();
         let answer = match greeting {
-            None => self.exchange(&[], command).await?,
-            Some(greeting) => self.greet_and_ask(greeting, command).await?,
+            None => {
+                let (replies, answer) = self.exchange(&first, command).await?;
+                self.note_wishes(&first, &replies);
+                answer
+            }
+            Some(greeting) => self.greet_and_ask(greeting, first, command).await?,
         };
         match answer {
             Value::ServerError(error) => Err(refusal(&error, greeted)),
@@ -80,7 +152,22 @@ impl Connection {
         }
     }
 
-    async fn greet_and_ask(&mut self, greeting: Greeting, command: &Cmd) -> Result<Value, StoreError> {
+    fn note_wishes(&mut self, wishes: &[Cmd], replies: &[Value]) {
+        for (wish, reply) in wishes.iter().zip(replies) {
+            let state = if server_error(reply).is_some() { Switch::Refused } else { Switch::On };
+            match begins_with(wish, b"CLIENT") {
+                true => self.tracking = state,
+                false => self.channel = state,
+            }
+        }
+    }
+
+    async fn greet_and_ask(
+        &mut self,
+        greeting: Greeting,
+        wishes: Vec<Cmd>,
+        command: &Cmd,
+    ) -> Result<Value, StoreError> {
         let mut first = Vec::new();
         if greeting.hello {
             first.push(hello(&greeting));
@@ -90,30 +177,38 @@ impl Connection {
         if greeting.database != 0 {
             first.push(select(greeting.database));
         }
-        if greeting.hello {
-            first.push(tracking());
-        }
-        let (replies, answer) = self.exchange_all(&first, command).await?;
+        let own = first.len();
+        let subscribes = wishes.iter().any(|wish| begins_with(wish, b"SUBSCRIBE"));
+        first.extend(wishes);
+        let (replies, answer) = self.exchange(&first, command).await?;
         let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
-            return match error.code() {
+            match error.code() {
                 "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" | "LOADING" | "BUSY" | "MASTERDOWN" => {
-                    self.spoil(refusal(error, true))
+                    return self.spoil(refusal(error, true));
                 }
-                // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3; in which
-                // words it says so is its own affair.
-                _ if greeting.password.is_none() => {
-                    self.check(&greeting, &first[1..], &replies[1..]).map(|()| answer)
-                }
-                // The password went with the HELLO. If the question was carried out all the same, asking again
-                // changes nothing.
-                _ => {
-                    let plain = Greeting { hello: false, ..greeting };
-                    Box::pin(self.greet_and_ask(plain, command)).await
-                }
-            };
+                _ => {}
+            }
+            // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3; in which words
+            // it says so is its own affair.
+            self.pushes = false;
+            if subscribes {
+                // In RESP2 a connection that has subscribed takes no questions any more.
+                self.usable = false;
+                self.outdated = true;
+                return Err(StoreError::unreachable("the server does not speak RESP3"));
+            }
+            if greeting.password.is_none() {
+                return self.check(&greeting, &first[1..own], &replies[1..own]).map(|()| answer);
+            }
+            // The password went with the HELLO. If the question was carried out all the same, asking again changes
+            // nothing.
+            let plain = Greeting { hello: false, ..greeting };
+            return Box::pin(self.greet_and_ask(plain, Vec::new(), command)).await;
         }
-        self.check(&greeting, &first, &replies).map(|()| answer)
+        self.check(&greeting, &first[..own], &replies[..own])?;
+        self.note_wishes(&first[own..], &replies[own..]);
+        Ok(answer)
     }
 
     /// Whether the answers to the greeting allow the answer to the question to stand.
@@ -121,8 +216,6 @@ impl Connection {
         for (asked, reply) in first.iter().zip(replies) {
             match server_error(reply) {
                 None => {}
-                // Without tracking nothing is pushed; the renewals notice a loss all the same, only later.
-                Some(_) if begins_with(asked, b"CLIENT") => {}
                 Some(error) if begins_with(asked, b"SELECT") && !error.code().starts_with("NO") => {
                     let text = format!("database {}: {}", greeting.database, describe(error));
                     return self.spoil(StoreError::Config(text));
@@ -141,16 +234,8 @@ impl Connection {
         Err(error)
     }
 
-    async fn exchange(&mut self, first: &[Cmd], command: &Cmd) -> Result<Value, StoreError> {
-        self.exchange_all(first, command).await.map(|(_, answer)| answer)
-    }
-
     /// One write, then as many answers as commands.
-    async fn exchange_all(
-        &mut self,
-        first: &[Cmd],
-        command: &Cmd,
-    ) -> Result<(Vec<Value>, Value), StoreError> {
+    async fn exchange(&mut self, first: &[Cmd], command: &Cmd) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
         let mut flight = Vec::new();
         for command in first.iter().chain([command]) {
@@ -162,20 +247,21 @@ impl Connection {
         };
         write.await.map_err(|error| StoreError::unanswered(format!("cannot send: {}", io_text(&error))))?;
         let mut replies = Vec::with_capacity(first.len());
-        for _ in first {
-            replies.push(self.reply().await?);
+        for command in first {
+            replies.push(self.reply(begins_with(command, b"SUBSCRIBE")).await?);
         }
-        let answer = self.reply().await?;
+        let answer = self.reply(false).await?;
         self.usable = true;
         Ok((replies, answer))
     }
 
-    /// The next answer; pushes that come before it are noticed.
-    async fn reply(&mut self) -> Result<Value, StoreError> {
+    /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.
+    async fn reply(&mut self, to_subscribe: bool) -> Result<Value, StoreError> {
         self.stream.refill();
         loop {
             match self.value().await? {
-                Value::Push { kind, .. } => self.touched |= kind == PushKind::Invalidate,
+                Value::Push { kind: PushKind::Subscribe, .. } if to_subscribe => return Ok(Value::Okay),
+                Value::Push { kind, data } => self.heard = self.heard.max(self.word(&kind, &data)),
                 value => return Ok(value),
             }
         }
@@ -191,17 +277,37 @@ impl Connection {
         })
     }
 
-    /// Waits until the server says that the key has changed, or until the connection ends. Anything else that comes
-    /// unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
-    pub(super) async fn changed(&mut self) {
-        while !std::mem::take(&mut self.touched) {
+    /// What a push means for us, if anything. `invalidate` names the keys that were touched, or none when all were; the
+    /// other keys that were read matter to nobody here.
+    fn word(&self, kind: &PushKind, data: &[Value]) -> Option<Word> {
+        match (kind, data) {
+            (PushKind::Invalidate, [Value::Array(keys)]) => {
+                let ours = |key: &Value| matches!(key, Value::BulkString(key) if key == self.lock.as_bytes());
+                keys.iter().any(ours).then_some(Word::Touched)
+            }
+            (PushKind::Invalidate, _) => Some(Word::Touched),
+            (PushKind::Message, [_, Value::BulkString(word)]) => match word.as_slice() {
+                b"called" => Some(Word::Called),
+                b"next" => Some(Word::Next),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Waits until the server says something that matters; `None` when the connection has ended. Anything else than a
+    /// push that comes unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
+    pub(super) async fn changed(&mut self) -> Option<Word> {
+        loop {
+            if let Some(word) = self.heard.take() {
+                return Some(word);
+            }
             self.stream.refill();
             match self.value().await {
-                Ok(Value::Push { kind: PushKind::Invalidate, .. }) => return,
-                Ok(Value::Push { .. }) => {}
+                Ok(Value::Push { kind, data }) => self.heard = self.word(&kind, &data),
                 Ok(_) | Err(_) => {
                     self.usable = false;
-                    return;
+                    return None;
                 }
             }
         }
@@ -240,6 +346,12 @@ fn tracking() -> Cmd {
     command
 }
 
+fn subscribe(channel: &str) -> Cmd {
+    let mut command = redis::cmd("SUBSCRIBE");
+    command.arg(channel);
+    command
+}
+
 fn begins_with(command: &Cmd, name: &[u8]) -> bool {
     matches!(command.args_iter().next(), Some(redis::Arg::Simple(first)) if first == name)
 }
@@ -261,11 +373,12 @@ mod tests {
         b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+OK\r\n*3\r\n:1\r\n$16\r\n1769824800123456\r\n:30000\r\n",
         b"-ERR unknown command 'HELLO'\r\n-ERR unknown\r\n*5\r\n:0\r\n:-1\r\n+string\r\n$-1\r\n$-1\r\n",
         b"+OK\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n",
+        b"+OK\r\n+OK\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*1\r\n:1\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$6\r\ncalled\r\n",
         b"-NOAUTH HELLO must be called\r\n-NOAUTH\r\n-NOAUTH Authentication required.\r\n",
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     ];
 
-    fn answer_to(bytes: &[u8]) -> Result<Value, StoreError> {
+    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<Value, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
@@ -273,7 +386,8 @@ mod tests {
             theirs.shutdown().await.expect("the pipe closes");
             let greeting = Greeting { username: None, password: None, database: 0, hello: true };
             let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
-            let answer = connection.ask(&redis::cmd("EVAL")).await;
+            let wishes = Wishes { tracking: true, channel };
+            let answer = connection.ask("a", &redis::cmd("EVAL"), wishes).await;
             // Returns at the latest at the end, which it must notice.
             while connection.is_usable() {
                 connection.changed().await;
@@ -284,12 +398,14 @@ mod tests {
 
     #[test]
     fn plausible_answers_are_understood() {
-        assert!(matches!(answer_to(PLAUSIBLE[0]), Ok(Value::Array(values)) if values.len() == 3));
-        assert!(matches!(answer_to(PLAUSIBLE[1]), Ok(Value::Array(values)) if values.len() == 5));
-        assert!(matches!(answer_to(PLAUSIBLE[2]), Ok(Value::Array(values)) if values.len() == 1));
-        assert!(matches!(answer_to(PLAUSIBLE[3]), Err(StoreError::Denied(_))));
-        assert!(matches!(answer_to(PLAUSIBLE[4]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
-        assert!(matches!(answer_to(b""), Err(StoreError::Unavailable { maybe_applied: true, .. })));
+        let all = |bytes| answer_to(bytes, None);
+        assert!(matches!(all(PLAUSIBLE[0]), Ok(Value::Array(values)) if values.len() == 3));
+        assert!(matches!(all(PLAUSIBLE[1]), Ok(Value::Array(values)) if values.len() == 5));
+        assert!(matches!(all(PLAUSIBLE[2]), Ok(Value::Array(values)) if values.len() == 1));
+        assert!(matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(Value::Array(values)) if values.len() == 1));
+        assert!(matches!(all(PLAUSIBLE[4]), Err(StoreError::Denied(_))));
+        assert!(matches!(all(PLAUSIBLE[5]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
+        assert!(matches!(all(b""), Err(StoreError::Unavailable { maybe_applied: true, .. })));
     }
 
     #[test]
@@ -309,8 +425,9 @@ mod tests {
                     bytes.push(b'*');
                 }
             }
-            if let Ok(Value::Array(values)) = answer_to(&bytes) {
-                let _ = super::super::read_attempt(&values);
+            let channel = (random.below(2) == 0).then_some("c");
+            if let Ok(Value::Array(values)) = answer_to(&bytes, channel) {
+                let _ = super::super::answers::attempt(&values);
             }
         }
     }

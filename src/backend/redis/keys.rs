@@ -16,10 +16,18 @@ const SLOTS: u16 = 16384;
 pub struct Keys {
     /// Holds the owner's token; what others lock too.
     pub lock: String,
-    /// A hash: what the holder says of itself.
+    /// A hash: who the members are.
     pub holder: String,
     /// The last fencing token.
     pub fencing: String,
+    /// A sorted set: those who wait.
+    pub queue: String,
+    /// A hash: what they want.
+    pub waiters: String,
+    /// With a token behind it: one member's lease, and what it says of itself.
+    pub members: String,
+    /// With a token behind it: the channel on which one who waits is called.
+    pub channels: String,
 }
 
 impl Keys {
@@ -27,9 +35,14 @@ impl Keys {
     pub fn new(prefix: &str, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
         let tail = tail(&lock);
+        let side = |what: &str| format!("{RESERVED}{what}:{tail}");
         Keys {
-            holder: format!("{RESERVED}holder:{tail}"),
-            fencing: format!("{RESERVED}fencing:{tail}"),
+            holder: side("holder"),
+            fencing: side("fencing"),
+            queue: side("queue"),
+            waiters: side("waiters"),
+            members: format!("{}:", side("member")),
+            channels: format!("{}:", side("call")),
             lock,
         }
     }
@@ -92,10 +105,10 @@ mod tests {
         for prefix in ["dlock:", "", "{p}:"] {
             for name in names {
                 let keys = Keys::new(prefix, &LockName::new(name).expect("good name"));
-                assert_eq!(slot(&keys.lock), slot(&keys.holder), "{prefix}{name}");
-                assert_eq!(slot(&keys.lock), slot(&keys.fencing), "{prefix}{name}");
-                assert!(seen.insert(keys.holder.clone()), "{prefix}{name}: {}", keys.holder);
-                assert!(seen.insert(keys.fencing.clone()), "{prefix}{name}: {}", keys.fencing);
+                for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members + "0123"] {
+                    assert_eq!(slot(&keys.lock), slot(&key), "{prefix}{name}");
+                    assert!(seen.insert(key.clone()), "{prefix}{name}: {key}");
+                }
             }
         }
     }
@@ -108,7 +121,7 @@ mod tests {
         for _ in 0..2_000 {
             let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
             let keys = Keys::new("", &name);
-            for key in [keys.lock, keys.holder, keys.fencing] {
+            for key in [keys.lock, keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members] {
                 assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }
         }

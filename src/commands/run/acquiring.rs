@@ -1,27 +1,29 @@
 //! The first phase: getting the lock, with the command parked and signals meaning dlock itself.
 
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::Session;
-use crate::backend::Backend;
+use crate::backend::{Busy, Refusal};
 use crate::child::signals::{self, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
-use crate::clock::Moment;
-use crate::exit::{Exit, Failure};
-use crate::lease::acquire::{Outcome, Wait, acquire};
-use crate::lease::validity::Validity;
-use crate::lock::{Claim, Grant, Holder};
+use crate::clock::{Alarm, Moment};
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::identity::is_our_ancestor;
+use crate::lease::acquire::{Advice, Surroundings, Wait};
+use crate::lease::together::{Held, Keeping, Lock, Together, acquire_all, give_back};
+use crate::lock::{Claim, LockName, Mode};
 
-/// How long a lock may take to be given back when we are told to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How often those who watch are told that we still wait.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What came of it.
-pub(super) enum Acquired {
-    /// The lock is ours, until when if there is a lease.
-    Granted(Grant, Option<Validity>),
-    /// It is not; dlock ends like this.
+pub(super) enum Acquired<'a> {
+    /// The locks are ours.
+    Granted(Vec<Held>, Keeping<'a>),
+    /// They are not; dlock ends like this.
     Not(Result<Exit, Failure>),
 }
 
@@ -31,30 +33,52 @@ enum Why {
     Guard(String),
 }
 
-impl Session<'_> {
-    pub(super) async fn acquire(
-        &self,
-        backend: &mut dyn Backend,
-        claim: &Claim,
-        supervisor: &mut Supervisor,
-    ) -> Acquired {
-        let (give_up, mut given_up) = watch::channel(false);
+/// What was last found, to be told again.
+#[derive(Default)]
+struct Told {
+    last: RefCell<Option<(LockName, Busy)>>,
+    /// What was found waits for nobody but us.
+    hopeless: Cell<bool>,
+}
+
+impl Told {
+    /// Whether this is worth a line: the first time, and when the holder changes.
+    fn is_new(&self, claim: &Claim, busy: &Busy) -> bool {
+        let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
+        let last = self.last.borrow();
+        last.as_ref().is_none_or(|(name, last)| *name != claim.name || who(last) != who(busy))
+    }
+}
+
+impl<'a> Session<'a> {
+    pub(super) async fn acquire(&'a self, locks: &'a [Lock], supervisor: &mut Supervisor) -> Acquired<'a> {
+        let (give_up, given_up) = watch::channel(false);
         let begin = Moment::now();
         let plan = self.plan;
+        let limits = plan.patience.from(begin);
         let store = plan.store.display();
-        let mut told: Option<Holder> = None;
-        let mut on_busy = |holder: &Holder| {
-            let new = told.as_ref().is_none_or(|told| told.identity != holder.identity);
-            if new && plan.patience.wait != Wait::No {
-                self.reporter.waiting(&plan.name, store, holder);
+        let told = Told::default();
+        let waits = plan.patience.wait != Wait::No;
+        let mut on_busy = |claim: &Claim, busy: &Busy| {
+            let ancestor =
+                busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_our_ancestor));
+            told.hopeless.set(ancestor);
+            if ancestor {
+                return Advice::Leave;
             }
-            told = Some(holder.clone());
+            if waits && told.is_new(claim, busy) {
+                self.reporter.waiting(&claim.name, store, busy);
+            }
+            *told.last.borrow_mut() = Some((claim.name.clone(), busy.clone()));
+            Advice::Wait
         };
+        let mut around = Surroundings { give_up: given_up, alarm: &self.alarm, on_busy: &mut on_busy };
         let (outcome, ended_by) = {
-            let attempt =
-                acquire(backend, claim, &plan.terms, plan.patience, &mut given_up, &self.alarm, &mut on_busy);
+            let attempt = acquire_all(locks, &limits, &plan.terms, &mut around);
             tokio::pin!(attempt);
             let mut ended_by = None;
+            let tell = Alarm::new().ok().filter(|_| self.reporter.tells_waiting());
+            let mut tell_at = begin + TELL_EVERY;
             loop {
                 tokio::select! {
                     // A signal that came before the grant was read counts: the command has not been started.
@@ -92,40 +116,88 @@ impl Session<'_> {
                         let _ = give_up.send(true);
                         break (attempt.await, Some(Why::Guard(why)));
                     }
+                    () = at(tell.as_ref(), tell_at) => {
+                        tell_at = Moment::now() + TELL_EVERY;
+                        if let Some((name, busy)) = &*told.last.borrow() {
+                            self.reporter.waiting(name, store, busy);
+                        }
+                    }
                 }
             }
         };
-        match (ended_by, outcome) {
-            (None, outcome) => self.not_or_granted(outcome, begin),
-            (Some(why), outcome) => {
-                if let Outcome::Granted { .. } = outcome {
-                    // Granted in the very moment in which we were told to end: give it back.
-                    let _ = tokio::time::timeout(plan.terms.connect_timeout.min(FAREWELL), async {
-                        backend.connect().await?;
-                        backend.release(claim).await
-                    })
-                    .await;
-                }
-                Acquired::Not(match why {
-                    Why::Signal(signal) => Ok(Exit::Signal(signal)),
-                    Why::Guard(why) => Err(Failure::internal(why)),
-                })
-            }
+        let why = match ended_by {
+            None => return self.not_or_granted(outcome, begin, told.hopeless.get()),
+            Some(why) => why,
+        };
+        if let Together::Granted(held, keeping) = outcome {
+            // Granted in the very moment in which we were told to end: give it back.
+            drop((held, keeping));
+            give_back(locks).await;
         }
+        Acquired::Not(match why {
+            Why::Signal(signal) => Ok(Exit::Signal(signal)),
+            Why::Guard(why) => Err(Failure::internal(why)),
+        })
     }
 
-    fn not_or_granted(&self, outcome: Outcome, begin: Moment) -> Acquired {
+    fn not_or_granted<'l>(&self, outcome: Together<'l>, begin: Moment, hopeless: bool) -> Acquired<'l> {
         let plan = self.plan;
-        match outcome {
-            Outcome::Granted { grant, validity } => Acquired::Granted(grant, validity),
-            Outcome::Contended(holder) => {
-                let waited = Moment::now() - begin;
-                let will_wait = plan.patience.wait != Wait::No;
-                self.reporter.contended(&plan.name, plan.store.display(), &holder, waited, will_wait);
-                Acquired::Not(Ok(Exit::Status(plan.conflict_exit_code)))
+        let store = plan.store.display();
+        Acquired::Not(match outcome {
+            Together::Granted(held, keeping) => return Acquired::Granted(held, keeping),
+            Together::Contended(lock, busy) => {
+                let name = &lock.claim.name;
+                if hopeless {
+                    self.reporter.warning(&format!(
+                        "{name} is held by the dlock that runs this very command: waiting for it would never end, \
+                         and DLOCK_HELD, which would let us in, was lost on the way here (sudo, env -i)"
+                    ));
+                } else {
+                    let will_wait = plan.patience.wait != Wait::No;
+                    self.reporter.contended(name, store, &busy, Moment::now() - begin, will_wait);
+                }
+                Ok(Exit::Status(plan.conflict_exit_code))
             }
-            Outcome::Failed(error) => Acquired::Not(Err(self.failed(&error))),
-            Outcome::GivenUp => Acquired::Not(Err(Failure::internal("gave up without a reason"))),
+            Together::Refused(lock, refusal) => Err(self.refused(&lock.claim, refusal)),
+            Together::Failed(lock, error) => Err(self.failed(&lock.claim.name, &error)),
+            Together::GivenUp => Err(Failure::internal("gave up without a reason")),
+        })
+    }
+
+    /// Why a claim makes no sense as things are, and what to do.
+    fn refused(&self, claim: &Claim, refusal: Refusal) -> Failure {
+        let (name, store) = (&claim.name, self.plan.store.display());
+        match refusal {
+            Refusal::Slots(theirs) => {
+                let ours = match claim.mode {
+                    Mode::Slots(ours) => ours,
+                    _ => 1,
+                };
+                Failure::usage(format!(
+                    "{name} on {store}: --slots {ours} contradicts the {theirs} slots that those who use it have agreed \
+                     on; the number may change when nobody does"
+                ))
+            }
+            Refusal::Inside(outer) => Failure::usage(format!(
+                "{name} on {store}: this command runs inside a hold of it ({}) that does not allow {}: it would wait for \
+                 itself; take the outer one with --exclusive, or this one with the same mode",
+                outer.as_str(),
+                claim.mode.as_str()
+            )),
+            Refusal::OuterLost => Failure::new(
+                FailureKind::Lost,
+                format!(
+                    "{name} on {store}: the lock that this command runs under (DLOCK_HELD) was lost; the command did \
+                     not run"
+                ),
+            ),
         }
+    }
+}
+
+async fn at(alarm: Option<&Alarm>, moment: Moment) {
+    match alarm {
+        Some(alarm) => alarm.until(moment).await,
+        None => std::future::pending().await,
     }
 }

@@ -1,39 +1,50 @@
 //! What the command finds in its environment (`DLOCK_*`).
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::nesting::OuterHolds;
 use crate::child::protocol::{Group, Launch};
-use crate::config;
-use crate::lock::{Claim, FencingToken, Grant};
+use crate::lease::together::{Held, Lock};
+use crate::lock::FencingToken;
+use crate::plan::RunPlan;
 
 /// The command's part of the environment (`DLOCK_*`).
-pub(super) fn launch(claim: &Claim, grant: &Grant, store: &str) -> Launch {
-    let mut set = vec![
-        ("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()),
-        ("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()),
-    ];
+pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[Held], outer: &OuterHolds) -> Launch {
+    let store = plan.store.display();
+    let mut holds = outer.entries();
+    let mut set = Vec::new();
     let mut unset = Vec::new();
-    match grant.fencing {
-        Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
-        None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
+    for (Lock { claim, .. }, Held { grant, .. }) in locks.iter().zip(held) {
+        if claim.name == plan.first {
+            set.push(("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()));
+            set.push(("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()));
+            match grant.fencing {
+                Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
+                None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
+            }
+            if plan.counts_slots {
+                set.push(("DLOCK_SLOT".to_owned(), grant.slot.unwrap_or(0).to_string()));
+            }
+        }
+        let entry = Entry {
+            name: claim.name.as_str(),
+            token: claim.token.reveal(),
+            fencing_token: grant.fencing,
+            mode: claim.mode.as_str(),
+            backend: store,
+            pid: claim.identity.pid,
+            start: claim.identity.start,
+            boot: &claim.identity.boot,
+        };
+        holds.extend(serde_json::to_value(entry));
     }
-    let held = Held {
-        name: claim.name.as_str(),
-        token: claim.token.reveal(),
-        fencing_token: grant.fencing,
-        mode: "exclusive",
-        backend: store,
-        pid: claim.identity.pid,
-        start: claim.identity.start,
-        boot: &claim.identity.boot,
-    };
-    set.push(("DLOCK_HELD".to_owned(), held.appended_to(outer_holds())));
+    set.push(("DLOCK_HELD".to_owned(), serde_json::Value::Array(holds).to_string()));
     Launch { set, unset, group: Group::Shared, not_after: None }
 }
 
 /// One lock in `DLOCK_HELD`.
 #[derive(Serialize)]
-struct Held<'a> {
+struct Entry<'a> {
     name: &'a str,
     token: &'a str,
     fencing_token: Option<FencingToken>,
@@ -42,26 +53,4 @@ struct Held<'a> {
     pid: u32,
     start: u64,
     boot: &'a str,
-}
-
-impl Held<'_> {
-    fn appended_to(&self, mut outer: Vec<serde_json::Value>) -> String {
-        outer.extend(serde_json::to_value(self));
-        serde_json::Value::Array(outer).to_string()
-    }
-}
-
-/// What an outer dlock holds, outermost first; garbage counts as nothing.
-fn outer_holds() -> Vec<serde_json::Value> {
-    #[derive(Deserialize)]
-    struct Entry {
-        name: String,
-        token: String,
-    }
-    let text = config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
-    let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
-    let valid = |entry: &serde_json::Value| {
-        Entry::deserialize(entry).is_ok_and(|entry| !entry.name.is_empty() && !entry.token.is_empty())
-    };
-    if entries.iter().all(valid) { entries } else { Vec::new() }
 }

@@ -1,47 +1,69 @@
 //! The second phase: the command runs, the keeper renews, signals are passed on.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
-
-use super::{Session, environment};
-use crate::backend::{Backend, Loss};
-use crate::child::protocol::Ended;
+use super::Session;
+use crate::backend::Loss;
+use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{self, Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
-use crate::lease::keeper::{self, keep};
+use crate::lease::keeper;
+use crate::lease::together::{Held, Keeping};
 use crate::lease::validity::{MARGIN, Validity};
-use crate::lock::{Claim, Grant};
 use crate::plan::OnLost;
 
-/// How the command's time under the lock ended.
+/// How the command's time under the locks ended.
 #[derive(Debug, Default)]
 pub(super) struct End {
+    /// The command was let go, and the kernel could execute it.
+    pub(super) ran: bool,
     /// How the command itself ended, if it did before everything was over.
     pub(super) ended: Option<Ended>,
     /// Why dlock stopped it, if it did.
     pub(super) stopped: Option<Stopped>,
-    /// The lock was lost and the command went on (`--on-lost warn`).
-    pub(super) lost: Option<Loss>,
     /// Background processes live on.
     pub(super) orphans_left: bool,
     /// Some process could not be signalled.
     pub(super) not_permitted: bool,
-    /// The last failure to renew, since the last success.
-    pub(super) trouble: Option<String>,
-    /// The earliest end of the lease at the store.
-    pub(super) lease_ends: Option<Moment>,
+    /// For each lock, whether it was lost and the command went on (`--on-lost warn`).
+    pub(super) lost: Vec<bool>,
+    /// For each lock, the last failure to renew, since the last success.
+    pub(super) trouble: Vec<Option<String>>,
+    /// For each lock, the earliest end of the lease at the store.
+    pub(super) lease_ends: Vec<Option<Moment>>,
 }
 
-/// Why dlock stopped the command.
+impl End {
+    /// For these locks, at the beginning.
+    fn at_first(held: &[Held]) -> End {
+        End {
+            ran: true,
+            lost: vec![false; held.len()],
+            trouble: vec![None; held.len()],
+            lease_ends: held
+                .iter()
+                .map(|held| held.standing.validity.map(|validity| validity.ends))
+                .collect(),
+            ..End::default()
+        }
+    }
+
+    /// The command was not let go.
+    pub(super) fn never_ran(held: &[Held]) -> End {
+        End { ran: false, ..End::at_first(held) }
+    }
+}
+
+/// Why dlock stopped the command. Numbers are those of the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// The store says that the lock is not ours.
-    Lost(Loss),
-    /// No renewal was acknowledged in time.
-    Deadline,
+    /// The store says that this lock is not ours.
+    Lost(usize, Loss),
+    /// No renewal of this lock was acknowledged in time.
+    Deadline(usize),
     /// `--max-runtime`
     MaxRuntime(Duration),
     /// The guarding process failed.
@@ -63,95 +85,80 @@ const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
 impl Session<'_> {
+    /// Lets the command run until it has ended, or has to end because of any of the locks.
     pub(super) async fn keep_and_watch(
         &self,
-        backend: &mut dyn Backend,
-        claim: &Claim,
-        grant: Grant,
-        validity: Option<Validity>,
+        held: &[Held],
+        keeping: &mut Keeping<'_>,
+        launch: Launch,
         supervisor: &mut Supervisor,
     ) -> End {
         let plan = self.plan;
-        let deadlines = |validity: Option<Validity>| match plan.on_lost {
-            OnLost::Kill => validity.map(|validity| Deadlines { term: validity.term, kill: validity.kill }),
-            OnLost::Warn => None,
-        };
-        let launch = environment::launch(claim, &grant, plan.store.display());
-        let kept = backend.kept_descriptor();
-        if let Err(error) =
-            supervisor.start(launch, deadlines(validity), plan.orphans, plan.terms.grace, kept)
-        {
-            supervisor.kill_tree().await;
-            return End {
-                stopped: Some(Stopped::Guard(format!("the guarding process is gone: {error}"))),
-                ..End::default()
-            };
-        }
-        let (events, mut keeper_events) = mpsc::unbounded_channel();
-        let check_now = Notify::new();
-        let keeper = keep(backend, claim, &plan.terms, validity, events, &check_now);
-        let (Ok(check_alarm), Ok(settle_alarm)) = (Alarm::new(), Alarm::new()) else {
-            supervisor.kill_tree().await;
-            return End { stopped: Some(Stopped::Guard("no timer is left".into())), ..End::default() };
-        };
+        let validities = held.iter().map(|held| held.standing.validity).collect();
+        let failed =
+            |why: String| End { ran: false, stopped: Some(Stopped::Guard(why)), ..End::at_first(held) };
         let mut watch = Watch {
             session: self,
             supervisor,
-            check_now: &check_now,
-            validity,
+            validities,
             settle_at: Some(Moment::now() + SETTLE_AFTER),
             max_runtime_at: plan.max_runtime.map(|limit| Moment::now() + limit),
             command_stopped: false,
-            resume_when_ours: false,
+            resume_when_ours: None,
             checked: false,
-            end: End { lease_ends: validity.map(|validity| validity.ends), ..End::default() },
+            end: End::at_first(held),
         };
-        tokio::pin!(keeper);
-        let mut keeping = true;
+        let kept: Vec<BorrowedFd<'_>> =
+            held.iter().flat_map(|held| &held.kept).map(|descriptor| descriptor.as_fd()).collect();
+        let deadlines = watch.deadlines();
+        if let Err(error) = watch.supervisor.start(launch, deadlines, plan.orphans, plan.terms.grace, &kept) {
+            watch.supervisor.kill_tree().await;
+            return failed(format!("the command cannot be handed to the guarding process: {error}"));
+        }
+        let (Ok(check_alarm), Ok(settle_alarm)) = (Alarm::new(), Alarm::new()) else {
+            watch.supervisor.kill_tree().await;
+            return failed("no timer is left".into());
+        };
         loop {
             let last_check_at = watch.last_check_at();
             let max_runtime_at = watch.max_runtime_at;
             let settle_at = watch.settle_at;
-            let lost_guard = tokio::select! {
+            let step = tokio::select! {
                 biased;
-                () = &mut keeper, if keeping => {
-                    keeping = false;
-                    false
+                (lock, event) = keeping.next() => {
+                    watch.on_keeper(lock, event);
+                    Step::GoOn
                 }
-                Some(event) = keeper_events.recv() => {
-                    watch.on_keeper(event, &deadlines);
-                    false
-                }
-                event = watch.supervisor.next() => match watch.on_child(event) {
-                    Step::Over => return watch.end,
-                    step => step == Step::GuardLost,
-                },
-                arrival = self.signals.next() => watch.on_signal(arrival) == Step::GuardLost,
+                event = watch.supervisor.next() => watch.on_child(event),
+                arrival = self.signals.next() => watch.on_signal(arrival, keeping),
                 () = at(&settle_alarm, settle_at) => {
                     watch.settle_at = None;
                     watch.supervisor.be_punctual();
-                    false
+                    Step::GoOn
                 }
                 () = at(&self.alarm, max_runtime_at) => {
                     watch.on_max_runtime();
-                    false
+                    Step::GoOn
                 }
                 () = at(&check_alarm, last_check_at) => {
                     watch.on_last_check();
-                    false
+                    Step::GoOn
                 }
             };
-            if lost_guard {
-                // The lock is renewed until the last process of the tree is dead.
-                let kill = watch.supervisor.kill_tree();
-                tokio::pin!(kill);
-                loop {
-                    tokio::select! {
-                        () = &mut kill => break,
-                        () = &mut keeper, if keeping => keeping = false,
+            match step {
+                Step::GoOn => {}
+                Step::Over => return watch.end,
+                Step::GuardLost => {
+                    // The locks are renewed until the last process of the tree is dead.
+                    let kill = watch.supervisor.kill_tree();
+                    tokio::pin!(kill);
+                    loop {
+                        tokio::select! {
+                            () = &mut kill => return watch.end,
+                            _ = keeping.next() => {}
+                        }
                     }
                 }
-                return watch.end;
             }
         }
     }
@@ -169,58 +176,74 @@ enum Step {
 struct Watch<'a> {
     session: &'a Session<'a>,
     supervisor: &'a mut Supervisor,
-    check_now: &'a Notify,
-    validity: Option<Validity>,
+    /// Of each lock; `None` without a lease, or when it is lost.
+    validities: Vec<Option<Validity>>,
     settle_at: Option<Moment>,
     max_runtime_at: Option<Moment>,
     command_stopped: bool,
-    /// The command was stopped and is to go on, if the store says that the lock is still ours.
-    resume_when_ours: bool,
+    /// The command was stopped and is to go on, if the stores say that the locks are still ours; which have not yet.
+    resume_when_ours: Option<Vec<usize>>,
     checked: bool,
     end: End,
 }
 
 impl Watch<'_> {
-    fn on_keeper(&mut self, event: keeper::Event, deadlines: &dyn Fn(Option<Validity>) -> Option<Deadlines>) {
+    /// The earliest moments of all leases.
+    fn deadlines(&self) -> Option<Deadlines> {
+        let validities = || self.validities.iter().flatten();
+        let term = validities().map(|validity| validity.term).min()?;
+        let kill = validities().map(|validity| validity.kill).min()?;
+        (self.session.plan.on_lost == OnLost::Kill).then_some(Deadlines { term, kill })
+    }
+
+    fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
             keeper::Event::Renewed(validity) => {
-                self.validity = validity;
-                self.end.trouble = None;
-                self.end.lease_ends = validity.map(|validity| validity.ends);
+                self.validities[lock] = validity;
+                self.end.trouble[lock] = None;
+                self.end.lease_ends[lock] = validity.map(|validity| validity.ends);
                 self.checked = false;
-                if let Some(deadlines) = deadlines(validity) {
+                if let Some(deadlines) = self.deadlines() {
                     self.supervisor.arm(deadlines);
                 }
-                if std::mem::take(&mut self.resume_when_ours) {
-                    self.supervisor.resume();
-                }
+                self.confirmed(lock);
             }
-            keeper::Event::Lost(loss) => self.on_lost(loss),
+            keeper::Event::Lost(loss) => self.on_lost(lock, loss),
             keeper::Event::Trouble(why) => {
                 let plan = self.session.plan;
-                let store = plan.store.display();
-                self.session.reporter.detail(&format!("{} on {store}: cannot renew: {why}", plan.name));
-                self.end.trouble = Some(why);
+                let (name, store) = (&plan.names[lock], plan.store.display());
+                self.session.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
+                self.end.trouble[lock] = Some(why);
             }
         }
     }
 
-    fn on_lost(&mut self, loss: Loss) {
-        let plan = self.session.plan;
-        self.validity = None;
-        if plan.on_lost == OnLost::Warn {
-            self.end.lost = Some(loss);
-            self.warn_of_loss(&format!("was lost: {}", describe(loss)));
-            if std::mem::take(&mut self.resume_when_ours) {
+    /// This lock is ours, or nobody waits for it any more: a command that waits for the last of them goes on.
+    fn confirmed(&mut self, lock: usize) {
+        if let Some(unknown) = &mut self.resume_when_ours {
+            unknown.retain(|unknown| *unknown != lock);
+            if unknown.is_empty() {
+                self.resume_when_ours = None;
                 self.supervisor.resume();
             }
-            return;
         }
+    }
+
+    fn on_lost(&mut self, lock: usize, loss: Loss) {
+        let plan = self.session.plan;
+        if plan.on_lost == OnLost::Warn {
+            self.validities[lock] = None;
+            self.end.lost[lock] = true;
+            self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
+            return self.confirmed(lock);
+        }
+        // There is nothing left to wait for, whatever becomes of the other locks.
+        self.validities.fill(None);
         if self.end.stopped.is_some() {
             // Being stopped already; but somebody else may be running now.
             return self.supervisor.kill();
         }
-        self.end.stopped = Some(Stopped::Lost(loss));
+        self.end.stopped = Some(Stopped::Lost(lock, loss));
         // A stopped command must not run one more instruction; nor one beside somebody else's.
         if loss == Loss::Taken || self.command_stopped {
             return self.supervisor.kill();
@@ -244,13 +267,14 @@ impl Watch<'_> {
             }
             Event::Continued => self.command_stopped = false,
             Event::DeadlineReached => {
-                self.end.stopped.get_or_insert(Stopped::Deadline);
+                let lock = self.earliest();
+                self.end.stopped.get_or_insert(Stopped::Deadline(lock));
             }
             Event::NotPermitted(pid) => {
                 self.end.not_permitted = true;
                 self.session.reporter.error(&format!(
                     "{}: process {pid} may not be signalled by this user (a setuid command?)",
-                    self.session.plan.name
+                    self.session.plan.label()
                 ));
             }
             Event::StillAlive(pid) => {
@@ -258,10 +282,11 @@ impl Watch<'_> {
                     if pid == 0 { "a process that cannot be found".into() } else { format!("process {pid}") };
                 self.session.reporter.error(&format!(
                     "{}: {who} has not died of SIGKILL; the lock is kept as long as that can be done",
-                    self.session.plan.name
+                    self.session.plan.label()
                 ));
             }
             Event::Ended(ended) => {
+                self.end.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.end.ended = Some(ended);
                 self.supervisor.take_foreground_back();
             }
@@ -279,7 +304,7 @@ impl Watch<'_> {
         Step::GuardLost
     }
 
-    fn on_signal(&mut self, arrival: Arrival) -> Step {
+    fn on_signal(&mut self, arrival: Arrival, keeping: &Keeping<'_>) -> Step {
         let Arrival { signal, origin } = arrival;
         match signal {
             libc::SIGCHLD => match self.supervisor.guard_stopped() {
@@ -289,12 +314,12 @@ impl Watch<'_> {
             libc::SIGCONT => {
                 self.supervisor.pass_foreground_on();
                 // We may have been stopped for long: ask before anything else happens.
-                self.check_now.notify_one();
-                if self.command_stopped && self.end.lost.is_some() {
-                    // Lost, and to go on all the same: nobody is asked any more.
-                    self.supervisor.resume();
-                } else if self.command_stopped {
-                    self.resume_when_ours = true;
+                keeping.check_now();
+                if self.command_stopped {
+                    // One that is lost, while the command is to go on all the same, is not asked for any more.
+                    let unknown = (0..self.end.lost.len()).filter(|lock| !self.end.lost[*lock]).collect();
+                    self.resume_when_ours = Some(unknown);
+                    self.confirmed(usize::MAX);
                 } else {
                     self.supervisor.forward(signal);
                 }
@@ -320,42 +345,49 @@ impl Watch<'_> {
         }
     }
 
+    /// The lock whose lease ends first.
+    fn earliest(&self) -> usize {
+        let ends = |lock: &usize| self.end.lease_ends[*lock].unwrap_or(Moment::from_boot(Duration::MAX));
+        (0..self.end.lease_ends.len()).min_by_key(ends).unwrap_or(0)
+    }
+
     /// When the guarding process should long have begun to kill: between its moment and the end of the lease. With
     /// `--on-lost warn` nobody kills, and it is the end of the lease.
     fn last_check_at(&self) -> Option<Moment> {
-        let validity = self.validity.filter(|_| !self.checked)?;
-        Some(match self.session.plan.on_lost {
+        let moment = |validity: &Validity| match self.session.plan.on_lost {
             OnLost::Kill => validity.kill + MARGIN / 4,
             OnLost::Warn => validity.ends,
-        })
+        };
+        self.validities.iter().flatten().map(moment).min().filter(|_| !self.checked)
     }
 
     /// No renewal has come, and the tree lives: do the guarding process' work, or say that the command goes on.
     fn on_last_check(&mut self) {
-        self.checked = true;
+        let lock = self.earliest();
         match self.session.plan.on_lost {
             OnLost::Kill => {
-                self.end.stopped.get_or_insert(Stopped::Deadline);
+                self.checked = true;
+                self.end.stopped.get_or_insert(Stopped::Deadline(lock));
                 self.supervisor.kill_directly();
             }
             OnLost::Warn => {
-                let why = self.end.trouble.as_deref().unwrap_or("no answer");
-                self.warn_of_loss(&format!("could not be renewed in time ({why})"));
-                self.end.lost = Some(Loss::Gone);
-                if std::mem::take(&mut self.resume_when_ours) {
-                    self.supervisor.resume();
-                }
+                // Until it is renewed after all.
+                self.validities[lock] = None;
+                self.end.lease_ends[lock] = None;
+                let why = self.end.trouble[lock].as_deref().unwrap_or("no answer");
+                self.warn_of_loss(lock, &format!("could not be renewed in time ({why})"));
+                self.end.lost[lock] = true;
+                self.confirmed(lock);
             }
         }
     }
 
-    fn warn_of_loss(&self, what: &str) {
+    fn warn_of_loss(&self, lock: usize, what: &str) {
         let plan = self.session.plan;
-        let store = plan.store.display();
-        self.session.reporter.error(&format!(
-            "{} on {store}: the lock {what}; the command goes on (--on-lost warn)",
-            plan.name
-        ));
+        let (name, store) = (&plan.names[lock], plan.store.display());
+        self.session
+            .reporter
+            .error(&format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)"));
     }
 }
 

@@ -2,12 +2,16 @@
 
 use super::rig::{Rig, open};
 use crate::support::SOON;
-use dlock::backend::{Attempt, Backend, Loss, Release, Renewal, Reply, StoreError};
-use dlock::lock::{Claim, Grant, Holder, LockName, Token};
+use dlock::backend::{
+    Again, Attempt, Backend, Busy, Change, Intent, Loss, Release, Renewal, Reply, StoreError,
+};
+use dlock::lock::{Claim, Grant, Holder, LockName, Mode, Token};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use tokio::time::{timeout, timeout_at};
 
 /// A lease that no test outlives.
 pub const LONG: Duration = Duration::from_secs(600);
@@ -35,25 +39,45 @@ impl Client {
         self
     }
 
+    /// The same, shared in this way.
+    pub fn in_mode(mut self, mode: Mode) -> Self {
+        self.claim.mode = mode;
+        self
+    }
+
     /// Asks once.
     pub async fn try_acquire(&mut self) -> Attempt {
+        self.ask(Intent::TakeNow).await
+    }
+
+    /// Asks once, with a place in the line if it is not ours at once.
+    pub async fn wait_in_line(&mut self) -> Attempt {
+        self.ask(Intent::WaitInLine).await
+    }
+
+    async fn ask(&mut self, intent: Intent) -> Attempt {
         self.backend.connect().await.unwrap();
-        self.backend.try_acquire(&self.claim).await.unwrap()
+        self.backend.try_acquire(&self.claim, intent).await.unwrap()
     }
 
     /// Asks once, and must get it.
     pub async fn acquire(&mut self) -> Grant {
         match self.try_acquire().await {
             Attempt::Granted(grant) => grant,
-            Attempt::Busy(holder) => panic!("{} is held by {holder:?}", self.claim.name),
+            other => panic!("{}: {other:?}", self.claim.name),
         }
     }
 
-    /// Asks once, and must not get it.
+    /// Asks once, and must not get it. Returns the first who holds it.
     pub async fn refused(&mut self) -> Holder {
+        self.busy().await.holders.into_iter().next().unwrap()
+    }
+
+    /// Asks once, and must not get it.
+    pub async fn busy(&mut self) -> Busy {
         match self.try_acquire().await {
-            Attempt::Busy(holder) => holder,
-            Attempt::Granted(grant) => panic!("{} was granted: {grant:?}", self.claim.name),
+            Attempt::Busy(busy) => busy,
+            other => panic!("{}: {other:?}", self.claim.name),
         }
     }
 
@@ -63,20 +87,85 @@ impl Client {
         loop {
             match self.try_acquire().await {
                 Attempt::Granted(grant) => return grant,
-                Attempt::Busy(holder) => assert!(Instant::now() < until, "never free: {holder:?}"),
+                other => assert!(Instant::now() < until, "never free: {other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
 
+    /// Asks once, with a place in the line, and must get only that.
+    pub async fn queue(&mut self) -> Busy {
+        match self.wait_in_line().await {
+            Attempt::Busy(busy) => busy,
+            other => panic!("{}: {other:?}", self.claim.name),
+        }
+    }
+
+    /// Asks once, from its place in the line, and must get it.
+    pub async fn claim_turn(&mut self) -> Grant {
+        match self.wait_in_line().await {
+            Attempt::Granted(grant) => grant,
+            other => panic!("{}: {other:?}", self.claim.name),
+        }
+    }
+
+    /// Waits, without asking, until it is told that it is its turn; that must be soon.
+    pub async fn await_turn(&mut self) {
+        let told = async { while self.backend.changed().await != Change::OurTurn {} };
+        timeout(SOON, told).await.expect("nobody was told");
+    }
+
+    /// What it is told within this time, without asking.
+    pub async fn told_within(&mut self, span: Duration) -> Vec<Change> {
+        let mut told = Vec::new();
+        let listen = async {
+            loop {
+                told.push(self.backend.changed().await);
+            }
+        };
+        let _: Result<(), _> = timeout(span, listen).await;
+        told
+    }
+
+    /// Gets in line, and goes on waiting beside the check; the place is taken when this returns.
+    pub async fn wait_beside(mut self) -> Waiting {
+        let busy = self.queue().await;
+        Waiting(tokio::task::spawn_local(async move {
+            let mut busy = busy;
+            loop {
+                self.pause(busy.again).await;
+                match self.wait_in_line().await {
+                    Attempt::Busy(next) => busy = next,
+                    Attempt::Granted(grant) => return (self, grant),
+                    refused => panic!("{}: {refused:?}", self.claim.name),
+                }
+            }
+        }))
+    }
+
+    /// Until it is time to ask again, as the store says.
+    async fn pause(&mut self, again: Again) {
+        let within = match again {
+            Again::Within(within) => within.min(LONG),
+            Again::Poll => Duration::from_millis(100),
+        };
+        let mut until = Instant::now() + within;
+        while let Ok(change) = timeout_at(until.into(), self.backend.changed()).await {
+            match change {
+                Change::Soon(within) => until = until.min(Instant::now() + within),
+                Change::OurTurn | Change::Touched | Change::Disconnected => return,
+            }
+        }
+    }
+
     pub async fn renew(&mut self) -> Renewal {
         self.backend.connect().await.unwrap();
-        self.backend.renew(&self.claim).await.unwrap()
+        self.backend.renew(&self.claim, Duration::ZERO).await.unwrap()
     }
 
     pub async fn release(&mut self) -> Release {
         self.backend.connect().await.unwrap();
-        self.backend.release(&self.claim).await.unwrap()
+        self.backend.release(&self.claim, Duration::ZERO).await.unwrap()
     }
 
     /// The lock must still be ours.
@@ -99,12 +188,41 @@ impl Client {
     }
 }
 
+/// One who waits in line beside the check, and asks only when the store says so. A check that has one must not block the
+/// thread while it wants something of it.
+pub struct Waiting(JoinHandle<(Client, Grant)>);
+
+impl Waiting {
+    /// Whether it has got the lock.
+    pub fn is_granted(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits until it has got the lock, which must be soon.
+    pub async fn granted(self) -> (Client, Grant) {
+        timeout(SOON, self.0).await.expect("it is called and gets the lock").unwrap()
+    }
+}
+
+/// Waits until something is so, while those who wait beside the check go on.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < end, "waited {SOON:?} in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
 /// A claim with a token of its own, by this process.
 pub fn claim(name: &str) -> Claim {
     Claim {
         name: LockName::new(name).unwrap(),
         token: Token::random().unwrap(),
+        mode: Mode::Exclusive,
         ttl: LONG,
+        min_hold: Duration::ZERO,
+        outer: Vec::new(),
+        inside: false,
         identity: dlock::identity::of_this_process("suite".into(), Some(format!("note of {name}"))),
     }
 }

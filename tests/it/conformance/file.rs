@@ -5,6 +5,7 @@ use crate::support::leash::Leash;
 use crate::support::place::Place;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 struct FileRig {
     place: Place,
@@ -14,6 +15,14 @@ struct FileRig {
 impl FileRig {
     fn new() -> Self {
         Self { place: Place::new(), foreign: Vec::new() }
+    }
+
+    /// One of the lists that are noted beside a lock.
+    fn noted(&self, name: &str, list: &str) -> Vec<String> {
+        let text = self.place.read(&format!("locks/{name}.dlock"));
+        let Some(line) = text.lines().next() else { return Vec::new() };
+        let content: serde_json::Value = serde_json::from_str(line).unwrap();
+        content[list].as_array().unwrap().iter().map(ToString::to_string).collect()
     }
 }
 
@@ -40,8 +49,10 @@ impl Rig for FileRig {
         false
     }
 
+    /// With all that is noted of it: who is noted as a holder and lives would still be believed to be one.
     fn delete(&mut self, name: &str) {
         std::fs::remove_file(self.place.lock_file(name)).unwrap();
+        std::fs::remove_file(self.place.locks().join(format!("{name}.dlock"))).unwrap();
     }
 
     fn replace(&mut self, name: &str) {
@@ -51,6 +62,35 @@ impl Rig for FileRig {
         let file = File::open(&path).unwrap();
         file.try_lock().unwrap();
         self.foreign.push((path, file));
+    }
+
+    fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
+        assert_eq!(lease, None, "no program has a lease of a file");
+        let path = self.place.lock_file(name);
+        let file = File::options().create(true).append(true).open(&path).unwrap();
+        let locked = file.try_lock().is_ok();
+        if locked {
+            self.foreign.push((path, file));
+        }
+        locked
+    }
+
+    fn foreign_unlock(&mut self, name: &str) {
+        let path = self.place.lock_file(name);
+        self.foreign.retain(|(foreign, _)| *foreign != path);
+    }
+
+    fn waiters(&self, name: &str) -> usize {
+        self.noted(name, "line").len()
+    }
+
+    fn traces(&self, name: &str) -> Vec<String> {
+        let mut traces = self.noted(name, "members");
+        traces.extend(self.noted(name, "line"));
+        if !self.place.lock_is_free(name) {
+            traces.push("locked".to_owned());
+        }
+        traces
     }
 
     fn is_untouched(&self, name: &str) -> bool {

@@ -4,6 +4,7 @@ use super::rig::Rig;
 use crate::support::place::Place;
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
+use std::time::Duration;
 
 struct RedisRig {
     place: Place,
@@ -49,6 +50,32 @@ impl Rig for RedisRig {
 
     fn replace(&mut self, name: &str) {
         self.redis.command(&["SET", &key(name), FOREIGN]);
+    }
+
+    fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
+        let key = key(name);
+        let mut command = vec!["SET", &key, FOREIGN, "NX"];
+        let ms = lease.map(|lease| lease.as_millis().to_string());
+        if let Some(ms) = &ms {
+            command.extend(["PX", ms]);
+        }
+        self.redis.command(&command) != Value::Nil
+    }
+
+    fn foreign_unlock(&mut self, name: &str) {
+        self.delete(name);
+    }
+
+    fn waiters(&self, name: &str) -> usize {
+        let queue = format!("dlock#queue:{{{}}}", key(name));
+        self.redis.command(&["ZCARD", &queue]).int().try_into().unwrap()
+    }
+
+    fn traces(&self, name: &str) -> Vec<String> {
+        let (lock, tag) = (key(name), format!("{{{}}}", key(name)));
+        let mut keys = self.redis.command(&["KEYS", "*"]).texts();
+        keys.retain(|key| *key == lock || key.contains(&tag) && !key.starts_with("dlock#fencing:"));
+        keys
     }
 
     fn is_untouched(&self, name: &str) -> bool {

@@ -5,6 +5,7 @@ use crate::support::place::Place;
 use dlock::backend::Backend;
 use dlock::backend::locator::Locator;
 use dlock::backend::url::{Url, UrlError};
+use std::time::Duration;
 
 /// One store, with the means to do to it what happens to stores.
 pub trait Rig {
@@ -32,6 +33,19 @@ pub trait Rig {
     /// Whether somebody else's lock is as it was put there.
     fn is_untouched(&self, name: &str) -> bool;
 
+    /// Takes the lock as another program does that wants it for itself alone, until it gives it back or, where there are
+    /// leases, at most for so long. False when somebody has it.
+    fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool;
+
+    /// Gives back what another program has taken.
+    fn foreign_unlock(&mut self, name: &str);
+
+    /// How many the store knows to wait for the lock.
+    fn waiters(&self, name: &str) -> usize;
+
+    /// What the store has of a lock besides its fencing counter: nothing when nobody holds it or waits for it.
+    fn traces(&self, name: &str) -> Vec<String>;
+
     /// Stops and starts the store, which forgets what it may forget.
     fn restart(&mut self);
 
@@ -45,6 +59,15 @@ pub trait Rig {
     /// `dlock run` on the store.
     fn run(&self) -> Dlock {
         self.place().run().backend(self.url())
+    }
+
+    /// Whether another program could have the lock for itself alone now.
+    fn is_free_to_others(&mut self, name: &str) -> bool {
+        let free = self.foreign_lock(name, None);
+        if free {
+            self.foreign_unlock(name);
+        }
+        free
     }
 }
 
@@ -62,5 +85,5 @@ pub fn open(url: &str) -> Box<dyn Backend> {
 /// Runs a check on a rig, as dlock runs a store: on one thread.
 pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(check(&mut rig));
+    tokio::task::LocalSet::new().block_on(&runtime, check(&mut rig));
 }

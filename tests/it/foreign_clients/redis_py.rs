@@ -128,7 +128,9 @@ fn dlock_is_excluded_by_redis_py() {
         let refused = place.run().backend(space.url()).command(["touch", "t"]).output();
         assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
         let told = match timeout {
-            "0" => "(no dlock, a key without expiry); not waiting, see --wait\n",
+            "0" => {
+                "(no dlock, a key without expiry, which stays until somebody deletes it); not waiting, see --wait\n"
+            }
             _ => "(no dlock, for another ",
         };
         let beginning = format!("dlock: x is held by another program on {} {told}", space.url());

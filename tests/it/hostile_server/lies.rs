@@ -29,8 +29,9 @@ fn an_answer_that_makes_no_sense_is_69() {
         "*1\r\n_\r\n",
         "*1\r\n:1\r\n",
         "*3\r\n:1\r\n_\r\n_\r\n",
-        "*3\r\n:1\r\n$1\r\n7\r\n:-1\r\n",
-        "*3\r\n:1\r\n$1\r\n7\r\n:0\r\n",
+        "*3\r\n:1\r\n$1\r\n7\r\n:1000\r\n",
+        "*4\r\n:1\r\n$1\r\n7\r\n:-1\r\n:-1\r\n",
+        "*4\r\n:1\r\n$1\r\n7\r\n:0\r\n:-1\r\n",
         "%1\r\n:1\r\n:1\r\n",
         "*1\r\n*1\r\n:1\r\n",
         "-WEIRD state\r\n",
@@ -43,7 +44,7 @@ fn an_answer_that_makes_no_sense_is_69() {
 }
 
 fn granted(fencing: &str, lease: &str) -> Vec<u8> {
-    [b"*3\r\n:1\r\n", bulk(fencing).as_slice(), format!(":{lease}\r\n").as_bytes()].concat()
+    [b"*4\r\n:1\r\n", bulk(fencing).as_slice(), format!(":{lease}\r\n:-1\r\n").as_bytes()].concat()
 }
 
 /// F02, F16: a lease in which nothing could be stopped in time is none. Whether the command might run for a moment

@@ -2,7 +2,8 @@
 
 use crate::conformance::client::{Client, halfway};
 use crate::conformance::rig::Rig;
-use dlock::backend::Renewal;
+use dlock::backend::{Intent, Renewal};
+use std::time::Duration;
 
 /// More polls than any request takes.
 const MANY: usize = 100;
@@ -31,7 +32,7 @@ pub async fn a_dropped_acquire_leaves_the_store_usable(rig: &mut dyn Rig) {
     let mut client = Client::new(rig, "x");
     for polls in 0..MANY {
         client.backend.connect().await.unwrap();
-        let whole = halfway(client.backend.try_acquire(&client.claim), polls).await;
+        let whole = halfway(client.backend.try_acquire(&client.claim, Intent::TakeNow), polls).await;
         if whole.is_some() {
             return works(&mut client, rig).await;
         }
@@ -46,7 +47,7 @@ pub async fn a_dropped_renew_leaves_the_store_usable(rig: &mut dyn Rig) {
     client.acquire().await;
     for polls in 0..MANY {
         client.backend.connect().await.unwrap();
-        let whole = halfway(client.backend.renew(&client.claim), polls).await;
+        let whole = halfway(client.backend.renew(&client.claim, Duration::ZERO), polls).await;
         client.assert_held().await;
         Client::new(rig, "x").refused().await;
         if let Some(renewal) = whole {
@@ -62,7 +63,7 @@ pub async fn a_dropped_release_leaves_the_store_usable(rig: &mut dyn Rig) {
     for polls in 0..MANY {
         client.acquire().await;
         client.backend.connect().await.unwrap();
-        let whole = halfway(client.backend.release(&client.claim), polls).await;
+        let whole = halfway(client.backend.release(&client.claim, Duration::ZERO), polls).await;
         // Carried out or not: repeated, it is done.
         client.release().await;
         let mut next = Client::new(rig, "x");

@@ -15,7 +15,8 @@ pub fn holding(rig: &dyn Rig) -> Running {
     run
 }
 
-fn let_end(mut run: Running) {
+/// Ends it; it must have had nothing to say.
+pub fn let_end(mut run: Running) {
     drop(run.take_stdin());
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
 }
@@ -110,7 +111,8 @@ pub async fn the_lock_ends_with_its_owner(rig: &mut dyn Rig) {
     }
     assert_eq!(owner.acquire().await.lease, None);
     let Client { backend, claim } = owner;
-    let kept = backend.kept_descriptor().unwrap().try_clone_to_owned().unwrap();
+    let kept: Vec<_> =
+        backend.kept_descriptors().iter().map(|kept| kept.try_clone_to_owned().unwrap()).collect();
     drop(backend);
     next.refused().await;
     drop(kept);

@@ -1,0 +1,245 @@
+//! Who is still there, and word of who goes, from the kernel.
+//!
+//! Everybody who holds or waits has a byte of the sidecar file locked, far behind its content, by a descriptor of its own
+//! (open file description locks, `fcntl(2)`). The kernel drops that lock with the last duplicate of the descriptor, and
+//! the guarding process keeps one: so a holder is there until its tree is dead, however dlock ends. To wait for somebody
+//! to go is to wait for his byte, in a thread; the kernel wakes who waits for that byte and nobody else.
+
+use std::fs::File;
+use std::io;
+
+use tokio::sync::mpsc;
+
+/// In which role somebody is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    /// Waits in line.
+    Waiting,
+    /// Holds the lock, or is inside somebody's hold.
+    Holding,
+}
+
+/// What can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// Somebody goes.
+    Gone(Role, u64),
+    /// `flock(2)` on the lock file is ours.
+    Flock,
+}
+
+/// How `flock(2)` is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flock {
+    /// `LOCK_EX`
+    Exclusive,
+    /// `LOCK_SH`
+    Shared,
+}
+
+/// A thread that waits for a lock needs next to no stack.
+const STACK: usize = 64 * 1024;
+/// More than that many are not watched at a time; the rest is found out by looking.
+const MOST_WATCHES: usize = 32;
+
+/// Threads that wait for something to happen to a file, each for one thing.
+pub(super) struct Watches {
+    pending: Vec<Target>,
+    sender: mpsc::UnboundedSender<Target>,
+    events: mpsc::UnboundedReceiver<Target>,
+}
+
+impl Watches {
+    pub(super) fn new() -> Watches {
+        let (sender, events) = mpsc::unbounded_channel();
+        Watches { pending: Vec::new(), sender, events }
+    }
+
+    /// Whether a thread waits for this already.
+    pub(super) fn has(&self, target: Target) -> bool {
+        self.pending.contains(&target)
+    }
+
+    /// Waits for `flock(2)` on the open file, which belongs to every duplicate of the descriptor once it is there.
+    pub(super) fn flock(&mut self, file: &File, mode: Flock) -> bool {
+        let Ok(file) = file.try_clone() else { return false };
+        self.watch(Target::Flock, move || match mode {
+            Flock::Exclusive => file.lock(),
+            Flock::Shared => file.lock_shared(),
+        })
+    }
+
+    /// Waits until somebody goes. `sidecar` must not be the descriptor of anybody who is there. Returns whether that is
+    /// possible here.
+    pub(super) fn gone(&mut self, sidecar: File, role: Role, ticket: u64) -> bool {
+        cfg!(target_os = "linux")
+            && self.watch(Target::Gone(role, ticket), move || bytes::wait_for(&sidecar, role, ticket))
+    }
+
+    fn watch(&mut self, target: Target, wait: impl FnOnce() -> io::Result<()> + Send + 'static) -> bool {
+        if self.has(target) {
+            return true;
+        }
+        if self.pending.len() >= MOST_WATCHES {
+            return false;
+        }
+        let sender = self.sender.clone();
+        let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(STACK);
+        let started = thread.spawn(move || {
+            // A wait that failed is over too: whoever asks then finds out why.
+            let _ = wait();
+            let _ = sender.send(target);
+        });
+        if started.is_ok() {
+            self.pending.push(target);
+        }
+        started.is_ok()
+    }
+
+    /// The next thing that has happened. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> Target {
+        match self.events.recv().await {
+            Some(target) => {
+                self.pending.retain(|pending| *pending != target);
+                target
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What has happened already.
+    pub(super) fn ready(&mut self) -> Option<Target> {
+        let target = self.events.try_recv().ok()?;
+        self.pending.retain(|pending| *pending != target);
+        Some(target)
+    }
+}
+
+pub(super) use bytes::{announce, is_there, lock_content, unlock_content, withdraw};
+
+#[cfg(target_os = "linux")]
+mod bytes {
+    use std::fs::File;
+    use std::io;
+
+    use nix::errno::Errno;
+    use nix::fcntl::{FcntlArg, fcntl};
+
+    use super::Role;
+
+    /// The byte whose lock guards the content.
+    const CONTENT: i64 = 0;
+    /// Far behind any content, and far from each other.
+    const WAITING: i64 = 1 << 60;
+    const HOLDING: i64 = 1 << 61;
+
+    fn byte(role: Role, ticket: u64) -> i64 {
+        let base = match role {
+            Role::Waiting => WAITING,
+            Role::Holding => HOLDING,
+        };
+        base + (ticket % (1 << 60)) as i64
+    }
+
+    fn range(kind: i32, byte: i64) -> libc::flock {
+        libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: byte,
+            l_len: 1,
+            l_pid: 0,
+        }
+    }
+
+    fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
+        fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, byte)))?;
+        Ok(())
+    }
+
+    /// Takes the lock of the content if it is free.
+    pub(in super::super) fn lock_content(file: &File) -> io::Result<bool> {
+        match set(file, libc::F_WRLCK, CONTENT) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the lock of the content back.
+    pub(in super::super) fn unlock_content(file: &File) {
+        let _ = set(file, libc::F_UNLCK, CONTENT);
+    }
+
+    /// Says that we are there, until this descriptor and its duplicates are closed.
+    pub(in super::super) fn announce(file: &File, role: Role, ticket: u64) -> io::Result<()> {
+        set(file, libc::F_WRLCK, byte(role, ticket))
+    }
+
+    /// Says that we are not there any more, for all duplicates of this descriptor.
+    pub(in super::super) fn withdraw(file: &File, role: Role, ticket: u64) {
+        let _ = set(file, libc::F_UNLCK, byte(role, ticket));
+    }
+
+    /// Whether somebody else than this descriptor is there. A reader of the byte is one who waits, not one who is there.
+    pub(in super::super) fn is_there(
+        file: &File,
+        role: Role,
+        ticket: u64,
+        _: &crate::lock::Identity,
+    ) -> bool {
+        let mut lock = range(libc::F_RDLCK, byte(role, ticket));
+        match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
+            Ok(_) => i32::from(lock.l_type) != libc::F_UNLCK,
+            // Who cannot be seen is believed to be there.
+            Err(_) => true,
+        }
+    }
+
+    /// Blocks until whoever is there has gone.
+    pub(super) fn wait_for(file: &File, role: Role, ticket: u64) -> io::Result<()> {
+        loop {
+            match fcntl(file, FcntlArg::F_OFD_SETLKW(&range(libc::F_RDLCK, byte(role, ticket)))) {
+                Ok(_) => return set(file, libc::F_UNLCK, byte(role, ticket)),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Where there are no such locks: the content has a `flock(2)`, and who is there is seen by his process.
+#[cfg(not(target_os = "linux"))]
+mod bytes {
+    use std::fs::{File, TryLockError};
+    use std::io;
+
+    use super::Role;
+    use crate::lock::Identity;
+
+    pub(in super::super) fn lock_content(file: &File) -> io::Result<bool> {
+        match file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    pub(in super::super) fn unlock_content(file: &File) {
+        let _ = file.unlock();
+    }
+
+    pub(in super::super) fn announce(_: &File, _: Role, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(in super::super) fn withdraw(_: &File, _: Role, _: u64) {}
+
+    pub(in super::super) fn is_there(_: &File, _: Role, _: u64, identity: &Identity) -> bool {
+        let pid = nix::unistd::Pid::from_raw(identity.pid as i32);
+        !matches!(nix::sys::signal::kill(pid, None), Err(nix::errno::Errno::ESRCH))
+    }
+
+    pub(super) fn wait_for(_: &File, _: Role, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}

@@ -1,0 +1,252 @@
+//! What the scripts answer, read. A server may be anything: nothing is believed that does not make sense.
+
+use std::time::Duration;
+
+use redis::Value;
+use serde::Deserialize;
+
+use crate::backend::{Again, Attempt, Busy, CLAIM_WITHIN, Loss, Refusal, Release, Renewal, StoreError};
+use crate::lock::{FencingToken, Grant, Holder, Identity, Mode};
+
+/// What a member says of itself, as the scripts put it together.
+#[derive(Deserialize)]
+struct Record {
+    #[serde(default)]
+    ended: Option<u64>,
+    at: u64,
+    identity: Identity,
+}
+
+/// A time after which the second in line looks whether the first has taken its turn.
+const AFTER_THE_FIRST: Duration = CLAIM_WITHIN;
+
+/// An answer that makes no sense: whatever was asked may have been done.
+fn nonsense() -> StoreError {
+    StoreError::unanswered("the server's answer makes no sense")
+}
+
+/// The answer to `ACQUIRE`.
+///
+/// # Errors
+/// It makes no sense, or says that the lock cannot be used.
+pub(super) fn attempt(answer: &[Value]) -> Result<Attempt, StoreError> {
+    let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
+    match number(answer.first()) {
+        Some(1) => granted(answer).map(Attempt::Granted),
+        Some(0) => busy(answer).map(Attempt::Busy),
+        Some(-2) => Err(StoreError::Config("the fencing counter has come to its end (2^53)".into())),
+        Some(-3) => {
+            let slots = count(2).and_then(|slots| slots.try_into().ok());
+            let outer = match (text(answer.get(1)), slots) {
+                (Some("s"), _) => Mode::Shared,
+                (Some("c"), Some(slots)) => Mode::of_slots(slots),
+                _ => return Err(nonsense()),
+            };
+            Ok(Attempt::Refused(Refusal::Inside(outer)))
+        }
+        Some(-4) => {
+            let slots = count(1).and_then(|slots| slots.try_into().ok()).ok_or_else(nonsense)?;
+            Ok(Attempt::Refused(Refusal::Slots(slots)))
+        }
+        Some(-5) => Ok(Attempt::Refused(Refusal::OuterLost)),
+        Some(-6) => Err(StoreError::Config(format!(
+            "stored by another dlock (format {}, known: 1)",
+            text(answer.get(1)).unwrap_or("unknown")
+        ))),
+        _ => Err(nonsense()),
+    }
+}
+
+/// `{1, fencing, lease, slot}`
+fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
+    let fencing = text(answer.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
+    let lease = number(answer.get(2)).and_then(|ms| ms.try_into().ok());
+    let (Some(fencing), Some(lease), Some(slot)) = (fencing, lease, number(answer.get(3))) else {
+        return Err(nonsense());
+    };
+    Ok(Grant {
+        fencing: Some(fencing),
+        lease: Some(Duration::from_millis(lease)),
+        slot: u32::try_from(slot).ok(),
+    })
+}
+
+/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, how many, what some of them say...}`
+fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
+    let ms =
+        |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+    // PTTL answers -1 for a key without expiry: when that ends nobody knows.
+    let remaining = ms(answer.get(1));
+    let kind = text(answer.get(2)).ok_or_else(nonsense)?;
+    let position =
+        number(answer.get(3)).and_then(|place| u32::try_from(place).ok()).filter(|place| *place > 0);
+    let promise = ms(answer.get(4)).unwrap_or_default();
+    let now = ms(answer.get(5)).ok_or_else(nonsense)?;
+    let count = number(answer.get(6)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
+    let mut holders: Vec<Holder> = Vec::new();
+    for said in &answer[answer.len().min(7)..] {
+        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<Record>) else { continue };
+        let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
+        holders.push(Holder {
+            identity: Some(record.identity),
+            age: Some(ago(record.at)),
+            remaining,
+            ended: record.ended.map(ago),
+            hint: None,
+        });
+    }
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
+    let more = count.saturating_sub(holders.len());
+    if holders.is_empty() && kind != "free" {
+        holders.push(Holder { remaining, hint: hint(kind, remaining), ..Holder::default() });
+    }
+    let again = match position {
+        _ if !promise.is_zero() => promise + Duration::from_millis(1),
+        Some(1) | None => remaining.map_or(Duration::MAX, |rest| rest + Duration::from_millis(1)),
+        Some(2) => remaining.map_or(Duration::MAX, |rest| rest + AFTER_THE_FIRST),
+        Some(_) => Duration::MAX,
+    };
+    Ok(Busy { holders, more, position, promised: !promise.is_zero(), again: Again::Within(again) })
+}
+
+/// What the type of a key tells of the client that made it (their sources), and what is to be done.
+fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
+    let looks_like = match kind {
+        "dlock" => return None,
+        "string" if remaining.is_some() => return None,
+        "string" => return Some("a key without expiry, which stays until somebody deletes it".into()),
+        "hash" => ", as Redisson makes it (recipe=redisson)",
+        "zset" => ", as Symfony makes it (no recipe knows it)",
+        "list" => ", as python-redis-lock's signals are (recipe=python-redis-lock)",
+        _ => ", which no known lock is",
+    };
+    Some(format!("a key of type {kind}{looks_like}"))
+}
+
+/// The answer to `RENEW` with this lease.
+///
+/// # Errors
+/// It makes no sense.
+pub(super) fn renewal(answer: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
+    match number(answer.first()) {
+        Some(1) => Ok(Renewal::Held(Some(lease))),
+        Some(0) => Ok(Renewal::Lost(Loss::Gone)),
+        Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
+        Some(-6) => attempt(answer).map(|_| Renewal::Lost(Loss::Taken)),
+        _ => Err(nonsense()),
+    }
+}
+
+/// The answer to `RELEASE`.
+///
+/// # Errors
+/// It makes no sense.
+pub(super) fn release(answer: &[Value]) -> Result<Release, StoreError> {
+    match number(answer.first()) {
+        Some(1) => Ok(Release::Released),
+        Some(2) => Ok(Release::Kept),
+        Some(0 | -1) => Ok(Release::NotHeld),
+        Some(-6) => attempt(answer).map(|_| Release::NotHeld),
+        _ => Err(nonsense()),
+    }
+}
+
+fn number(value: Option<&Value>) -> Option<i64> {
+    match value? {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<&str> {
+    match value? {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn grants_are_read() {
+        let grant = |slot| [Value::Int(1), bulk("1769824800123456"), Value::Int(30_000), Value::Int(slot)];
+        let expected = |slot| {
+            Ok(Attempt::Granted(Grant {
+                fencing: FencingToken::new(1_769_824_800_123_456),
+                lease: Some(Duration::from_secs(30)),
+                slot,
+            }))
+        };
+        assert_eq!(attempt(&grant(-1)), expected(None));
+        assert_eq!(attempt(&grant(3)), expected(Some(3)));
+    }
+
+    fn read(remaining: i64, kind: &str, place: i64, promise: i64, said: &[&str]) -> Busy {
+        let mut answer = vec![
+            Value::Int(0),
+            Value::Int(remaining),
+            bulk(kind),
+            Value::Int(place),
+            Value::Int(promise),
+            Value::Int(1_000_000),
+            Value::Int(said.len() as i64),
+        ];
+        answer.extend(said.iter().map(|said| bulk(said)));
+        match attempt(&answer) {
+            Ok(Attempt::Busy(busy)) => busy,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn foreign_holders_are_read() {
+        let immortal = read(-1, "string", 0, 0, &[]);
+        assert!(immortal.holders[0].hint.as_deref().is_some_and(|hint| hint.contains("without expiry")));
+        assert_eq!(immortal.again, Again::Within(Duration::MAX));
+        let hash = read(5, "hash", 1, 0, &[]);
+        assert!(hash.holders[0].hint.as_deref().is_some_and(|hint| hint.contains("recipe=redisson")));
+        assert_eq!((hash.position, hash.again), (Some(1), Again::Within(Duration::from_millis(6))));
+        let garbage = read(5, "string", 0, 0, &["{not json"]);
+        assert_eq!((garbage.holders.len(), garbage.holders[0].identity.as_ref()), (1, None));
+    }
+
+    #[test]
+    fn members_and_promises_are_read() {
+        let said = |at: u64, pid: u32| {
+            format!(
+                r#"{{"fencing":1,"at":{at},"identity":{{"host":"h","pid":{pid},"user":"u","command":"c"}}}}"#
+            )
+        };
+        let (young, old) = (said(999_000, 1), said(900_000, 2));
+        let busy = read(5, "dlock", 2, 0, &[&young, &old]);
+        let pids = busy.holders.iter().map(|holder| holder.identity.as_ref().map(|identity| identity.pid));
+        assert_eq!(pids.collect::<Vec<_>>(), [Some(2), Some(1)], "the oldest first");
+        assert_eq!(busy.holders[1].age, Some(Duration::from_secs(1)));
+        assert_eq!(busy.again, Again::Within(Duration::from_millis(505)));
+        let promised = read(-2, "free", 0, 300, &[]);
+        assert!(promised.promised && promised.holders.is_empty());
+        assert_eq!(promised.again, Again::Within(Duration::from_millis(301)));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for nonsense in [
+            vec![],
+            vec![Value::Nil],
+            vec![Value::Int(7)],
+            vec![Value::Int(1), Value::Nil, Value::Nil],
+            vec![Value::Int(0), Value::Int(1)],
+            vec![Value::Int(-4), bulk("x")],
+        ] {
+            assert!(attempt(&nonsense).is_err(), "{nonsense:?}");
+        }
+        assert_eq!(attempt(&[Value::Int(-4), Value::Int(3)]), Ok(Attempt::Refused(Refusal::Slots(3))));
+    }
+}

@@ -1,0 +1,100 @@
+//! The holds that we run inside of, as `DLOCK_HELD` tells them.
+
+use serde::Deserialize;
+
+use crate::config;
+use crate::identity;
+use crate::lock::{LockName, Token};
+
+/// What outer dlocks hold, outermost first.
+#[derive(Debug, Default)]
+pub(super) struct OuterHolds {
+    /// As they are to be passed on.
+    raw: Vec<serde_json::Value>,
+    holds: Vec<OuterHold>,
+}
+
+/// One lock that an outer dlock holds, or held. Everything but the token may be wrong.
+#[derive(Debug, Deserialize)]
+struct OuterHold {
+    name: String,
+    token: String,
+    #[serde(default)]
+    backend: String,
+    #[serde(default)]
+    pid: u32,
+    #[serde(default)]
+    start: u64,
+    #[serde(default)]
+    boot: String,
+}
+
+impl OuterHolds {
+    /// Those of our environment; garbage counts as nothing.
+    pub(super) fn of_environment() -> OuterHolds {
+        let text =
+            config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
+        OuterHolds::parse(&text)
+    }
+
+    fn parse(text: &str) -> OuterHolds {
+        let raw: Vec<serde_json::Value> = serde_json::from_str(text).unwrap_or_default();
+        let holds: Option<Vec<OuterHold>> = raw
+            .iter()
+            .map(|entry| OuterHold::deserialize(entry).ok())
+            .map(|hold| hold.filter(|hold| !hold.name.is_empty() && !hold.token.is_empty()))
+            .collect();
+        holds.map_or_else(OuterHolds::default, |holds| OuterHolds { raw, holds })
+    }
+
+    /// What is to be passed on to the command.
+    pub(super) fn entries(&self) -> Vec<serde_json::Value> {
+        self.raw.clone()
+    }
+
+    /// All tokens: which of them hold a lock is for its store to say, which may have more than one URL.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        self.holds.iter().map(|hold| Token::from_text(hold.token.as_str())).collect()
+    }
+
+    /// Whether a dlock that lives says that it holds this lock on the store with this very name.
+    pub(super) fn claims(&self, name: &LockName, store: &str) -> bool {
+        self.holds.iter().any(|hold| {
+            hold.name == name.as_str()
+                && hold.backend == store
+                && identity::lives(hold.pid, hold.start, &hold.boot)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_counts_as_nothing() {
+        for garbage in ["", "null", "{}", "[1]", r#"[{"name":"a"}]"#, r#"[{"name":"","token":"t"}]"#, "[[["] {
+            let holds = OuterHolds::parse(garbage);
+            assert!(holds.entries().is_empty() && holds.tokens().is_empty(), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn only_a_living_dlock_is_believed() {
+        let name = LockName::new("a").expect("good name");
+        let us = crate::identity::of_this_process(String::new(), None);
+        let held = |pid: u32, start: u64, store: &str| {
+            let json = serde_json::json!([{"name": "a", "token": "t", "backend": store, "pid": pid, "start": start,
+                "boot": us.boot}]);
+            OuterHolds::parse(&json.to_string())
+        };
+        assert!(held(us.pid, us.start, "file:///x").claims(&name, "file:///x"));
+        assert!(!held(us.pid, us.start, "file:///y").claims(&name, "file:///x"));
+        assert!(!held(us.pid, us.start + 1, "file:///x").claims(&name, "file:///x"));
+        assert_eq!(
+            held(us.pid, us.start + 1, "file:///y").tokens().len(),
+            1,
+            "the store is asked all the same"
+        );
+    }
+}

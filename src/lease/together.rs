@@ -1,0 +1,261 @@
+//! Several locks, all or none. They are taken in one canonical order, that of their names as bytes, so that two runs can
+//! never wait for each other; those that are ours already are kept while we wait for the next.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::sync::{mpsc, watch};
+
+use super::acquire::{Limits, Outcome, Surroundings, acquire, clean_up};
+use super::keeper::{Event, Events, Standing, keep};
+use super::validity::Terms;
+use crate::backend::{Backend, Busy, Refusal, StoreError, io_text};
+use crate::clock::Moment;
+use crate::lock::{Claim, Grant};
+
+/// One lock: what is asked for, and the store it is asked of.
+pub struct Lock {
+    /// What is asked for.
+    pub claim: Claim,
+    backend: Cell<Option<Box<dyn Backend>>>,
+}
+
+impl Lock {
+    /// A claim on a store.
+    pub fn new(claim: Claim, backend: Box<dyn Backend>) -> Lock {
+        Lock { claim, backend: Cell::new(Some(backend)) }
+    }
+
+    /// The store, for one user at a time.
+    ///
+    /// # Panics
+    /// Somebody has it: a keeper that was not dropped.
+    pub fn backend(&self) -> Lent<'_> {
+        let backend = self.backend.take().expect("a lock's store has one user at a time");
+        Lent { backend: Some(backend), home: &self.backend }
+    }
+}
+
+impl Lock {
+    fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        self.backend().kept_descriptors().iter().map(|fd| fd.try_clone_to_owned()).collect()
+    }
+}
+
+/// A store that goes back to its lock when this is dropped.
+pub struct Lent<'a> {
+    backend: Option<Box<dyn Backend>>,
+    home: &'a Cell<Option<Box<dyn Backend>>>,
+}
+
+impl Deref for Lent<'_> {
+    type Target = dyn Backend;
+    fn deref(&self) -> &Self::Target {
+        self.backend.as_deref().expect("there until it is dropped")
+    }
+}
+
+impl DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.backend.as_deref_mut().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.home.set(self.backend.take());
+    }
+}
+
+/// A lock that is ours.
+#[derive(Debug)]
+pub struct Held {
+    /// Duplicates of the descriptors whose closing frees the lock, for the guarding process.
+    pub kept: Vec<OwnedFd>,
+    /// What the store gave.
+    pub grant: Grant,
+    /// How well it stands.
+    pub standing: Standing,
+}
+
+/// How the attempt to get all of them ended.
+pub enum Together<'a> {
+    /// All are ours, in the order of the locks, and being kept.
+    Granted(Vec<Held>, Keeping<'a>),
+    /// Somebody else holds this one, and our patience is over.
+    Contended(&'a Lock, Busy),
+    /// This one cannot be had as things are.
+    Refused(&'a Lock, Refusal),
+    /// The store of this one gave no answer that helps.
+    Failed(&'a Lock, StoreError),
+    /// We were told to give up.
+    GivenUp,
+}
+
+/// The keepers of all locks.
+pub struct Keeping<'a> {
+    keepers: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
+    events: mpsc::UnboundedReceiver<(usize, Event)>,
+    sender: mpsc::UnboundedSender<(usize, Event)>,
+    check: watch::Sender<u32>,
+}
+
+impl<'a> Keeping<'a> {
+    fn nothing() -> Keeping<'a> {
+        let (sender, events) = mpsc::unbounded_channel();
+        Keeping { keepers: Vec::new(), events, sender, check: watch::Sender::new(0) }
+    }
+
+    fn add(&mut self, lock: &'a Lock, terms: &'a Terms, standing: Standing) {
+        let events = Events { lock: self.keepers.len(), sender: self.sender.clone() };
+        let check = self.check.subscribe();
+        self.keepers.push(Box::pin(async move {
+            keep(&mut *lock.backend(), &lock.claim, terms, standing, events, check).await;
+            // Lost: there is nothing left to keep, and the store may be asked by others.
+        }));
+    }
+
+    /// Has every keeper ask its store now.
+    pub fn check_now(&self) {
+        self.check.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Keeps, and returns what happens next to which lock. Dropping the future loses nothing, and keeps nothing either
+    /// until this is called again.
+    pub async fn next(&mut self) -> (usize, Event) {
+        loop {
+            let Keeping { keepers, events, .. } = self;
+            let keep = poll_fn(|context| {
+                // A keeper that has ended is not asked again, but keeps its place: their order is that of the locks.
+                for keeper in keepers.iter_mut() {
+                    if keeper.as_mut().poll(context).is_ready() {
+                        *keeper = Box::pin(std::future::pending());
+                    }
+                }
+                Poll::<()>::Pending
+            });
+            tokio::select! {
+                biased;
+                Some(event) = events.recv() => return event,
+                () = keep => {}
+            }
+        }
+    }
+}
+
+/// Takes all locks in the order in which they are given, which is the same for everybody. What is ours already is kept
+/// and, when one cannot be had, given back. If one is lost while we wait for another, we begin anew, as long as there is
+/// patience.
+///
+/// Dropping the future leaves what is ours as it is, until the leases end.
+pub async fn acquire_all<'a>(
+    locks: &'a [Lock],
+    limits: &Limits,
+    terms: &'a Terms,
+    around: &mut Surroundings<'_>,
+) -> Together<'a> {
+    loop {
+        match once(locks, limits, terms, around).await {
+            Once::Ended(end) => return end,
+            Once::LostAgain(lock) => {
+                if limits.is_over() {
+                    let error = StoreError::unreachable("was lost again while others were waited for");
+                    return Together::Failed(lock, error);
+                }
+            }
+        }
+    }
+}
+
+enum Once<'a> {
+    Ended(Together<'a>),
+    LostAgain(&'a Lock),
+}
+
+async fn once<'a>(
+    locks: &'a [Lock],
+    limits: &Limits,
+    terms: &'a Terms,
+    around: &mut Surroundings<'_>,
+) -> Once<'a> {
+    let mut keeping = Keeping::nothing();
+    let mut held: Vec<Held> = Vec::new();
+    for lock in locks {
+        let outcome = {
+            let mut backend = lock.backend();
+            let attempt = acquire(&mut *backend, &lock.claim, limits, terms, around);
+            tokio::pin!(attempt);
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut attempt => break Some(outcome),
+                    (index, event) = keeping.next(), if !held.is_empty() => match event {
+                        Event::Renewed(validity) => held[index].standing.validity = validity,
+                        Event::Trouble(_) => {}
+                        Event::Lost(_) => break None,
+                    },
+                }
+            }
+        };
+        let end = match outcome {
+            Some(Outcome::Granted { grant, validity }) => {
+                let least_until = Some(lock.claim.min_hold).filter(|hold| !hold.is_zero());
+                let least_until = least_until.map(|hold| Moment::now() + hold);
+                let standing = Standing { validity, least_until };
+                match lock.kept_descriptors() {
+                    Ok(kept) => {
+                        held.push(Held { kept, grant, standing });
+                        keeping.add(lock, terms, standing);
+                        continue;
+                    }
+                    Err(error) => {
+                        clean_up(&mut *lock.backend(), &lock.claim).await;
+                        let error = StoreError::unreachable(format!("cannot keep it: {}", io_text(&error)));
+                        Once::Ended(Together::Failed(lock, error))
+                    }
+                }
+            }
+            None => Once::LostAgain(lock),
+            Some(Outcome::Contended(busy)) => Once::Ended(Together::Contended(lock, busy)),
+            Some(Outcome::Refused(refusal)) => Once::Ended(Together::Refused(lock, refusal)),
+            Some(Outcome::Failed(error)) => Once::Ended(Together::Failed(lock, error)),
+            Some(Outcome::GivenUp) => Once::Ended(Together::GivenUp),
+        };
+        drop(keeping);
+        give_back(&locks[..held.len()]).await;
+        if let Once::LostAgain(lock) = &end {
+            // The attempt that was broken off may have left a place in the line.
+            clean_up(&mut *lock.backend(), &lock.claim).await;
+        }
+        return end;
+    }
+    Once::Ended(Together::Granted(held, keeping))
+}
+
+/// Frees locks that were taken for nothing, all at a time.
+pub async fn give_back(locks: &[Lock]) {
+    all(locks.iter().map(|lock| async { clean_up(&mut *lock.backend(), &lock.claim).await }).collect()).await;
+}
+
+/// Drives all of them at a time, and returns what they came to, in their order.
+pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, result) in futures.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *result = Some(ready);
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
