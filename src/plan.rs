@@ -261,7 +261,7 @@ fn store(settings: &RunSettings, names: &[LockName], notices: &mut Vec<String>) 
                 .into(),
         );
     }
-    notices.extend(store.warning().map(str::to_owned));
+    notices.extend(store.warning());
     if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
         notices.push(
             "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),

@@ -66,11 +66,11 @@ impl Locator {
     }
 
     /// What is to be said once about this way to reach the store, if anything.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn warning(&self) -> Option<String> {
         match self {
-            Locator::File(_) => None,
+            Locator::File(location) => location.warning(),
             #[cfg(feature = "redis")]
-            Locator::Redis(location) => location.warning(),
+            Locator::Redis(location) => location.warning().map(str::to_owned),
         }
     }
 

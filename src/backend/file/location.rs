@@ -84,6 +84,16 @@ impl Location {
         self.is_default.then_some(&self.directory)
     }
 
+    /// What is to be said once about a file system on which others than this host's kernel decide about locks.
+    pub fn warning(&self) -> Option<String> {
+        let existing = self.directory.ancestors().find(|directory| directory.exists())?;
+        let kind = network_file_system(existing)?;
+        Some(format!(
+            "{} is on {kind}: the lock is only as good as the locks of that file system, and hosts may not see each other's",
+            self.directory.display()
+        ))
+    }
+
     /// As messages name it.
     pub fn display(&self) -> &str {
         &self.display
@@ -111,6 +121,36 @@ impl Location {
     pub(super) fn sidecar_path(&self, name: &LockName) -> PathBuf {
         self.directory.join(OsString::from(format!("{}{SIDECAR_SUFFIX}", encode(name, self.suffix.len()))))
     }
+}
+
+/// Magic numbers of file systems whose locks are made elsewhere (`statfs(2)`, and the kernel's sources).
+#[cfg(target_os = "linux")]
+const NETWORK_FILE_SYSTEMS: &[(i64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFF53_4D42, "SMB (cifs)"),
+    (0xFE53_4D42, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x0102_1997, "9P"),
+    (0x00C3_6400, "Ceph"),
+    (0x7375_7245, "Coda"),
+    (0x5346_414F, "AFS"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636F, "OCFS2"),
+];
+
+#[cfg(target_os = "linux")]
+fn network_file_system(directory: &Path) -> Option<&'static str> {
+    // The type of the field differs between architectures, and so does its sign.
+    let magic = nix::sys::statfs::statfs(directory).ok()?.filesystem_type().0 as i64 & 0xFFFF_FFFF;
+    NETWORK_FILE_SYSTEMS.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_file_system(_: &Path) -> Option<&'static str> {
+    None
 }
 
 fn home(environment: Environment<'_>) -> Option<PathBuf> {

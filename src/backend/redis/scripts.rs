@@ -74,11 +74,11 @@ local function holds(id)
   return mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
 end
 
--- The living members with their slots, how many they are, the longest lease, and how many slots they have. Forgets the
--- dead.
-local family, count, longest, used = {}, 0, 0, 0
+-- The living members with their slots, how many they are, the longest lease and the shortest, and how many slots they
+-- have. Forgets the dead.
+local family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
 local function look()
-  family, count, longest, used = {}, 0, 0, 0
+  family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
   local taken = {}
   local fields = mode and mode ~= 'f' and redis.call('HGETALL', holder) or {}
   for i = 1, #fields, 2 do
@@ -87,7 +87,8 @@ local function look()
       local left = left_of(id)
       if left then
         local slot = fields[i + 1]
-        family[id], count, longest = slot, count + 1, math.max(longest, left)
+        family[id], count = slot, count + 1
+        longest, shortest = math.max(longest, left), math.min(shortest, left)
         if slot ~= '' and not taken[slot] then
           taken[slot], used = true, used + 1
         end
@@ -383,7 +384,9 @@ if mode and mode ~= 'f' then
   if count == 0 then
     look()
   end
-  if count > 1 or mode ~= 'x' then
+  if mode == 'c' and wants == 'c' then
+    rest = shortest
+  elseif count > 1 or mode ~= 'x' then
     rest = longest
   end
   for id in pairs(family) do

@@ -36,7 +36,7 @@ enum Why {
 /// What was last found, to be told again.
 #[derive(Default)]
 struct Told {
-    last: RefCell<Option<(LockName, Busy)>>,
+    last: RefCell<Option<(LockName, Busy, Moment)>>,
     /// What was found waits for nobody but us.
     hopeless: Cell<bool>,
 }
@@ -46,7 +46,7 @@ impl Told {
     fn is_new(&self, claim: &Claim, busy: &Busy) -> bool {
         let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
         let last = self.last.borrow();
-        last.as_ref().is_none_or(|(name, last)| *name != claim.name || who(last) != who(busy))
+        last.as_ref().is_none_or(|(name, last, _)| *name != claim.name || who(last) != who(busy))
     }
 }
 
@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
             if waits && told.is_new(claim, busy) {
                 self.reporter.waiting(&claim.name, store, busy);
             }
-            *told.last.borrow_mut() = Some((claim.name.clone(), busy.clone()));
+            *told.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
             Advice::Wait
         };
         let mut around = Surroundings { give_up: given_up, alarm: &self.alarm, on_busy: &mut on_busy };
@@ -118,8 +118,8 @@ impl<'a> Session<'a> {
                     }
                     () = at(tell.as_ref(), tell_at) => {
                         tell_at = Moment::now() + TELL_EVERY;
-                        if let Some((name, busy)) = &*told.last.borrow() {
-                            self.reporter.waiting(name, store, busy);
+                        if let Some((name, busy, seen)) = &*told.last.borrow() {
+                            self.reporter.waiting(name, store, &older(busy, Moment::now() - *seen));
                         }
                     }
                 }
@@ -193,6 +193,17 @@ impl<'a> Session<'a> {
             ),
         }
     }
+}
+
+/// What was found then, as it is so much later if nothing has changed.
+fn older(busy: &Busy, by: Duration) -> Busy {
+    let mut busy = busy.clone();
+    for holder in &mut busy.holders {
+        holder.age = holder.age.map(|age| age + by);
+        holder.ended = holder.ended.map(|ended| ended + by);
+        holder.remaining = holder.remaining.map(|rest| rest.saturating_sub(by));
+    }
+    busy
 }
 
 async fn at(alarm: Option<&Alarm>, moment: Moment) {
