@@ -9,7 +9,7 @@ mod connection;
 mod errors;
 mod keys;
 mod location;
-mod scripts;
+mod script;
 mod stream;
 mod tls;
 
@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::connection::{Connection, Wishes, Word};
+use self::connection::{Answer, Connection, Wishes, Word};
 use self::keys::Keys;
 pub use self::location::Location;
+use self::script::{By, Operation, Question};
 use super::{
     Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Release, Renewal, Reply, StoreError,
 };
@@ -35,6 +36,8 @@ pub struct RedisStore {
     old_protocol: bool,
     /// The server has refused to let us listen on a channel.
     deaf: bool,
+    /// The server has the script.
+    known: bool,
     /// A lock is ours, and whoever touches it is not told to us yet.
     untracked: bool,
 }
@@ -52,27 +55,27 @@ impl RedisStore {
             spoiled: None,
             old_protocol: false,
             deaf: false,
+            known: false,
             untracked: false,
         }
     }
 
-    /// Runs one script in one flight. The connection is put back only when the answer has come in full, so that a
-    /// dropped future, a time-out or a fault leaves none whose next answer might belong to an earlier question.
-    async fn run(
-        &mut self,
-        script: &str,
-        keys: &Keys,
-        arguments: &[&str],
-        wishes: Wishes<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
-        let question = eval(script, keys, arguments);
+    /// Asks one question in one flight; in two when the server has forgotten the script (`SCRIPT FLUSH`, a fail-over).
+    /// The connection is put back only when the answer has come in full, so that a dropped future, a time-out or a fault
+    /// leaves none whose next answer might belong to an earlier question.
+    async fn ask(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Vec<Value>, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let mut answer = connection.ask(&keys.lock, &question, wishes).await;
+        let lock = &question.keys.lock;
+        let by = if self.known { By::Digest } else { By::Text };
+        let mut answer = connection.ask(lock, &question.command(by), wishes).await;
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = Connection::open(&self.location, true).await?;
-            answer = connection.ask(&keys.lock, &question, Wishes::default()).await;
+            answer = connection.ask(lock, &question.command(By::Text), Wishes::default()).await;
+        }
+        if matches!(answer, Ok(Answer::NoScript)) {
+            answer = connection.ask(lock, &question.command(By::Text), wishes).await;
         }
         self.deaf |= !connection.can_listen();
         if connection.is_usable() {
@@ -81,10 +84,14 @@ impl RedisStore {
             self.spoiled = Some(connection);
         }
         match answer? {
-            Value::Array(values) => Ok(values),
-            other => {
+            Answer::Value(Value::Array(values)) => {
+                self.known = true;
+                Ok(values)
+            }
+            Answer::Value(other) => {
                 Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
             }
+            Answer::NoScript => Err(StoreError::unanswered("the server does not take the script")),
         }
     }
 
@@ -92,7 +99,7 @@ impl RedisStore {
     async fn undo(&mut self, claim: &Claim) {
         if let Some(mut connection) = self.spoiled.take() {
             let keys = self.keys(claim);
-            let release = eval(scripts::RELEASE, &keys, &[claim.token.reveal(), "0"]);
+            let release = release(&keys, claim, Duration::ZERO).command(By::Text);
             // A refusal here means that the claim was refused too.
             let _ = connection.ask(&keys.lock, &release, Wishes::default()).await;
         }
@@ -124,7 +131,6 @@ impl RedisStore {
         let waits = intent == Intent::WaitInLine;
         let hears = waits && !self.deaf;
         let mut arguments = vec![
-            claim.token.reveal().to_owned(),
             claim.ttl.max(claim.min_hold).as_millis().to_string(),
             identity,
             COUNTER_LIFE.as_millis().to_string(),
@@ -136,10 +142,11 @@ impl RedisStore {
             u8::from(claim.inside).to_string(),
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let token = claim.token.reveal();
+        let question = Question { operation: Operation::Acquire, keys: &keys, token, arguments };
         let channel = format!("{}{}", keys.channels, claim.token.reveal());
         let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
-        let answer = self.run(scripts::ACQUIRE, &keys, &arguments, wishes).await;
+        let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
         let answer = answers::attempt(&answer?)?;
         if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
@@ -211,10 +218,10 @@ impl Backend for RedisStore {
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(claim);
-            let lease = claim.ttl.max(rest).as_millis().to_string();
-            let arguments = [claim.token.reveal(), lease.as_str()];
-            let wishes = Wishes { tracking: true, channel: None };
-            let answer = self.run(scripts::RENEW, &keys, &arguments, wishes).await?;
+            let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
+            let token = claim.token.reveal();
+            let question = Question { operation: Operation::Renew, keys: &keys, token, arguments };
+            let answer = self.ask(&question, Wishes { tracking: true, channel: None }).await?;
             self.untracked = false;
             answers::renewal(&answer, claim.ttl)
         })
@@ -223,10 +230,8 @@ impl Backend for RedisStore {
     fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(claim);
-            let rest = rest.as_millis().to_string();
-            let arguments = [claim.token.reveal(), rest.as_str()];
-            let answer = self.run(scripts::RELEASE, &keys, &arguments, Wishes::default()).await?;
-            answers::release(&answer)
+            let question = release(&keys, claim, rest);
+            answers::release(&self.ask(&question, Wishes::default()).await?)
         })
     }
 
@@ -251,17 +256,9 @@ impl Backend for RedisStore {
     }
 }
 
-/// The keys, the token, and the two prefixes with the rest of the arguments.
-fn eval(script: &str, keys: &Keys, arguments: &[&str]) -> redis::Cmd {
-    let mut command = redis::cmd("EVAL");
-    command.arg(script).arg(5).arg(&keys.lock).arg(&keys.holder).arg(&keys.fencing);
-    command.arg(&keys.queue).arg(&keys.waiters);
-    if let [token, rest @ ..] = arguments {
-        let given: Vec<&str> =
-            [keys.members.as_str(), keys.channels.as_str()].iter().chain(rest).copied().collect();
-        command.arg(*token).arg(serde_json::Value::from(given).to_string());
-    }
-    command
+fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration) -> Question<'a> {
+    let arguments = vec![rest.as_millis().to_string()];
+    Question { operation: Operation::Release, keys, token: claim.token.reveal(), arguments }
 }
 
 /// What a reply is, without quoting a server that may be anything.

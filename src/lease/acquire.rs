@@ -147,6 +147,7 @@ pub async fn acquire(
             terms.connect_timeout.min((until - Moment::now()).max(LAST_ATTEMPT))
         });
         let attempt_began = Moment::now();
+        let mut end = limits.wait_until;
         let again = match attempt(backend, claim, limits.intent, budget, &mut around.give_up).await {
             Tried::GivenUp { uncertain } => {
                 if uncertain || traces {
@@ -184,11 +185,13 @@ pub async fn acquire(
                     }
                     return Outcome::Contended(busy);
                 }
+                if others_turn {
+                    // Nobody calls one who is not in line.
+                    end = None;
+                    promise = (promise * 2).min(POLL);
+                }
                 match busy.again {
-                    Again::Within(within) if others_turn => {
-                        promise *= 2;
-                        within.min(promise)
-                    }
+                    Again::Within(within) if others_turn => within.min(promise),
                     Again::Within(within) => within,
                     Again::Poll => POLL + jitter(POLL * 2),
                 }
@@ -211,11 +214,12 @@ pub async fn acquire(
                     return Outcome::Failed(error);
                 }
                 failures += 1;
+                end = limits.retry_until;
                 if ask_again { Duration::ZERO } else { reconnect_after(failures) }
             }
         };
         first = false;
-        if !pause(backend, again, failures == 0, limits, around).await {
+        if !pause(backend, again, end, failures == 0, around).await {
             if traces {
                 clean_up(backend, claim).await;
             }
@@ -224,17 +228,16 @@ pub async fn acquire(
     }
 }
 
-/// Waits until it is time to ask again: after so long, or sooner if the store says so or the wait ends. Returns false
-/// when we are to give up.
+/// Waits until it is time to ask again: after so long, or sooner if the store says so or `end` comes. Returns false when
+/// we are to give up.
 async fn pause(
     backend: &mut dyn Backend,
     again: Duration,
+    end: Option<Moment>,
     mut listening: bool,
-    limits: &Limits,
     around: &mut Surroundings<'_>,
 ) -> bool {
     let begin = Moment::now();
-    let end = if listening { limits.wait_until } else { limits.retry_until };
     let mut until = begin + again;
     if let Some(end) = end {
         until = until.min(end.max(begin));

@@ -14,6 +14,7 @@ const PASSWORD: &str = "s3cret";
 /// is our turn.
 const NEEDED: &[&str] = &[
     "eval",
+    "evalsha",
     "time",
     "get",
     "set",
@@ -130,7 +131,14 @@ fn a_missing_key_pattern_is_77() {
 fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
     let (redis, place) = (Redis::start(), Place::new());
     let mut client = redis.connect();
-    for missing in ["get", "pexpire", "eval"] {
+    for missing in [&["get"][..], &["pexpire"], &["eval", "evalsha"]] {
+        let rights =
+            |sign: &str| -> Vec<String> { missing.iter().map(|right| format!("{sign}{right}")).collect() };
+        let set = |client: &mut Connection, sign: &str| {
+            let rights = rights(sign);
+            let words = ["ACL", "SETUSER", "dlock"].into_iter().chain(rights.iter().map(String::as_str));
+            client.command(&words.collect::<Vec<_>>());
+        };
         allow(&mut client, NEEDED, PLACES);
         let mut run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).args(["--ttl", "6s"]);
         run = run.stdin(Stdio::piped()).sh("echo ready; exec cat");
@@ -138,16 +146,16 @@ fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
         run.await_ready();
         // The greeting has asked for tracking, which this user may not have.
         client.command(&["ACL", "LOG", "RESET"]);
-        client.command(&["ACL", "SETUSER", "dlock", &format!("-{missing}")]);
+        set(&mut client, "-");
         until(SOON, "a renewal that is denied", || {
             client.command(&["ACL", "LOG"]) != Value::List(Vec::new()) || run.poll().is_some()
         });
-        client.command(&["ACL", "SETUSER", "dlock", &format!("+{missing}")]);
+        set(&mut client, "+");
         await_renewal(|| {
-            assert!(run.poll().is_none(), "without {missing}: {}", run.stderr());
+            assert!(run.poll().is_none(), "without {missing:?}: {}", run.stderr());
             client.command(&["PTTL", "dlock:x"]).int()
         });
         drop(run.take_stdin());
-        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "without {missing}");
+        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "without {missing:?}");
     }
 }

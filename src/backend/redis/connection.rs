@@ -7,7 +7,7 @@ use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
 use tokio::io::AsyncWriteExt;
 
-use super::errors::{describe, refusal, shortened};
+use super::errors::{describe, is_no_script, refusal, shortened};
 use super::location::Location;
 use super::stream::{self, Bounded, Stream};
 use crate::backend::{StoreError, io_text};
@@ -39,6 +39,15 @@ enum Switch {
     NotTried,
     On,
     Refused,
+}
+
+/// What came of a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// This.
+    Value(Value),
+    /// The server does not know the script by its digest, or this user may not name it so.
+    NoScript,
 }
 
 /// What goes along with a question, if it was not asked for before.
@@ -127,7 +136,7 @@ impl Connection {
         lock: &str,
         command: &Cmd,
         wishes: Wishes<'_>,
-    ) -> Result<Value, StoreError> {
+    ) -> Result<Answer, StoreError> {
         lock.clone_into(&mut self.lock);
         let mut first = Vec::new();
         if self.pushes && wishes.tracking && self.tracking == Switch::NotTried {
@@ -147,8 +156,9 @@ impl Connection {
             Some(greeting) => self.greet_and_ask(greeting, first, command).await?,
         };
         match answer {
+            Value::ServerError(error) if is_no_script(&error) => Ok(Answer::NoScript),
             Value::ServerError(error) => Err(refusal(&error, greeted)),
-            answer => Ok(answer),
+            answer => Ok(Answer::Value(answer)),
         }
     }
 
@@ -378,7 +388,7 @@ mod tests {
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     ];
 
-    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<Value, StoreError> {
+    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<Answer, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
@@ -399,10 +409,12 @@ mod tests {
     #[test]
     fn plausible_answers_are_understood() {
         let all = |bytes| answer_to(bytes, None);
-        assert!(matches!(all(PLAUSIBLE[0]), Ok(Value::Array(values)) if values.len() == 3));
-        assert!(matches!(all(PLAUSIBLE[1]), Ok(Value::Array(values)) if values.len() == 5));
-        assert!(matches!(all(PLAUSIBLE[2]), Ok(Value::Array(values)) if values.len() == 1));
-        assert!(matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(Value::Array(values)) if values.len() == 1));
+        assert!(matches!(all(PLAUSIBLE[0]), Ok(Answer::Value(Value::Array(values))) if values.len() == 3));
+        assert!(matches!(all(PLAUSIBLE[1]), Ok(Answer::Value(Value::Array(values))) if values.len() == 5));
+        assert!(matches!(all(PLAUSIBLE[2]), Ok(Answer::Value(Value::Array(values))) if values.len() == 1));
+        assert!(
+            matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(Answer::Value(Value::Array(values))) if values.len() == 1)
+        );
         assert!(matches!(all(PLAUSIBLE[4]), Err(StoreError::Denied(_))));
         assert!(matches!(all(PLAUSIBLE[5]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
         assert!(matches!(all(b""), Err(StoreError::Unavailable { maybe_applied: true, .. })));
@@ -426,7 +438,7 @@ mod tests {
                 }
             }
             let channel = (random.below(2) == 0).then_some("c");
-            if let Ok(Value::Array(values)) = answer_to(&bytes, channel) {
+            if let Ok(Answer::Value(Value::Array(values))) = answer_to(&bytes, channel) {
                 let _ = super::super::answers::attempt(&values);
             }
         }

@@ -28,6 +28,12 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     }
 }
 
+/// Whether a script has to be sent whole.
+pub(super) fn is_no_script(error: &ServerError) -> bool {
+    let may_not = || error.details().is_some_and(|details| details.to_lowercase().contains("'evalsha'"));
+    error.code() == "NOSCRIPT" || error.code() == "NOPERM" && may_not()
+}
+
 /// The error's code. Before Redis 7 a script's failure has its own, and that of the command is in the text.
 fn code(error: &ServerError) -> &str {
     let details = error.details().unwrap_or_default();

@@ -140,7 +140,7 @@ fn a_user_whose_rights_are_taken_during_the_run_loses_the_lock_in_time() {
     let scene = as_alice(&redis);
     let run = scene.ticker();
     scene.await_renewals(1);
-    user(&redis, &["-eval"]);
+    user(&redis, &["-eval", "-evalsha"]);
     // What is sent from here on is no renewal.
     let good = scene.last_answered();
     scene.store.await_death_under_lock(&scene.leash);
@@ -174,7 +174,7 @@ fn a_right_that_comes_back_in_time_is_enough() {
     let scene = as_alice(&redis).ttl(6);
     let run = scene.witness();
     scene.await_renewals(1);
-    user(&redis, &["-eval"]);
+    user(&redis, &["-eval", "-evalsha"]);
     let before = scene.leases().len();
     eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
     user(&redis, &["+eval"]);

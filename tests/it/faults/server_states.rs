@@ -225,7 +225,7 @@ fn a_slot_that_is_on_its_way_is_named_and_tried_again() {
     // TRYAGAIN takes two nodes of a cluster; what it says is enough here.
     let fake = Fake::scripted(|words| {
         Some(match words[0].as_str() {
-            "EVAL" => b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_vec(),
+            "EVAL" | "EVALSHA" => b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_vec(),
             "HELLO" => [b"%1\r\n".to_vec(), resp::bulk("server"), resp::bulk("redis")].concat(),
             _ => b"+OK\r\n".to_vec(),
         })

@@ -22,7 +22,7 @@ impl Scene {
     /// Every flight so far that asked for the lease, or for its renewal, or its release.
     pub fn leases(&self) -> Vec<Flight> {
         let mut flights = self.proxy.flights();
-        flights.retain(|flight| flight.names().iter().any(|name| name == "EVAL"));
+        flights.retain(|flight| flight.names().iter().any(|name| name.starts_with("EVAL")));
         flights
     }
 

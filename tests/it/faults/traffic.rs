@@ -13,7 +13,7 @@ fn one_flight_before_the_command_and_one_to_release() {
         let flights = scene.proxy.flights();
         let names: Vec<_> = flights.iter().map(crate::support::flight::Flight::names).collect();
         let first: &[&str] = if push { &["HELLO", "CLIENT", "EVAL"] } else { &["EVAL"] };
-        assert_eq!(names, [first, &["EVAL"]], "{flights:?}");
+        assert_eq!(names, [first, &["EVALSHA"]], "{flights:?}");
         assert_eq!(scene.proxy.attempts(), 1, "one connection is enough");
     }
 }

@@ -12,7 +12,7 @@ fn answering(question: impl Fn(usize) -> Option<Vec<u8>> + Send + Sync + 'static
     let asked = std::sync::atomic::AtomicUsize::new(0);
     Fake::scripted(move |words| match words[0].as_str() {
         "HELLO" => Some(b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec()),
-        "EVAL" => question(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst)),
+        "EVAL" | "EVALSHA" => question(asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst)),
         _ => Some(b"+OK\r\n".to_vec()),
     })
 }

@@ -1,0 +1,436 @@
+-- Everything that dlock does to a lock on Redis, as one atomic step each. What is stored where, and why, is told in
+-- script.rs.
+--
+-- KEYS: lock, holder, counter, queue, waiters. ARGV: the token, and a JSON array: acquire, renew or release, the prefix
+-- of the members' keys, that of the channels, and what the operation needs besides. An array, because a server to which
+-- we have not proven yet who we are closes the connection at the eleventh word (networking.c), before it says what it
+-- lacks.
+local lock, holder, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, given = ARGV[1], cjson.decode(ARGV[2])
+local operation, members, channels = given[1], given[2], given[3]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local kind, value = 'string', redis.pcall('GET', lock)
+if type(value) == 'table' then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
+  kind, value = redis.call('TYPE', lock).ok, false
+end
+
+-- mode: false is free, f is foreign.
+local mode, slots = false, 0
+if kind ~= 'string' then
+  mode = 'f'
+elseif value then
+  local noted = redis.pcall('HMGET', holder, 'format', 'value', 'mode', 'slots')
+  if noted.err and not string.find(noted.err, 'WRONGTYPE', 1, true) then
+    return noted
+  end
+  if noted[2] == value then
+    if noted[1] ~= '1' then
+      return {-6, noted[1]}
+    end
+    mode, slots = noted[3], tonumber(noted[4])
+  else
+    mode = value == token and 'x' or 'f'
+  end
+end
+
+-- One member: the rest of its lease, or nothing.
+local function left_of(id)
+  local left = redis.call('PTTL', members .. id)
+  if left == -1 then
+    left = math.max(redis.call('PTTL', lock), 0)
+    redis.call('PEXPIRE', members .. id, left)
+  end
+  return left >= 0 and left or nil
+end
+
+local function holds(id)
+  if mode == 'x' and value == id then
+    return true
+  end
+  return mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
+end
+
+-- The living members with their slots, how many they are, the longest lease and the shortest, and how many slots they
+-- have. Forgets the dead.
+local family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
+local function look()
+  family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
+  local taken = {}
+  local fields = mode and mode ~= 'f' and redis.call('HGETALL', holder) or {}
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 'm:' then
+      local id = string.sub(fields[i], 3)
+      local left = left_of(id)
+      if left then
+        local slot = fields[i + 1]
+        family[id], count = slot, count + 1
+        longest, shortest = math.max(longest, left), math.min(shortest, left)
+        if slot ~= '' and not taken[slot] then
+          taken[slot], used = true, used + 1
+        end
+      else
+        redis.call('HDEL', holder, fields[i])
+      end
+    end
+  end
+  return taken
+end
+
+-- Moves the end of a lock that may have several holders, for a lease of this length.
+local function extend(lease)
+  if mode == 'x' and redis.call('HLEN', holder) > 5 then
+    look()
+  end
+  local to = lease
+  if mode ~= 'x' or count > 1 then
+    if redis.call('PTTL', lock) >= lease then
+      return
+    end
+    to = lease + math.floor(lease / 3)
+  end
+  redis.call('PEXPIRE', lock, to)
+  redis.call('PEXPIRE', holder, to)
+end
+
+local function forget(id)
+  redis.call('ZREM', queue, id)
+  redis.call('HDEL', waiters, id)
+  if redis.call('ZCARD', queue) == 0 then
+    redis.call('DEL', queue, waiters)
+  end
+end
+
+local function waiter(id)
+  local text = redis.call('HGET', waiters, id)
+  if not text then
+    return nil
+  end
+  local m, of, hears, ends, called, who = string.match(text, '^(%a) (%d+) (%d) (%d+) (%d+) (.*)$')
+  return m and {mode = m, of = tonumber(of), hears = hears == '1', ends = tonumber(ends), called = tonumber(called), who = who}
+end
+
+local function note(id, w)
+  return redis.pcall('HSET', waiters, id,
+    string.format('%s %.0f %d %.0f %.0f ', w.mode, w.of, w.hears and 1 or 0, w.ends, w.called) .. w.who)
+end
+
+-- Whether it may have been heard: no right to publish is not the same as nobody there.
+local function tell(id, w, word)
+  return not w.hears or redis.pcall('PUBLISH', channels .. id, word) ~= 0
+end
+
+local function fits(wants, of, held, taken, slots)
+  return not held or wants == 's' and held == 's' or wants == 'c' and held == 'c' and of == slots and taken < of
+end
+
+-- Calls those whose turn it is, from the head of the line as long as there is room, and tells the next two that theirs
+-- comes soon. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
+-- granted. Returns whether it is; until when somebody ahead may claim; what is held then; and whether nobody is left.
+local function advance(me)
+  local held, taken, of = mode, used, slots
+  local place, called, granted, promised = 0, false, false, 0
+  while true do
+    local id = redis.call('ZRANGE', queue, place, place)[1]
+    if not id then
+      break
+    end
+    local w = waiter(id)
+    if not w or id ~= me and (w.ends < now or w.called > 0 and w.called <= now) then
+      forget(id)
+    elseif not fits(w.mode, w.of, held, taken, of) then
+      break
+    elseif id ~= me and w.called == 0 and not tell(id, w, 'called') then
+      forget(id)
+    else
+      held, of, taken = w.mode, w.of, taken + 1
+      if id == me then
+        granted = true
+        forget(id)
+      else
+        if w.called == 0 then
+          w.called, called = now + 500, true
+          note(id, w)
+        end
+        promised, place = math.max(promised, w.called), place + 1
+      end
+    end
+  end
+  local told = 0
+  while called and told < 2 do
+    local id = redis.call('ZRANGE', queue, place + told, place + told)[1]
+    if not id then
+      break
+    end
+    local w = waiter(id)
+    if w and (id == me or tell(id, w, 'next')) then
+      told = told + 1
+    else
+      forget(id)
+    end
+  end
+  return granted, promised, held, taken, of, redis.call('ZCARD', queue) == place
+end
+
+-- More given: lease in ms, identity as JSON, life of the counter in ms, mode, slots, `now` or `wait`, whether it
+-- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), and the tokens of
+-- the holds that it may be inside of.
+--
+-- A token that is a member already is our own earlier attempt whose reply was lost. Numbers of 16 digits are formatted
+-- by hand: Lua would write them as `1.7e+15`. The server's time is only a seed of the counters, the end of places in
+-- the line, and the age of a holder. The lock is set last: what fails before (a right that is missing, no memory) has
+-- taken nothing.
+--
+-- Answers `{1, fencing, lease, slot}`; `{0, rest of the lease, type of the key, place in the line, rest of a promise,
+-- now, how many hold it, what some of them say...}`; `{-2}`: the counter has no next value below 2^53; `{-3, mode,
+-- slots}`: the hold that we are inside of has another mode; `{-4, slots}`: another number of slots; `{-5}`: not inside
+-- any more; `{-6, format}`: stored by another dlock.
+local function acquire()
+  local lease, identity, life, wants, of = tonumber(given[4]), given[5], given[6], given[7], tonumber(given[8])
+  local waits, hears, place_life, must_enter = given[9] == 'wait', given[10] == '1', tonumber(given[11]), given[12] == '1'
+
+  local function answer(fencing, slot)
+    redis.call('GET', lock)
+    return {1, fencing, lease, tonumber(slot) or -1}
+  end
+
+  -- Becomes a member, and the first one if nobody else is.
+  local function join(fencing, slot)
+    local text = string.format('{"fencing":%s,"at":%.0f,"identity":', fencing, now) .. identity .. '}'
+    if mode then
+      redis.call('HSET', holder, 'm:' .. token, slot)
+      redis.call('SET', members .. token, text, 'PX', lease)
+      count = count + 1
+      extend(lease)
+    else
+      local new = token
+      if wants ~= 'x' then
+        new = 'dlock:' .. (wants == 's' and 's' or string.format('c%.0f', of)) .. ':' .. fencing
+      end
+      redis.call('DEL', holder)
+      redis.call('HSET', holder, 'format', 1, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
+      redis.call('PEXPIRE', holder, lease)
+      redis.call('SET', members .. token, text, 'PX', lease)
+      redis.call('SET', lock, new, 'PX', lease)
+    end
+    return answer(fencing, slot)
+  end
+
+  local function fencing_of(id)
+    return string.match(redis.call('GET', members .. id) or '', '"fencing":(%d+)')
+  end
+
+  local function grant()
+    local last = tonumber(redis.call('GET', counter) or 0)
+    if not last or last ~= last or last < 0 then
+      last = 0
+    end
+    local fencing = math.max(math.floor(last) + 1, time[1] * 1000000 + time[2])
+    if fencing >= 9007199254740992 then
+      return {-2}
+    end
+    fencing = string.format('%.0f', fencing)
+    redis.call('SET', counter, fencing, 'PX', life)
+    local slot = ''
+    if wants == 'c' then
+      local taken = look()
+      slot = 0
+      while taken[tostring(slot)] do
+        slot = slot + 1
+      end
+      slot = tostring(slot)
+    end
+    return join(fencing, slot)
+  end
+
+  if holds(token) then
+    local fencing = fencing_of(token)
+    if fencing then
+      redis.call('PEXPIRE', members .. token, lease)
+      extend(lease)
+      forget(token)
+      return answer(fencing, redis.call('HGET', holder, 'm:' .. token))
+    end
+  end
+
+  local inside = nil
+  for i = 13, #given do
+    if holds(given[i]) then
+      inside = given[i]
+    end
+  end
+  if inside then
+    if mode ~= 'x' and not (mode == wants and (mode == 's' or slots == of)) then
+      return {-3, mode, slots}
+    end
+    local fencing, slot = fencing_of(inside), ''
+    if not fencing then
+      return {-5}
+    end
+    if wants == 'c' then
+      local taken = look()
+      slot = redis.call('HGET', holder, 'm:' .. inside) or ''
+      local free = 0
+      while mode == 'x' and taken[tostring(free)] do
+        free = free + 1
+      end
+      slot = mode == 'x' and tostring(free) or slot
+    end
+    return join(fencing, slot)
+  elseif must_enter then
+    return {-5}
+  end
+
+  if mode == 's' or mode == 'c' then
+    look()
+    if count == 0 then
+      redis.call('DEL', lock, holder)
+      mode, value, slots = false, false, 0
+    end
+  end
+
+  -- Whoever lives and uses the lock has agreed on the number of slots.
+  if wants == 'c' then
+    if mode == 'c' and slots ~= of then
+      forget(token)
+      return {-4, slots}
+    end
+    local agreed = tonumber(redis.call('HGET', waiters, 'slots') or of)
+    if agreed ~= of then
+      for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+        local w = waiter(id)
+        if w and id ~= token and w.mode == 'c' and w.of ~= of and w.ends >= now then
+          forget(token)
+          return {-4, w.of}
+        end
+      end
+    end
+  end
+
+  local place, granted, promised = 0, false, 0
+  local format = redis.call('HGET', waiters, 'format')
+  if not format then
+    -- Only where it is due: after its first write a script is let go on though the server is out of memory.
+    if redis.call('EXISTS', queue) == 1 then
+      redis.call('DEL', queue)
+    end
+    if fits(wants, of, mode, used, slots) then
+      return grant()
+    end
+  elseif format ~= '1' then
+    return {-6, format}
+  end
+  if waits then
+    local w = waiter(token)
+    if not w or not redis.call('ZSCORE', queue, token) then
+      local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+      local number = math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
+      redis.call('HSET', waiters, 'format', 1)
+      redis.call('ZADD', queue, string.format('%.0f', number), token)
+    end
+    w = {mode = wants, of = of, hears = hears, ends = now + place_life, called = 0, who = identity}
+    note(token, w)
+    if wants == 'c' then
+      redis.call('HSET', waiters, 'slots', of)
+    end
+    if redis.call('PTTL', queue) < place_life then
+      redis.call('PEXPIRE', queue, place_life * 2)
+      redis.call('PEXPIRE', waiters, place_life * 2)
+    end
+    granted, promised = advance(token)
+    if granted then
+      return grant()
+    end
+    place = (redis.call('ZRANK', queue, token) or -1) + 1
+  else
+    local _, until_, held, taken, many, all = advance(nil)
+    if all and fits(wants, of, held, taken, many) then
+      return grant()
+    end
+    promised = fits(wants, of, mode, used, slots) and until_ or 0
+  end
+
+  local rest = redis.call('PTTL', lock)
+  local said = {}
+  if mode and mode ~= 'f' then
+    if count == 0 then
+      look()
+    end
+    if mode == 'c' and wants == 'c' then
+      rest = shortest
+    elseif count > 1 or mode ~= 'x' then
+      rest = longest
+    end
+    for id in pairs(family) do
+      if #said < 16 then
+        local text = redis.call('GET', members .. id)
+        if text and string.len(text) <= 8192 then
+          said[#said + 1] = text
+        end
+      end
+    end
+  end
+  return {0, rest, mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free', place, math.max(promised - now, 0), now, count, unpack(said)}
+end
+
+-- More given: lease in ms. Answers 1: extended, 0: gone, -1: somebody else's. Never creates the lock anew, and uses no
+-- command that is refused when the server is out of memory. An expiry that somebody removed or shortened is put back.
+local function renew()
+  if mode == false then
+    return {0}
+  end
+  if not holds(token) then
+    return {-1}
+  end
+  redis.call('PEXPIRE', members .. token, given[4])
+  extend(tonumber(given[4]))
+  redis.call('GET', lock)
+  return {1}
+end
+
+-- More given: for how many ms to keep the lock without its owner. Answers 1: given up, 2: kept, 0: gone, -1: somebody
+-- else's. A place in the line is given up in any case. What needs memory (a note for others, another value for a lock
+-- whose first owner leaves others inside) may fail and is then left out.
+local function release()
+  local rest, result = tonumber(given[4]), mode and -1 or 0
+  if redis.call('ZSCORE', queue, token) then
+    forget(token)
+  end
+  if holds(token) then
+    if rest > 0 then
+      result = 2
+      local text = redis.call('GET', members .. token)
+      if text and not string.find(text, '"ended":', 1, true) then
+        redis.pcall('SET', members .. token, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
+      end
+      redis.call('PEXPIRE', members .. token, rest)
+    else
+      result = 1
+      redis.call('HDEL', holder, 'm:' .. token)
+      redis.call('DEL', members .. token)
+    end
+    look()
+    if count == 0 and (rest == 0 or mode ~= 'x') then
+      redis.call('DEL', lock, holder)
+      mode, value, slots = false, false, 0
+    else
+      longest = math.max(longest, rest)
+      redis.call('PEXPIRE', lock, longest)
+      redis.call('PEXPIRE', holder, longest)
+      if rest == 0 and value == token then
+        local other = next(family)
+        redis.pcall('SET', lock, other, 'PX', longest)
+        redis.pcall('HSET', holder, 'value', other)
+      end
+    end
+  else
+    look()
+  end
+  advance(nil)
+  return {result}
+end
+
+return (operation == 'acquire' and acquire or operation == 'renew' and renew or release)()
