@@ -61,8 +61,9 @@ fn start(plan: RunPlan, half: Half, reporter: &Reporter) -> Result<Exit, Failure
         let supervisor = Supervisor::new(half).map_err(internal)?;
         Session { plan: &plan, reporter, signals, alarm }.run(supervisor).await
     });
-    // A name that is still being looked up must not hold us up.
-    runtime.shutdown_background();
+    // The process ends, and the kernel closes everything at once. Nor must a name hold us up that is still being looked
+    // up, or a lock that a thread waits for.
+    std::mem::forget(runtime);
     exit
 }
 
@@ -100,6 +101,7 @@ impl Session<'_> {
         let released = self.release_all(&locks, &held, &end).await;
         supervisor.dismiss();
         self.say_end(&end, released);
+        std::mem::forget(locks);
         Ok(self.exit(&end))
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Member {
     pub(super) mode: Mode,
     pub(super) slot: Option<u32>,
     pub(super) fencing_token: u64,
+    /// Device and number of the lock file that it has locked.
+    pub(super) file: (u64, u64),
     /// Microseconds since 1970.
     pub(super) acquired_at: u64,
     /// The same, when its command had ended and the lock was kept by `--min-hold`.
@@ -168,6 +170,7 @@ mod tests {
             mode,
             slot,
             fencing_token: ticket,
+            file: (0, 0),
             acquired_at: 0,
             ended_at: None,
             kept_until: None,

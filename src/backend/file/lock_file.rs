@@ -1,9 +1,20 @@
 //! The lock file itself: opened, never written.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use crate::lock::Mode;
+
+/// How `flock(2)` is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flock {
+    /// `LOCK_EX`
+    Exclusive,
+    /// `LOCK_SH`
+    Shared,
+}
 
 /// Opens a lock file, or makes it. A file that others made is opened as far as its mode allows: `flock(2)` needs no
 /// right to write. `O_CREAT` only for a missing one, because `fs.protected_regular` refuses it for others' files.
@@ -40,10 +51,51 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Which file it is: device and number.
+pub(super) fn number_of(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// Whether the path still leads to the open file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
         _ => false,
+    }
+}
+
+/// Those who share a lock among themselves keep a foreign exclusive program out together.
+pub(super) fn flock_of(mode: Mode) -> Flock {
+    match mode {
+        Mode::Exclusive => Flock::Exclusive,
+        Mode::Shared | Mode::Slots(_) => Flock::Shared,
+    }
+}
+
+/// Takes the kernel's lock on the file that is there, if nobody has it.
+pub(super) fn try_flock(path: &Path, mode: Flock) -> io::Result<Option<File>> {
+    for _ in 0..100 {
+        let file = open(path)?;
+        if !try_lock(&file, mode)? {
+            return Ok(None);
+        }
+        // Somebody may have replaced the file between open and lock: what we hold then is nobody's lock.
+        if is_at(&file, path) {
+            return Ok(Some(file));
+        }
+    }
+    Err(io::Error::other("it is replaced again and again"))
+}
+
+/// On every Unix that dlock runs on the standard library's file lock is `flock(2)`.
+pub(super) fn try_lock(file: &File, mode: Flock) -> io::Result<bool> {
+    let locked = match mode {
+        Flock::Exclusive => file.try_lock(),
+        Flock::Shared => file.try_lock_shared(),
+    };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }

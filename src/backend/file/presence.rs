@@ -10,6 +10,8 @@ use std::io;
 
 use tokio::sync::mpsc;
 
+use super::lock_file::Flock;
+
 /// In which role somebody is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
@@ -26,15 +28,6 @@ pub(super) enum Target {
     Gone(Role, u64),
     /// `flock(2)` on the lock file is ours.
     Flock,
-}
-
-/// How `flock(2)` is to be taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flock {
-    /// `LOCK_EX`
-    Exclusive,
-    /// `LOCK_SH`
-    Shared,
 }
 
 /// A thread that waits for a lock needs next to no stack.

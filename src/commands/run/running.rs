@@ -115,14 +115,8 @@ impl Session<'_> {
             watch.supervisor.kill_tree().await;
             return failed(format!("the command cannot be handed to the guarding process: {error}"));
         }
-        let (Ok(check_alarm), Ok(settle_alarm)) = (Alarm::new(), Alarm::new()) else {
-            watch.supervisor.kill_tree().await;
-            return failed("no timer is left".into());
-        };
         loop {
-            let last_check_at = watch.last_check_at();
-            let max_runtime_at = watch.max_runtime_at;
-            let settle_at = watch.settle_at;
+            let due = watch.due();
             let step = tokio::select! {
                 biased;
                 (lock, event) = keeping.next() => {
@@ -131,17 +125,8 @@ impl Session<'_> {
                 }
                 event = watch.supervisor.next() => watch.on_child(event),
                 arrival = self.signals.next() => watch.on_signal(arrival, keeping),
-                () = at(&settle_alarm, settle_at) => {
-                    watch.settle_at = None;
-                    watch.supervisor.be_punctual();
-                    Step::GoOn
-                }
-                () = at(&self.alarm, max_runtime_at) => {
-                    watch.on_max_runtime();
-                    Step::GoOn
-                }
-                () = at(&check_alarm, last_check_at) => {
-                    watch.on_last_check();
+                () = at(&self.alarm, due) => {
+                    watch.on_time();
                     Step::GoOn
                 }
             };
@@ -342,6 +327,26 @@ impl Watch<'_> {
         if let (None, Some(limit)) = (&self.end.stopped, plan.max_runtime) {
             self.end.stopped = Some(Stopped::MaxRuntime(limit));
             self.supervisor.terminate(Moment::now() + plan.terms.grace);
+        }
+    }
+
+    /// The next moment at which something has to be done though nothing happens.
+    fn due(&self) -> Option<Moment> {
+        [self.settle_at, self.max_runtime_at, self.last_check_at()].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    fn on_time(&mut self) {
+        let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
+        if is_due(self.settle_at) {
+            self.settle_at = None;
+            self.supervisor.be_punctual();
+        }
+        if is_due(self.max_runtime_at) {
+            self.on_max_runtime();
+        }
+        if is_due(self.last_check_at()) {
+            self.on_last_check();
         }
     }
 
