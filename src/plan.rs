@@ -69,6 +69,8 @@ pub enum OnLost {
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Each takes some descriptors, of which a process may have about a thousand.
+const MOST_NAMES: usize = 64;
 /// A lock that outlives its dlock for longer than this is a mistake.
 const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
 /// `--note` is stored beside the lock, so it is kept short.
@@ -177,6 +179,12 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
 fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
     if arguments.names.is_empty() {
         return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
+    }
+    if arguments.names.len() > MOST_NAMES {
+        let found = arguments.names.len();
+        return Err(Failure::usage(format!(
+            "at most {MOST_NAMES} locks can be taken together, these are {found}"
+        )));
     }
     arguments.names.iter().map(|name| checked_name(name)).collect()
 }

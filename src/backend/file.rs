@@ -20,7 +20,7 @@ use std::time::Duration;
 use self::holding::Held;
 use self::line::{Member, Room, Turn, Waiter, turn};
 pub use self::location::Location;
-use self::lock_file::{flock_of, is_at, try_flock};
+use self::lock_file::{flock_for, flock_of, is_at, try_flock, try_lock};
 use self::presence::{Role, Watches, is_there, withdraw};
 use self::sidecar::{Content, Sidecar, SidecarError};
 use self::waiting::{Awaited, Place};
@@ -80,8 +80,11 @@ impl FileStore {
         let failed = |error| sidecar_failure(error, &sidecar_path);
         let (mut sidecar, mut content) = match Sidecar::open(&sidecar_path) {
             Ok(opened) => opened,
-            // Not ours to read: all there is to be seen is whether the lock is free.
-            Err(SidecarError::Io(_)) if matches!(try_flock(&path, flock_of(claim.mode)), Ok(None)) => {
+            // Not ours to read: all there is to be seen is whether the lock is free; unless it is ourselves who have it.
+            Err(SidecarError::Io(_))
+                if self.awaited.take().is_none()
+                    && matches!(try_flock(&path, flock_of(claim.mode)), Ok(None)) =>
+            {
                 return Ok(Attempt::Busy(Busy {
                     holders: vec![Holder::default()],
                     more: 0,
@@ -146,7 +149,8 @@ impl FileStore {
             &|mode| try_flock(&path, flock_of(mode)).is_ok_and(|file| file.is_some()),
         );
         if decision == Turn::Ours
-            && let Some(file) = self.take_flock(claim, &path)?
+            && let Some(file) = self.take_flock(flock_for(claim.mode, &room), &path)?
+            && try_lock(&file, flock_of(claim.mode)).map_err(|error| describe(&error, "lock", &path))?
         {
             return self.grant(claim, &room, file, sidecar, content);
         }

@@ -246,6 +246,7 @@ impl Backend for RedisStore {
             match connection.changed().await {
                 Some(Word::Called) => Change::OurTurn,
                 Some(Word::Next) => Change::Soon(CLAIM_WITHIN),
+                Some(Word::Look) => Change::Soon(CLAIM_WITHIN * 4),
                 Some(Word::Touched) => Change::Touched,
                 None => {
                     self.connection = None;

@@ -242,6 +242,7 @@ async fn pause(
     if let Some(end) = end {
         until = until.min(end.max(begin));
     }
+    let latest = until;
     // An answer that promises nothing must not make us ask without end.
     let soonest = begin + SHORTEST_INTERVAL / 2 + jitter(SHORTEST_INTERVAL);
     loop {
@@ -251,7 +252,8 @@ async fn pause(
             () = around.alarm.until(until) => return true,
             change = backend.changed(), if listening => match change {
                 Change::OurTurn => return true,
-                Change::Soon(within) => until = until.min(Moment::now() + within),
+                // Each such word says that the line moves.
+                Change::Soon(within) => until = latest.min(Moment::now() + within),
                 Change::Touched => until = until.min(soonest.max(Moment::now())),
                 Change::Disconnected => {
                     listening = false;

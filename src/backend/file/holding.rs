@@ -20,8 +20,8 @@ pub(super) struct Held {
     pub(super) owns_flock: bool,
     /// Holds the byte that says that we are there.
     pub(super) presence: File,
-    pub(super) ticket: u64,
-    pub(super) family: u64,
+    /// What is noted of us.
+    pub(super) member: Member,
     pub(super) token: Token,
     pub(super) grant: Grant,
 }
@@ -110,7 +110,7 @@ impl FileStore {
             content.line.retain(|waiter| waiter.ticket != place.ticket);
         }
         let kept = Some(claim.min_hold).filter(|hold| !hold.is_zero());
-        content.members.push(Member {
+        let member = Member {
             ticket,
             family,
             token: claim.token.reveal().to_owned(),
@@ -122,10 +122,10 @@ impl FileStore {
             ended_at: None,
             kept_until: kept.map(|hold| Moment::now().since_boot() + hold),
             identity: claim.identity.clone(),
-        });
+        };
+        content.members.push(member.clone());
         let grant = Grant { fencing: Some(fencing), lease: None, slot };
-        self.held =
-            Some(Held { file, owns_flock, presence, ticket, family, token: claim.token.clone(), grant });
+        self.held = Some(Held { file, owns_flock, presence, member, token: claim.token.clone(), grant });
         Ok(Attempt::Granted(grant))
     }
 
@@ -150,17 +150,30 @@ impl FileStore {
                 )));
             }
         }
+        if !is_at(&held.presence, &sidecar_path) {
+            // Somebody has removed the sidecar, or put another one there: what others have to know is noted anew. If that
+            // cannot be done now, the next renewal does it.
+            if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path)
+                && announce(sidecar.file(), Role::Holding, held.member.ticket).is_ok()
+                && let Ok(presence) = sidecar.file().try_clone()
+            {
+                content.members.retain(|member| member.ticket != held.member.ticket);
+                content.members.push(held.member.clone());
+                content.fencing_token = content.fencing_token.max(held.member.fencing_token);
+                if sidecar.write(&content).is_ok() {
+                    held.presence = presence;
+                }
+            }
+        }
         if !held.owns_flock {
             let (sidecar, content) =
                 Sidecar::open(&sidecar_path).map_err(|error| sidecar_failure(error, &sidecar_path))?;
-            let owner = content.members.iter().find(|member| member.ticket == held.family);
+            let owner = content.members.iter().find(|member| member.ticket == held.member.family);
             let there = owner
                 .is_some_and(|owner| is_there(sidecar.file(), Role::Holding, owner.ticket, &owner.identity));
-            let mode = content.members.iter().find(|member| member.ticket == held.ticket);
-            let mode = mode.map_or(Mode::Exclusive, |member| member.mode);
             if !there {
                 // Its owner is gone, and the lock is ours now, unless a foreign program was faster.
-                match try_lock(&held.file, flock_of(mode)) {
+                match try_lock(&held.file, flock_of(held.member.mode)) {
                     Ok(true) => held.owns_flock = true,
                     Ok(false) => return Ok(Renewal::Lost(Loss::Taken)),
                     Err(error) => return Err(describe(&error, "lock", &path)),
@@ -185,7 +198,7 @@ impl FileStore {
             return Ok(Release::NotHeld);
         };
         let release = if is_at(&held.file, &path) { Release::Released } else { Release::NotHeld };
-        let (ticket, family, owns_flock) = (held.ticket, held.family, held.owns_flock);
+        let (ticket, family, owns_flock) = (held.member.ticket, held.member.family, held.owns_flock);
         // What is noted of us is news for others; that the lock is free is what matters, so nothing here keeps it.
         let mut noted = Sidecar::open(&sidecar_path).ok();
         if let Some((sidecar, content)) = &mut noted {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::line::Room;
 use crate::lock::Mode;
 
 /// How `flock(2)` is to be taken.
@@ -69,6 +70,15 @@ pub(super) fn flock_of(mode: Mode) -> Flock {
     match mode {
         Mode::Exclusive => Flock::Exclusive,
         Mode::Shared | Mode::Slots(_) => Flock::Shared,
+    }
+}
+
+/// What a newcomer takes. Slots are counted in the sidecar: where nobody is noted, nobody may be there who is not (the
+/// sidecar may have been lost), so the first one takes the lock alone before it shares it.
+pub(super) fn flock_for(mode: Mode, room: &Room) -> Flock {
+    match mode {
+        Mode::Slots(_) if room.is_empty() => Flock::Exclusive,
+        mode => flock_of(mode),
     }
 }
 

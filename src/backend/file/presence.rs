@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::lock_file::Flock;
 
 /// In which role somebody is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Waits in line.
     Waiting,
@@ -22,12 +22,12 @@ pub(super) enum Role {
 }
 
 /// What can be waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// Somebody goes.
     Gone(Role, u64),
     /// `flock(2)` on the lock file is ours.
-    Flock,
+    Flock(Flock),
 }
 
 /// A thread that waits for a lock needs next to no stack.
@@ -56,7 +56,7 @@ impl Watches {
     /// Waits for `flock(2)` on the open file, which belongs to every duplicate of the descriptor once it is there.
     pub(super) fn flock(&mut self, file: &File, mode: Flock) -> bool {
         let Ok(file) = file.try_clone() else { return false };
-        self.watch(Target::Flock, move || match mode {
+        self.watch(Target::Flock(mode), move || match mode {
             Flock::Exclusive => file.lock(),
             Flock::Shared => file.lock_shared(),
         })

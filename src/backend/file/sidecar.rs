@@ -1,7 +1,11 @@
 //! The file beside a lock file: one line of JSON of a known format, rewritten in place under its own lock.
+//!
+//! A writer may be killed at any moment, or find the disk full. What fits into one page is written in one piece, so that
+//! the old line stands there or the new one (`write(2)` is not broken off within a page). What does not is first written
+//! behind, where it is in nobody's way; then the first line says where it is.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -13,8 +17,10 @@ use super::presence::{lock_content, unlock_content};
 use crate::clock::{Moment, wall_micros};
 
 const FORMAT: u32 = 1;
-/// Larger than any line that dlock writes.
+/// Larger than any content that dlock writes.
 const LARGEST: u64 = 16 << 20;
+/// What is written in one piece, or not at all.
+const PAGE: usize = 4096;
 /// How long another dlock may have the content locked: each use is a few system calls, unless its process was stopped in
 /// the middle, which must not stop us too.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,11 +50,21 @@ impl Content {
     }
 }
 
+/// The first line: the content itself, or where it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct First {
+    format: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    length: Option<u64>,
+}
+
 /// An open sidecar file with its content locked until it is dropped.
 pub(super) struct Sidecar {
     file: File,
-    /// How many bytes of the file are in use.
-    used: usize,
+    /// Where the content is if it is not the first line: from, and to behind it.
+    behind: Option<(u64, u64)>,
 }
 
 /// Why a sidecar cannot be used.
@@ -74,7 +90,7 @@ impl Sidecar {
             return Err(SidecarError::Unknown("not a regular file".into()));
         }
         lock(&file)?;
-        let mut sidecar = Sidecar { file, used: 0 };
+        let mut sidecar = Sidecar { file, behind: None };
         let content = sidecar.read()?;
         Ok((sidecar, content))
     }
@@ -85,19 +101,10 @@ impl Sidecar {
     }
 
     fn read(&mut self) -> Result<Content, SidecarError> {
-        let mut text = Vec::new();
-        let mut reader = (&self.file).take(LARGEST);
-        let mut chunk = [0u8; 4096];
-        // What stands behind the first line is left over from a longer one.
-        while !text.contains(&b'\n') {
-            match reader.read(&mut chunk)? {
-                0 => break,
-                count => text.extend_from_slice(&chunk[..count]),
-            }
-        }
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        self.used = line.len() + 1;
-        if line.iter().all(u8::is_ascii_whitespace) {
+        let damaged = || SidecarError::Unknown("not written by dlock, or damaged".into());
+        let page = self.read_at(0, PAGE as u64)?;
+        let line = page.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        if line.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
             return Ok(Content {
                 format: FORMAT,
                 fencing_token: 0,
@@ -106,34 +113,65 @@ impl Sidecar {
                 line: vec![],
             });
         }
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
+        let first = serde_json::from_slice::<First>(line).map_err(|_| damaged())?;
+        if first.format != FORMAT {
+            return Err(SidecarError::Unknown(format!(
+                "written by another dlock (format {}, known: {FORMAT})",
+                first.format
+            )));
         }
-        match serde_json::from_slice::<Version>(line) {
-            Ok(Version { format: FORMAT }) => {}
-            Ok(Version { format }) => {
-                return Err(SidecarError::Unknown(format!(
-                    "written by another dlock (format {format}, known: {FORMAT})"
-                )));
-            }
-            Err(_) => return Err(SidecarError::Unknown("not written by dlock, or damaged".into())),
+        let (Some(at), Some(length)) = (first.at, first.length) else {
+            return serde_json::from_slice(line).map_err(|_| damaged());
+        };
+        if at < PAGE as u64 || length > LARGEST {
+            return Err(damaged());
         }
-        serde_json::from_slice(line).map_err(|_| SidecarError::Unknown("damaged".into()))
+        self.behind = Some((at, at + length));
+        serde_json::from_slice(&self.read_at(at, length)?).map_err(|_| damaged())
     }
 
-    /// In one write, blanks over what was longer before: a reader sees the old line or the new one, and nothing is
-    /// truncated.
+    /// So many bytes, or as many as there are.
+    fn read_at(&self, mut at: u64, length: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.file.read_at(&mut bytes[filled..], at)? {
+                0 => break,
+                count => {
+                    filled += count;
+                    at += count as u64;
+                }
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    /// A reader sees the old content or the new one, and nothing is truncated.
     pub(super) fn write(&mut self, content: &Content) -> Result<(), SidecarError> {
         let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
         text.push(b'\n');
-        let used = text.len();
-        if used < self.used {
-            text.resize(self.used - 1, b' ');
+        let mut behind = None;
+        if text.len() > PAGE {
+            let length = text.len() as u64;
+            let first = PAGE as u64;
+            // Not over what is valid now.
+            let at = match self.behind {
+                Some((from, to)) if first + length > from => to.next_multiple_of(first),
+                _ => first,
+            };
+            self.file.write_all_at(&text, at)?;
+            behind = Some((at, at + length));
+            let pointer = First { format: FORMAT, at: Some(at), length: Some(length) };
+            text = serde_json::to_vec(&pointer).map_err(io::Error::from)?;
             text.push(b'\n');
         }
+        if self.file.metadata()?.len() < PAGE as u64 {
+            // Its room on the disk, once and for all.
+            text.resize(PAGE, b' ');
+        }
         self.file.write_all_at(&text, 0)?;
-        self.used = used;
+        self.behind = behind;
         Ok(())
     }
 }
@@ -175,4 +213,55 @@ fn lock(file: &File) -> io::Result<()> {
         pause = (pause * 2).min(Duration::from_millis(2));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Identity, Mode};
+
+    fn content(waiters: u64) -> Content {
+        let waiter = |ticket| Waiter {
+            ticket,
+            mode: Mode::Exclusive,
+            since: 0,
+            turn: None,
+            identity: Identity::default(),
+        };
+        let line = (0..waiters).map(waiter).collect();
+        Content { format: FORMAT, fencing_token: 7, ticket: waiters, members: vec![], line }
+    }
+
+    #[test]
+    fn what_is_written_is_read_whatever_its_length() {
+        let path = std::env::temp_dir().join(format!("dlock-sidecar-{}", std::process::id()));
+        for waiters in [0, 1, 100, 101, 30, 3, 500, 40, 41, 0, 1000, 1] {
+            let (mut sidecar, _) = Sidecar::open(&path).expect("a sidecar");
+            sidecar.write(&content(waiters)).expect("room on the disk");
+            drop(sidecar);
+            let (sidecar, read) = Sidecar::open(&path).expect("a sidecar");
+            assert_eq!(read, content(waiters));
+            // As small as it gets: not more than both contents.
+            let most = (PAGE + 4 * serde_json::to_vec(&content(1000)).expect("JSON").len()) as u64;
+            assert!(sidecar.file.metadata().expect("metadata").len() <= most);
+        }
+        std::fs::remove_file(&path).expect("our own file");
+    }
+
+    /// One who was killed before the first line was written has changed nothing.
+    #[test]
+    fn what_is_written_behind_counts_only_when_the_first_line_says_so() {
+        let path = std::env::temp_dir().join(format!("dlock-sidecar-behind-{}", std::process::id()));
+        for before in [3, 100] {
+            let (mut sidecar, _) = Sidecar::open(&path).expect("a sidecar");
+            sidecar.write(&content(before)).expect("room on the disk");
+            let first = sidecar.read_at(0, PAGE as u64).expect("the first page");
+            sidecar.write(&content(200)).expect("room on the disk");
+            sidecar.file.write_all_at(&first, 0).expect("the old first page");
+            drop(sidecar);
+            let (_sidecar, read) = Sidecar::open(&path).expect("a sidecar");
+            assert_eq!(read, content(before));
+        }
+        std::fs::remove_file(&path).expect("our own file");
+    }
 }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use super::line::{Member, Turn, Waiter};
-use super::lock_file::{Flock, flock_of, is_at, try_flock, try_lock};
+use super::line::{Member, Room, Turn, Waiter};
+use super::lock_file::{Flock, flock_for, is_at, try_flock, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
 use super::sidecar::Content;
 use super::{FileStore, describe, lock_file, sidecar};
@@ -60,8 +60,7 @@ impl FileStore {
     }
 
     /// The lock of the kernel, if no foreign program has it.
-    pub(super) fn take_flock(&mut self, claim: &Claim, path: &Path) -> Result<Option<File>, StoreError> {
-        let mode = flock_of(claim.mode);
+    pub(super) fn take_flock(&mut self, mode: Flock, path: &Path) -> Result<Option<File>, StoreError> {
         while let Some(target) = self.watches.ready() {
             self.arrived(target);
         }
@@ -73,9 +72,10 @@ impl FileStore {
         {
             return Ok(Some(awaited.file));
         }
-        if self.awaited.is_some() {
+        if self.awaited.as_ref().is_some_and(|awaited| awaited.mode == mode) {
             return Ok(None);
         }
+        self.awaited = None;
         try_flock(path, mode).map_err(|error| describe(&error, "lock", path))
     }
 
@@ -144,7 +144,7 @@ impl FileStore {
         content: &Content,
     ) -> bool {
         if decision == Turn::Ours {
-            return self.await_flock(claim);
+            return self.await_flock(claim, flock_for(claim.mode, &Room::beside(&content.members)));
         }
         let mut all = true;
         for member in &content.members {
@@ -156,11 +156,10 @@ impl FileStore {
         all
     }
 
-    pub(super) fn await_flock(&mut self, claim: &Claim) -> bool {
+    fn await_flock(&mut self, claim: &Claim, mode: Flock) -> bool {
         if self.awaited.is_some() {
             return true;
         }
-        let mode = flock_of(claim.mode);
         let Ok(file) = lock_file::open(&self.lock_path(claim)) else { return false };
         if !self.watches.flock(&file, mode) {
             return false;
@@ -182,11 +181,11 @@ impl FileStore {
 
     /// Notes what a thread of ours has waited for.
     pub(super) fn arrived(&mut self, target: Target) {
-        if target == Target::Flock {
+        if let Target::Flock(mode) = target {
             match (&mut self.held, &mut self.awaited) {
                 // Checked by the next renewal.
                 (Some(held), _) if !held.owns_flock => {}
-                (_, Some(awaited)) => awaited.arrived = true,
+                (_, Some(awaited)) if awaited.mode == mode => awaited.arrived = true,
                 _ => {}
             }
         }

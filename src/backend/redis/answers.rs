@@ -71,7 +71,8 @@ fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
     })
 }
 
-/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, how many, what some of them say...}`
+/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, whether we hear, how many, what some of them
+/// say...}`
 fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     let ms =
         |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
@@ -82,9 +83,10 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
         number(answer.get(3)).and_then(|place| u32::try_from(place).ok()).filter(|place| *place > 0);
     let promise = ms(answer.get(4)).unwrap_or_default();
     let now = ms(answer.get(5)).ok_or_else(nonsense)?;
-    let count = number(answer.get(6)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
+    let hears = number(answer.get(6)).ok_or_else(nonsense)? == 1;
+    let count = number(answer.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
-    for said in &answer[answer.len().min(7)..] {
+    for said in &answer[answer.len().min(8)..] {
         let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<Record>) else { continue };
         let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
         holders.push(Holder {
@@ -106,7 +108,8 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
         Some(2) => remaining.map_or(Duration::MAX, |rest| rest + AFTER_THE_FIRST),
         Some(_) => Duration::MAX,
     };
-    Ok(Busy { holders, more, position, promised: !promise.is_zero(), again: Again::Within(again) })
+    let again = if position.is_some() && !hears { Again::Poll } else { Again::Within(again) };
+    Ok(Busy { holders, more, position, promised: !promise.is_zero(), again })
 }
 
 /// What the type of a key tells of the client that made it (their sources), and what is to be done.
@@ -196,6 +199,7 @@ mod tests {
             Value::Int(place),
             Value::Int(promise),
             Value::Int(1_000_000),
+            Value::Int(1),
             Value::Int(said.len() as i64),
         ];
         answer.extend(said.iter().map(|said| bulk(said)));

@@ -62,6 +62,8 @@ pub(super) struct Wishes<'a> {
 /// What a server says unasked; what comes later counts for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Word {
+    /// Those far before us have been called.
+    Look,
     /// Those before us have been called.
     Next,
     /// The lock's key was touched.
@@ -299,6 +301,7 @@ impl Connection {
             (PushKind::Message, [_, Value::BulkString(word)]) => match word.as_slice() {
                 b"called" => Some(Word::Called),
                 b"next" => Some(Word::Next),
+                b"look" => Some(Word::Look),
                 _ => None,
             },
             _ => None,

@@ -127,8 +127,8 @@ local function fits(wants, of, held, taken, slots)
   return not held or wants == 's' and held == 's' or wants == 'c' and held == 'c' and of == slots and taken < of
 end
 
--- Calls those whose turn it is, from the head of the line as long as there is room, and tells the next two that theirs
--- comes soon. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
+-- Calls those whose turn it is, from the head of the line as long as there is room, and tells the next two, and the last,
+-- that it has moved. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
 -- granted. Returns whether it is; until when somebody ahead may claim; what is held then; and whether nobody is left.
 local function advance(me)
   local held, taken, of = mode, used, slots
@@ -172,6 +172,14 @@ local function advance(me)
       forget(id)
     end
   end
+  -- All of these may have been stopped together; so somebody else is to look after them.
+  if called and redis.call('ZCARD', queue) > place + told then
+    local last = redis.call('ZRANGE', queue, -1, -1)[1]
+    local w = waiter(last)
+    if last ~= me and not (w and tell(last, w, 'look')) then
+      forget(last)
+    end
+  end
   return granted, promised, held, taken, of, redis.call('ZCARD', queue) == place
 end
 
@@ -185,7 +193,8 @@ end
 -- taken nothing.
 --
 -- Answers `{1, fencing, lease, slot}`; `{0, rest of the lease, type of the key, place in the line, rest of a promise,
--- now, how many hold it, what some of them say...}`; `{-2}`: the counter has no next value below 2^53; `{-3, mode,
+-- now, whether a call would be heard, how many hold it,
+-- what some of them say...}`; `{-2}`: the counter has no next value below 2^53; `{-3, mode,
 -- slots}`: the hold that we are inside of has another mode; `{-4, slots}`: another number of slots; `{-5}`: not inside
 -- any more; `{-6, format}`: stored by another dlock.
 local function acquire()
@@ -263,7 +272,10 @@ local function acquire()
     end
   end
   if inside then
-    if mode ~= 'x' and not (mode == wants and (mode == 's' or slots == of)) then
+    if mode == 'c' and wants == 'c' and slots ~= of then
+      return {-4, slots}
+    end
+    if mode ~= 'x' and mode ~= wants then
       return {-3, mode, slots}
     end
     local fencing, slot = fencing_of(inside), ''
@@ -325,6 +337,12 @@ local function acquire()
   end
   if waits then
     local w = waiter(token)
+    if w then
+      hears = hears and w.hears
+    elseif hears then
+      -- Whoever frees the lock has the rights that we have: what does not reach us from here will not from there.
+      hears = redis.pcall('PUBLISH', channels .. token, 'hello') == 1
+    end
     if not w or not redis.call('ZSCORE', queue, token) then
       local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
       local number = math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
@@ -373,7 +391,7 @@ local function acquire()
       end
     end
   end
-  return {0, rest, mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free', place, math.max(promised - now, 0), now, count, unpack(said)}
+  return {0, rest, mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free', place, math.max(promised - now, 0), now, hears and 1 or 0, count, unpack(said)}
 end
 
 -- More given: lease in ms. Answers 1: extended, 0: gone, -1: somebody else's. Never creates the lock anew, and uses no

@@ -88,6 +88,23 @@ impl Place {
         read(&self.path(name))
     }
 
+    /// What dlock has noted beside the lock `name` of the default backend; null while there is nothing, or while it
+    /// is being written.
+    pub fn noted(&self, name: &str) -> serde_json::Value {
+        let bytes = std::fs::read(self.locks().join(format!("{name}.dlock"))).unwrap_or_default();
+        let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let noted: serde_json::Value = serde_json::from_slice(first).unwrap_or_default();
+        let number = |key: &str| noted[key].as_u64().and_then(|number| usize::try_from(number).ok());
+        // What does not fit into the first page is written behind it.
+        match (number("at"), number("length")) {
+            (Some(at), Some(length)) => {
+                let content = bytes.get(at..at + length).unwrap_or_default();
+                serde_json::from_slice(content).unwrap_or_default()
+            }
+            _ => noted,
+        }
+    }
+
     /// Writes the file `name`.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
