@@ -149,7 +149,7 @@ impl FileStore {
             &|mode| try_flock(&path, flock_of(mode)).is_ok_and(|file| file.is_some()),
         );
         if decision == Turn::Ours
-            && let Some(file) = self.take_flock(flock_for(claim.mode, &room), &path)?
+            && let Some(file) = self.take_flock(flock_for(claim.mode, content), &path)?
             && try_lock(&file, flock_of(claim.mode)).map_err(|error| describe(&error, "lock", &path))?
         {
             return self.grant(claim, &room, file, sidecar, content);

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use super::line::{Member, Room, Waiter, turn};
-use super::lock_file::{flock_of, is_at, number_of, try_lock};
+use super::lock_file::{Flock, flock_for, flock_of, is_at, number_of, try_lock};
 use super::presence::{Role, announce, is_there, withdraw};
 use super::sidecar::{Content, Sidecar};
 use super::{FileStore, describe, lock_file, sidecar_failure};
@@ -50,6 +50,8 @@ impl FileStore {
             StoreError::Config(format!("{}: its fencing counter has come to its end (2^53)", path.display()))
         })?;
         content.fencing_token = fencing.number();
+        // Who has the kernel's lock alone, for a moment at least, is alone.
+        content.lost &= flock_for(claim.mode, content) == Flock::Shared;
         let slot = matches!(claim.mode, Mode::Slots(_)).then(|| room.free_slot());
         let hold = Hold { mode: claim.mode, family: None, slot, fencing };
         self.become_member(claim, hold, file, sidecar, content)
@@ -150,19 +152,23 @@ impl FileStore {
                 )));
             }
         }
-        if !is_at(&held.presence, &sidecar_path) {
-            // Somebody has removed the sidecar, or put another one there: what others have to know is noted anew. If that
-            // cannot be done now, the next renewal does it.
-            if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path)
-                && announce(sidecar.file(), Role::Holding, held.member.ticket).is_ok()
+        if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path) {
+            // What others have to know is noted anew if somebody has emptied or replaced the sidecar. If that cannot be
+            // done now, the next renewal does it.
+            let there = is_at(&held.presence, &sidecar_path);
+            let ticket = held.member.ticket;
+            if !there
+                && announce(sidecar.file(), Role::Holding, ticket).is_ok()
                 && let Ok(presence) = sidecar.file().try_clone()
             {
-                content.members.retain(|member| member.ticket != held.member.ticket);
+                held.presence = presence;
+            }
+            if !there || content.members.iter().all(|member| member.ticket != ticket) {
+                content.members.retain(|member| member.ticket != ticket);
                 content.members.push(held.member.clone());
+                content.lost = true;
                 content.fencing_token = content.fencing_token.max(held.member.fencing_token);
-                if sidecar.write(&content).is_ok() {
-                    held.presence = presence;
-                }
+                let _ = sidecar.write(&content);
             }
         }
         if !held.owns_flock {

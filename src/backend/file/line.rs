@@ -81,11 +81,6 @@ impl Room {
         self.reserved += 1;
     }
 
-    /// Whether nobody is known to hold it.
-    pub(super) fn is_empty(&self) -> bool {
-        self.mode.is_none()
-    }
-
     /// The smallest slot that nobody has.
     pub(super) fn free_slot(&self) -> u32 {
         (0..)

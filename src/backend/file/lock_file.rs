@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::line::Room;
+use super::sidecar::Content;
 use crate::lock::Mode;
 
 /// How `flock(2)` is to be taken.
@@ -73,11 +73,11 @@ pub(super) fn flock_of(mode: Mode) -> Flock {
     }
 }
 
-/// What a newcomer takes. Slots are counted in the sidecar: where nobody is noted, nobody may be there who is not (the
-/// sidecar may have been lost), so the first one takes the lock alone before it shares it.
-pub(super) fn flock_for(mode: Mode, room: &Room) -> Flock {
+/// What a newcomer takes. Slots are counted in the sidecar: where nobody is noted, or somebody may not be (the sidecar was
+/// lost), the first one takes the lock alone before it shares it.
+pub(super) fn flock_for(mode: Mode, content: &Content) -> Flock {
     match mode {
-        Mode::Slots(_) if room.is_empty() => Flock::Exclusive,
+        Mode::Slots(_) if content.members.is_empty() || content.lost => Flock::Exclusive,
         mode => flock_of(mode),
     }
 }

@@ -40,6 +40,9 @@ pub(super) struct Content {
     /// Who waits, in order.
     #[serde(default)]
     pub(super) line: Vec<Waiter>,
+    /// The sidecar was lost while somebody held the lock: not all who do may be noted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) lost: bool,
 }
 
 impl Content {
@@ -111,6 +114,7 @@ impl Sidecar {
                 ticket: 0,
                 members: vec![],
                 line: vec![],
+                lost: false,
             });
         }
         let first = serde_json::from_slice::<First>(line).map_err(|_| damaged())?;
@@ -229,7 +233,7 @@ mod tests {
             identity: Identity::default(),
         };
         let line = (0..waiters).map(waiter).collect();
-        Content { format: FORMAT, fencing_token: 7, ticket: waiters, members: vec![], line }
+        Content { format: FORMAT, fencing_token: 7, ticket: waiters, members: vec![], line, lost: false }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use super::line::{Member, Room, Turn, Waiter};
+use super::line::{Member, Turn, Waiter};
 use super::lock_file::{Flock, flock_for, is_at, try_flock, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
 use super::sidecar::Content;
@@ -144,7 +144,7 @@ impl FileStore {
         content: &Content,
     ) -> bool {
         if decision == Turn::Ours {
-            return self.await_flock(claim, flock_for(claim.mode, &Room::beside(&content.members)));
+            return self.await_flock(claim, flock_for(claim.mode, content));
         }
         let mut all = true;
         for member in &content.members {
