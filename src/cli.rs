@@ -342,7 +342,7 @@ pub fn parse_slots(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
         .filter(|slots| (1..=most).contains(slots))
-        .ok_or_else(|| format!("a number from 1 to {most}"))
+        .ok_or_else(|| format!("expected a number from 1 to {most}"))
 }
 
 #[cfg(test)]

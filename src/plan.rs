@@ -54,7 +54,10 @@ pub struct RunPlan {
 impl RunPlan {
     /// The locks as messages name them.
     pub fn label(&self) -> String {
-        self.names.iter().map(LockName::as_str).collect::<Vec<_>>().join(", ")
+        match self.names.as_slice() {
+            [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
+            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
+        }
     }
 }
 
@@ -92,7 +95,7 @@ pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
     let min_hold = arguments.min_hold.unwrap_or_default();
     if min_hold > LONGEST_MIN_HOLD {
         return Err(Failure::usage(format!(
-            "--min-hold: {} is longer than {}",
+            "--min-hold: {} is not between 0 and {}",
             show(min_hold),
             show(LONGEST_MIN_HOLD)
         )));
@@ -118,6 +121,12 @@ pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
     let mut names = names;
     names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     names.dedup();
+    if names.len() > MOST_NAMES {
+        let found = names.len();
+        return Err(Failure::usage(format!(
+            "at most {MOST_NAMES} locks can be taken together, these are {found}"
+        )));
+    }
     Ok(RunPlan {
         first,
         names,
@@ -179,12 +188,6 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
 fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
     if arguments.names.is_empty() {
         return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
-    }
-    if arguments.names.len() > MOST_NAMES {
-        let found = arguments.names.len();
-        return Err(Failure::usage(format!(
-            "at most {MOST_NAMES} locks can be taken together, these are {found}"
-        )));
     }
     arguments.names.iter().map(|name| checked_name(name)).collect()
 }

@@ -198,7 +198,7 @@ impl Backend for RedisStore {
         intent: Intent,
     ) -> Reply<'a, Result<Attempt, StoreError>> {
         Box::pin(async move {
-            let mut tracking = intent == Intent::TakeNow;
+            let mut tracking = intent == Intent::TakeNow || self.is_tracking();
             loop {
                 match self.acquire_once(claim, intent, tracking).await? {
                     Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.deaf => {

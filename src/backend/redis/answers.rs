@@ -118,10 +118,12 @@ fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
         "dlock" => return None,
         "string" if remaining.is_some() => return None,
         "string" => return Some("a key without expiry, which stays until somebody deletes it".into()),
-        "hash" => ", as Redisson makes it (recipe=redisson)",
+        "hash" => ", as Redisson makes it (recipe=redisson, which this version has not)",
         "zset" => ", as Symfony makes it (no recipe knows it)",
-        "list" => ", as python-redis-lock's signals are (recipe=python-redis-lock)",
-        _ => ", which no known lock is",
+        "list" => {
+            ", as python-redis-lock's signals are (recipe=python-redis-lock, which this version has not)"
+        }
+        _ => ", perhaps data and no lock",
     };
     Some(format!("a key of type {kind}{looks_like}"))
 }

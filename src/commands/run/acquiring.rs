@@ -174,15 +174,15 @@ impl<'a> Session<'a> {
                     _ => 1,
                 };
                 Failure::usage(format!(
-                    "{name} on {store}: --slots {ours} contradicts the {theirs} slots that those who use it have agreed \
-                     on; the number may change when nobody does"
+                    "{name} on {store}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait \
+                     until nobody holds or awaits it"
                 ))
             }
             Refusal::Inside(outer) => Failure::usage(format!(
-                "{name} on {store}: this command runs inside a hold of it ({}) that does not allow {}: it would wait for \
-                 itself; take the outer one with --exclusive, or this one with the same mode",
-                outer.as_str(),
-                claim.mode.as_str()
+                "{name} on {store}: cannot be taken {} here: this command runs under a hold of it that is {} and would \
+                 wait for itself; take the outer one with --exclusive, or this one with the same mode",
+                claim.mode.as_str(),
+                outer.as_str()
             )),
             Refusal::OuterLost => Failure::new(
                 FailureKind::Lost,
