@@ -127,6 +127,24 @@ local function fits(wants, of, held, taken, slots)
   return not held or wants == 's' and held == 's' or wants == 'c' and held == 'c' and of == slots and taken < of
 end
 
+-- Tells two, from this place on, that the line has moved: the head has to watch the lock, the second the head.
+local function tell_next(place, me)
+  local told = 0
+  while told < 2 do
+    local id = redis.call('ZRANGE', queue, place + told, place + told)[1]
+    if not id then
+      break
+    end
+    local w = waiter(id)
+    if w and (id == me or tell(id, w, 'next')) then
+      told = told + 1
+    else
+      forget(id)
+    end
+  end
+  return told
+end
+
 -- Calls those whose turn it is, from the head of the line as long as there is room, and tells the next two, and the last,
 -- that it has moved. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
 -- granted. Returns whether it is; until when somebody ahead may claim; what is held then; and whether nobody is left.
@@ -159,25 +177,15 @@ local function advance(me)
       end
     end
   end
-  local told = 0
-  while called and told < 2 do
-    local id = redis.call('ZRANGE', queue, place + told, place + told)[1]
-    if not id then
-      break
-    end
-    local w = waiter(id)
-    if w and (id == me or tell(id, w, 'next')) then
-      told = told + 1
-    else
-      forget(id)
-    end
-  end
-  -- All of these may have been stopped together; so somebody else is to look after them.
-  if called and redis.call('ZCARD', queue) > place + told then
-    local last = redis.call('ZRANGE', queue, -1, -1)[1]
-    local w = waiter(last)
-    if last ~= me and not (w and tell(last, w, 'look')) then
-      forget(last)
+  if called then
+    local told = tell_next(place, me)
+    -- All of these may have been stopped together; so somebody else is to look after them.
+    if redis.call('ZCARD', queue) > place + told then
+      local last = redis.call('ZRANGE', queue, -1, -1)[1]
+      local w = waiter(last)
+      if last ~= me and not (w and tell(last, w, 'look')) then
+        forget(last)
+      end
     end
   end
   return granted, promised, held, taken, of, redis.call('ZCARD', queue) == place
@@ -414,8 +422,12 @@ end
 -- whose first owner leaves others inside) may fail and is then left out.
 local function release()
   local rest, result = tonumber(given[4]), mode and -1 or 0
-  if redis.call('ZSCORE', queue, token) then
+  local place = redis.call('ZRANK', queue, token)
+  if place then
     forget(token)
+    if place < 2 then
+      tell_next(0, nil)
+    end
   end
   if holds(token) then
     if rest > 0 then
