@@ -39,6 +39,14 @@ impl Client {
         self
     }
 
+    /// The same, by somebody on another host. A run finds out that this process is its own ancestor, and would not wait for
+    /// it.
+    pub fn elsewhere(mut self) -> Self {
+        self.claim.identity.host = "elsewhere".to_owned();
+        self.claim.identity.boot = "another".to_owned();
+        self
+    }
+
     /// The same, shared in this way.
     pub fn in_mode(mut self, mode: Mode) -> Self {
         self.claim.mode = mode;
@@ -115,6 +123,12 @@ impl Client {
         timeout(SOON, told).await.expect("nobody was told");
     }
 
+    /// Waits, without asking, until it is told to ask; that must be soon.
+    pub async fn await_word(&mut self) {
+        let told = async { while matches!(self.backend.changed().await, Change::Soon(_)) {} };
+        timeout(SOON, told).await.expect("nobody was told");
+    }
+
     /// What it is told within this time, without asking.
     pub async fn told_within(&mut self, span: Duration) -> Vec<Change> {
         let mut told = Vec::new();
@@ -127,19 +141,24 @@ impl Client {
         told
     }
 
+    /// Waits in line, and asks only when the store says so, until it is ours.
+    pub async fn wait_for_grant(&mut self) -> Grant {
+        loop {
+            match self.wait_in_line().await {
+                Attempt::Busy(busy) => self.pause(busy.again).await,
+                Attempt::Granted(grant) => return grant,
+                refused => panic!("{}: {refused:?}", self.claim.name),
+            }
+        }
+    }
+
     /// Gets in line, and goes on waiting beside the check; the place is taken when this returns.
     pub async fn wait_beside(mut self) -> Waiting {
-        let busy = self.queue().await;
+        let again = self.queue().await.again;
         Waiting(tokio::task::spawn_local(async move {
-            let mut busy = busy;
-            loop {
-                self.pause(busy.again).await;
-                match self.wait_in_line().await {
-                    Attempt::Busy(next) => busy = next,
-                    Attempt::Granted(grant) => return (self, grant),
-                    refused => panic!("{}: {refused:?}", self.claim.name),
-                }
-            }
+            self.pause(again).await;
+            let grant = self.wait_for_grant().await;
+            (self, grant)
         }))
     }
 

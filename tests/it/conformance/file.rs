@@ -19,10 +19,8 @@ impl FileRig {
 
     /// One of the lists that are noted beside a lock.
     fn noted(&self, name: &str, list: &str) -> Vec<String> {
-        let text = self.place.read(&format!("locks/{name}.dlock"));
-        let Some(line) = text.lines().next() else { return Vec::new() };
-        let content: serde_json::Value = serde_json::from_str(line).unwrap();
-        content[list].as_array().unwrap().iter().map(ToString::to_string).collect()
+        let noted = self.place.noted(name);
+        noted[list].as_array().into_iter().flatten().map(ToString::to_string).collect()
     }
 }
 
@@ -77,7 +75,10 @@ impl Rig for FileRig {
 
     fn foreign_unlock(&mut self, name: &str) {
         let path = self.place.lock_file(name);
-        self.foreign.retain(|(foreign, _)| *foreign != path);
+        for (_, file) in self.foreign.extract_if(.., |(foreign, _)| *foreign == path) {
+            // A process that was just forked beside us has a copy of the descriptor, until it executes its program.
+            file.unlock().unwrap();
+        }
     }
 
     fn waiters(&self, name: &str) -> usize {
@@ -87,8 +88,11 @@ impl Rig for FileRig {
     fn traces(&self, name: &str) -> Vec<String> {
         let mut traces = self.noted(name, "members");
         traces.extend(self.noted(name, "line"));
-        if !self.place.lock_is_free(name) {
-            traces.push("locked".to_owned());
+        if let Ok(file) = File::open(self.place.lock_file(name)) {
+            match file.try_lock() {
+                Ok(()) => file.unlock().unwrap(),
+                Err(_) => traces.push("locked".to_owned()),
+            }
         }
         traces
     }

@@ -63,6 +63,114 @@ macro_rules! every_check {
                 names_of_what_dlock_itself_stores_are_strangers_or_refused
                 what_is_told_of_one_name_is_not_told_of_another
             }
+            line {
+                grants_come_in_the_order_of_the_line
+                nobody_passes_those_who_come_first
+                who_is_called_is_told_and_the_many_are_not
+                taking_now_does_not_pass_somebody_in_line
+                taking_now_gets_what_is_not_claimed
+                a_dead_waiter_is_skipped_at_once
+                a_silent_waiter_loses_the_turn_and_the_place
+                who_leaves_the_line_leaves_nothing_and_passes_the_turn_on
+                what_a_foreign_client_gives_back_is_noticed
+                a_foreign_client_is_not_polled
+                the_end_of_a_foreign_lease_is_noticed
+            }
+            line_of_runs {
+                runs_are_served_in_the_order_of_the_line
+                a_run_that_does_not_wait_gets_what_is_not_claimed
+                a_run_that_does_not_wait_gives_up_when_the_turn_is_claimed
+                a_waiting_run_that_is_killed_stops_nobody
+                a_wait_that_is_over_leaves_nothing
+                a_signal_ends_a_wait_and_leaves_nothing
+                a_run_waits_for_a_foreign_client
+            }
+            places {
+                asking_again_keeps_the_place
+                a_place_outlasts_its_connection
+                a_place_ends_with_its_lease
+                a_foreign_client_that_comes_first_costs_no_place
+                nobody_loses_a_place_while_a_foreign_client_holds_the_lock
+            }
+            sharing {
+                readers_share
+                all_readers_are_counted
+                each_reader_has_a_fencing_token_of_its_own
+                a_writer_and_readers_exclude_each_other
+                runs_share_as_their_options_say
+                a_waiting_writer_stops_later_readers
+                a_writer_is_not_starved
+                the_readers_at_the_head_are_called_together
+                every_reader_at_the_head_is_told
+                a_foreign_client_stays_out_until_the_last_reader_has_gone
+                a_short_lease_does_not_end_the_others
+                a_reader_that_dies_gives_back
+                a_run_that_reads_and_is_killed_gives_back
+            }
+            slots {
+                there_are_as_many_holders_as_slots
+                a_slot_stays_the_same
+                of_many_runs_no_two_have_the_same_slot
+                a_freed_slot_is_given_to_the_next_in_line
+                two_freed_slots_are_given_to_the_next_two
+                exclusive_waits_for_every_slot
+                another_number_of_slots_is_refused
+                who_waits_has_agreed_on_the_number_of_slots_too
+                the_number_of_slots_may_change_when_nobody_uses_them
+                a_dead_holder_gives_its_slot_back
+                a_run_that_is_killed_gives_its_slot_back
+                a_foreign_client_stays_out_until_the_last_slot_is_free
+                one_slot_is_exclusive
+            }
+            together {
+                all_are_held_and_all_are_freed
+                all_or_none_is_taken
+                no_order_of_the_names_is_a_deadlock
+                the_command_is_told_of_all
+                whoever_loses_one_has_lost_all
+                whoever_has_one_taken_away_has_lost_all
+                what_is_had_is_kept_while_the_next_is_waited_for
+                what_is_lost_while_the_next_is_waited_for_is_taken_again
+            }
+            nesting {
+                a_nested_run_enters_at_once
+                fifty_deep_is_not_too_deep
+                the_outer_hold_goes_on_after_the_inner_one
+                an_inner_run_that_outlives_the_outer_keeps_the_lock
+                the_last_inside_decides
+                entering_twice_is_entering_once
+                entering_passes_those_in_line
+                an_inner_run_may_take_more_names
+                the_inner_command_finds_the_same_fencing_token
+                shared_inside_exclusive_is_granted
+                who_is_inside_has_the_slot_of_the_outer_one
+                the_same_name_on_another_store_is_another_lock
+                who_is_inside_a_hold_that_is_gone_is_refused
+            }
+            nesting_refused {
+                exclusive_inside_shared_is_refused_at_once
+                another_number_of_slots_inside_is_refused_at_once
+                a_hold_whose_dlock_is_dead_is_ignored
+                a_hold_whose_dlock_lives_must_be_one
+                nobody_enters_a_lock_that_is_gone
+                nobody_enters_a_lock_that_was_taken_away
+                whoever_waits_for_its_own_ancestor_is_told
+                opposite_nesting_ends_by_the_wait
+            }
+            min_hold {
+                the_lock_is_kept_for_the_least_time
+                a_longer_command_is_not_kept_up
+                whoever_comes_meanwhile_is_told_why
+                a_run_returns_as_soon_as_the_store_can_do_without_it
+                the_least_time_outlasts_a_dlock_that_is_killed
+                renewals_do_not_shorten_the_least_time
+                what_could_not_be_executed_is_not_kept
+                a_waiting_run_gets_it_when_the_least_time_is_over
+                a_grant_and_a_renewal_are_for_the_rest_and_not_less
+                a_release_with_a_rest_keeps_the_lock_for_nobody
+                a_slot_is_kept_as_well
+                the_least_time_of_an_inner_run_counts
+            }
         }
     };
     ($rig:ty; $($topic:ident { $($check:ident)+ })+) => {

@@ -1,0 +1,101 @@
+//! A place in the line: what keeps it, and what does not.
+
+use crate::conformance::client::Client;
+use crate::conformance::rig::Rig;
+use dlock::backend::CLAIM_WITHIN;
+use std::time::{Duration, Instant};
+
+/// A lease that a check waits for.
+const SHORT: Duration = Duration::from_millis(300);
+
+async fn holding(rig: &dyn Rig) -> Client {
+    let mut holder = Client::new(rig, "x");
+    holder.acquire().await;
+    holder
+}
+
+pub async fn asking_again_keeps_the_place(rig: &mut dyn Rig) {
+    let mut holder = holding(rig).await;
+    let (mut first, mut second) = (Client::new(rig, "x"), Client::new(rig, "x"));
+    for _ in 0..5 {
+        assert_eq!(first.queue().await.position, Some(1));
+        assert_eq!(second.queue().await.position, Some(2));
+    }
+    assert_eq!(rig.waiters("x"), 2);
+    holder.release().await;
+    first.claim_turn().await;
+}
+
+/// The place is the token's, where it does not belong to a descriptor or a session.
+pub async fn a_place_outlasts_its_connection(rig: &mut dyn Rig) {
+    if !rig.has_leases() {
+        return;
+    }
+    let mut holder = holding(rig).await;
+    let (mut first, mut second) = (Client::new(rig, "x"), Client::new(rig, "x"));
+    first.queue().await;
+    second.queue().await;
+    first = Client { claim: first.claim.clone(), ..Client::new(rig, "x") };
+    assert_eq!(first.queue().await.position, Some(1));
+    assert_eq!(rig.waiters("x"), 2);
+    holder.release().await;
+    first.await_turn().await;
+    first.claim_turn().await;
+}
+
+/// Whoever was not heard of for longer than a lease is not waited for, and is not in the way of those behind.
+pub async fn a_place_ends_with_its_lease(rig: &mut dyn Rig) {
+    if !rig.has_leases() {
+        return;
+    }
+    let mut holder = holding(rig).await;
+    let (mut first, mut second) = (Client::new(rig, "x").with_ttl(SHORT), Client::new(rig, "x"));
+    first.queue().await;
+    assert_eq!(second.queue().await.position, Some(2));
+    tokio::time::sleep(SHORT * 2).await;
+    holder.release().await;
+    // Nobody has the first one's turn.
+    second.await_turn().await;
+    second.claim_turn().await;
+    assert_eq!(first.queue().await.position, Some(1));
+}
+
+/// Other programs know nothing of the line, but nobody in it loses by that.
+pub async fn a_foreign_client_that_comes_first_costs_no_place(rig: &mut dyn Rig) {
+    let mut holder = holding(rig).await;
+    let (mut first, mut second) = (Client::new(rig, "x"), Client::new(rig, "x"));
+    first.queue().await;
+    second.queue().await;
+    holder.release().await;
+    assert!(rig.foreign_lock("x", None), "the lock is free to those who do not ask");
+    let busy = first.queue().await;
+    assert_eq!((busy.position, busy.promised), (Some(1), false));
+    assert_eq!(busy.holders[0].identity, None);
+    // Its turn has not passed: it came, and could not have it.
+    tokio::time::sleep(CLAIM_WITHIN + Duration::from_millis(100)).await;
+    for (client, place) in [(&mut second, 2), (&mut first, 1)] {
+        let busy = client.queue().await;
+        assert_eq!((busy.position, busy.promised), (Some(place), false));
+    }
+    let given_back = Instant::now();
+    rig.foreign_unlock("x");
+    first.await_word().await;
+    first.claim_turn().await;
+    assert!(given_back.elapsed() < Duration::from_secs(3), "after {:?}", given_back.elapsed());
+    assert_eq!(second.queue().await.position, Some(1));
+}
+
+/// Longer than the time to claim, during which nobody is called.
+pub async fn nobody_loses_a_place_while_a_foreign_client_holds_the_lock(rig: &mut dyn Rig) {
+    assert!(rig.foreign_lock("x", None));
+    let mut first = Client::new(rig, "x");
+    first.queue().await;
+    let mut second = Client::new(rig, "x");
+    second.queue().await;
+    tokio::time::sleep(CLAIM_WITHIN + Duration::from_millis(100)).await;
+    assert_eq!(second.queue().await.position, Some(2));
+    assert_eq!(first.queue().await.position, Some(1));
+    rig.foreign_unlock("x");
+    first.await_word().await;
+    first.claim_turn().await;
+}
