@@ -132,5 +132,8 @@ fn a_script_and_its_directory_can_be_the_lock_file() {
     assert_eq!(run().exit, Exit::Code(0));
 }
 
+mod flock_modes;
 #[cfg(feature = "redis")]
 mod redis_py;
+#[cfg(feature = "redis")]
+mod shared;

@@ -5,7 +5,7 @@
 
 mod files;
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
-mod shim;
+pub(crate) mod shim;
 
 #[cfg(feature = "redis")]
 mod acquiring;

@@ -58,7 +58,7 @@ fn python() -> &'static PathBuf {
 }
 
 /// redis-py with one lock.
-struct Client {
+pub(super) struct Client {
     child: Child,
     log: PathBuf,
     seen: usize,
@@ -66,7 +66,7 @@ struct Client {
 
 impl Client {
     /// The lock of this name, with this lease in seconds; 0 is none.
-    fn new(place: &Place, space: &Keyspace, name: &str, timeout: &str) -> Self {
+    pub(super) fn new(place: &Place, space: &Keyspace, name: &str, timeout: &str) -> Self {
         let log = place.path(&format!("python.{}", std::process::id()));
         let mut log =
             (0..).map(|number| log.with_extension(number.to_string())).find(|path| !path.exists()).unwrap();
@@ -80,17 +80,17 @@ impl Client {
     }
 
     /// Says a word, and returns what came of it.
-    fn ask(&mut self, word: &str) -> String {
+    pub(super) fn ask(&mut self, word: &str) -> String {
         self.say(word);
         self.answer()
     }
 
-    fn say(&mut self, word: &str) {
+    pub(super) fn say(&mut self, word: &str) {
         self.child.stdin.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 
     /// The next line that it has not been asked for yet.
-    fn answer(&mut self) -> String {
+    pub(super) fn answer(&mut self) -> String {
         let line = eventually(SOON, "an answer of redis-py", || {
             let text = read(&self.log);
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -100,7 +100,7 @@ impl Client {
         line
     }
 
-    fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         read(&self.log).lines().count() == self.seen
     }
 }

@@ -1,0 +1,216 @@
+//! Readers and holders of slots beside redis-py, which knows neither: to it the lock is taken until the last has gone.
+
+use super::redis_py::Client;
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::redis::Keyspace;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::{throughout, until};
+use std::process::Stdio;
+use std::time::Duration;
+
+const SHARED: &[&str] = &["--shared"];
+const SLOTS: &[&str] = &["--slots", "3"];
+
+/// One who never ends his wait by looking himself: the next look is minutes away.
+const PATIENT: &[&str] = &["-v", "--ttl", "10m", "--wait", "forever"];
+
+struct Scene {
+    space: Keyspace,
+    place: Place,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self { space: Keyspace::new(), place: Place::new() }
+    }
+
+    fn run(&self, mode: &[&str]) -> Dlock {
+        self.place.run().backend(self.space.url()).args(mode)
+    }
+
+    /// One who has the lock until his standard input is closed.
+    fn hold(&self, mode: &[&str]) -> Running {
+        let mut run = start(self.run(mode).args(["--ttl", "3s"]));
+        run.await_ready();
+        run
+    }
+
+    /// One who is in line when this returns.
+    fn wait(&self, mode: &[&str], position: usize) -> Running {
+        let mut run = start(self.run(mode).args(PATIENT));
+        run.await_stderr(&format!("waiting at position {position}\n"));
+        run
+    }
+
+    fn python(&self, timeout: &str) -> Client {
+        Client::new(&self.place, &self.space, "x", timeout)
+    }
+
+    /// Nothing of ours is left under the lock's name but the fencing counter.
+    #[track_caller]
+    fn assert_left_clean(&self) {
+        let key = self.space.key("x");
+        let left = || self.space.command(&["KEYS", &format!("*{key}*")]).texts();
+        until(SOON, "the last word of those who have gone", || {
+            left() == [format!("dlock#fencing:{{{key}}}")]
+        });
+    }
+}
+
+fn start(run: Dlock) -> Running {
+    run.stdin(Stdio::piped()).sh("echo ready; exec cat").spawn()
+}
+
+#[track_caller]
+fn end(mut run: Running) {
+    drop(run.take_stdin());
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
+}
+
+fn has_it(run: &Running) -> bool {
+    run.stdout().contains("ready\n")
+}
+
+/// However the first of them, whose token once was the lock, has gone, and for longer than a lease.
+fn redis_py_waits_for_the_last(mode: &[&str]) {
+    let scene = Scene::new();
+    let mut python = scene.python("600");
+    let [first, second, third] = [(); 3].map(|()| scene.hold(mode));
+    assert_eq!(python.ask("try"), "try False");
+    end(first);
+    assert_eq!(python.ask("wait 5"), "waiting");
+    assert_eq!(python.answer(), "wait False");
+    python.say("wait 60");
+    assert_eq!(python.answer(), "waiting");
+    end(third);
+    throughout(Duration::from_millis(300), "redis-py waits", || python.is_silent());
+    end(second);
+    assert_eq!(python.answer(), "wait True");
+    assert_eq!(scene.run(mode).command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(python.ask("release"), "release None");
+    scene.assert_left_clean();
+}
+
+/// F49
+#[test]
+fn redis_py_waits_for_the_last_reader() {
+    redis_py_waits_for_the_last(SHARED);
+}
+
+/// F49
+#[test]
+fn redis_py_waits_for_the_last_slot() {
+    redis_py_waits_for_the_last(SLOTS);
+}
+
+/// F49
+#[test]
+fn redis_py_keeps_out_who_would_share() {
+    let scene = Scene::new();
+    for timeout in ["0", "600"] {
+        let mut python = scene.python(timeout);
+        assert_eq!(python.ask("try"), "try True");
+        let key = scene.space.key("x");
+        let before = scene.space.command(&["GET", &key]);
+        for mode in [SHARED, SLOTS] {
+            for patience in ["--no-wait", "--wait=200ms"] {
+                let refused = scene.run(mode).arg(patience).command(["touch", "t"]).output();
+                assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
+                let beginning =
+                    format!("dlock: x is held by another program on {} (no dlock, ", scene.space.url());
+                assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
+            }
+        }
+        assert_eq!(scene.space.command(&["GET", &key]), before);
+        assert_eq!(python.ask("owned"), "owned True");
+        assert_eq!(python.ask("release"), "release None");
+    }
+    assert!(!scene.place.path("t").exists());
+}
+
+/// F49: redis-py tells nobody that it lets go, and those who wait know it at once, each in his turn: two readers, the
+/// writer who came after them, the reader who came after him.
+#[test]
+fn those_in_line_are_woken_by_redis_py_in_their_order() {
+    let scene = Scene::new();
+    for timeout in ["0", "600"] {
+        let mut python = scene.python(timeout);
+        assert_eq!(python.ask("try"), "try True");
+        let mut readers = [scene.wait(SHARED, 1), scene.wait(SHARED, 2)];
+        let mut writer = scene.wait(&["--exclusive"], 3);
+        let mut last = scene.wait(SHARED, 4);
+        throughout(Duration::from_millis(200), "all wait", || !readers.iter().any(has_it));
+        assert_eq!(python.ask("release"), "release None");
+        readers.iter_mut().for_each(Running::await_ready);
+        throughout(Duration::from_millis(200), "the writer waits", || !has_it(&writer) && !has_it(&last));
+        readers.into_iter().for_each(end);
+        writer.await_ready();
+        throughout(Duration::from_millis(200), "the last reader waits", || !has_it(&last));
+        end(writer);
+        last.await_ready();
+        end(last);
+        scene.assert_left_clean();
+    }
+}
+
+/// F49: as many as there are slots, and the next when one is given back.
+#[test]
+fn as_many_slots_as_there_are_are_given_when_redis_py_lets_go() {
+    let scene = Scene::new();
+    let mut python = scene.python("600");
+    assert_eq!(python.ask("try"), "try True");
+    let mut waiters = [1, 2, 3, 4, 5].map(|position| scene.wait(SLOTS, position));
+    assert_eq!(python.ask("release"), "release None");
+    waiters[..3].iter_mut().for_each(Running::await_ready);
+    throughout(Duration::from_millis(200), "two wait", || !waiters[3..].iter().any(has_it));
+    assert_eq!(python.ask("try"), "try False");
+    let [first, second, third, mut fourth, mut fifth] = waiters;
+    end(second);
+    fourth.await_ready();
+    throughout(Duration::from_millis(200), "one waits", || !has_it(&fifth));
+    end(first);
+    fifth.await_ready();
+    [third, fourth, fifth].into_iter().for_each(end);
+    assert_eq!(python.ask("try"), "try True");
+    assert_eq!(python.ask("release"), "release None");
+    scene.assert_left_clean();
+}
+
+/// F49: a lease of redis-py's that ends by itself lets the same ones in.
+#[test]
+fn readers_get_it_together_when_the_lease_of_redis_py_ends() {
+    let scene = Scene::new();
+    let mut python = scene.python("1.5");
+    assert_eq!(python.ask("try"), "try True");
+    let mut readers = [(); 3].map(|()| start(scene.run(SHARED).args(PATIENT)));
+    readers.iter_mut().for_each(Running::await_ready);
+    assert_eq!(python.ask("owned"), "owned False");
+    assert_eq!(python.ask("release"), "release LockNotOwnedError");
+    assert!(readers.iter_mut().all(|reader| reader.poll().is_none()), "they have it still");
+    readers.into_iter().for_each(end);
+    scene.assert_left_clean();
+}
+
+/// F49, F10: what is redis-py's now is not touched, and none of those who shared it goes on.
+#[test]
+fn all_who_share_end_when_redis_py_has_their_lock() {
+    for mode in [SHARED, SLOTS] {
+        let scene = Scene::new();
+        let key = scene.space.key("x");
+        let mut python = scene.python("600");
+        let mut sharers = [(); 3].map(|()| scene.hold(mode));
+        scene.space.command(&["DEL", &key]);
+        assert_eq!(python.ask("try"), "try True");
+        for sharer in &mut sharers {
+            let output = sharer.wait();
+            assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        }
+        assert_eq!(python.ask("owned"), "owned True");
+        assert_eq!(scene.space.command(&["EXISTS", &key]), Value::Int(1));
+        assert_eq!(python.ask("release"), "release None");
+    }
+}

@@ -1,0 +1,154 @@
+//! What no dlock has put into the key of a lock: somebody's all the same. The sentence says whose it may be, and nothing
+//! is overwritten, in whatever mode and with whatever patience it is asked for.
+
+use crate::support::SOON;
+use crate::support::place::Place;
+use crate::support::redis::{Connection, Keyspace, Redis};
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+use crate::support::wait::until;
+
+/// Commands that put something into a key, and what is said of it.
+const VALUES: &[(&[&str], &str)] = &[
+    (
+        &["HSET", "KEY", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
+        "a key of type hash, as Redisson makes it (recipe=redisson, which this version has not)",
+    ),
+    (
+        &["ZADD", "KEY", "1769824800", "token", "1769824800", "__write__"],
+        "a key of type zset, as Symfony makes it (no recipe knows it)",
+    ),
+    (
+        &["RPUSH", "KEY", "1"],
+        "a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock, which this version has not)",
+    ),
+    (&["SADD", "KEY", "a"], "a key of type set, perhaps data and no lock"),
+    (&["XADD", "KEY", "1-1", "a", "b"], "a key of type stream, perhaps data and no lock"),
+];
+
+/// What is said of a string that never ends.
+const IMMORTAL: &str = "a key without expiry, which stays until somebody deletes it";
+
+const MODES: [&[&str]; 3] = [&["--exclusive"], &["--shared"], &["--slots", "3"]];
+
+fn put(client: &mut Connection, command: &[&str], key: &str) {
+    client.command(&["DEL", key]);
+    let words: Vec<&str> = command.iter().map(|word| if *word == "KEY" { key } else { *word }).collect();
+    let answer = client.command(&words);
+    assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
+}
+
+/// Type, content and end of a key, and every key that has to do with it.
+fn state(space: &Keyspace, client: &mut Connection) -> [Value; 4] {
+    let key = space.key("x");
+    let pattern = format!("*{key}*");
+    [
+        client.command(&["TYPE", &key]),
+        client.command(&["DUMP", &key]),
+        client.command(&["PEXPIRETIME", &key]),
+        client.command(&["KEYS", &pattern]),
+    ]
+}
+
+/// A line without what is left of a lease and how long we have waited.
+fn without_times(line: &str) -> String {
+    let cut = |text: &str, from: &str, to: &str| match text.split_once(from) {
+        Some((before, after)) => {
+            let end = after.find(to).unwrap_or_else(|| panic!("{text}"));
+            format!("{before}{from}TIME{}", &after[end..])
+        }
+        None => text.to_owned(),
+    };
+    cut(&cut(line, ", for another ", " at most"), "gave up after ", "\n")
+}
+
+/// Asks for `x` in every mode, at once and with patience: 75 with a sentence that contains `hint`, and `x` is as it was.
+#[track_caller]
+fn assert_refused(space: &Keyspace, place: &Place, hint: &str) {
+    let mut client = Connection::to(space.port()).unwrap();
+    let before = state(space, &mut client);
+    let mut runs = Vec::new();
+    for mode in MODES {
+        for (patience, end) in
+            [("--no-wait", "not waiting, see --wait"), ("--wait=300ms", "gave up after TIME")]
+        {
+            let run = place.run().backend(space.url()).args(mode).arg(patience).command(["touch", "t"]);
+            runs.push((run.spawn(), end));
+        }
+    }
+    for (mut run, end) in runs {
+        let run = run.wait();
+        let line =
+            format!("dlock: x is held by another program on {} (no dlock{hint}); {end}\n", space.url());
+        let said = without_times(&run.stderr);
+        assert_eq!((run.exit, run.stdout.as_str(), said), (Exit::Code(75), "", line));
+    }
+    assert_eq!(state(space, &mut client), before, "{hint}");
+    assert!(!place.path("t").exists());
+}
+
+/// F46
+#[test]
+fn a_value_of_another_type_is_said_whose_it_may_be_and_is_not_touched() {
+    let (space, place) = (Keyspace::new(), Place::new());
+    let mut client = Connection::to(space.port()).unwrap();
+    let key = space.key("x");
+    for (command, hint) in VALUES {
+        put(&mut client, command, &key);
+        assert_refused(&space, &place, &format!(", {hint}"));
+        client.command(&["PEXPIRE", &key, "600000"]);
+        assert_refused(&space, &place, &format!(", {hint}, for another TIME at most"));
+    }
+    client.command(&["DEL", &key]);
+}
+
+/// F46: redis-py makes such a key by default. Nobody knows when it ends, if ever.
+#[test]
+fn a_foreign_key_that_never_ends_is_said_to_be_one_and_is_not_touched() {
+    let (space, place) = (Keyspace::new(), Place::new());
+    let mut client = Connection::to(space.port()).unwrap();
+    let key = space.key("x");
+    for value in ["b1946ac92492d2347c6235b4d2611184", "", "dlock:s:1", "dlock:c3:1769824800123456"] {
+        put(&mut client, &["SET", "KEY", value], &key);
+        assert_refused(&space, &place, &format!(", {IMMORTAL}"));
+        client.command(&["PEXPIRE", &key, "600000"]);
+        assert_refused(&space, &place, ", for another TIME at most");
+    }
+    client.command(&["DEL", &key]);
+}
+
+/// However it came there, whoever waits is told when it goes: none of these has an end that could be waited for, and
+/// the next look of one's own is minutes away.
+#[test]
+fn who_waits_for_a_foreign_value_gets_the_lock_when_it_goes() {
+    let redis = Redis::start();
+    let (space, place) = (Keyspace::of(&redis), Place::new());
+    let mut client = redis.connect();
+    let key = space.key("x");
+    let immortal: (&[&str], &str) = (&["SET", "KEY", "somebody-elses"], IMMORTAL);
+    for (command, hint) in VALUES.iter().chain([&immortal]) {
+        for mode in MODES {
+            put(&mut client, command, &key);
+            let run =
+                place.run().backend(redis.url()).args(mode).args(["-v", "--ttl", "10m", "--wait", "forever"]);
+            let mut run = run.sh("echo ran").spawn();
+            let line = format!(
+                "dlock: x is held by another program on {} (no dlock, {hint}); waiting at position 1\n",
+                redis.url()
+            );
+            run.await_stderr("waiting at");
+            assert_eq!(run.stderr(), line);
+            until(SOON, "a waiter that is told of changes", || is_told_of_changes(&mut client));
+            client.command(&["DEL", &key]);
+            let output = run.wait();
+            assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+        }
+    }
+}
+
+/// Whether a client has tracking on (CLIENT LIST, "flags").
+fn is_told_of_changes(client: &mut Connection) -> bool {
+    let clients = client.command(&["CLIENT", "LIST"]).text();
+    let mut flags = clients.split_whitespace().filter_map(|word| word.strip_prefix("flags="));
+    flags.any(|flags| flags.contains('t'))
+}
