@@ -10,6 +10,10 @@ pub mod fake;
 #[cfg(feature = "redis")]
 pub mod flight;
 pub mod leash;
+#[cfg(feature = "redis")]
+pub mod monitor;
+#[cfg(feature = "redis")]
+pub mod muffler;
 pub mod place;
 pub mod probe;
 pub mod process;

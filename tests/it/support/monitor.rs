@@ -1,0 +1,169 @@
+//! Every request that clients make of a Redis, as `MONITOR` shows it: a script is one, whatever it does inside.
+
+use super::SOON;
+use super::redis::{Connection, Redis};
+use super::resp;
+use super::wait::until;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// When it was carried out, by the server's clock, since 1970.
+    pub at: Duration,
+    /// Address of the client's end of the connection.
+    pub client: String,
+    /// The command's name in capitals, then its arguments; what is long is cut short.
+    pub words: Vec<String>,
+}
+
+impl Request {
+    /// The token for which one of dlock's scripts was run.
+    pub fn token(&self) -> Option<&str> {
+        // EVAL, the script, 5, five keys, the token.
+        self.words.first()?.starts_with("EVAL").then(|| self.words.get(8)).flatten().map(String::as_str)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    requests: Vec<Request>,
+    bytes: u64,
+}
+
+/// A client that is told of all others.
+#[derive(Debug)]
+pub struct Monitor {
+    stream: TcpStream,
+    control: Mutex<Connection>,
+    own: String,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Longer words are cut.
+const LONGEST: usize = 100;
+
+impl Monitor {
+    /// Begins to watch a server.
+    pub fn of(redis: &Redis) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("a server that was started");
+        stream.write_all(&resp::encode(&["MONITOR"])).expect("a server that listens");
+        let mut control = redis.connect();
+        let own = control.command(&["CLIENT", "INFO"]).text();
+        let own = own.split(' ').find_map(|word| word.strip_prefix("addr=")).expect("an address").to_owned();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let monitor = Self {
+            stream: stream.try_clone().expect("a descriptor"),
+            control: Mutex::new(control),
+            own,
+            seen: Arc::clone(&seen),
+        };
+        std::thread::spawn(move || watch(BufReader::new(stream), &seen));
+        monitor.catch_up();
+        monitor
+    }
+
+    /// Waits until all that has been asked so far was seen.
+    #[track_caller]
+    fn catch_up(&self) {
+        let mark = super::process::Marker::unique();
+        until(SOON, "a monitor that is told everything", || {
+            self.control.lock().unwrap_or_else(PoisonError::into_inner).command(&["ECHO", mark.value()]);
+            lock(&self.seen).requests.iter().rev().any(|request| request.words[1..] == [mark.value()])
+        });
+    }
+
+    /// The requests of dlocks so far, those of clients that have ever run a script.
+    #[track_caller]
+    pub fn requests(&self) -> Vec<Request> {
+        self.catch_up();
+        let requests = lock(&self.seen).requests.clone();
+        let dlocks: std::collections::HashSet<String> = requests
+            .iter()
+            .filter(|request| request.token().is_some())
+            .map(|request| request.client.clone())
+            .collect();
+        requests
+            .into_iter()
+            .filter(|request| request.client != self.own && dlocks.contains(&request.client))
+            .collect()
+    }
+
+    /// How many bytes the server has received from everybody, and sent to everybody but this monitor.
+    #[track_caller]
+    pub fn traffic(&self) -> (u64, u64) {
+        self.catch_up();
+        let told = lock(&self.seen).bytes;
+        let info = self.control.lock().unwrap_or_else(PoisonError::into_inner).command(&["INFO", "stats"]);
+        let field = |name: &str| -> u64 {
+            let text = info.text();
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|number| number.trim().parse().ok()).expect("a number")
+        };
+        (field("total_net_input_bytes"), field("total_net_output_bytes").saturating_sub(told))
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn watch(mut from: BufReader<TcpStream>, seen: &Mutex<Seen>) {
+    let mut line = Vec::new();
+    while let Ok(count @ 1..) = from.read_until(b'\n', &mut line) {
+        let request = parse(&String::from_utf8_lossy(&line));
+        line.clear();
+        let mut seen = lock(seen);
+        seen.bytes += count as u64;
+        seen.requests.extend(request);
+    }
+}
+
+/// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`; `[0 lua]` is a script's own. A quote inside of a word has a
+/// backslash before it, so three characters part two words.
+fn parse(line: &str) -> Option<Request> {
+    let (time, rest) = line.strip_prefix('+')?.split_once(" [")?;
+    let (client, words) = rest.split_once("] \"")?;
+    let client = client.split_once(' ')?.1;
+    if client == "lua" {
+        return None;
+    }
+    let mut words: Vec<String> = words
+        .trim_end()
+        .trim_end_matches('"')
+        .split("\" \"")
+        .map(|word| word.chars().take(LONGEST).collect())
+        .collect();
+    words[0].make_ascii_uppercase();
+    let (seconds, micros) = time.split_once('.')?;
+    let at = Duration::from_secs(seconds.parse().ok()?) + Duration::from_micros(micros.parse().ok()?);
+    Some(Request { at, client: client.to_owned(), words })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The rig: what a script does inside is not a request.
+#[test]
+fn a_monitor_counts_a_script_once() {
+    let redis = Redis::start();
+    let monitor = Monitor::of(&redis);
+    let mut client = redis.connect();
+    let keys = ["lock", "holder", "counter", "queue", "waiters"];
+    let script = "redis.call('SET', KEYS[1], \"it's \\\" \\\" \" .. ARGV[1])";
+    let words: Vec<&str> =
+        ["EVAL", script, "5"].into_iter().chain(keys).chain(["token", "members"]).collect();
+    client.command(&words);
+    client.command(&["get", "lock"]);
+    let requests = monitor.requests();
+    let names: Vec<&str> = requests.iter().map(|request| request.words[0].as_str()).collect();
+    assert_eq!(names, ["EVAL", "GET"]);
+    assert_eq!(requests[0].token(), Some("token"));
+    assert_eq!(requests[1].client, requests[0].client);
+}

@@ -1,0 +1,128 @@
+//! Many who stand in line for one lock.
+
+use super::scene::Line;
+use crate::support::running::Running;
+use crate::support::wait::until;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a crowd may take to come, or to go. Nothing is expected to take so long.
+pub const LONG: Duration = Duration::from_secs(90);
+
+/// Many dlocks that wait, each of which writes down when its turn comes.
+pub struct Crowd {
+    runs: Vec<Running>,
+    // One crowd at a time is enough for a host.
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// One turn, as a command wrote it down.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Which of the crowd, from 0.
+    pub number: usize,
+    /// What the store gave it.
+    pub fencing: u64,
+}
+
+impl Crowd {
+    /// Starts so many, and waits until all of them stand in line.
+    #[track_caller]
+    pub fn in_line(line: &Line, count: usize) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let mut crowd = Self {
+            runs: Vec::with_capacity(count),
+            _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        let log = line.store.place.arg("turns");
+        for number in 0..count {
+            let turn = format!(
+                "echo \"start {number} $DLOCK_FENCING_TOKEN\" >>'{log}'; echo \"end {number} $DLOCK_FENCING_TOKEN\" >>'{log}'"
+            );
+            crowd.runs.push(line.run().sh(&turn).spawn());
+            // So that no more of them are about to come than a host with few processors can take.
+            if number % 50 == 49 {
+                until(LONG, "those so far in line", || line.pids().len() + 25 > number);
+            }
+        }
+        until(LONG, "everybody in line", || line.pids().len() == count);
+        crowd
+    }
+
+    /// Who stands in line, in order, which is that of the store's numbers.
+    #[track_caller]
+    pub fn order(&self, line: &Line) -> Vec<usize> {
+        let numbers = line.numbers();
+        assert_eq!(numbers.len(), self.runs.len());
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+        let number = |pid: &i32| self.runs.iter().position(|run| run.pid() == *pid).expect("one of us");
+        line.pids().iter().map(number).collect()
+    }
+
+    /// Waits until every one of them has ended, and asserts that it ended well and without a word.
+    #[track_caller]
+    pub fn assert_all_ran(&mut self) {
+        for run in &mut self.runs {
+            let output = run.wait_within(LONG);
+            assert_eq!(output.outcome(), (crate::support::running::Exit::Code(0), "", ""));
+        }
+    }
+
+    /// Who had his turn, in this order. Asserts that no two had theirs at a time, and that each later one has a larger
+    /// fencing token.
+    #[track_caller]
+    pub fn turns(line: &Line) -> Vec<Turn> {
+        let text = line.store.place.read("turns");
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        let mut turns: Vec<Turn> = Vec::new();
+        for pair in lines.chunks(2) {
+            assert!(pair.len() == 2 && pair[0][0] == "start" && pair[1][0] == "end", "{pair:?}");
+            assert_eq!(pair[0][1..], pair[1][1..], "two at a time");
+            let (number, fencing) =
+                (pair[0][1].parse().expect("a number"), pair[0][2].parse().expect("a token"));
+            assert!(turns.last().is_none_or(|last: &Turn| last.fencing < fencing), "{turns:?} {fencing}");
+            turns.push(Turn { number, fencing });
+        }
+        turns
+    }
+
+    /// Asserts that everybody had exactly one turn, in this order. On a host so busy that somebody does not get to claim
+    /// the lock within his half a second, he has his turn later.
+    #[track_caller]
+    pub fn assert_served(mut self, line: &Line, order: &[usize]) {
+        self.assert_all_ran();
+        let served: Vec<usize> = Self::turns(line).iter().map(|turn| turn.number).collect();
+        let mut everybody = served.clone();
+        everybody.sort_unstable();
+        assert_eq!(everybody, (0..self.runs.len()).collect::<Vec<_>>(), "not everybody, or not once");
+        let place = |number: &usize| order.iter().position(|other| other == number).expect("one of us");
+        let places: Vec<usize> = served.iter().map(place).collect();
+        let late = places.len() - longest_rise(&places);
+        println!("{late} of {} were too late for their turn", places.len());
+        assert!(late <= places.len() / 20, "in line: {order:?}\nserved: {served:?}");
+    }
+}
+
+/// How many are left at most when those are taken out who stand behind a larger number.
+fn longest_rise(numbers: &[usize]) -> usize {
+    // The smallest last number of a rise of each length.
+    let mut lasts: Vec<usize> = Vec::new();
+    for number in numbers {
+        match lasts.iter().position(|last| last >= number) {
+            Some(length) => lasts[length] = *number,
+            None => lasts.push(*number),
+        }
+    }
+    lasts.len()
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        // All at once: one after the other would take minutes.
+        if self.runs.iter_mut().any(|run| run.poll().is_none())
+            && let Some(run) = self.runs.first()
+        {
+            run.place().marker().kill_all();
+        }
+    }
+}

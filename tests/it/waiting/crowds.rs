@@ -1,0 +1,82 @@
+//! F40: a thousand who wait for one lock.
+
+use super::crowd::Crowd;
+use super::scene::{Line, assert_ran};
+use crate::support::store::Store;
+
+/// F40
+#[test]
+fn two_hundred_on_one_file_run_once_each_in_the_order_of_their_tickets() {
+    let line = Line::of(Store::file());
+    let mut holder = line.holder("holder");
+    let crowd = Crowd::in_line(&line, 200);
+    let order = crowd.order(&line);
+    line.let_go("holder");
+    crowd.assert_served(&line, &order);
+    assert_ran([&mut holder]);
+    line.assert_nothing_left();
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use crate::support::monitor::{Monitor, Request};
+    use crate::support::redis::Redis;
+
+    /// What a crowd cost, for each of it.
+    #[derive(Debug)]
+    struct Cost {
+        /// Requests from its start to its end.
+        requests: f64,
+        /// Requests, and bytes there and back, from the moment when all stood in line.
+        hand_off: [f64; 3],
+    }
+
+    fn serve(count: usize) -> Cost {
+        let redis = Redis::start();
+        let line = Line::of(Store::on(&redis));
+        let mut holder = line.holder("holder");
+        let monitor = Monitor::of(&redis);
+        let crowd = Crowd::in_line(&line, count);
+        let order = crowd.order(&line);
+        let (requests_before, traffic_before) = (of_waiters(&monitor), monitor.traffic());
+        line.let_go("holder");
+        crowd.assert_served(&line, &order);
+        let (requests_after, traffic_after) = (of_waiters(&monitor), monitor.traffic());
+        assert_ran([&mut holder]);
+        line.assert_nothing_left();
+        assert_eq!(redis.command(&["KEYS", "*"]).texts(), [line.side_key("fencing")]);
+        let each = |number: u64| number as f64 / count as f64;
+        Cost {
+            requests: each(requests_after),
+            hand_off: [
+                each(requests_after - requests_before),
+                each(traffic_after.0 - traffic_before.0),
+                each(traffic_after.1 - traffic_before.1),
+            ],
+        }
+    }
+
+    /// The requests of those who have come since the monitor has; the holder was there before.
+    fn of_waiters(monitor: &Monitor) -> u64 {
+        let requests = monitor.requests();
+        let comes = |request: &&Request| request.words[0] == "HELLO";
+        let mut waiters: Vec<&str> =
+            requests.iter().filter(comes).map(|request| request.client.as_str()).collect();
+        waiters.sort_unstable();
+        requests.iter().filter(|request| waiters.binary_search(&request.client.as_str()).is_ok()).count()
+            as u64
+    }
+
+    /// F40: no wake-up is lost, and nobody asks more often than he has to.
+    #[test]
+    fn a_thousand_on_one_redis_run_once_each_in_the_order_of_their_numbers() {
+        let few = serve(10);
+        let many = serve(1000);
+        println!("each of 10: {few:?}\neach of 1000: {many:?}");
+        assert!(many.requests <= 6.0, "{many:?}");
+        for (few, many) in few.hand_off.iter().zip(many.hand_off) {
+            assert!(many <= few * 1.5, "{few} for each of 10, {many} for each of 1000");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! F43: the wait ends in the very moment in which the lock becomes free. Either it is ours and we say so, or it is not
+//! and nothing of ours is left.
+
+use super::scene::Line;
+use crate::support::SOON;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use crate::support::wait::until;
+use dlock::backend::locator::Locator;
+use dlock::backend::url::Url;
+use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
+use dlock::clock::{Alarm, Moment};
+use dlock::lease::acquire::{Advice, Outcome, Patience, Surroundings, Wait, acquire};
+use dlock::lease::validity::Terms;
+use dlock::lock::{Claim, Identity, LockName, Mode, Token};
+use std::cell::Cell;
+use std::time::Duration;
+
+const TERMS: Terms = Terms {
+    ttl: Duration::from_secs(60),
+    grace: Duration::from_secs(5),
+    connect_timeout: Duration::from_secs(20),
+};
+
+/// One who wants a lock, by way of the library.
+struct Client {
+    backend: Box<dyn Backend>,
+    claim: Claim,
+}
+
+impl Client {
+    fn new(url: &str, name: &str) -> Self {
+        let locator = Locator::new(&Url::parse(url).unwrap(), &|_| None).unwrap();
+        let claim = Claim {
+            name: LockName::new(name).unwrap(),
+            token: Token::random().unwrap(),
+            mode: Mode::Exclusive,
+            ttl: TERMS.ttl,
+            min_hold: Duration::ZERO,
+            outer: Vec::new(),
+            inside: false,
+            // Not of this process, an ancestor of every run: to wait for that would be hopeless.
+            identity: Identity { host: "elsewhere".into(), ..Identity::default() },
+        };
+        Self { backend: locator.open(), claim }
+    }
+
+    /// Takes it at once.
+    async fn acquire(&mut self) {
+        self.backend.connect().await.unwrap();
+        let attempt = self.backend.try_acquire(&self.claim, Intent::TakeNow).await;
+        assert!(matches!(attempt, Ok(Attempt::Granted(_))), "{attempt:?}");
+    }
+
+    async fn renew(&mut self) -> Renewal {
+        self.backend.connect().await.unwrap();
+        self.backend.renew(&self.claim, Duration::ZERO).await.unwrap()
+    }
+
+    async fn release(&mut self) -> Release {
+        self.backend.connect().await.unwrap();
+        self.backend.release(&self.claim, Duration::ZERO).await.unwrap()
+    }
+}
+
+/// How often the lock was ours, and how often it was not.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    granted: usize,
+    contended: usize,
+}
+
+impl Tally {
+    fn add(self, other: Self) -> Self {
+        Self { granted: self.granted + other.granted, contended: self.contended + other.contended }
+    }
+
+    /// Asserts that the moment was hit: both happened often.
+    #[track_caller]
+    fn assert_both(self, tries: usize) {
+        println!("{self:?}");
+        assert_eq!(self.granted + self.contended, tries);
+        assert!(self.granted >= tries / 20 && self.contended >= tries / 20, "{self:?}");
+    }
+}
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    /// A wait of up to 8 ms, and when the lock becomes free: about when it ends.
+    fn moments(&mut self) -> (Duration, Duration) {
+        let wait = 1_000 + self.below(7_000);
+        let free = (wait + self.below(3_000)).saturating_sub(1_500);
+        (Duration::from_micros(wait), Duration::from_micros(free))
+    }
+}
+
+/// One after another, on one lock.
+async fn tries(url: &str, name: &str, count: usize) -> Tally {
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
+    let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
+    let (_give_up, given_up) = tokio::sync::watch::channel(false);
+    let mut tally = Tally::default();
+    for number in 0..count {
+        let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
+        holder.acquire().await;
+        let (wait, free) = dice.moments();
+        let begin = Moment::now();
+        let limits = Patience { wait: Wait::For(wait), retry: Duration::ZERO }.from(begin);
+        let released = Cell::new(false);
+        let outcome = {
+            let mut around =
+                Surroundings { give_up: given_up.clone(), alarm: &alarm, on_busy: &mut |_, _| Advice::Wait };
+            let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &mut around);
+            let ends = async {
+                other_alarm.until(begin + free).await;
+                released.set(true);
+                assert_eq!(holder.release().await, Release::Released);
+            };
+            tokio::join!(waits, ends).0
+        };
+        match outcome {
+            Outcome::Granted { .. } => {
+                assert!(released.get(), "two held it");
+                assert!(matches!(waiter.renew().await, Renewal::Held(_)), "try {number}: not ours");
+                assert_eq!(waiter.release().await, Release::Released);
+                tally.granted += 1;
+            }
+            Outcome::Contended(_) => {
+                let renewal = waiter.renew().await;
+                assert!(matches!(renewal, Renewal::Lost(_)), "try {number}: ours all the same");
+                tally.contended += 1;
+            }
+            other => panic!("try {number}: {other:?}"),
+        }
+        // Who does not wait gets it at once: nobody holds it, and nobody is before us.
+        let mut next = Client::new(url, name);
+        next.acquire().await;
+        assert_eq!(next.release().await, Release::Released);
+    }
+    tally
+}
+
+/// So many on each of several locks at a time.
+fn lanes(url: &str, lanes: usize, count: usize) -> Tally {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let set = tokio::task::LocalSet::new();
+    set.block_on(&runtime, async {
+        let start = |lane| {
+            let url = url.to_owned();
+            tokio::task::spawn_local(async move { tries(&url, &format!("x{lane}"), count).await })
+        };
+        let started: Vec<_> = (0..lanes).map(start).collect();
+        let mut tally = Tally::default();
+        for lane in started {
+            tally = tally.add(lane.await.unwrap());
+        }
+        tally
+    })
+}
+
+/// F43
+#[test]
+fn a_wait_that_ends_when_a_file_is_unlocked_has_the_lock_or_leaves_nothing() {
+    let store = Store::file();
+    lanes(store.url(), 16, 250).assert_both(4_000);
+    for lane in 0..16 {
+        let sidecar = store.place.read(&format!("locks/x{lane}.dlock"));
+        let content: serde_json::Value = serde_json::from_str(sidecar.lines().next().unwrap()).unwrap();
+        let empty = serde_json::json!([]);
+        assert_eq!((&content["members"], &content["line"]), (&empty, &empty), "{sidecar}");
+    }
+}
+
+/// F43
+#[cfg(feature = "redis")]
+#[test]
+fn a_wait_that_ends_when_a_key_is_deleted_has_the_lock_or_leaves_nothing() {
+    let redis = crate::support::redis::Redis::start();
+    lanes(&redis.url(), 16, 375).assert_both(6_000);
+    let mut left = redis.command(&["KEYS", "*"]).texts();
+    left.retain(|key| !key.starts_with("dlock#fencing:"));
+    assert_eq!(left, [""; 0]);
+}
+
+/// Real ones, one after another on one lock, each against a holder that ends when it has waited for about as long as
+/// it will.
+fn runs(line: &Line, count: usize) -> Tally {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut dice = Dice(0xD1CE + line.store.url().len() as u64);
+    let mut tally = Tally::default();
+    for _ in 0..count {
+        let mut holder = Client::new(line.store.url(), "x");
+        runtime.block_on(holder.acquire());
+        let run = line.store.run_with_ttl("60s").args(["-q", "--wait", "40ms"]).sh("echo ran");
+        let mut run = run.spawn();
+        until(SOON, "one that waits, or has waited", || !line.pids().is_empty() || run.poll().is_some());
+        std::thread::sleep(Duration::from_micros(20_000 + dice.below(25_000)));
+        assert_eq!(runtime.block_on(holder.release()), Release::Released);
+        match run.wait().outcome() {
+            (Exit::Code(0), "ran\n", "") => tally.granted += 1,
+            (Exit::Code(75), "", "") => tally.contended += 1,
+            other => panic!("{other:?}"),
+        }
+        line.assert_nothing_left();
+    }
+    tally
+}
+
+/// F43
+#[test]
+fn a_run_whose_wait_ends_when_the_lock_becomes_free_runs_or_leaves_nothing() {
+    const EACH: usize = 80;
+    let lines: Vec<Line> = Line::each().into_iter().chain(Line::each()).collect();
+    let tallies = std::thread::scope(|scope| {
+        let started: Vec<_> = lines.iter().map(|line| scope.spawn(|| runs(line, EACH))).collect();
+        started.into_iter().map(|lane| lane.join().unwrap()).collect::<Vec<_>>()
+    });
+    tallies.into_iter().reduce(Tally::add).unwrap().assert_both(lines.len() * EACH);
+}

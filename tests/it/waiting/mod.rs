@@ -1,0 +1,17 @@
+//! Waiting in line: first come, first served, whoever dies, sleeps, or does not hear that it is his turn.
+
+mod crowd;
+mod crowds;
+mod dead_heads;
+mod last_moment;
+mod leaving;
+#[cfg(feature = "redis")]
+mod lost_words;
+mod notices;
+#[cfg(feature = "redis")]
+mod poor_stores;
+mod scene;
+#[cfg(feature = "redis")]
+mod storms;
+#[cfg(feature = "redis")]
+mod traffic;
