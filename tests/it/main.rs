@@ -7,12 +7,18 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod bad_modes;
+mod bad_names;
 mod bad_urls;
 mod conformance;
 mod exit_codes;
 mod failed_start;
 mod faults;
+#[cfg(feature = "redis")]
+mod fencing_recipes;
 mod foreign_clients;
+#[cfg(feature = "redis")]
+mod foreign_types;
 #[cfg(feature = "redis")]
 mod foreign_values;
 mod guard;
@@ -22,18 +28,23 @@ mod hostile_server;
 mod lock_files;
 #[cfg(feature = "redis")]
 mod lost_trees;
+mod min_hold_hosts;
 #[cfg(feature = "redis")]
 mod minimal_rights;
 mod names;
+mod nested;
+mod network_file_systems;
 #[cfg(feature = "redis")]
 mod old_protocol;
 mod orphans;
+mod random_runs;
 #[cfg(feature = "redis")]
 mod readme;
 mod refusal;
 mod rigs;
 #[cfg(feature = "redis")]
 mod secrets;
+mod sidecar_files;
 mod signals;
 mod silence;
 mod support;
@@ -43,4 +54,5 @@ mod terminal;
 mod tls;
 mod transparency;
 mod tree;
+mod waiting;
 mod windows;

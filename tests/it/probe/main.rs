@@ -15,6 +15,7 @@ mod signals;
 mod startup;
 mod state;
 mod tree;
+mod witness;
 mod work;
 
 use std::io::Write;
@@ -45,6 +46,7 @@ fn main() {
         ["ignore-term"] => work::ignore_term(),
         ["stop"] => work::stop(),
         ["heir", file] => work::heir(file),
+        ["witness", directory, ms, then @ ..] => witness::stand(directory, ms, then),
         ["become-root"] => work::become_root(),
         ["reap", mark] => work::reap(mark),
         _ => panic!("what the probe does not know: {words:?}"),

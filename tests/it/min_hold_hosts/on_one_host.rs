@@ -1,0 +1,73 @@
+//! Two dlocks of one host, on a directory.
+
+use super::{LINE, MIN_HOLD, await_end_of_command, be_late};
+use crate::support::SOON;
+use crate::support::place::Place;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::until;
+use nix::sys::signal::Signal;
+
+const JOB: &str = "echo ran >>ran; touch ended";
+
+#[track_caller]
+fn fire(place: &Place, options: &[&str]) {
+    let run = place.run().name("minutely").args(LINE).args(options);
+    assert_eq!(run.sh(JOB).output().outcome(), (Exit::Code(0), "", ""));
+}
+
+/// The first run, whose command has ended: a descriptor cannot keep the lock without its process, so dlock stays.
+#[track_caller]
+fn first(place: &Place) -> Running {
+    let mut run = place.run().name("minutely").args(LINE).args(MIN_HOLD).sh(JOB).spawn();
+    await_end_of_command(&run, place);
+    be_late();
+    run.assert_running();
+    run
+}
+
+#[test]
+fn a_dlock_that_comes_late_does_not_run_a_short_job_again() {
+    let place = Place::new();
+    let mut run = first(&place);
+    fire(&place, &MIN_HOLD);
+    assert_eq!(place.read("ran"), "ran\n");
+    assert!(!place.lock_is_free("minutely"), "flock(1) is kept out, too");
+    // Told to end, it goes with the status of its command, and other dlocks keep to the least time even so.
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
+    fire(&place, &MIN_HOLD);
+    assert_eq!(place.read("ran"), "ran\n");
+}
+
+#[test]
+fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed() {
+    let place = Place::new();
+    let mut run = first(&place);
+    // Both halves.
+    run.marker().kill_all();
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+    fire(&place, &MIN_HOLD);
+    assert_eq!(place.read("ran"), "ran\n");
+}
+
+#[test]
+fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed_with_its_job() {
+    let place = Place::new();
+    let run = place.run().name("minutely").args(LINE).args(MIN_HOLD);
+    let mut run = run.sh("echo ran >>ran; sleep 1000").spawn();
+    until(SOON, "the job", || place.read("ran") == "ran\n");
+    run.marker().kill_all();
+    run.wait();
+    be_late();
+    fire(&place, &MIN_HOLD);
+    assert_eq!(place.read("ran"), "ran\n");
+}
+
+#[test]
+fn without_a_least_time_the_job_runs_twice() {
+    let place = Place::new();
+    fire(&place, &[]);
+    be_late();
+    fire(&place, &[]);
+    assert_eq!(place.read("ran"), "ran\nran\n");
+}

@@ -1,0 +1,116 @@
+//! S32: each of them has its own renewal and its own deadline.
+
+use super::{PAST_THE_LEASE, assert_held, assert_succession, inner, shell};
+use crate::support::flight::Flight;
+use crate::support::leash::Leash;
+use crate::support::proxy::Proxy;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::{boot_ns, throughout, until};
+use crate::support::{SOON, probe};
+use std::time::Duration;
+
+/// What is left of 3 s when a hundredth of it, and 2 ms, are left to the difference of two clocks.
+const DEAD_WITHIN: Duration = Duration::from_millis(2968);
+
+/// Hardly less than a third of 3 s.
+const RENEWED_AFTER: Duration = Duration::from_millis(900);
+
+/// Two dlocks on one lock, each with its own way to the store, and each with a process that outlives SIGTERM.
+struct Scene {
+    store: Store,
+    outer_way: Proxy,
+    inner_way: Proxy,
+    outer_leash: Leash,
+    inner_leash: Leash,
+    run: Running,
+}
+
+/// What asked for a lease and was answered.
+fn granted(flights: &[Flight]) -> impl DoubleEndedIterator<Item = &Flight> {
+    let asks = |flight: &&Flight| flight.names().iter().any(|name| name.starts_with("EVAL"));
+    flights.iter().filter(asks).filter(|flight| flight.answered.is_some())
+}
+
+impl Scene {
+    /// Both have renewed their leases when this returns.
+    fn start() -> Self {
+        let store = Store::redis();
+        let [outer_way, inner_way] = [(); 2].map(|()| Proxy::to(store.space().port()));
+        let [outer_leash, inner_leash] = ["outer", "inner"].map(|name| Leash::at(store.place.path(name)));
+        let (go, tick) = (store.place.arg("go"), store.place.arg("tick"));
+        let url = store.space().url_at(inner_way.port());
+        let words = inner(&url, ["--leash", inner_leash.path(), "tick", &tick]);
+        let text = format!(
+            r#"'{}' --leash '{}' signals 'leave:{go}=0' & "$@"; echo "inner: $?"; wait"#,
+            probe::path().to_str().expect("a path in UTF-8"),
+            outer_leash.path()
+        );
+        let mut run = store.behind(outer_way.port()).run().command(shell(&text, words)).spawn();
+        run.await_stdout("ready\nready\n");
+        for way in [&outer_way, &inner_way] {
+            until(SOON, "a renewal", || {
+                let flights = way.flights();
+                let ends = granted(&flights).next().zip(granted(&flights).next_back());
+                ends.is_some_and(|(first, last)| last.at - first.at > RENEWED_AFTER)
+            });
+        }
+        Self { store, outer_way, inner_way, outer_leash, inner_leash, run }
+    }
+
+    /// Asserts that the inner command did nothing after the end of what was granted on this way.
+    #[track_caller]
+    fn assert_dead_in_time(&self, way: &Proxy) {
+        let last: u64 = self.store.place.read("tick").trim().parse().expect("a ticker has ticked");
+        let flights = way.flights();
+        let good = granted(&flights).next_back().expect("an answer");
+        let elapsed = u64::try_from(good.at.elapsed().as_nanos()).unwrap();
+        let deadline = boot_ns() - elapsed + u64::try_from(DEAD_WITHIN.as_nanos()).unwrap();
+        assert!(last <= deadline, "the command ran {} ns past its deadline", last - deadline);
+    }
+}
+
+#[test]
+fn both_trees_are_dead_before_the_lease_ends() {
+    let mut scene = Scene::start();
+    scene.outer_way.hold_both();
+    scene.inner_way.hold_both();
+    scene.store.await_death_under_lock(&scene.inner_leash);
+    scene.store.await_death_under_lock(&scene.outer_leash);
+    scene.assert_dead_in_time(&scene.inner_way);
+    scene.assert_dead_in_time(&scene.outer_way);
+    let output = scene.run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert!(output.stderr.lines().all(|line| line.starts_with("dlock: x on redis://")), "{}", output.stderr);
+    assert_succession(&scene.store, &scene.inner_leash);
+}
+
+#[test]
+fn the_inner_tree_is_dead_in_time_when_only_the_inner_one_hears_nothing() {
+    let mut scene = Scene::start();
+    scene.inner_way.hold_both();
+    scene.store.await_death_under_lock(&scene.inner_leash);
+    scene.assert_dead_in_time(&scene.inner_way);
+    scene.run.await_stdout("inner: 76\n");
+    throughout(PAST_THE_LEASE, "the outer one holds on", || {
+        scene.store.is_held() && scene.run.poll().is_none()
+    });
+    assert!(!scene.outer_leash.is_free());
+    assert_held(&scene.store);
+    scene.store.place.write("go", "");
+    let output = scene.run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\nready\ninner: 76\n"));
+    assert!(!scene.store.is_held());
+}
+
+#[test]
+fn both_trees_are_dead_in_time_when_only_the_outer_one_hears_nothing() {
+    let mut scene = Scene::start();
+    scene.outer_way.hold_both();
+    scene.store.await_death_under_lock(&scene.inner_leash);
+    scene.store.await_death_under_lock(&scene.outer_leash);
+    scene.assert_dead_in_time(&scene.outer_way);
+    let output = scene.run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert_succession(&scene.store, &scene.inner_leash);
+}

@@ -1,0 +1,191 @@
+//! A dlock inside the hold of another one, on the same lock.
+
+#[cfg(feature = "redis")]
+mod behind_a_silent_store;
+
+use crate::support::dlock::BINARY;
+use crate::support::leash::Leash;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::{throughout, until};
+use crate::support::{SOON, probe, process};
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// Longer than the lease of those who are killed.
+const PAST_THE_LEASE: Duration = Duration::from_secs(4);
+
+/// The words of a dlock on the lock `x` with a probe as its command, to be part of the command of another one.
+fn inner<const N: usize>(url: &str, probe: [&str; N]) -> Vec<String> {
+    let dlock = [BINARY, "run", "-b", url, "--ttl", "3s", "x", "--"].map(str::to_owned);
+    dlock.into_iter().chain(probe::command(probe)).collect()
+}
+
+/// `sh -c TEXT` with these words as `$@`.
+fn shell(text: &str, words: Vec<String>) -> Vec<String> {
+    ["sh", "-c", text, "sh"].into_iter().map(str::to_owned).chain(words).collect()
+}
+
+/// The dlock that runs inside this one.
+#[track_caller]
+fn inner_of(run: &Running) -> i32 {
+    let halves = [run.pid(), run.guard()];
+    let tree = process::descendants(run.pid());
+    let inner = tree.iter().find(|stat| stat.comm == "dlock" && !halves.contains(&stat.pid));
+    inner.expect("an inner dlock").pid
+}
+
+/// Somebody else who does not wait gets nothing.
+#[track_caller]
+fn assert_held(store: &Store) {
+    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(75));
+}
+
+/// Who has waited gets it, and nobody who was on the leash lives then.
+#[track_caller]
+fn assert_inherits(heir: &mut Running) {
+    let output = heir.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
+}
+
+/// Somebody else gets it, and nobody who was on the leash lives then.
+#[track_caller]
+fn assert_succession(store: &Store, leash: &Leash) {
+    let output = store.run().args(["--wait", "forever"]).probe(["heir", leash.path()]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "clean\n", ""));
+}
+
+/// S32
+#[test]
+fn fifty_dlocks_enter_one_lock_and_signals_and_statuses_traverse_them_all() {
+    for store in Store::each() {
+        let (leash, held) = (store.place.leash(), store.place.arg("held"));
+        let mut words = probe::command(["--leash", leash.path(), "signals", "exit:TERM=9"]);
+        words.insert(0, held);
+        let mut command = shell(r#"echo "$DLOCK_HELD" >"$1"; shift; exec "$@""#, words);
+        for _ in 1..50 {
+            command.splice(0..0, [BINARY, "run", "-b", store.url(), "x", "--"].map(str::to_owned));
+        }
+        let mut run = store.run_with_ttl("30s").command(command).spawn();
+        run.await_ready();
+        let held: serde_json::Value = serde_json::from_str(&store.place.read("held")).unwrap();
+        let all = |key: &str| {
+            let mut values: Vec<String> =
+                held.as_array().unwrap().iter().map(|hold| hold[key].to_string()).collect();
+            values.sort();
+            values.dedup();
+            values.len()
+        };
+        assert_eq!((held.as_array().unwrap().len(), all("token"), all("fencing_token")), (50, 50, 1));
+        assert_held(&store);
+        run.signal(Signal::SIGUSR1);
+        run.await_stdout("USR1 ");
+        run.signal(Signal::SIGTERM);
+        let output = run.wait();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(9), ""));
+        let reported: Vec<&str> =
+            output.stdout.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+        assert_eq!(reported, ["ready", "USR1", "TERM"]);
+        assert!(!store.is_held(), "{}: something is left of the fifty", store.url());
+        assert_succession(&store, &leash);
+    }
+}
+
+/// A dlock whose command has ended and has left another dlock behind, in a session of its own and with a probe on the
+/// leash, which works until the file `go` is there.
+#[track_caller]
+fn outlived(store: &Store) -> Running {
+    let (leash, log, go) = (store.place.leash(), store.place.arg("log"), store.place.arg("go"));
+    let mut words = inner(store.url(), ["--leash", leash.path(), "hold", &log, "until", &go]);
+    words.insert(0, log);
+    let text = r#"log=$1; shift; setsid "$@" & until [ -s "$log" ]; do sleep 0.01; done; touch ended"#;
+    let mut run = store.run().args(["--orphans", "leave"]).command(shell(text, words)).spawn();
+    run.await_ready();
+    until(SOON, "the end of the outer command", || store.place.path("ended").exists());
+    run
+}
+
+/// S32
+#[test]
+fn a_dlock_that_outlives_the_one_it_is_in_keeps_the_lock() {
+    for store in Store::each() {
+        let leash = store.place.leash();
+        let mut run = outlived(&store);
+        if store.url().starts_with("redis") {
+            assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+        }
+        let mut heir = store.heir(&leash);
+        throughout(PAST_THE_LEASE, "the inner one keeps the lock", || {
+            store.is_held() && heir.poll().is_none()
+        });
+        store.place.write("go", "");
+        assert_inherits(&mut heir);
+        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+        assert_eq!(store.place.read("log").lines().count(), 2, "the inner command ran to its end");
+        assert!(!store.is_held());
+    }
+}
+
+/// S16, S32: the outer one's descriptor is the lock, so it stays until the inner one has ended; but it may be killed.
+#[test]
+fn a_dlock_takes_the_lock_over_when_the_one_it_has_outlived_is_killed() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let mut run = outlived(&store);
+    let mut heir = store.heir(&leash);
+    throughout(Duration::from_millis(500), "the outer one stays", || run.poll().is_none());
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+    // Between the two flock(1) might get it for an instant, a dlock not.
+    until(SOON, "the inner one has taken the lock over", || store.is_held());
+    throughout(PAST_THE_LEASE, "the inner one keeps the lock", || store.is_held() && heir.poll().is_none());
+    store.place.write("go", "");
+    assert_inherits(&mut heir);
+    assert_eq!(store.place.read("log").lines().count(), 2, "the inner command ran to its end");
+}
+
+/// S16, S32
+#[test]
+fn killing_the_outer_dlock_kills_the_inner_ones_tree() {
+    for store in Store::each() {
+        let leash = store.place.leash();
+        let pids = store.place.arg("pids");
+        let run = store.run().command(inner(store.url(), ["--leash", leash.path(), "tree", "3", &pids]));
+        let mut run = run.spawn();
+        run.await_ready();
+        let inner = inner_of(&run);
+        let mut heir = store.heir(&leash);
+        run.signal(Signal::SIGKILL);
+        store.await_death_under_lock(&leash);
+        assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+        assert_inherits(&mut heir);
+        assert!(!process::alive(inner));
+        until(SOON, "the end of everybody", || store.place.marker().bearers().is_empty());
+    }
+}
+
+/// S16, S32
+#[test]
+fn killing_the_inner_dlock_kills_its_tree_while_the_outer_one_holds_on() {
+    for store in Store::each() {
+        let (leash, pids) = (store.place.leash(), store.place.arg("pids"));
+        let (go, witness) = (store.place.arg("go"), probe::path());
+        let words = inner(store.url(), ["--leash", leash.path(), "tree", "3", &pids]);
+        let text = format!(
+            r#""$@"; echo "inner: $?"; exec '{}' signals 'leave:{go}=5'"#,
+            witness.to_str().expect("a path in UTF-8")
+        );
+        let mut run = store.run().command(shell(&text, words)).spawn();
+        run.await_ready();
+        process::send(inner_of(&run), Signal::SIGKILL);
+        leash.await_free();
+        run.await_stdout("inner: 137\nready\n");
+        throughout(PAST_THE_LEASE, "the outer one holds on", || store.is_held() && run.poll().is_none());
+        assert_held(&store);
+        store.place.write("go", "");
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\ninner: 137\nready\n"));
+        assert!(!store.is_held());
+        assert_succession(&store, &leash);
+    }
+}

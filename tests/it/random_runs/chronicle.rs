@@ -1,0 +1,145 @@
+//! What the commands have written down, and whether it can be true.
+
+use crate::support::running::Exit;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything that was written, by the name of the lock and in the order in which it was.
+pub struct Chronicle {
+    overlaps: Vec<String>,
+    /// What dlocks that ran inside came to.
+    inside: Vec<String>,
+    holds: BTreeMap<String, Vec<Hold>>,
+}
+
+/// One run under one lock, those that have entered its hold included.
+#[derive(Debug)]
+struct Hold {
+    run: usize,
+    mode: String,
+    slot: Option<u32>,
+    fencing: u64,
+    /// When it was written down, in nanoseconds since boot, and by whom.
+    since: u64,
+    pid: u32,
+    ended: bool,
+    /// How many others have entered.
+    entered: usize,
+}
+
+impl Hold {
+    /// Whether the two may not be alive at the same time.
+    fn excludes(&self, other: &Hold) -> bool {
+        self.mode == "exclusive" || other.mode == "exclusive" || self.mode != other.mode
+    }
+}
+
+impl Chronicle {
+    /// Understands the log of the witnesses.
+    #[track_caller]
+    pub fn read(log: &str) -> Self {
+        let mut chronicle = Self { overlaps: Vec::new(), inside: Vec::new(), holds: BTreeMap::new() };
+        for line in log.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["overlap", ..] => chronicle.overlaps.push(line.to_owned()),
+                ["inside", status, _] => chronicle.inside.push(status.to_owned()),
+                [what @ ("start" | "end"), name, mode, slot, fencing, at, pid, run] => {
+                    let holds = chronicle.holds.entry(name.to_owned()).or_default();
+                    let (run, fencing, pid) =
+                        (run.parse().unwrap(), fencing.parse().unwrap(), pid.parse().unwrap());
+                    let known = holds.iter_mut().find(|hold| hold.run == run);
+                    match (what, known) {
+                        ("start", Some(hold)) => {
+                            assert_eq!(hold.fencing, fencing, "who enters has another token: {line}");
+                            hold.entered += 1;
+                        }
+                        // That of whoever took the lock, not of one who has entered.
+                        ("end", Some(hold)) => hold.ended |= hold.pid == pid,
+                        ("start", None) => holds.push(Hold {
+                            run,
+                            mode: mode.to_owned(),
+                            slot: slot.parse().ok(),
+                            fencing,
+                            since: at.parse().unwrap(),
+                            pid,
+                            ended: false,
+                            entered: 0,
+                        }),
+                        _ => panic!("an end without a beginning: {line}"),
+                    }
+                }
+                _ => panic!("a line that no witness writes: {line:?}"),
+            }
+        }
+        chronicle
+    }
+
+    /// No two were alive that may not be, and tokens grew in the order of the grants as far as that order is certain:
+    /// between two that exclude each other, and when the command of one was there before the dlock of the other was
+    /// started. `begun` is when that was, for each run.
+    #[track_caller]
+    pub fn assert_in_order(&self, begun: &[u64]) {
+        assert!(self.overlaps.is_empty(), "{:#?}", self.overlaps);
+        for (name, holds) in &self.holds {
+            let tokens: BTreeSet<u64> = holds.iter().map(|hold| hold.fencing).collect();
+            assert_eq!(tokens.len(), holds.len(), "two holds of {name} have the same token");
+            assert!(tokens.iter().all(|token| (1..1 << 53).contains(token)), "{tokens:?}");
+            assert!(holds.iter().all(|hold| hold.slot.is_none_or(|slot| slot < 3)), "{holds:#?}");
+            for (index, first) in holds.iter().enumerate() {
+                for second in &holds[index + 1..] {
+                    let certain = first.excludes(second) || first.since < begun[second.run];
+                    assert!(
+                        !certain || first.fencing < second.fencing,
+                        "the tokens of {name} do not grow: {first:#?} {second:#?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whoever says that the command ran has run it to its end, and whoever says that it did not has not begun it.
+    #[track_caller]
+    pub fn assert_ran_as(&self, ends: &BTreeMap<usize, Exit>) {
+        let all = || self.holds.values().flatten();
+        let started: BTreeSet<usize> = all().map(|hold| hold.run).collect();
+        let ended: BTreeSet<usize> = all().filter(|hold| hold.ended).map(|hold| hold.run).collect();
+        for (run, exit) in ends {
+            match exit {
+                Exit::Code(0) => assert!(ended.contains(run), "run {run} exits 0 and has not ended"),
+                Exit::Code(75 | 69) => {
+                    assert!(!started.contains(run), "run {run} exits {exit:?} and has started")
+                }
+                _ => {}
+            }
+        }
+        // What an inner dlock says of itself.
+        let known = ["0", "69", "75", "76", "70", "137", "143", "signal"];
+        assert!(self.inside.iter().all(|status| known.contains(&status.as_str())), "{:?}", self.inside);
+    }
+
+    /// Something of each kind has happened: a test in which nothing does proves nothing.
+    #[track_caller]
+    pub fn assert_lively(&self) {
+        let all = || self.holds.values().flatten();
+        let count = |what: &dyn Fn(&Hold) -> bool| all().filter(|hold| what(hold)).count();
+        for mode in ["exclusive", "shared", "slots"] {
+            assert!(count(&|hold| hold.mode == mode) >= 5, "{self}");
+        }
+        let slots: BTreeSet<u32> = all().filter_map(|hold| hold.slot).collect();
+        assert!(slots.len() > 1, "{self}");
+        assert!(count(&|hold| !hold.ended) >= 1, "nobody was killed: {self}");
+        assert!(count(&|hold| hold.entered > 0) >= 1, "nobody has entered: {self}");
+    }
+}
+
+impl std::fmt::Display for Chronicle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = || self.holds.values().flatten();
+        let count = |what: &dyn Fn(&Hold) -> bool| all().filter(|hold| what(hold)).count();
+        let of = |mode: &str| count(&|hold| hold.mode == mode);
+        let (exclusive, shared, slots) = (of("exclusive"), of("shared"), of("slots"));
+        let (killed, entered) = (count(&|hold| !hold.ended), count(&|hold| hold.entered > 0));
+        write!(f, "holds: {exclusive} exclusive, {shared} shared, {slots} in slots; {killed} did not end; ")?;
+        write!(f, "{entered} were entered; the {} inside: {}", self.inside.len(), self.inside.join(" "))
+    }
+}
