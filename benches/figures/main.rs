@@ -3,7 +3,8 @@
 //! Builds dlock with `--no-default-features --features file,redis`, linked statically, starts a Redis and an etcd on 127.0.0.1, prints
 //! the tables and stops both. Nothing is asserted: figures move with the machine, so each stands beside its target.
 //!
-//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200).
+//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200); `DLOCK_TEST_PYTHON` is
+//! an interpreter that has redis-py.
 //! An argument that is part of a section's name (`cargo bench -- memory`) measures that section alone.
 
 #[cfg(target_os = "linux")]
@@ -16,6 +17,8 @@ mod servers;
 mod startup;
 #[cfg(target_os = "linux")]
 mod stats;
+#[cfg(target_os = "linux")]
+mod waiting;
 
 /// What every section needs: the binary, the stores, and how often to measure.
 #[cfg(target_os = "linux")]
@@ -62,6 +65,7 @@ fn main() {
     let outcome = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["spin", rounds] => footprint::spin(rounds),
         ["tree", fifo] => death::tree(fifo),
+        ["stamp", file] => waiting::stamp(file),
         _ => measure(&args.into_iter().filter(|arg| !arg.starts_with("--")).collect::<Vec<_>>()),
     };
     if let Err(error) = outcome {
@@ -96,13 +100,16 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     println!("machine {} CPUs, {}", std::thread::available_parallelism()?, servers::kernel()?);
     println!("peers   {}", servers::versions());
     type Section = fn(&Bench) -> Result<(), Box<dyn std::error::Error>>;
-    let sections: [(&str, Section); 6] = [
+    let sections: [(&str, Section); 9] = [
         ("startup", startup::startup),
         ("memory", footprint::memory),
         ("requests", footprint::requests),
         ("slowdown", footprint::slowdown),
         ("sigkill", death::sigkill),
         ("sigstop", death::sigstop),
+        ("handoff", waiting::handoff),
+        ("drain", waiting::drain),
+        ("line", waiting::line),
     ];
     for (name, section) in sections {
         if only.is_empty() || only.iter().any(|part| name.contains(part.as_str())) {
