@@ -93,7 +93,9 @@ impl Run {
             Exit::Code(0) => true,
             Exit::Code(75) => self.kind.patience != Patience::Forever,
             // The machine is busy, and leases are short.
-            Exit::Code(69 | 76) => store.url().starts_with("redis"),
+            Exit::Code(69 | 76) if store.url().starts_with("redis") => true,
+            // Somebody was stopped while he wrote down what all have to know.
+            Exit::Code(69) => output.stderr.contains("another dlock has had it locked for a second"),
             Exit::Code(70) => self.fate.victim == Victim::Guard,
             Exit::Code(_) => false,
             Exit::Signal(_) => self.fate.victim == Victim::Dlock,
