@@ -13,11 +13,16 @@ use crate::backend::{Attempt, Loss, Refusal, Release, Renewal, StoreError, io_te
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Grant, Mode, Token};
 
+/// How long a program may take that looks whether a lock is free.
+const A_LOOK: Duration = Duration::from_secs(1);
+
 /// A lock that is ours.
 pub(super) struct Held {
     /// The lock file, if the lock is on this descriptor. One that entered a hold takes it over when its owner goes.
     pub(super) file: File,
     pub(super) owns_flock: bool,
+    /// Since when another program has it that should become ours.
+    pub(super) contested: Option<Moment>,
     /// Holds the byte that says that we are there.
     pub(super) presence: File,
     /// What is noted of us.
@@ -85,8 +90,8 @@ impl FileStore {
             (Mode::Slots(_), _) => outer.slot,
             _ => None,
         };
-        // The kernel's lock is the outer one's; when that goes before us, it becomes ours.
-        self.watches.flock(&file, flock_of(outer.mode));
+        // The kernel's lock is that of whoever took it; when he goes before us, the next renewal makes it ours.
+        self.watch(claim, Role::Holding, outer.family);
         let hold = Hold { mode: outer.mode, family: Some(outer.family), slot, fencing };
         self.become_member(claim, hold, file, sidecar, content)
     }
@@ -127,7 +132,15 @@ impl FileStore {
         };
         content.members.push(member.clone());
         let grant = Grant { fencing: Some(fencing), lease: None, slot };
-        self.held = Some(Held { file, owns_flock, presence, member, token: claim.token.clone(), grant });
+        self.held = Some(Held {
+            file,
+            owns_flock,
+            contested: None,
+            presence,
+            member,
+            token: claim.token.clone(),
+            grant,
+        });
         Ok(Attempt::Granted(grant))
     }
 
@@ -181,6 +194,10 @@ impl FileStore {
                 // Its owner is gone, and the lock is ours now, unless a foreign program was faster.
                 match try_lock(&held.file, flock_of(held.member.mode)) {
                     Ok(true) => held.owns_flock = true,
+                    // Perhaps somebody has only looked whether it is free.
+                    Ok(false) if Moment::now() - *held.contested.get_or_insert_with(Moment::now) < A_LOOK => {
+                        return Err(StoreError::unanswered("another program has the lock for a moment"));
+                    }
                     Ok(false) => return Ok(Renewal::Lost(Loss::Taken)),
                     Err(error) => return Err(describe(&error, "lock", &path)),
                 }

@@ -181,13 +181,10 @@ impl FileStore {
 
     /// Notes what a thread of ours has waited for.
     pub(super) fn arrived(&mut self, target: Target) {
-        if let Target::Flock(mode) = target {
-            match (&mut self.held, &mut self.awaited) {
-                // Checked by the next renewal.
-                (Some(held), _) if !held.owns_flock => {}
-                (_, Some(awaited)) if awaited.mode == mode => awaited.arrived = true,
-                _ => {}
-            }
+        if let Target::Flock(mode) = target
+            && let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.mode == mode)
+        {
+            awaited.arrived = true;
         }
     }
 }

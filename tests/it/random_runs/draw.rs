@@ -110,6 +110,11 @@ impl Draw {
         let mut kind = self.of(names, mode, patience);
         if self.percent(20) {
             kind.inner = Some(Box::new(self.inside(&kind, mode)));
+            // The witness of the outer command is inherited: the inner dlock's half that stays behind a killed one must
+            // not outlive the outer lock with it.
+            if !kind.daemon {
+                kind.options.extend(["--orphans", "kill"].map(str::to_owned));
+            }
         }
         kind
     }
