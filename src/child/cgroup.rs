@@ -44,7 +44,7 @@ impl Place {
             let age = sibling.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
             // A young one may be about to get its command; one that is in use cannot be removed.
             if is_ours && age.is_some_and(|age| age > STALE) {
-                let _ = fs::remove_dir(sibling.path());
+                let _ = remove_with_ours_inside(&sibling.path());
             }
         }
     }
@@ -97,7 +97,7 @@ impl Cgroup {
     pub fn remove(&self) {
         // A process may fork while the list is read; what was missed is found in the next round.
         for _ in 0..MOST_ROUNDS {
-            match fs::remove_dir(&self.place.directory) {
+            match remove_with_ours_inside(&self.place.directory) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
             }
@@ -111,6 +111,21 @@ impl Cgroup {
             }
         }
     }
+}
+
+/// Removes a cgroup, and first those that dlocks inside of it have left there when they were killed with it. One that is
+/// in use cannot be removed.
+fn remove_with_ours_inside(directory: &Path) -> io::Result<()> {
+    let removed = fs::remove_dir(directory);
+    if !removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+        return removed;
+    }
+    for inner in fs::read_dir(directory)?.flatten() {
+        if inner.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX)) {
+            let _ = remove_with_ours_inside(&inner.path());
+        }
+    }
+    fs::remove_dir(directory)
 }
 
 /// How often what is left in it is looked for.

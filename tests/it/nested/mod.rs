@@ -154,6 +154,7 @@ fn killing_the_outer_dlock_kills_the_inner_ones_tree() {
         let mut run = run.spawn();
         run.await_ready();
         let inner = inner_of(&run);
+        let halves = [run.pid(), run.guard()];
         let mut heir = store.heir(&leash);
         run.signal(Signal::SIGKILL);
         store.await_death_under_lock(&leash);
@@ -161,6 +162,8 @@ fn killing_the_outer_dlock_kills_the_inner_ones_tree() {
         assert_inherits(&mut heir);
         assert!(!process::alive(inner));
         until(SOON, "the end of everybody", || store.place.marker().bearers().is_empty());
+        // The inner one has had no time to remove what it had made there.
+        until(SOON, "the end of the cgroups", || process::cgroups_named_after(&halves).is_empty());
     }
 }
 
