@@ -219,12 +219,7 @@ fn other_slots(mode: Mode, content: &Content, waits: impl Fn(&Waiter) -> bool) -
         _ => None,
     };
     let members = content.members.iter().find_map(|member| other(member.mode));
-    members.or_else(|| {
-        let waiters = content.line.iter();
-        waiters
-            .filter(|waiter| other(waiter.mode).is_some() && waits(waiter))
-            .find_map(|waiter| other(waiter.mode))
-    })
+    members.or_else(|| content.line.iter().find_map(|waiter| other(waiter.mode).filter(|_| waits(waiter))))
 }
 
 fn sidecar_failure(error: SidecarError, path: &Path) -> StoreError {

@@ -102,10 +102,6 @@ impl Cgroup {
                 _ => return,
             }
             let members = fs::read_to_string(self.place.directory.join("cgroup.procs")).unwrap_or_default();
-            if members.is_empty() {
-                // The last one is dead, and the kernel has yet to notice (cgroup-v2.rst: dying tasks).
-                std::thread::sleep(Duration::from_millis(2));
-            }
             for pid in members.lines() {
                 let _ = fs::write(self.place.parent.join("cgroup.procs"), pid);
             }

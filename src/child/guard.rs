@@ -105,8 +105,8 @@ impl Guard {
     }
 
     /// Once the command has run for a moment: first in line for the processor, no page of ours written out, and what
-    /// others have left behind swept up. That takes a while, so a short command is spared it; any of it is refused without the right to it, which is fine: the
-    /// margin before the lease's end allows for that.
+    /// others have left behind swept up. That takes a while, so a short command is spared it; any of it is refused
+    /// without the right to it, which is fine: the margin before the lease's end allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;

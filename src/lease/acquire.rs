@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::jitter;
 use super::validity::{Terms, Validity};
+use super::{SHORTEST_INTERVAL, jitter};
 use crate::backend::{Again, Attempt, Backend, Busy, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant};
@@ -105,8 +105,6 @@ pub struct Surroundings<'a> {
 const LAST_ATTEMPT: Duration = Duration::from_millis(800);
 /// How long a store may take to answer for what is already on its way when we give up.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Word that somebody has touched the lock is followed up no sooner than about so long after the last answer.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the removal of a claim may take whose fate is unknown.
 const CLEAN_UP: Duration = Duration::from_millis(400);
 /// Between two questions to a store that cannot tell, twice this on average.
@@ -134,10 +132,25 @@ pub async fn acquire(
     terms: &Terms,
     around: &mut Surroundings<'_>,
 ) -> Outcome {
+    let mut traces = false;
+    let outcome = ask_until_decided(backend, claim, limits, terms, around, &mut traces).await;
+    if traces {
+        clean_up(backend, claim).await;
+    }
+    outcome
+}
+
+/// `traces` tells whether an attempt of ours has left a place in the line, or perhaps the lock without our knowing.
+async fn ask_until_decided(
+    backend: &mut dyn Backend,
+    claim: &Claim,
+    limits: &Limits,
+    terms: &Terms,
+    around: &mut Surroundings<'_>,
+    traces: &mut bool,
+) -> Outcome {
     let begin = Moment::now();
     let mut first = true;
-    // An earlier attempt of ours may have left the lock, or a place in the line, without our knowing.
-    let mut traces = false;
     let mut failures = 0;
     let mut promise = PROMISE;
     loop {
@@ -150,39 +163,32 @@ pub async fn acquire(
         let mut end = limits.wait_until;
         let again = match attempt(backend, claim, limits.intent, budget, &mut around.give_up).await {
             Tried::GivenUp { uncertain } => {
-                if uncertain || traces {
-                    clean_up(backend, claim).await;
-                }
+                *traces |= uncertain;
                 return Outcome::GivenUp;
             }
-            Tried::Hangs => return Outcome::GivenUp,
+            Tried::Hangs => {
+                *traces = false;
+                return Outcome::GivenUp;
+            }
             Tried::Answered(sent, Attempt::Granted(grant)) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
+                *traces = false;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Outcome::Granted { grant, validity };
                 };
                 clean_up(backend, claim).await;
-                traces = false;
                 if limits.is_over() {
                     return Outcome::Failed(too_late(sent, late));
                 }
                 jitter(RECONNECT)
             }
-            Tried::Answered(_, Attempt::Refused(refusal)) => {
-                if traces {
-                    clean_up(backend, claim).await;
-                }
-                return Outcome::Refused(refusal);
-            }
+            Tried::Answered(_, Attempt::Refused(refusal)) => return Outcome::Refused(refusal),
             Tried::Answered(_, Attempt::Busy(busy)) => {
-                traces = limits.intent == Intent::WaitInLine;
+                *traces = limits.intent == Intent::WaitInLine;
                 failures = 0;
                 let advice = (around.on_busy)(claim, &busy);
                 let others_turn = busy.promised && limits.intent == Intent::TakeNow;
                 if advice == Advice::Leave || is_past(limits.wait_until) && !others_turn {
-                    if traces {
-                        clean_up(backend, claim).await;
-                    }
                     return Outcome::Contended(busy);
                 }
                 if others_turn {
@@ -198,19 +204,13 @@ pub async fn acquire(
             }
             Tried::Failed(error) => {
                 let StoreError::Unavailable { maybe_applied, .. } = error else {
-                    if traces {
-                        clean_up(backend, claim).await;
-                    }
                     return Outcome::Failed(error);
                 };
-                traces |= maybe_applied;
+                *traces |= maybe_applied;
                 // A connection that broke at once leaves time to ask again whether the lock is ours.
                 let ask_again =
                     first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
                 if !ask_again && limits.is_over() {
-                    if traces {
-                        clean_up(backend, claim).await;
-                    }
                     return Outcome::Failed(error);
                 }
                 failures += 1;
@@ -220,9 +220,6 @@ pub async fn acquire(
         };
         first = false;
         if !pause(backend, again, end, failures == 0, around).await {
-            if traces {
-                clean_up(backend, claim).await;
-            }
             return Outcome::GivenUp;
         }
     }

@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::acquire::timed_out;
-use super::jitter;
 use super::validity::{Terms, Validity};
+use super::{SHORTEST_INTERVAL, jitter};
 use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::Claim;
@@ -46,13 +46,13 @@ pub struct Standing {
     /// Until when the lease runs, if there is one.
     pub validity: Option<Validity>,
     /// The lock is to be kept until then, whatever becomes of us.
-    pub least_until: Option<Moment>,
+    pub least_until: Moment,
 }
 
 impl Standing {
     /// What is left of the least time.
     pub fn rest(&self) -> Duration {
-        self.least_until.map_or(Duration::ZERO, |until| until - Moment::now())
+        self.least_until - Moment::now()
     }
 }
 
@@ -60,9 +60,6 @@ impl Standing {
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Word of a change is followed up at most so often.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Renews the lock until it is lost: when a third of the lease is over, at once when the store says that something
 /// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` changes.

@@ -8,6 +8,9 @@ pub mod validity;
 
 use std::time::Duration;
 
+/// Word that somebody has touched the lock is followed up no sooner than about so long after the last answer.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A random share of a duration, for pauses between attempts ("full jitter"): those who were turned away together do
 /// not come back together.
 fn jitter(most: Duration) -> Duration {

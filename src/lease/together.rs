@@ -39,9 +39,7 @@ impl Lock {
         let backend = self.backend.take().expect("a lock's store has one user at a time");
         Lent { backend: Some(backend), home: &self.backend }
     }
-}
 
-impl Lock {
     fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.backend().kept_descriptors().iter().map(|fd| fd.try_clone_to_owned()).collect()
     }
@@ -204,9 +202,7 @@ async fn once<'a>(
         };
         let end = match outcome {
             Some(Outcome::Granted { grant, validity }) => {
-                let least_until = Some(lock.claim.min_hold).filter(|hold| !hold.is_zero());
-                let least_until = least_until.map(|hold| Moment::now() + hold);
-                let standing = Standing { validity, least_until };
+                let standing = Standing { validity, least_until: Moment::now() + lock.claim.min_hold };
                 match lock.kept_descriptors() {
                     Ok(kept) => {
                         held.push(Held { kept, grant, standing });

@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
             let attempt = acquire_all(locks, &limits, &plan.terms, &mut around);
             tokio::pin!(attempt);
             let mut ended_by = None;
-            let tell = Alarm::new().ok().filter(|_| self.reporter.tells_waiting());
+            let tell = self.reporter.tells_waiting().then(Alarm::new).and_then(Result::ok);
             let mut tell_at = begin + TELL_EVERY;
             loop {
                 tokio::select! {
