@@ -1,12 +1,17 @@
 //! The command line: names, help text, and nothing else. Checks that need more than one option are in [`crate::plan`].
 
+mod common;
+mod run;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use self::common::{CommonArguments, LogFormat};
+pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::Mode;
@@ -25,8 +30,9 @@ struct Cli {
     command: Command,
 }
 
+/// What dlock does.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Command {
     /// Take the lock, run the command, release the lock
     Run(Box<RunArguments>),
 }
@@ -36,117 +42,8 @@ enum Command {
 pub enum Request {
     /// To be printed on standard output.
     Help(String),
-    /// `dlock run`
-    Run(Box<RunArguments>),
-}
-
-/// `dlock run`
-#[derive(Debug, Default, Args)]
-#[command(
-    override_usage = "dlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME... -c 'SHELL TEXT'",
-    after_help = "With --help: examples, environment and exit status.",
-    after_long_help = RUN_DETAILS
-)]
-pub struct RunArguments {
-    /// Names of the locks, taken all or none
-    #[arg(value_name = "NAME", num_args = 0.., hide = true)]
-    pub names: Vec<OsString>,
-
-    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://...
-    #[arg(short, long, value_name = "URL", help_heading = "Lock")]
-    pub backend: Option<OsString>,
-
-    /// Give up at once when somebody else holds the lock (the default)
-    #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
-    pub no_wait: bool,
-
-    /// Wait at most so long for the lock, or forever
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
-    pub wait: Option<WaitArgument>,
-
-    /// Keep trying a store that cannot be reached, also with --no-wait
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub retry: Option<Duration>,
-
-    /// Take the lock for ourselves alone (the default)
-    #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
-    pub exclusive: bool,
-
-    /// Share the lock with others who ask for it shared
-    #[arg(short, long, help_heading = "Lock")]
-    pub shared: bool,
-
-    /// A semaphore: share the lock with others, at most N at a time [default: 1]
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_slots), help_heading = "Lock")]
-    pub slots: Option<u32>,
-
-    /// Keep the lock at least so long, even if the command ends sooner [default: 0]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub min_hold: Option<Duration>,
-
-    /// Length of the lease: how long a crashed host blocks the others [default: 30s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub ttl: Option<Duration>,
-
-    /// One attempt to reach the store [default: 5s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub connect_timeout: Option<Duration>,
-
-    /// Shown to others while we hold the lock
-    #[arg(long, value_name = "TEXT", help_heading = "Lock")]
-    pub note: Option<String>,
-
-    /// Run this text by /bin/sh -c
-    #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
-    pub shell: Option<OsString>,
-
-    /// Between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
-    pub grace: Option<Duration>,
-
-    /// Stop the command after so long and exit 124; 0 is never [default: 0]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
-    pub max_runtime: Option<Duration>,
-
-    /// Background processes left when the command has ended by itself [default: leave]
-    #[arg(long, value_name = "WHAT", help_heading = "Command")]
-    pub orphans: Option<OrphansArgument>,
-
-    /// When the lock is lost: stop the command, or warn and let it go on [default: kill]
-    #[arg(long, value_name = "WHAT", help_heading = "Command")]
-    pub on_lost: Option<OnLostArgument>,
-
-    /// Exit with this status instead of 75 when somebody else holds the lock
-    #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
-    pub conflict_exit_code: Option<u8>,
-
-    /// Say nothing of contention, and no notices or warnings
-    #[arg(short, long, help_heading = "Output")]
-    pub quiet: bool,
-
-    /// Say more; repeat for more still
-    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
-    pub verbose: u8,
-
-    /// How to write messages on standard error [default: text]
-    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
-    pub log_format: Option<LogFormat>,
-
-    /// flock's -o
-    #[arg(short = 'o', long = "close", hide = true)]
-    pub flock_close: bool,
-
-    /// flock's -u
-    #[arg(short = 'u', long = "unlock", hide = true)]
-    pub flock_unlock: bool,
-
-    /// flock's -F
-    #[arg(short = 'F', long = "no-fork", hide = true)]
-    pub flock_no_fork: bool,
-
-    /// Everything behind the first `--`; `None` when there is none.
-    #[arg(skip)]
-    pub command: Option<Vec<OsString>>,
+    /// To be done.
+    Command(Command),
 }
 
 /// `--wait`
@@ -158,66 +55,6 @@ pub enum WaitArgument {
     Forever,
 }
 
-/// `--orphans`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OrphansArgument {
-    /// Leave them running without the lock
-    Leave,
-    /// Hold the lock until they have ended
-    Wait,
-    /// Kill them, then release the lock
-    Kill,
-}
-
-/// `--on-lost`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnLostArgument {
-    /// Stop the command and exit 76
-    Kill,
-    /// Warn and let it go on
-    Warn,
-}
-
-/// `--log-format`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// dlock: text
-    #[default]
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
-const RUN_DETAILS: &str = "\
-Examples:
-  dlock run nightly-job -- ./backup.sh
-      skip it when it is still running on this host
-  dlock run -b redis://10.0.0.5/0 nightly-job -- ./backup.sh
-      the same on many hosts
-  dlock run --wait 10m deploy -- ./deploy.sh production
-      wait for the other one to end
-  dlock run --slots 3 --wait forever render -- ./render.sh
-      three at a time, each with its own number in DLOCK_SLOT
-  dlock run --min-hold 50s minutely -- ./poll.sh
-      once a minute, even if the clocks of two hosts differ by seconds
-  dlock run --max-runtime 2h --wait forever import -c 'cat *.csv | ./load'
-
-Durations:
-  250ms, 90s, 5m, 1h 30m, 1d, 1.5m; a bare number is seconds.
-
-Environment:
-  DLOCK_BACKEND, DLOCK_TTL, DLOCK_WAIT   defaults of --backend, --ttl, --wait
-  REDISCLI_AUTH                          password of Redis, when the URL has none
-  The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN, DLOCK_HELD, and DLOCK_SLOT with --slots.
-
-Exit status:
-  the command's, when it ran; and dlock dies of the signal that killed the command
-  64   wrong usage                      77   the store refused us
-  69   the store could not be asked     78   configuration or URL wrong
-  70   internal error                   124  --max-runtime reached
-  75   somebody else holds the lock     126  the command cannot be executed
-  76   the lock was lost                127  the command was not found";
-
 /// Understands the arguments, the program's own name included.
 ///
 /// # Errors
@@ -228,12 +65,13 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         Some(at) => (&arguments[..at], Some(arguments[at + 1..].to_vec())),
         None => (&arguments[..], None),
     };
-    let parsed =
-        Cli::command().try_get_matches_from(ours).and_then(|matches| Cli::from_arg_matches(&matches));
-    match parsed {
+    let parse = |arguments: &[OsString]| {
+        Cli::command().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
+    };
+    match parse(ours) {
         Ok(Cli { command: Command::Run(mut run) }) => {
             run.command = command;
-            Ok(Request::Run(run))
+            Ok(Request::Command(Command::Run(run)))
         }
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
@@ -356,8 +194,8 @@ mod tests {
 
     fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {
         match parse(["dlock", "run"].iter().chain(arguments).map(OsString::from).collect()) {
-            Ok(Request::Run(run)) => Ok(run),
-            Ok(Request::Help(text)) => panic!("{text}"),
+            Ok(Request::Command(Command::Run(run))) => Ok(run),
+            Ok(other) => panic!("{other:?}"),
             Err(failure) => Err(failure.message),
         }
     }

@@ -62,7 +62,7 @@ pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
     if variable("DLOCK_CONFIG").is_some() {
         return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
     }
-    let backend = match &arguments.backend {
+    let backend = match &arguments.common.backend {
         Some(url) => {
             let wrong = |error| Failure::config(format!("--backend: {error}"));
             Some(Sourced { value: text(url).map_err(wrong)?.to_owned(), source: Source::Flag("--backend") })

@@ -30,7 +30,7 @@ pub mod report;
 use std::ffi::OsString;
 
 use crate::child::Inherited;
-use crate::cli::Request;
+use crate::cli::{Command, Request};
 use crate::exit::Exit;
 use crate::report::Reporter;
 
@@ -39,7 +39,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     let format = cli::format_of(&arguments);
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
-        Ok(Request::Run(arguments)) => commands::run::run(arguments, inherited),
+        Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
         Err(failure) => Reporter::new(false, 0, format).failure(&failure),
     }
 }

@@ -1,195 +1,82 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
-use std::ffi::{OsStr, OsString};
+mod run;
+
+use std::ffi::OsStr;
 use std::time::Duration;
 
+pub use self::run::{OnLost, RunPlan, program_failure};
 use crate::backend::locator::Locator;
 use crate::backend::url::{Url, UrlError};
-use crate::child::stop::Orphans;
-use crate::child::{Program, ProgramError};
-use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument};
-use crate::config::{self, RunSettings, Source, Sourced};
-use crate::duration::show;
-use crate::exit::{Failure, FailureKind};
-use crate::lease::acquire::{Patience, Wait};
-use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
-use crate::lock::{LockName, Mode};
+use crate::cli::CommonArguments;
+use crate::config::{self, Source, Sourced};
+use crate::exit::Failure;
+use crate::lock::LockName;
 
-/// What `dlock run` is to do.
-pub struct RunPlan {
-    /// The first lock, as typed.
-    pub first: LockName,
-    /// Under which locks, each once, in the order in which everybody takes them: that of their bytes.
-    pub names: Vec<LockName>,
-    /// How they are shared.
-    pub mode: Mode,
-    /// `--slots` was given: the command is told which one it has.
-    pub counts_slots: bool,
-    /// They are kept at least so long.
-    pub min_hold: Duration,
-    /// On which store.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The way to the store, which every command needs.
+pub struct Access {
+    /// The store.
     pub store: Locator,
-    /// Lease, grace, time-outs.
-    pub terms: Terms,
-    /// How long to wait and retry.
-    pub patience: Patience,
-    /// Stop the command after so long.
-    pub max_runtime: Option<Duration>,
-    /// What becomes of background processes.
-    pub orphans: Orphans,
-    /// The user chose what becomes of them, so nothing is said of it.
-    pub orphans_chosen: bool,
-    /// What to do when the lock is lost.
-    pub on_lost: OnLost,
-    /// The exit status for a lock that somebody else holds.
-    pub conflict_exit_code: u8,
-    /// Shown to others.
-    pub note: Option<String>,
-    /// What to run.
-    pub program: Program,
+    /// One attempt to reach it.
+    pub connect_timeout: Duration,
     /// To be said once, before anything is contacted.
     pub notices: Vec<String>,
 }
 
-impl RunPlan {
-    /// The locks as messages name them.
-    pub fn label(&self) -> String {
-        match self.names.as_slice() {
-            [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
-            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
+impl Access {
+    /// Understands the backend that was named, or the one for when nobody named any, and checks that these names can be
+    /// stored there.
+    ///
+    /// # Errors
+    /// A bad URL or alias (78), or a name that this store cannot have (64).
+    pub fn new(
+        arguments: &CommonArguments,
+        backend: &Option<Sourced<String>>,
+        names: &[LockName],
+    ) -> Result<Access, Failure> {
+        let mut notices = Vec::new();
+        let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
+        let not_named = Sourced { value: "file:".to_owned(), source: Source::Default };
+        let Sourced { value, source } = backend.clone().unwrap_or(not_named);
+        let wrong = |error: UrlError| match source {
+            Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
+            source => source.failure(error),
+        };
+        let url = Url::parse(&value).map_err(wrong)?;
+        let store = Locator::new(&url, &environment).map_err(wrong)?;
+        for name in names {
+            store
+                .check_name(name)
+                .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
         }
-    }
-}
-
-/// `--on-lost`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLost {
-    /// Stop the command.
-    Kill,
-    /// Warn and let it go on.
-    Warn,
-}
-
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Each takes some descriptors, of which a process may have about a thousand.
-const MOST_NAMES: usize = 64;
-/// A lock that outlives its dlock for longer than this is a mistake.
-const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
-/// `--note` is stored beside the lock, so it is kept short.
-const LONGEST_NOTE: usize = 1000;
-
-/// Checks everything and finds the command.
-///
-/// # Errors
-/// Contradictions and bad values (64), bad environment or URL (78), a command that is not there (127) or cannot be
-/// executed (126).
-pub fn run(arguments: &RunArguments) -> Result<RunPlan, Failure> {
-    refuse_flock_options(arguments)?;
-    if arguments.no_wait && arguments.wait.is_some() {
-        return Err(Failure::usage("--no-wait and --wait contradict each other: give one of them"));
-    }
-    let command = command(arguments)?;
-    let names = names(arguments)?;
-    let mode = mode(arguments)?;
-    let min_hold = arguments.min_hold.unwrap_or_default();
-    if min_hold > LONGEST_MIN_HOLD {
-        return Err(Failure::usage(format!(
-            "--min-hold: {} is not between 0 and {}",
-            show(min_hold),
-            show(LONGEST_MIN_HOLD)
-        )));
-    }
-    let settings = config::resolve(arguments)?;
-    let mut notices = Vec::new();
-    let store = store(&settings, &names, &mut notices)?;
-    let terms = terms(arguments, &settings)?;
-    let wait = match settings.wait.map(|wait| wait.value) {
-        None => Wait::No,
-        Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
-        Some(WaitArgument::For(duration)) => Wait::For(duration),
-        Some(WaitArgument::Forever) => Wait::Forever,
-    };
-    let note = arguments.note.clone();
-    if let Some(note) = note.as_ref().filter(|note| note.len() > LONGEST_NOTE) {
-        return Err(Failure::usage(format!(
-            "--note: {} bytes are too many, at most {LONGEST_NOTE}",
-            note.len()
-        )));
-    }
-    let first = names[0].clone();
-    let mut names = names;
-    names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
-    names.dedup();
-    if names.len() > MOST_NAMES {
-        let found = names.len();
-        return Err(Failure::usage(format!(
-            "at most {MOST_NAMES} locks can be taken together, these are {found}"
-        )));
-    }
-    Ok(RunPlan {
-        first,
-        names,
-        mode,
-        counts_slots: arguments.slots.is_some(),
-        min_hold,
-        store,
-        terms,
-        patience: Patience { wait, retry: arguments.retry.unwrap_or_default() },
-        max_runtime: arguments.max_runtime.filter(|limit| !limit.is_zero()),
-        orphans: match arguments.orphans {
-            None | Some(OrphansArgument::Leave) => Orphans::Leave,
-            Some(OrphansArgument::Wait) => Orphans::Wait,
-            Some(OrphansArgument::Kill) => Orphans::Kill,
-        },
-        orphans_chosen: arguments.orphans.is_some(),
-        on_lost: match arguments.on_lost {
-            None | Some(OnLostArgument::Kill) => OnLost::Kill,
-            Some(OnLostArgument::Warn) => OnLost::Warn,
-        },
-        conflict_exit_code: arguments.conflict_exit_code.unwrap_or(crate::exit::CONTENDED),
-        note,
-        program: find(&command)?,
-        notices,
-    })
-}
-
-fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {
-    let refused = if arguments.flock_close {
-        "-o is flock's: dlock never passes the lock's descriptor on, so leave it out"
-    } else if arguments.flock_unlock {
-        "-u is flock's: dlock releases the lock itself when the command ends, so leave it out"
-    } else if arguments.flock_no_fork {
-        "-F is flock's: dlock stays beside the command to guard it, so leave it out"
-    } else {
-        return Ok(());
-    };
-    Err(Failure::usage(refused))
-}
-
-/// The command as typed: behind `--`, or `-c` by the shell.
-fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
-    match (&arguments.command, &arguments.shell) {
-        (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
-        (Some(command), None) if !command.is_empty() => Ok(command.clone()),
-        (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
-        (command, None) => {
-            let mut words = arguments.names.iter().map(|word| word.to_string_lossy().into_owned());
-            let name = words.next().unwrap_or_else(|| "nightly".into());
-            let rest: Vec<String> = words.collect();
-            let example =
-                if rest.is_empty() || command.is_some() { "./backup.sh".into() } else { rest.join(" ") };
-            Err(Failure::usage(format!("no command: did you mean: dlock run {name} -- {example}")))
+        if backend.is_none() {
+            notices.push(format!(
+                "no backend configured: locking for user {} on this host only ({})",
+                crate::identity::user(),
+                store.display()
+            ));
         }
+        if url.password.is_some() && source == Source::Flag("--backend") {
+            notices.push(
+                "a password on the command line can be read by every user of this host: use password_file= or \
+                 DLOCK_BACKEND"
+                    .into(),
+            );
+        }
+        notices.extend(store.warning());
+        if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
+            notices.push(
+                "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
+            );
+        }
+        let connect_timeout = arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
+        if connect_timeout.is_zero() {
+            return Err(Failure::usage("--connect-timeout: 0 leaves no time to connect"));
+        }
+        Ok(Access { store, connect_timeout, notices })
     }
-}
-
-/// The names as typed, at least one.
-fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
-    if arguments.names.is_empty() {
-        return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
-    }
-    arguments.names.iter().map(|name| checked_name(name)).collect()
 }
 
 fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
@@ -200,96 +87,4 @@ fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
         let shown: String = text.chars().take(40).collect();
         Failure::usage(format!("NAME '{shown}': {error}"))
     })
-}
-
-/// One mode out of three options.
-fn mode(arguments: &RunArguments) -> Result<Mode, Failure> {
-    let contradiction = |one: &str, other: &str| {
-        Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
-    };
-    match (arguments.exclusive, arguments.shared, arguments.slots) {
-        (true, true, _) => contradiction("--exclusive", "--shared"),
-        (_, true, Some(slots)) => contradiction(&format!("--slots {slots}"), "--shared"),
-        (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
-        (_, true, None) => Ok(Mode::Shared),
-        (_, false, slots) => Ok(slots.map_or(Mode::Exclusive, Mode::of_slots)),
-    }
-}
-
-/// Lease, grace and time-outs, if they fit into each other.
-fn terms(arguments: &RunArguments, settings: &RunSettings) -> Result<Terms, Failure> {
-    let default = Sourced { value: DEFAULT_TTL, source: Source::Flag("--ttl") };
-    let Sourced { value: ttl, source } = settings.ttl.clone().unwrap_or(default);
-    if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-        return Err(source.failure(format!("{} is not between 1s and 24h", show(ttl))));
-    }
-    let grace = arguments.grace.unwrap_or_else(|| Terms::default_grace(ttl));
-    let most = Terms::longest_grace(ttl);
-    if grace > most {
-        return Err(Failure::usage(format!(
-            "--grace {} does not fit into a ttl of {}{}: at most {}, or SIGTERM would come before half of the lease \
-             is over; shorten --grace or lengthen {}",
-            show(grace),
-            show(ttl),
-            if let Source::Environment(name) = source { format!(" ({name})") } else { String::new() },
-            show(most),
-            if let Source::Environment(name) = source { name } else { "--ttl" }
-        )));
-    }
-    let connect_timeout = arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
-    if connect_timeout.is_zero() {
-        return Err(Failure::usage("--connect-timeout: 0 leaves no time to connect"));
-    }
-    Ok(Terms { ttl, grace, connect_timeout })
-}
-
-fn store(settings: &RunSettings, names: &[LockName], notices: &mut Vec<String>) -> Result<Locator, Failure> {
-    let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
-    let not_named = Sourced { value: "file:".to_owned(), source: Source::Default };
-    let Sourced { value, source } = settings.backend.clone().unwrap_or(not_named);
-    let wrong = |error: UrlError| match source {
-        Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
-        source => source.failure(error),
-    };
-    let url = Url::parse(&value).map_err(wrong)?;
-    let store = Locator::new(&url, &environment).map_err(wrong)?;
-    for name in names {
-        store
-            .check_name(name)
-            .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
-    }
-    if settings.backend.is_none() {
-        notices.push(format!(
-            "no backend configured: locking for user {} on this host only ({})",
-            crate::identity::user(),
-            store.display()
-        ));
-    }
-    if url.password.is_some() && source == Source::Flag("--backend") {
-        notices.push(
-            "a password on the command line can be read by every user of this host: use password_file= or \
-             DLOCK_BACKEND"
-                .into(),
-        );
-    }
-    notices.extend(store.warning());
-    if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
-        notices.push(
-            "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
-        );
-    }
-    Ok(store)
-}
-
-fn find(command: &[OsString]) -> Result<Program, Failure> {
-    Program::find(command, std::env::var_os("PATH").as_deref()).map_err(program_failure)
-}
-
-/// What a command that cannot be run means for the exit status.
-pub fn program_failure(error: ProgramError) -> Failure {
-    let kind = match error {
-        ProgramError::NotFound { .. } => FailureKind::NotFound,
-        ProgramError::NotExecutable { .. } => FailureKind::CannotExecute,
-    };
-    Failure::new(kind, error.to_string())
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::backend::{Busy, StoreError};
-use crate::cli::LogFormat;
+use crate::cli::{CommonArguments, LogFormat};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Holder, Identity, LockName};
@@ -20,6 +20,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// As asked for on the command line.
+    pub fn of(arguments: &CommonArguments) -> Reporter {
+        Reporter::new(arguments.quiet, arguments.verbose, arguments.log_format.unwrap_or_default())
+    }
+
     /// As asked for on the command line.
     pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
         let attended = nix::unistd::isatty(std::io::stderr()).unwrap_or(false)

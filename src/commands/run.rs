@@ -19,7 +19,7 @@ use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::together::Lock;
 use crate::lock::{Claim, LockName, Token};
-use crate::plan::{self, RunPlan};
+use crate::plan::{RunPlan, program_failure};
 use crate::report::{Reporter, store_failure};
 
 use self::acquiring::Acquired;
@@ -28,8 +28,7 @@ use self::running::{End, Stopped};
 
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
-    let reporter =
-        Reporter::new(arguments.quiet, arguments.verbose, arguments.log_format.unwrap_or_default());
+    let reporter = Reporter::of(&arguments.common);
     match prepare(&arguments, inherited, &reporter) {
         Ok((plan, half)) => start(plan, half, &reporter).unwrap_or_else(|failure| reporter.failure(&failure)),
         Err(failure) => reporter.failure(&failure),
@@ -42,7 +41,7 @@ fn prepare(
     inherited: Inherited,
     reporter: &Reporter,
 ) -> Result<(RunPlan, Half), Failure> {
-    let plan = plan::run(arguments)?;
+    let plan = RunPlan::new(arguments)?;
     for notice in &plan.notices {
         reporter.warning(notice);
     }
@@ -186,7 +185,7 @@ impl Session<'_> {
             (None, Some(Ended::Exited(status))) => Exit::Status(status as u8),
             (None, Some(Ended::Killed(signal))) => Exit::Signal(signal),
             (None, Some(Ended::NotExecuted(errno))) => {
-                Exit::Status(plan::program_failure(self.plan.program.exec_failure(errno)).status())
+                Exit::Status(program_failure(self.plan.program.exec_failure(errno)).status())
             }
             (None, None) => Exit::Status(exit::INTERNAL),
         }
