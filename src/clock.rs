@@ -67,6 +67,13 @@ pub fn wall_micros() -> u64 {
         .unwrap_or(0)
 }
 
+/// The boot that [`Moment`]s count from (`random(4)`, `boot_id`); empty where there is no such thing.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
 #[cfg(target_os = "linux")]
 mod alarm {
     use std::io;

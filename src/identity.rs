@@ -1,5 +1,6 @@
 //! Who we are to others: host, process, user.
 
+use crate::clock::boot_id;
 use crate::lock::Identity;
 
 /// The login name of the effective user, or its number where the user database has none.
@@ -34,13 +35,15 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         command,
         note,
         start: crate::child::start_of(pid as i32).unwrap_or(0),
-        boot: boot(),
+        boot: boot_id(),
+        url: None,
+        unattended: false,
     }
 }
 
 /// Whether the process is there, on this boot of this host, and is not another one with the same number.
 pub fn lives(pid: u32, start: u64, boot: &str) -> bool {
-    i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == self::boot()
+    i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == boot_id()
 }
 
 /// Whether we run below this process: waiting for it to end would never end.
@@ -56,13 +59,6 @@ pub fn is_our_ancestor(identity: &Identity) -> bool {
         pid = parent;
     }
     false
-}
-
-/// The boot that this host is in (`random(4)`, `boot_id`); empty where there is no such thing.
-fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|id| id.trim().to_owned())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -133,6 +133,12 @@ pub struct Identity {
     /// The boot the process belongs to; empty where unknown.
     #[serde(default)]
     pub boot: String,
+    /// The page of the CI job that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// No process stands behind it: taken by `dlock acquire`, for whoever has the token.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unattended: bool,
 }
 
 /// How a lock is shared.
@@ -205,7 +211,35 @@ pub struct Grant {
     pub slot: Option<u32>,
 }
 
-/// One who holds a lock that we did not get.
+/// What a holder is about to do with its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its command runs.
+    Running,
+    /// Its command has ended, and the lock is kept by `--min-hold`.
+    MinHold,
+    /// No process stands behind it, but a token.
+    Token,
+    /// It has been told to give the lock up.
+    Revoking,
+    /// A foreign client does not tell.
+    Unknown,
+}
+
+impl Phase {
+    /// The phase's name, as it is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Running => "running",
+            Phase::MinHold => "min_hold",
+            Phase::Token => "token",
+            Phase::Revoking => "revoking",
+            Phase::Unknown => "unknown",
+        }
+    }
+}
+
+/// One who holds a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// What a dlock wrote of itself; `None` for a foreign client.
@@ -218,7 +252,110 @@ pub struct Holder {
     pub ended: Option<Duration>,
     /// What else the store tells of a foreign holder, for instance the type of its key.
     pub hint: Option<String>,
+    /// The fencing token of its hold.
+    pub fencing: Option<FencingToken>,
+    /// Its slot of a semaphore.
+    pub slot: Option<u32>,
+    /// The length of the lease that it asked for last.
+    pub lease: Option<Duration>,
+    /// It has been told to give the lock up.
+    pub revoked: Option<Revocation>,
+    /// The token that was asked with is its own.
+    pub ours: bool,
+    /// Stands for a foreign value, which is nobody's to read: as long as this is the same, so is the value.
+    pub digest: Option<String>,
 }
+
+impl Holder {
+    /// What it is about.
+    pub fn phase(&self) -> Phase {
+        match &self.identity {
+            None => Phase::Unknown,
+            Some(_) if self.ended.is_some() => Phase::MinHold,
+            Some(_) if self.revoked.is_some() => Phase::Revoking,
+            Some(identity) if identity.unattended => Phase::Token,
+            Some(_) => Phase::Running,
+        }
+    }
+}
+
+/// Somebody's word that a hold is to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// Who said so: `user@host`.
+    pub by: String,
+    /// `--reason`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// One who waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// What a dlock wrote of itself.
+    pub identity: Option<Identity>,
+    /// What it wants.
+    pub mode: Mode,
+    /// For how long it has been waiting, by the store's clock.
+    pub waiting: Duration,
+}
+
+/// Everything that a store tells about a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockState {
+    /// Which lock.
+    pub name: LockName,
+    /// How it is held; `None` when it is free, or by a client that does not tell.
+    pub mode: Option<Mode>,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// Who waits for it, in order.
+    pub waiters: Vec<Waiter>,
+}
+
+impl LockState {
+    /// A lock that nobody holds or awaits.
+    pub fn free(name: LockName) -> LockState {
+        LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new() }
+    }
+}
+
+/// How a run ended or why it did not begin, as it is kept in the store for those who ask later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// What came of it, as `--report` names it.
+    pub outcome: String,
+    /// Who ran it, or would have.
+    pub identity: Identity,
+    /// How dlock exited.
+    pub dlock_exit: u8,
+    /// How the command exited, if it ran and was not killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<u8>,
+    /// The signal that the command died of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The fencing token of its hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<FencingToken>,
+    /// For how long it waited, in ms.
+    pub waited_ms: u64,
+    /// For how long it held the lock, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// Who had the lock instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Identity>,
+    /// Why the lock was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A record, and when the store noted it, in ms since 1970 by the store's clock.
+pub type NotedRecord = (u64, Record);
 
 #[cfg(test)]
 mod tests {

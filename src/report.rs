@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::backend::{Busy, StoreError};
+use crate::backend::{Busy, Hazard, StoreError};
 use crate::cli::{CommonArguments, LogFormat};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Holder, Identity, LockName};
+use crate::lock::{Holder, Identity, LockName, Revocation};
 
 /// How loud, and in which form.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,22 @@ fn describe_holder(holder: &Holder, store: &str) -> String {
     let age = holder.age.map(|age| format!(" for {}", show(age))).unwrap_or_default();
     let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
     format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)
+}
+
+/// That somebody has ended a hold.
+pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String {
+    let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{name} on {store}: the lock was broken by {}{reason}", revocation.by)
+}
+
+/// What endangers the locks of a store, and what to do.
+pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
+    match hazard {
+        Hazard::Eviction(policy) => format!(
+            "{store} removes keys when its memory is full (maxmemory-policy {policy}), and locks are keys: use a server \
+             with noeviction for locks; see dlock doctor"
+        ),
+    }
 }
 
 /// What a store's failure means for the exit status, in words that name the lock, the store and the flag that helps.

@@ -2,10 +2,13 @@
 //! excluded by it. The lock file's content is never touched. What dlocks have to agree on (fencing counter, holders,
 //! the line, slots) is in a sidecar file beside it, under its own short lock.
 
+mod foreign;
+mod history;
 mod holding;
 mod line;
 mod location;
 mod lock_file;
+mod looking;
 mod presence;
 mod sidecar;
 mod waiting;
@@ -27,8 +30,8 @@ use self::waiting::{Awaited, Place};
 use super::{
     Again, Attempt, Backend, Busy, Change, Intent, Refusal, Release, Renewal, Reply, StoreError, io_text,
 };
-use crate::clock::Moment;
-use crate::lock::{Claim, Holder, Mode};
+use crate::clock::{Moment, wall_micros};
+use crate::lock::{Claim, Holder, LockName, Mode, Record};
 
 /// The store.
 pub struct FileStore {
@@ -67,6 +70,12 @@ impl FileStore {
         self.location.sidecar_path(&claim.name)
     }
 
+    fn note(&self, name: &LockName, record: &Record) -> Result<(), StoreError> {
+        let path = self.location.history_path(name);
+        let now = wall_micros() / 1000;
+        history::append(&path, now, record).map_err(|error| describe(&error, "write", &path))
+    }
+
     fn acquire_now(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
         let path = self.lock_path(claim);
         if let Some(held) =
@@ -96,6 +105,7 @@ impl FileStore {
             Err(error) => return Err(failed(error)),
         };
         let before = content.clone();
+        content.name = self.location.noted_name(&claim.name);
         let answer = self.decide(claim, intent, &sidecar, &mut content);
         if content != before
             && let Err(error) = sidecar.write(&content)
@@ -182,8 +192,24 @@ impl Backend for FileStore {
 
     /// A descriptor cannot keep a lock without its process: whoever asks for a rest has to stay. Other dlocks keep to
     /// the rest even so.
-    fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(async move { self.release_now(claim, rest) })
+    fn release<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        rest: Duration,
+        record: Option<&'a Record>,
+    ) -> Reply<'a, Result<Release, StoreError>> {
+        Box::pin(async move {
+            let release = self.release_now(claim, rest)?;
+            if let Some(record) = record.filter(|_| !matches!(release, Release::NotYet(_))) {
+                // The lock is free, whatever becomes of the note.
+                let _ = self.note(&claim.name, record);
+            }
+            Ok(release)
+        })
+    }
+
+    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(async move { self.note(name, record) })
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

@@ -2,6 +2,7 @@
 
 use super::Backend;
 use super::file::FileStore;
+use super::oversight::Oversight;
 #[cfg(feature = "redis")]
 use super::redis::RedisStore;
 use super::url::{Environment, Url, UrlError};
@@ -74,13 +75,18 @@ impl Locator {
         }
     }
 
-    /// The store itself; still contacting nobody.
-    pub fn open(&self) -> Box<dyn Backend> {
+    /// The store itself, for those who look after its locks; contacting nobody.
+    pub fn oversee(&self) -> Box<dyn Oversight> {
         match self {
             Locator::File(location) => Box::new(FileStore::new(location.clone())),
             #[cfg(feature = "redis")]
             Locator::Redis(location) => Box::new(RedisStore::new((**location).clone())),
         }
+    }
+
+    /// The store itself; still contacting nobody.
+    pub fn open(&self) -> Box<dyn Backend> {
+        self.oversee()
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod file;
 pub mod locator;
+pub mod oversight;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod url;
@@ -12,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::lock::{Claim, Grant, Holder, Mode};
+use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
 
 /// What the methods of a [`Backend`] return, so that the trait can be an object.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -56,11 +57,28 @@ pub trait Backend {
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>>;
 
     /// Gives up what the claim has: the lock, or its place in the line; otherwise changes nothing. May be repeated. If
-    /// `rest` is not zero the lock is kept for so long without us. Whoever's turn it is then is told.
+    /// `rest` is not zero the lock is kept for so long without us. Whoever's turn it is then is told. A `record` is kept in
+    /// the lock's history, as well as that can be done.
     ///
     /// # Errors
     /// The store could not be asked; the lease will end by itself.
-    fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>>;
+    fn release<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        rest: Duration,
+        record: Option<&'a Record>,
+    ) -> Reply<'a, Result<Release, StoreError>>;
+
+    /// Keeps a record of a run that has not begun, or has lost its lock, in the lock's history.
+    ///
+    /// # Errors
+    /// The store could not be asked, or keeps no history.
+    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>>;
+
+    /// What the store has told of itself that endangers locks.
+    fn hazard(&self) -> Option<Hazard> {
+        None
+    }
 
     /// Resolves when the store tells something about the lock that we hold or wait for. Never resolves where the store
     /// cannot tell.
@@ -146,8 +164,13 @@ pub enum Change {
 /// The answer to [`Backend::renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Still ours, for so long from the moment the request was sent; `None` where there is no lease.
-    Held(Option<Duration>),
+    /// Still ours.
+    Held {
+        /// For so long from the moment the request was sent; `None` where there is no lease.
+        lease: Option<Duration>,
+        /// Somebody wants us to give it up.
+        revoked: Option<Revocation>,
+    },
     /// Not ours any more.
     Lost(Loss),
 }
@@ -173,6 +196,13 @@ pub enum Release {
     NotYet(Duration),
     /// It was not ours; nothing was changed but a place in the line, if we had one.
     NotHeld,
+}
+
+/// What endangers the locks of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hazard {
+    /// It removes keys by this policy when its memory is full, locks among them.
+    Eviction(String),
 }
 
 /// Why a store gave no answer.

@@ -9,6 +9,7 @@ mod connection;
 mod errors;
 mod keys;
 mod location;
+mod looking;
 mod script;
 mod stream;
 mod tls;
@@ -22,9 +23,9 @@ use self::keys::Keys;
 pub use self::location::Location;
 use self::script::{By, Operation, Question};
 use super::{
-    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Release, Renewal, Reply, StoreError,
+    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,
 };
-use crate::lock::{Claim, Mode};
+use crate::lock::{Claim, LockName, Mode, Record};
 
 /// The store.
 pub struct RedisStore {
@@ -40,6 +41,8 @@ pub struct RedisStore {
     known: bool,
     /// A lock is ours, and whoever touches it is not told to us yet.
     untracked: bool,
+    /// How the server evicts keys, if it does.
+    eviction: Option<String>,
 }
 
 /// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
@@ -57,6 +60,7 @@ impl RedisStore {
             deaf: false,
             known: false,
             untracked: false,
+            eviction: None,
         }
     }
 
@@ -98,15 +102,15 @@ impl RedisStore {
     /// Takes a lock back that was granted to the wrong user or in the wrong database.
     async fn undo(&mut self, claim: &Claim) {
         if let Some(mut connection) = self.spoiled.take() {
-            let keys = self.keys(claim);
-            let release = release(&keys, claim, Duration::ZERO).command(By::Text);
+            let keys = self.keys(&claim.name);
+            let release = release(&keys, claim, Duration::ZERO, None).command(By::Text);
             // A refusal here means that the claim was refused too.
             let _ = connection.ask(&keys.lock, &release, Wishes::default()).await;
         }
     }
 
-    fn keys(&self, claim: &Claim) -> Keys {
-        Keys::new(self.location.prefix(), &claim.name)
+    fn keys(&self, name: &LockName) -> Keys {
+        Keys::new(self.location.prefix(), name)
     }
 
     fn is_tracking(&self) -> bool {
@@ -120,7 +124,7 @@ impl RedisStore {
         intent: Intent,
         tracking: bool,
     ) -> Result<Attempt, StoreError> {
-        let keys = self.keys(claim);
+        let keys = self.keys(&claim.name);
         let identity = serde_json::to_string(&claim.identity)
             .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
         let (mode, slots) = match claim.mode {
@@ -140,6 +144,7 @@ impl RedisStore {
             u8::from(hears).to_string(),
             place_life(claim).as_millis().to_string(),
             u8::from(claim.inside).to_string(),
+            u8::from(!self.known).to_string(),
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
@@ -148,7 +153,9 @@ impl RedisStore {
         let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
-        let answer = answers::attempt(&answer?)?;
+        let answer = answer?;
+        self.eviction = self.eviction.take().or(answers::eviction(&answer));
+        let answer = answers::attempt(&answer)?;
         if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
             // Whoever frees the lock must not think that nobody is there because nobody hears.
             return Box::pin(self.acquire_once(claim, intent, tracking)).await;
@@ -217,7 +224,7 @@ impl Backend for RedisStore {
 
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
         Box::pin(async move {
-            let keys = self.keys(claim);
+            let keys = self.keys(&claim.name);
             let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
             let token = claim.token.reveal();
             let question = Question { operation: Operation::Renew, keys: &keys, token, arguments };
@@ -227,12 +234,30 @@ impl Backend for RedisStore {
         })
     }
 
-    fn release<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Release, StoreError>> {
+    fn release<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        rest: Duration,
+        record: Option<&'a Record>,
+    ) -> Reply<'a, Result<Release, StoreError>> {
         Box::pin(async move {
-            let keys = self.keys(claim);
-            let question = release(&keys, claim, rest);
+            let keys = self.keys(&claim.name);
+            let question = release(&keys, claim, rest, record);
             answers::release(&self.ask(&question, Wishes::default()).await?)
         })
+    }
+
+    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(name);
+            let arguments = vec![text_of(record)];
+            let question = Question { operation: Operation::Record, keys: &keys, token: "", arguments };
+            self.ask(&question, Wishes::default()).await.map(drop)
+        })
+    }
+
+    fn hazard(&self) -> Option<Hazard> {
+        self.eviction.clone().map(Hazard::Eviction)
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -257,9 +282,14 @@ impl Backend for RedisStore {
     }
 }
 
-fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration) -> Question<'a> {
-    let arguments = vec![rest.as_millis().to_string()];
+fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration, record: Option<&Record>) -> Question<'a> {
+    let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
     Question { operation: Operation::Release, keys, token: claim.token.reveal(), arguments }
+}
+
+/// A record as it is stored; nothing if it could not be written as JSON, which no record is known to be.
+fn text_of(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default()
 }
 
 /// What a reply is, without quoting a server that may be anything.

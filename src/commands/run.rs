@@ -20,7 +20,7 @@ use crate::lease::acquire::Wait;
 use crate::lease::together::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::plan::{RunPlan, program_failure};
-use crate::report::{Reporter, store_failure};
+use crate::report::{Reporter, hazard_of, revoked, store_failure};
 
 use self::acquiring::Acquired;
 use self::nesting::OuterHolds;
@@ -94,6 +94,9 @@ impl Session<'_> {
             supervisor.dismiss();
             return Err(self.failed(&locks[0].claim.name, &late));
         }
+        if let Some(hazard) = held.iter().find_map(|held| held.hazard.as_ref()) {
+            self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
+        }
         let launch = environment::launch(self.plan, &locks, &held, &outer);
         let end = self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await;
         drop(keeping);
@@ -136,6 +139,7 @@ impl Session<'_> {
                 Stopped::Lost(lock, loss) => {
                     format!("{} on {store}: the lock was lost: {}", of(*lock), running::describe(*loss))
                 }
+                Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
                 Stopped::Deadline(lock) => {
                     let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
                     format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
@@ -180,7 +184,9 @@ impl Session<'_> {
     fn exit(&self, end: &End) -> Exit {
         match (&end.stopped, end.ended) {
             (Some(Stopped::Guard(_)), _) => Exit::Status(exit::INTERNAL),
-            (Some(Stopped::Lost(..) | Stopped::Deadline(_)), _) => Exit::Status(exit::LOST),
+            (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
+                Exit::Status(exit::LOST)
+            }
             (Some(Stopped::MaxRuntime(_)), _) => Exit::Status(exit::MAX_RUNTIME),
             (None, Some(Ended::Exited(status))) => Exit::Status(status as u8),
             (None, Some(Ended::Killed(signal))) => Exit::Signal(signal),

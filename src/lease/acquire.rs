@@ -348,7 +348,7 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
 pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     let _ = timeout(CLEAN_UP, async {
         backend.connect().await?;
-        backend.release(claim, Duration::ZERO).await
+        backend.release(claim, Duration::ZERO, None).await
     })
     .await;
 }

@@ -11,13 +11,15 @@ use super::validity::{Terms, Validity};
 use super::{SHORTEST_INTERVAL, jitter};
 use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
-use crate::lock::Claim;
+use crate::lock::{Claim, Revocation};
 
 /// What the keeper tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A renewal was acknowledged; until when, if there is a lease.
     Renewed(Option<Validity>),
+    /// Somebody wants the lock to be given up. It is ours, and renewed, until it is released.
+    Revoked(Revocation),
     /// The lock is not ours any more. The keeper has ended.
     Lost(Loss),
     /// An attempt failed. Whether the lock is ours is unknown, and only time makes it lost.
@@ -87,6 +89,7 @@ pub async fn keep(
     let mut due = due_after(validity, terms);
     let mut pause = FIRST_PAUSE;
     let mut in_trouble = false;
+    let mut told = false;
     let mut last = Moment::now();
     loop {
         tokio::select! {
@@ -105,12 +108,16 @@ pub async fn keep(
         last = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
         match renew(backend, claim, standing.rest(), budget).await {
-            Ok((sent, Renewal::Held(lease))) => {
+            Ok((sent, Renewal::Held { lease, revoked })) => {
                 validity = lease.map(|lease| terms.validity(sent, lease));
                 due = due_after(validity, terms);
                 pause = FIRST_PAUSE;
                 in_trouble = false;
                 events.send(Event::Renewed(validity));
+                if let Some(revocation) = revoked.filter(|_| !told) {
+                    told = true;
+                    events.send(Event::Revoked(revocation));
+                }
             }
             Ok((_, Renewal::Lost(loss))) => {
                 events.send(Event::Lost(loss));

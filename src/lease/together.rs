@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, watch};
 use super::acquire::{Limits, Outcome, Surroundings, acquire, clean_up};
 use super::keeper::{Event, Events, Standing, keep};
 use super::validity::Terms;
-use crate::backend::{Backend, Busy, Refusal, StoreError, io_text};
+use crate::backend::{Backend, Busy, Hazard, Refusal, StoreError, io_text};
 use crate::clock::Moment;
-use crate::lock::{Claim, Grant};
+use crate::lock::{Claim, Grant, Revocation};
 
 /// One lock: what is asked for, and the store it is asked of.
 pub struct Lock {
@@ -79,6 +79,8 @@ pub struct Held {
     pub grant: Grant,
     /// How well it stands.
     pub standing: Standing,
+    /// What the store has told of itself that endangers it.
+    pub hazard: Option<Hazard>,
 }
 
 /// How the attempt to get all of them ended.
@@ -87,6 +89,8 @@ pub enum Together<'a> {
     Granted(Vec<Held>, Keeping<'a>),
     /// Somebody else holds this one, and our patience is over.
     Contended(&'a Lock, Busy),
+    /// Somebody wants this one, which was ours while we waited for another, to be given up.
+    Revoked(&'a Lock, Revocation),
     /// This one cannot be had as things are.
     Refused(&'a Lock, Refusal),
     /// The store of this one gave no answer that helps.
@@ -183,6 +187,7 @@ async fn once<'a>(
 ) -> Once<'a> {
     let mut keeping = Keeping::nothing();
     let mut held: Vec<Held> = Vec::new();
+    let mut revoked = None;
     for lock in locks {
         let outcome = {
             let mut backend = lock.backend();
@@ -196,6 +201,10 @@ async fn once<'a>(
                         Event::Renewed(validity) => held[index].standing.validity = validity,
                         Event::Trouble(_) => {}
                         Event::Lost(_) => break None,
+                        Event::Revoked(revocation) => {
+                            revoked = Some((&locks[index], revocation));
+                            break None;
+                        }
                     },
                 }
             }
@@ -205,7 +214,8 @@ async fn once<'a>(
                 let standing = Standing { validity, least_until: Moment::now() + lock.claim.min_hold };
                 match lock.kept_descriptors() {
                     Ok(kept) => {
-                        held.push(Held { kept, grant, standing });
+                        let hazard = lock.backend().hazard();
+                        held.push(Held { kept, grant, standing, hazard });
                         keeping.add(lock, terms, standing);
                         continue;
                     }
@@ -216,7 +226,10 @@ async fn once<'a>(
                     }
                 }
             }
-            None => Once::LostAgain(lock),
+            None => match revoked.take() {
+                Some((revoked, revocation)) => Once::Ended(Together::Revoked(revoked, revocation)),
+                None => Once::LostAgain(lock),
+            },
             Some(Outcome::Contended(busy)) => Once::Ended(Together::Contended(lock, busy)),
             Some(Outcome::Refused(refusal)) => Once::Ended(Together::Refused(lock, refusal)),
             Some(Outcome::Failed(error)) => Once::Ended(Together::Failed(lock, error)),
@@ -224,7 +237,7 @@ async fn once<'a>(
         };
         drop(keeping);
         give_back(&locks[..held.len()]).await;
-        if let Once::LostAgain(lock) = &end {
+        if let Once::LostAgain(_) | Once::Ended(Together::Revoked(..)) = &end {
             // The attempt that was broken off may have left a place in the line.
             clean_up(&mut *lock.backend(), &lock.claim).await;
         }

@@ -128,6 +128,7 @@ impl FileStore {
             acquired_at: wall_micros(),
             ended_at: None,
             kept_until: kept.map(|hold| Moment::now().since_boot() + hold),
+            revoked: None,
             identity: claim.identity.clone(),
         };
         content.members.push(member.clone());
@@ -165,7 +166,10 @@ impl FileStore {
                 )));
             }
         }
+        let mut revoked = None;
         if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path) {
+            let me = content.members.iter().find(|member| member.ticket == held.member.ticket);
+            revoked = me.and_then(|me| me.revoked.clone());
             // What others have to know is noted anew if somebody has emptied or replaced the sidecar. If that cannot be
             // done now, the next renewal does it.
             let there = is_at(&held.presence, &sidecar_path);
@@ -203,7 +207,7 @@ impl FileStore {
                 }
             }
         }
-        Ok(Renewal::Held(None))
+        Ok(Renewal::Held { lease: None, revoked })
     }
 
     pub(super) fn release_now(&mut self, claim: &Claim, rest: Duration) -> Result<Release, StoreError> {
@@ -227,7 +231,7 @@ impl FileStore {
         if let Some((sidecar, content)) = &mut noted {
             let now = Moment::now().since_boot();
             let me = content.members.iter_mut().find(|member| member.ticket == ticket);
-            if let Some(me) = me.filter(|_| !rest.is_zero()) {
+            if let Some(me) = me.filter(|me| !rest.is_zero() && me.revoked.is_none()) {
                 me.ended_at.get_or_insert_with(wall_micros);
                 me.kept_until = Some(now + rest);
                 let _ = sidecar.write(content);

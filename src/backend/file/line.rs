@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::CLAIM_WITHIN;
-use crate::lock::{Identity, Mode};
+use crate::lock::{Identity, Mode, Revocation};
 
 /// One who holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,9 @@ pub(super) struct Member {
     pub(super) ended_at: Option<u64>,
     /// Kept until then even without its owner: since boot.
     pub(super) kept_until: Option<Duration>,
+    /// Somebody wants it to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revoked: Option<Revocation>,
     pub(super) identity: Identity,
 }
 
@@ -174,6 +177,7 @@ mod tests {
             acquired_at: 0,
             ended_at: None,
             kept_until: None,
+            revoked: None,
             identity: Identity::default(),
         }
     }

@@ -22,6 +22,9 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
 const SIDECAR_SUFFIX: &str = ".dlock";
+/// No name is encoded so that its sidecar is called like that: a `%` would be followed by two hex digits.
+const HISTORY_SUFFIX: &str = "%history.dlock";
+const DIGEST_PREFIX: &str = "%sha256-";
 /// So that a digest fits before it.
 const LONGEST_SUFFIX: usize = 100;
 /// `NAME_MAX` of every file system that dlock is known to run on.
@@ -79,6 +82,16 @@ impl Location {
         Location { directory, is_default, suffix, display }
     }
 
+    /// Where the lock files are.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether nobody has named the directory, so that dlock makes it.
+    pub(super) fn is_default(&self) -> bool {
+        self.is_default
+    }
+
     /// The directory, if it is dlock's own to make.
     pub(super) fn directory_to_make(&self) -> Option<&Path> {
         self.is_default.then_some(&self.directory)
@@ -120,6 +133,28 @@ impl Location {
 
     pub(super) fn sidecar_path(&self, name: &LockName) -> PathBuf {
         self.directory.join(OsString::from(format!("{}{SIDECAR_SUFFIX}", encode(name, self.suffix.len()))))
+    }
+
+    pub(super) fn history_path(&self, name: &LockName) -> PathBuf {
+        self.directory.join(OsString::from(format!("{}{HISTORY_SUFFIX}", encode(name, self.suffix.len()))))
+    }
+
+    /// The name to be noted in the sidecar file, because the file's own does not tell it.
+    pub(super) fn noted_name(&self, name: &LockName) -> Option<String> {
+        encode(name, self.suffix.len()).starts_with(DIGEST_PREFIX).then(|| name.as_str().to_owned())
+    }
+
+    /// Whether this is a sidecar file whose own name does not tell that of the lock.
+    pub(super) fn is_digest(&self, file: &str) -> bool {
+        file.starts_with(DIGEST_PREFIX) && file.ends_with(SIDECAR_SUFFIX) && !file.ends_with(HISTORY_SUFFIX)
+    }
+
+    /// The name of the lock that this sidecar file belongs to; `None` for other files.
+    pub(super) fn name_of(&self, file: &str) -> Option<LockName> {
+        let encoded = file.strip_suffix(SIDECAR_SUFFIX)?;
+        let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
+        let name = LockName::new(&name).ok()?;
+        (encode(&name, self.suffix.len()) == encoded).then_some(name)
     }
 }
 
@@ -165,12 +200,13 @@ fn home(environment: Environment<'_>) -> Option<PathBuf> {
 /// is followed by two hex digits in every encoded name, and by `s` in a digest.
 fn encode(name: &LockName, suffix_length: usize) -> String {
     let encoded = name.as_str().replace('%', "%25").replace('/', "%2F");
-    if encoded.len() + suffix_length.max(SIDECAR_SUFFIX.len()) <= LONGEST_FILE_NAME {
+    // Behind the history's, the number of a process that makes it anew.
+    if encoded.len() + suffix_length.max(HISTORY_SUFFIX.len() + 11) <= LONGEST_FILE_NAME {
         return encoded;
     }
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(name.as_str().as_bytes());
-    format!("%sha256-{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    format!("{DIGEST_PREFIX}{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 #[cfg(test)]

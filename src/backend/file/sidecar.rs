@@ -4,7 +4,7 @@
 //! the old line stands there or the new one (`write(2)` is not broken off within a page). What does not is first written
 //! behind, where it is in nobody's way; then the first line says where it is.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -40,6 +40,9 @@ pub(super) struct Content {
     /// Who waits, in order.
     #[serde(default)]
     pub(super) line: Vec<Waiter>,
+    /// Of the lock, where the file is called by a digest of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
     /// The sidecar was lost while somebody held the lock: not all who do may be noted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) lost: bool,
@@ -98,6 +101,14 @@ impl Sidecar {
         Ok((sidecar, content))
     }
 
+    /// Opens the file if there is one, and waits for its lock.
+    pub(super) fn open_existing(path: &Path) -> Result<Option<(Sidecar, Content)>, SidecarError> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Sidecar::open(path).map(Some),
+        }
+    }
+
     /// The descriptor, for locks of single bytes.
     pub(super) fn file(&self) -> &File {
         &self.file
@@ -114,6 +125,7 @@ impl Sidecar {
                 ticket: 0,
                 members: vec![],
                 line: vec![],
+                name: None,
                 lost: false,
             });
         }
@@ -233,7 +245,15 @@ mod tests {
             identity: Identity::default(),
         };
         let line = (0..waiters).map(waiter).collect();
-        Content { format: FORMAT, fencing_token: 7, ticket: waiters, members: vec![], line, lost: false }
+        Content {
+            format: FORMAT,
+            fencing_token: 7,
+            ticket: waiters,
+            members: vec![],
+            line,
+            name: None,
+            lost: false,
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::sidecar::Content;
 use super::{FileStore, describe, lock_file, sidecar};
 use crate::backend::{Again, Busy, Intent, StoreError};
 use crate::clock::{Moment, wall_micros};
-use crate::lock::{Claim, Holder, Token};
+use crate::lock::{Claim, FencingToken, Holder, Token};
 
 /// Our place in the line.
 pub(super) struct Place {
@@ -98,7 +98,10 @@ impl FileStore {
                 age: Some(since(member.acquired_at)),
                 remaining: rest(member).filter(|_| member.ended_at.is_some()),
                 ended: member.ended_at.map(since),
-                hint: None,
+                fencing: FencingToken::new(member.fencing_token),
+                slot: member.slot,
+                revoked: member.revoked.clone(),
+                ..Holder::default()
             })
             .collect();
         let more = content.members.len() - holders.len();

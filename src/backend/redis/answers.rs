@@ -6,22 +6,26 @@ use redis::Value;
 use serde::Deserialize;
 
 use crate::backend::{Again, Attempt, Busy, CLAIM_WITHIN, Loss, Refusal, Release, Renewal, StoreError};
-use crate::lock::{FencingToken, Grant, Holder, Identity, Mode};
+use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
 
 /// What a member says of itself, as the scripts put it together.
 #[derive(Deserialize)]
-struct Record {
+pub(super) struct Said {
+    /// In ms since 1970.
     #[serde(default)]
-    ended: Option<u64>,
-    at: u64,
-    identity: Identity,
+    pub(super) ended: Option<u64>,
+    #[serde(default)]
+    pub(super) fencing: Option<FencingToken>,
+    /// In ms.
+    #[serde(default)]
+    pub(super) lease: Option<u64>,
+    /// In ms since 1970.
+    pub(super) at: u64,
+    pub(super) identity: Identity,
 }
 
-/// A time after which the second in line looks whether the first has taken its turn.
-const AFTER_THE_FIRST: Duration = CLAIM_WITHIN;
-
 /// An answer that makes no sense: whatever was asked may have been done.
-fn nonsense() -> StoreError {
+pub(super) fn nonsense() -> StoreError {
     StoreError::unanswered("the server's answer makes no sense")
 }
 
@@ -57,7 +61,7 @@ pub(super) fn attempt(answer: &[Value]) -> Result<Attempt, StoreError> {
     }
 }
 
-/// `{1, fencing, lease, slot}`
+/// `{1, fencing, lease, slot, eviction}`
 fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
     let fencing = text(answer.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
     let lease = number(answer.get(2)).and_then(|ms| ms.try_into().ok());
@@ -71,8 +75,8 @@ fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
     })
 }
 
-/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, whether we hear, how many, what some of them
-/// say...}`
+/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, whether we hear, how many, eviction, what some
+/// of them say...}`
 fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     let ms =
         |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
@@ -86,15 +90,16 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     let hears = number(answer.get(6)).ok_or_else(nonsense)? == 1;
     let count = number(answer.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
-    for said in &answer[answer.len().min(8)..] {
-        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<Record>) else { continue };
+    for said in &answer[answer.len().min(9)..] {
+        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<Said>) else { continue };
         let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
         holders.push(Holder {
             identity: Some(record.identity),
             age: Some(ago(record.at)),
             remaining,
             ended: record.ended.map(ago),
-            hint: None,
+            fencing: record.fencing,
+            ..Holder::default()
         });
     }
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
@@ -105,7 +110,7 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     let again = match position {
         _ if !promise.is_zero() => promise + Duration::from_millis(1),
         Some(1) | None => remaining.map_or(Duration::MAX, |rest| rest + Duration::from_millis(1)),
-        Some(2) => remaining.map_or(Duration::MAX, |rest| rest + AFTER_THE_FIRST),
+        Some(2) => remaining.map_or(Duration::MAX, |rest| rest + CLAIM_WITHIN),
         Some(_) => Duration::MAX,
     };
     let again = if position.is_some() && !hears { Again::Poll } else { Again::Within(again) };
@@ -113,7 +118,7 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
 }
 
 /// What the type of a key tells of the client that made it (their sources), and what is to be done.
-fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
+pub(super) fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
     let looks_like = match kind {
         "dlock" => return None,
         "string" if remaining.is_some() => return None,
@@ -134,7 +139,12 @@ fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
 /// It makes no sense.
 pub(super) fn renewal(answer: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
     match number(answer.first()) {
-        Some(1) => Ok(Renewal::Held(Some(lease))),
+        Some(1) => {
+            let revoked = text(answer.get(1));
+            // Whoever wrote something else there wants the same.
+            let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody()));
+            Ok(Renewal::Held { lease: Some(lease), revoked })
+        }
         Some(0) => Ok(Renewal::Lost(Loss::Gone)),
         Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
         Some(-6) => attempt(answer).map(|_| Renewal::Lost(Loss::Taken)),
@@ -156,14 +166,29 @@ pub(super) fn release(answer: &[Value]) -> Result<Release, StoreError> {
     }
 }
 
-fn number(value: Option<&Value>) -> Option<i64> {
+/// A revocation that cannot be read.
+pub(super) fn nobody() -> Revocation {
+    Revocation { by: "somebody unknown".into(), reason: None }
+}
+
+/// The policy by which a server that answers a claim evicts keys, locks among them; `None` if it does not.
+pub(super) fn eviction(answer: &[Value]) -> Option<String> {
+    let policy = match number(answer.first()) {
+        Some(1) => text(answer.get(4)),
+        Some(0) => text(answer.get(8)),
+        _ => None,
+    };
+    policy.filter(|policy| !policy.is_empty()).map(str::to_owned)
+}
+
+pub(super) fn number(value: Option<&Value>) -> Option<i64> {
     match value? {
         Value::Int(number) => Some(*number),
         _ => None,
     }
 }
 
-fn text(value: Option<&Value>) -> Option<&str> {
+pub(super) fn text(value: Option<&Value>) -> Option<&str> {
     match value? {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
@@ -203,6 +228,7 @@ mod tests {
             Value::Int(1_000_000),
             Value::Int(1),
             Value::Int(said.len() as i64),
+            bulk(""),
         ];
         answer.extend(said.iter().map(|said| bulk(said)));
         match attempt(&answer) {

@@ -157,11 +157,25 @@ impl Connection {
             }
             Some(greeting) => self.greet_and_ask(greeting, first, command).await?,
         };
-        match answer {
-            Value::ServerError(error) if is_no_script(&error) => Ok(Answer::NoScript),
-            Value::ServerError(error) => Err(refusal(&error, greeted)),
-            answer => Ok(Answer::Value(answer)),
+        understood(answer, greeted)
+    }
+
+    /// Asks several questions in one flight, or in two on a new connection; each has an answer of its own.
+    pub(super) async fn ask_all(
+        &mut self,
+        lock: &str,
+        commands: &[Cmd],
+        wishes: Wishes<'_>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
+        let mut answers = vec![self.ask(lock, first, wishes).await?];
+        if let Some((last, middle)) = others.split_last() {
+            let (replies, answer) = self.exchange(middle, last).await?;
+            for value in replies.into_iter().chain([answer]) {
+                answers.push(understood(value, false)?);
+            }
         }
+        Ok(answers)
     }
 
     fn note_wishes(&mut self, wishes: &[Cmd], replies: &[Value]) {
@@ -324,6 +338,14 @@ impl Connection {
                 }
             }
         }
+    }
+}
+
+fn understood(answer: Value, greeted: bool) -> Result<Answer, StoreError> {
+    match answer {
+        Value::ServerError(error) if is_no_script(&error) => Ok(Answer::NoScript),
+        Value::ServerError(error) => Err(refusal(&error, greeted)),
+        answer => Ok(Answer::Value(answer)),
     }
 }
 

@@ -8,6 +8,9 @@ use crate::lock::LockName;
 /// Keys that begin with this are dlock's own.
 pub const RESERVED: &str = "dlock#";
 
+/// The key under which all locks of a database are listed.
+pub const INDEX: &str = "dlock#locks";
+
 /// The number of slots of a Redis Cluster.
 const SLOTS: u16 = 16384;
 
@@ -28,6 +31,10 @@ pub struct Keys {
     pub members: String,
     /// With a token behind it: the channel on which one who waits is called.
     pub channels: String,
+    /// A list: the last outcomes.
+    pub history: String,
+    /// What the side keys end in, or have behind their kind.
+    pub tail: String,
 }
 
 impl Keys {
@@ -43,6 +50,8 @@ impl Keys {
             waiters: side("waiters"),
             members: format!("{}:", side("member")),
             channels: format!("{}:", side("call")),
+            history: side("history"),
+            tail,
             lock,
         }
     }
@@ -105,7 +114,8 @@ mod tests {
         for prefix in ["dlock:", "", "{p}:"] {
             for name in names {
                 let keys = Keys::new(prefix, &LockName::new(name).expect("good name"));
-                for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members + "0123"] {
+                let members = keys.members + "0123";
+                for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.history, members] {
                     assert_eq!(slot(&keys.lock), slot(&key), "{prefix}{name}");
                     assert!(seen.insert(key.clone()), "{prefix}{name}: {key}");
                 }

@@ -1,13 +1,16 @@
 -- Everything that dlock does to a lock on Redis, as one atomic step each. What is stored where, and why, is told in
 -- script.rs.
 --
--- KEYS: lock, holder, counter, queue, waiters. ARGV: the token, and a JSON array: acquire, renew or release, the prefix
--- of the members' keys, that of the channels, and what the operation needs besides. An array, because a server to which
--- we have not proven yet who we are closes the connection at the eleventh word (networking.c), before it says what it
--- lacks.
+-- KEYS: lock, holder, counter, queue, waiters. ARGV: the token, and a JSON array: what to do, the prefix of the members'
+-- keys, that of the channels, the index of all locks, the lock's history, and what the operation needs besides. An array,
+-- because a server to which we have not proven yet who we are closes the connection at the eleventh word (networking.c),
+-- before it says what it lacks.
 local lock, holder, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, given = ARGV[1], cjson.decode(ARGV[2])
-local operation, members, channels = given[1], given[2], given[3]
+local operation, members, channels, index, history = given[1], given[2], given[3], given[4], given[5]
+-- Who is called has so many ms to claim; how many outcomes are kept, and for how long; how long the index outlives the
+-- last grant, and an entry in it the end that was foreseen for its lock.
+local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kind, value = 'string', redis.pcall('GET', lock)
@@ -54,12 +57,11 @@ local function holds(id)
   return mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
 end
 
--- The living members with their slots, how many they are, the longest lease and the shortest, and how many slots they
--- have. Forgets the dead.
-local family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
+-- The living members with their slots, how many they are, the longest lease and the shortest, and which slots they have,
+-- and how many. Forgets the dead.
+local family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
 local function look()
-  family, count, longest, shortest, used = {}, 0, 0, math.huge, 0
-  local taken = {}
+  family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
   local fields = mode and mode ~= 'f' and redis.call('HGETALL', holder) or {}
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 2) == 'm:' then
@@ -69,15 +71,43 @@ local function look()
         local slot = fields[i + 1]
         family[id], count = slot, count + 1
         longest, shortest = math.max(longest, left), math.min(shortest, left)
-        if slot ~= '' and not taken[slot] then
-          taken[slot], used = true, used + 1
+        if slot ~= '' and not occupied[slot] then
+          occupied[slot], used = true, used + 1
         end
       else
-        redis.call('HDEL', holder, fields[i])
+        redis.call('HDEL', holder, fields[i], 'r:' .. id)
       end
     end
   end
-  return taken
+end
+
+-- Notes in the index that the lock is used for so long, for those who ask what locks there are. Never read here: whoever
+-- reads it on a connection with client tracking would hear of every lock there is.
+local function list(lasts)
+  local noted = redis.pcall('ZADD', index, 'GT', now + lasts, lock)
+  if type(noted) == 'table' then
+    -- Before Redis 6.2.
+    redis.pcall('ZADD', index, now + lasts, lock)
+  end
+end
+
+-- Notes how a run ended, or did not begin.
+local function record(text)
+  if text and text ~= '' then
+    redis.pcall('LPUSH', history, string.format('%.0f ', now) .. text)
+    redis.pcall('LTRIM', history, 0, outcomes - 1)
+    redis.pcall('PEXPIRE', history, month)
+  end
+end
+
+-- How the server evicts keys when its memory is full, if it does.
+local function evicting()
+  local info = redis.pcall('INFO', 'memory')
+  if type(info) == 'string' and not string.find(info, '\nmaxmemory:0\r', 1, true) then
+    local policy = string.match(info, 'maxmemory_policy:([%w-]+)')
+    return policy ~= 'noeviction' and policy or ''
+  end
+  return ''
 end
 
 -- Moves the end of a lock that may have several holders, for a lease of this length.
@@ -170,7 +200,7 @@ local function advance(me)
         forget(id)
       else
         if w.called == 0 then
-          w.called, called = now + 500, true
+          w.called, called = now + claim, true
           note(id, w)
         end
         promised, place = math.max(promised, w.called), place + 1
@@ -192,31 +222,32 @@ local function advance(me)
 end
 
 -- More given: lease in ms, identity as JSON, life of the counter in ms, mode, slots, `now` or `wait`, whether it
--- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), and the tokens of
--- the holds that it may be inside of.
+-- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), whether it wants to
+-- know how keys are evicted (1, 0), and the tokens of the holds that it may be inside of.
 --
 -- A token that is a member already is our own earlier attempt whose reply was lost. Numbers of 16 digits are formatted
 -- by hand: Lua would write them as `1.7e+15`. The server's time is only a seed of the counters, the end of places in
 -- the line, and the age of a holder. The lock is set last: what fails before (a right that is missing, no memory) has
 -- taken nothing.
 --
--- Answers `{1, fencing, lease, slot}`; `{0, rest of the lease, type of the key, place in the line, rest of a promise,
--- now, whether a call would be heard, how many hold it,
--- what some of them say...}`; `{-2}`: the counter has no next value below 2^53; `{-3, mode,
--- slots}`: the hold that we are inside of has another mode; `{-4, slots}`: another number of slots; `{-5}`: not inside
--- any more; `{-6, format}`: stored by another dlock.
+-- Answers `{1, fencing, lease, slot, eviction}`; `{0, rest of the lease, type of the key, place in the line, rest of a
+-- promise, now, whether a call would be heard, how many hold it, eviction, what some of them say...}`; `{-2}`: the
+-- counter has no next value below 2^53; `{-3, mode, slots}`: the hold that we are inside of has another mode;
+-- `{-4, slots}`: another number of slots; `{-5}`: not inside any more; `{-6, format}`: stored by another dlock.
 local function acquire()
-  local lease, identity, life, wants, of = tonumber(given[4]), given[5], given[6], given[7], tonumber(given[8])
-  local waits, hears, place_life, must_enter = given[9] == 'wait', given[10] == '1', tonumber(given[11]), given[12] == '1'
+  local lease, identity, life, wants, of = tonumber(given[6]), given[7], given[8], given[9], tonumber(given[10])
+  local waits, hears, place_life = given[11] == 'wait', given[12] == '1', tonumber(given[13])
+  local must_enter, eviction = given[14] == '1', given[15] == '1' and evicting() or ''
 
   local function answer(fencing, slot)
+    list(lease)
     redis.call('GET', lock)
-    return {1, fencing, lease, tonumber(slot) or -1}
+    return {1, fencing, lease, tonumber(slot) or -1, eviction}
   end
 
   -- Becomes a member, and the first one if nobody else is.
   local function join(fencing, slot)
-    local text = string.format('{"fencing":%s,"at":%.0f,"identity":', fencing, now) .. identity .. '}'
+    local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"identity":', fencing, now, lease) .. identity .. '}'
     if mode then
       redis.call('HSET', holder, 'm:' .. token, slot)
       redis.call('SET', members .. token, text, 'PX', lease)
@@ -240,6 +271,14 @@ local function acquire()
     return string.match(redis.call('GET', members .. id) or '', '"fencing":(%d+)')
   end
 
+  local function free_slot()
+    local slot = 0
+    while occupied[tostring(slot)] do
+      slot = slot + 1
+    end
+    return tostring(slot)
+  end
+
   local function grant()
     local last = tonumber(redis.call('GET', counter) or 0)
     if not last or last ~= last or last < 0 then
@@ -251,16 +290,9 @@ local function acquire()
     end
     fencing = string.format('%.0f', fencing)
     redis.call('SET', counter, fencing, 'PX', life)
-    local slot = ''
-    if wants == 'c' then
-      local taken = look()
-      slot = 0
-      while taken[tostring(slot)] do
-        slot = slot + 1
-      end
-      slot = tostring(slot)
-    end
-    return join(fencing, slot)
+    redis.pcall('ZREMRANGEBYSCORE', index, '-inf', now - day)
+    redis.pcall('PEXPIRE', index, month)
+    return join(fencing, wants == 'c' and free_slot() or '')
   end
 
   if holds(token) then
@@ -274,7 +306,7 @@ local function acquire()
   end
 
   local inside = nil
-  for i = 13, #given do
+  for i = 16, #given do
     if holds(given[i]) then
       inside = given[i]
     end
@@ -291,13 +323,8 @@ local function acquire()
       return {-5}
     end
     if wants == 'c' then
-      local taken = look()
-      slot = redis.call('HGET', holder, 'm:' .. inside) or ''
-      local free = 0
-      while mode == 'x' and taken[tostring(free)] do
-        free = free + 1
-      end
-      slot = mode == 'x' and tostring(free) or slot
+      look()
+      slot = mode == 'x' and free_slot() or redis.call('HGET', holder, 'm:' .. inside) or ''
     end
     return join(fencing, slot)
   elseif must_enter then
@@ -362,6 +389,7 @@ local function acquire()
     if wants == 'c' then
       redis.call('HSET', waiters, 'slots', of)
     end
+    list(place_life)
     if redis.call('PTTL', queue) < place_life then
       redis.call('PEXPIRE', queue, place_life * 2)
       redis.call('PEXPIRE', waiters, place_life * 2)
@@ -399,11 +427,13 @@ local function acquire()
       end
     end
   end
-  return {0, rest, mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free', place, math.max(promised - now, 0), now, hears and 1 or 0, count, unpack(said)}
+  local what = mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free'
+  return {0, rest, what, place, math.max(promised - now, 0), now, hears and 1 or 0, count, eviction, unpack(said)}
 end
 
--- More given: lease in ms. Answers 1: extended, 0: gone, -1: somebody else's. Never creates the lock anew, and uses no
--- command that is refused when the server is out of memory. An expiry that somebody removed or shortened is put back.
+-- More given: lease in ms. Answers `{1}`: extended, `{1, what}`: extended, and to be given up because somebody said so,
+-- `{0}`: gone, `{-1}`: somebody else's. Never creates the lock anew, and uses no command that is refused when the server is
+-- out of memory. An expiry that somebody removed or shortened is put back.
 local function renew()
   if mode == false then
     return {0}
@@ -411,17 +441,56 @@ local function renew()
   if not holds(token) then
     return {-1}
   end
-  redis.call('PEXPIRE', members .. token, given[4])
-  extend(tonumber(given[4]))
+  redis.call('PEXPIRE', members .. token, given[6])
+  extend(tonumber(given[6]))
+  list(tonumber(given[6]))
+  local revoked = redis.call('HGET', holder, 'r:' .. token)
   redis.call('GET', lock)
-  return {1}
+  return {1, revoked}
 end
 
--- More given: for how many ms to keep the lock without its owner. Answers 1: given up, 2: kept, 0: gone, -1: somebody
--- else's. A place in the line is given up in any case. What needs memory (a note for others, another value for a lock
--- whose first owner leaves others inside) may fail and is then left out.
+-- Takes a member out, or leaves it to the store for another `rest` ms. What needs memory (a note for others, another value
+-- for a lock whose first owner leaves others inside) may fail and is then left out.
+local function take_out(id, rest)
+  if rest > 0 then
+    local text = redis.call('GET', members .. id)
+    if text and not string.find(text, '"ended":', 1, true) then
+      redis.pcall('SET', members .. id, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
+    end
+    redis.call('PEXPIRE', members .. id, rest)
+  else
+    redis.call('HDEL', holder, 'm:' .. id, 'r:' .. id)
+    redis.call('DEL', members .. id)
+  end
+  look()
+  if count == 0 and (rest == 0 or mode ~= 'x') then
+    redis.call('DEL', lock, holder)
+    mode, value, slots = false, false, 0
+  else
+    longest = math.max(longest, rest)
+    redis.call('PEXPIRE', lock, longest)
+    redis.call('PEXPIRE', holder, longest)
+    if rest == 0 and value == id then
+      local other = next(family)
+      redis.pcall('SET', lock, other, 'PX', longest)
+      redis.pcall('HSET', holder, 'value', other)
+    end
+  end
+end
+
+-- Calls whose turn it is, and takes the lock out of the index if nobody is left.
+local function hand_on()
+  advance(nil)
+  if not mode and redis.call('EXISTS', queue) == 0 then
+    redis.pcall('ZREM', index, lock)
+  end
+end
+
+-- More given: for how many ms to keep the lock without its owner, and what to note of the run. Answers 1: given up, 2:
+-- kept, 0: gone, -1: somebody else's. A place in the line is given up in any case.
 local function release()
-  local rest, result = tonumber(given[4]), mode and -1 or 0
+  local rest, result = tonumber(given[6]), mode and -1 or 0
+  record(given[7])
   local place = redis.call('ZRANK', queue, token)
   if place then
     forget(token)
@@ -430,37 +499,58 @@ local function release()
     end
   end
   if holds(token) then
-    if rest > 0 then
-      result = 2
-      local text = redis.call('GET', members .. token)
-      if text and not string.find(text, '"ended":', 1, true) then
-        redis.pcall('SET', members .. token, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
-      end
-      redis.call('PEXPIRE', members .. token, rest)
-    else
-      result = 1
-      redis.call('HDEL', holder, 'm:' .. token)
-      redis.call('DEL', members .. token)
-    end
-    look()
-    if count == 0 and (rest == 0 or mode ~= 'x') then
-      redis.call('DEL', lock, holder)
-      mode, value, slots = false, false, 0
-    else
-      longest = math.max(longest, rest)
-      redis.call('PEXPIRE', lock, longest)
-      redis.call('PEXPIRE', holder, longest)
-      if rest == 0 and value == token then
-        local other = next(family)
-        redis.pcall('SET', lock, other, 'PX', longest)
-        redis.pcall('HSET', holder, 'value', other)
-      end
-    end
+    result = rest > 0 and 2 or 1
+    take_out(token, rest)
   else
     look()
   end
-  advance(nil)
+  hand_on()
   return {result}
 end
 
-return (operation == 'acquire' and acquire or operation == 'renew' and renew or release)()
+-- More given: the fencing token of the hold that is to end, why (JSON), and `now` if its owner need not be told. Whoever is
+-- in that hold is told to give it up, at the next renewal or, because the lock is touched, at once; what nobody runs under
+-- any more is taken out. Answers how many were told, and how many taken out.
+local function revoke()
+  local fencing, told, out = '"fencing":' .. given[6] .. ',', 0, 0
+  look()
+  local all = family
+  for id in pairs(all) do
+    local text = redis.call('GET', members .. id) or ''
+    if string.find(text, fencing, 1, true) then
+      if given[8] == 'now' or string.find(text, '"ended":', 1, true) then
+        take_out(id, 0)
+        out = out + 1
+      else
+        redis.call('HSET', holder, 'r:' .. id, given[7])
+        redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), 1))
+        told = told + 1
+      end
+    end
+  end
+  if out > 0 then
+    hand_on()
+  end
+  return {told, out}
+end
+
+-- More given: the digest of a foreign value. Deletes it if it is still there. Answers whether it was.
+local function delete()
+  local there = mode == 'f' and (value or redis.call('DUMP', lock))
+  if not there or redis.sha1hex(there) ~= given[6] then
+    return {0}
+  end
+  redis.call('DEL', lock)
+  mode, value = false, false
+  hand_on()
+  return {1}
+end
+
+-- More given: what to note of a run that did not begin.
+local function note_run()
+  record(given[6])
+  return {1}
+end
+
+local operations = {acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete, record = note_run}
+return operations[operation]()

@@ -1,13 +1,15 @@
-//! The script, which is one atomic step for each operation, and what it stores.
+//! The scripts, each run of which is one atomic step, and what they store.
 //!
 //! | key | what it is |
 //! |---|---|
 //! | lock | the owner's token while one holds it alone; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared |
-//! | holder | hash: `format`; `value` that the lock must have for the rest to count; `mode` (x, s, c); `slots`; and `m:TOKEN` for each member, with its slot |
+//! | holder | hash: `format`; `value` that the lock must have for the rest to count; `mode` (x, s, c); `slots`; `m:TOKEN` for each member, with its slot; and `r:TOKEN` for each that is told to give up, with who said so and why |
 //! | counter | the last fencing token |
 //! | queue | sorted set: the tokens of those who wait, by their numbers |
 //! | waiters | hash: `format`; the number of slots last asked for; and for each token: mode, slots, whether it hears us, when its place ends, until when it may claim, who it is |
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
+//! | history | list: the last outcomes, the latest first, each behind the time in ms |
+//! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys |
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
 //! the lock, its own end is moved seldom and further than asked: each change of the key is word to all who watch it. Who
@@ -16,18 +18,75 @@
 //! Every granted or renewed lock is read last: with client tracking on, that is what makes the server tell us when
 //! somebody else touches it. Reading arms, so what need not be armed runs on connections without tracking.
 //!
-//! It is one script for all operations, so that a server that has run one of them knows it: the first question brings
-//! the text, all later ones its digest.
+//! It is one script for all that is done to a lock, so that a server that has run one of them knows it: the first question
+//! brings the text, all later ones its digest. Looking at many locks is another.
 
 use redis::Cmd;
 
-use super::keys::Keys;
+use super::keys::{INDEX, Keys};
 
-/// What is run.
-const TEXT: &str = include_str!("lock.lua");
+/// A script as it travels: without comments and indentation, which every run would pay for.
+pub(super) struct Script {
+    text: &'static str,
+    /// The name by which a server that has seen it knows it.
+    digest: &'static str,
+}
 
-/// Its digest: the name by which a server that has seen it knows it.
-const DIGEST: &str = "8f3ca88a5637ce34460fa0e4aebb97b18d33eda5";
+macro_rules! script {
+    ($file:literal, $digest:literal) => {{
+        const SOURCE: &str = include_str!($file);
+        const BYTES: [u8; compact::<0>(SOURCE).1] = compact(SOURCE).0;
+        match str::from_utf8(&BYTES) {
+            Ok(text) => Script { text, digest: $digest },
+            Err(_) => panic!("a script is text"),
+        }
+    }};
+}
+
+/// What is done to a lock.
+static LOCK: Script = script!("lock.lua", "5b48cf679a3c551c2420ec7431d3555f8227a604");
+
+/// What is run to look at locks.
+pub(super) static LOOK: Script = script!("look.lua", "9f906878216a77366fd9cd49636f10005a128eac");
+
+/// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
+const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
+    let bytes = source.as_bytes();
+    let mut kept = [0; N];
+    let (mut length, mut at) = (0, 0);
+    while at < bytes.len() {
+        while at < bytes.len() && (bytes[at] == b' ' || bytes[at] == b'\n') {
+            at += 1;
+        }
+        let comment = at + 1 < bytes.len() && bytes[at] == b'-' && bytes[at + 1] == b'-';
+        while at < bytes.len() {
+            if !comment {
+                if length < N {
+                    kept[length] = bytes[at];
+                }
+                length += 1;
+            }
+            at += 1;
+            if bytes[at - 1] == b'\n' {
+                break;
+            }
+        }
+    }
+    (kept, length)
+}
+
+impl Script {
+    /// The beginning of a question.
+    pub(super) fn command(&self, by: By) -> Cmd {
+        let (name, script) = match by {
+            By::Text => ("EVAL", self.text),
+            By::Digest => ("EVALSHA", self.digest),
+        };
+        let mut command = redis::cmd(name);
+        command.arg(script);
+        command
+    }
+}
 
 /// What is to be done to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +94,9 @@ pub(super) enum Operation {
     Acquire,
     Renew,
     Release,
+    Revoke,
+    Delete,
+    Record,
 }
 
 /// How the script is named.
@@ -57,20 +119,19 @@ pub(super) struct Question<'a> {
 impl Question<'_> {
     /// As it is sent.
     pub(super) fn command(&self, by: By) -> Cmd {
-        let Keys { lock, holder, fencing, queue, waiters, members, channels } = self.keys;
+        let Keys { lock, holder, fencing, queue, waiters, members, channels, history, .. } = self.keys;
         let operation = match self.operation {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
             Operation::Release => "release",
+            Operation::Revoke => "revoke",
+            Operation::Delete => "delete",
+            Operation::Record => "record",
         };
-        let own = [operation, members, channels].map(str::to_owned);
+        let own = [operation, members, channels, INDEX, history].map(str::to_owned);
         let given: Vec<&String> = own.iter().chain(&self.arguments).collect();
-        let (name, script) = match by {
-            By::Text => ("EVAL", TEXT),
-            By::Digest => ("EVALSHA", DIGEST),
-        };
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(5).arg(lock).arg(holder).arg(fencing).arg(queue).arg(waiters);
+        let mut command = LOCK.command(by);
+        command.arg(5).arg(lock).arg(holder).arg(fencing).arg(queue).arg(waiters);
         command.arg(self.token).arg(serde_json::json!(given).to_string());
         command
     }
@@ -81,8 +142,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_that_of_the_text() {
-        assert_eq!(DIGEST, sha1_smol::Sha1::from(TEXT).digest().to_string());
+    fn the_digests_are_those_of_the_texts() {
+        for script in [&LOCK, &LOOK] {
+            assert_eq!(script.digest, sha1_smol::Sha1::from(script.text).digest().to_string());
+        }
+    }
+
+    #[test]
+    fn nothing_but_comments_and_indentation_is_left_out() {
+        let source = include_str!("lock.lua");
+        let lines = |text: &'static str| text.lines().map(str::trim_start);
+        let kept: Vec<&str> =
+            lines(source).filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
+        assert_eq!(lines(LOCK.text).collect::<Vec<_>>(), kept);
+    }
+
+    #[test]
+    fn who_is_called_has_as_long_as_everybody_thinks() {
+        assert!(LOCK.text.contains(&format!("= {}, ", crate::backend::CLAIM_WITHIN.as_millis())));
     }
 
     /// More words, or a longer one, are not taken from a stranger (Redis, `networking.c`).
@@ -99,6 +176,6 @@ mod tests {
             let command = question.command(by);
             assert!(command.args_iter().count() <= 10);
         }
-        assert!(TEXT.len() <= 16 * 1024, "{}", TEXT.len());
+        assert!(LOCK.text.len() <= 16 * 1024, "{}", LOCK.text.len());
     }
 }

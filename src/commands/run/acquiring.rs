@@ -15,6 +15,7 @@ use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, Surroundings, Wait};
 use crate::lease::together::{Held, Keeping, Lock, Together, acquire_all, give_back};
 use crate::lock::{Claim, LockName, Mode};
+use crate::report::revoked;
 
 /// How often those who watch are told that we still wait.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -157,6 +158,10 @@ impl<'a> Session<'a> {
                     self.reporter.contended(name, store, &busy, Moment::now() - begin, will_wait);
                 }
                 Ok(Exit::Status(plan.conflict_exit_code))
+            }
+            Together::Revoked(lock, revocation) => {
+                let what = revoked(&lock.claim.name, store, &revocation);
+                Err(Failure::new(FailureKind::Lost, format!("{what}; the command did not run")))
             }
             Together::Refused(lock, refusal) => Err(self.refused(&lock.claim, refusal)),
             Together::Failed(lock, error) => Err(self.failed(&lock.claim.name, &error)),

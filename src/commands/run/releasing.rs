@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Session;
@@ -25,8 +26,10 @@ impl Session<'_> {
         held: &[Held],
         end: &End,
     ) -> Vec<Result<Release, StoreError>> {
+        let look_again = Notify::new();
         let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
-        let one = |index: usize| self.release(&locks[index], &held[index], index, end, &stays[index]);
+        let one =
+            |index: usize| self.release(&locks[index], &held[index], index, end, &stays[index], &look_again);
         let releases = all((0..held.len()).map(one).collect());
         tokio::pin!(releases);
         let mut fatal_signals = 0;
@@ -35,6 +38,10 @@ impl Session<'_> {
                 biased;
                 results = &mut releases => return results,
                 arrival = self.signals.next() => {
+                    if arrival.signal == libc::SIGCONT {
+                        // Somebody may have revoked what we stay for.
+                        look_again.notify_waiters();
+                    }
                     fatal_signals += usize::from(signals::ENDING.contains(&arrival.signal));
                     let stays_on = stays.iter().any(Cell::get);
                     if fatal_signals == 2 || fatal_signals == 1 && stays_on {
@@ -55,6 +62,7 @@ impl Session<'_> {
         index: usize,
         end: &End,
         stays: &Cell<bool>,
+        look_again: &Notify,
     ) -> Result<Release, StoreError> {
         if matches!(end.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
             // The store itself has said that it is not ours any more.
@@ -70,12 +78,12 @@ impl Session<'_> {
             }
             let attempt = async {
                 backend.connect().await?;
-                match backend.release(&lock.claim, rest).await {
+                match backend.release(&lock.claim, rest, None).await {
                     // The connection broke: whether the lock was freed is unknown, and asking again changes nothing
                     // then.
                     Err(StoreError::Unavailable { maybe_applied, .. }) => {
                         backend.connect().await?;
-                        match backend.release(&lock.claim, rest).await? {
+                        match backend.release(&lock.claim, rest, None).await? {
                             Release::NotHeld if maybe_applied => Ok(Release::Released),
                             release => Ok(release),
                         }
@@ -87,7 +95,13 @@ impl Session<'_> {
             match timeout(bound, attempt).await.unwrap_or_else(late) {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);
-                    let _ = timeout(again, backend.changed()).await;
+                    let _ = timeout(again, async {
+                        tokio::select! {
+                            _ = backend.changed() => {}
+                            () = look_again.notified() => {}
+                        }
+                    })
+                    .await;
                 }
                 result => {
                     stays.set(false);

@@ -13,6 +13,7 @@ use crate::clock::{Alarm, Moment};
 use crate::lease::keeper;
 use crate::lease::together::{Held, Keeping};
 use crate::lease::validity::{MARGIN, Validity};
+use crate::lock::Revocation;
 use crate::plan::OnLost;
 
 /// How the command's time under the locks ended.
@@ -62,6 +63,8 @@ impl End {
 pub(super) enum Stopped {
     /// The store says that this lock is not ours.
     Lost(usize, Loss),
+    /// Somebody wants this lock.
+    Revoked(usize, Revocation),
     /// No renewal of this lock was acknowledged in time.
     Deadline(usize),
     /// `--max-runtime`
@@ -194,6 +197,7 @@ impl Watch<'_> {
                 self.confirmed(lock);
             }
             keeper::Event::Lost(loss) => self.on_lost(lock, loss),
+            keeper::Event::Revoked(revocation) => self.on_revoked(lock, revocation),
             keeper::Event::Trouble(why) => {
                 let plan = self.session.plan;
                 let (name, store) = (&plan.names[lock], plan.store.display());
@@ -235,6 +239,15 @@ impl Watch<'_> {
         }
         let grace = plan.terms.grace.min(LONGEST_GRACE_AFTER_LOSS);
         self.supervisor.terminate(Moment::now() + grace);
+    }
+
+    /// The lock is ours until the tree is dead, and then released in good order; whatever `--on-lost` says.
+    fn on_revoked(&mut self, lock: usize, revocation: Revocation) {
+        if self.end.stopped.is_none() {
+            self.end.stopped = Some(Stopped::Revoked(lock, revocation));
+            self.resume_when_ours = None;
+            self.supervisor.terminate(Moment::now() + self.session.plan.terms.grace);
+        }
     }
 
     fn on_child(&mut self, event: Event) -> Step {

@@ -184,13 +184,13 @@ impl Client {
 
     pub async fn release(&mut self) -> Release {
         self.backend.connect().await.unwrap();
-        self.backend.release(&self.claim, Duration::ZERO).await.unwrap()
+        self.backend.release(&self.claim, Duration::ZERO, None).await.unwrap()
     }
 
     /// The lock must still be ours.
     pub async fn assert_held(&mut self) {
         let name = self.claim.name.clone();
-        assert!(matches!(self.renew().await, Renewal::Held(_)), "{name} was lost");
+        assert!(matches!(self.renew().await, Renewal::Held { .. }), "{name} was lost");
     }
 
     /// The lock must not be ours, whoever has it.

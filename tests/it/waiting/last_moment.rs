@@ -59,7 +59,7 @@ impl Client {
 
     async fn release(&mut self) -> Release {
         self.backend.connect().await.unwrap();
-        self.backend.release(&self.claim, Duration::ZERO).await.unwrap()
+        self.backend.release(&self.claim, Duration::ZERO, None).await.unwrap()
     }
 }
 
@@ -130,7 +130,7 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
         match outcome {
             Outcome::Granted { .. } => {
                 assert!(released.get(), "two held it");
-                assert!(matches!(waiter.renew().await, Renewal::Held(_)), "try {number}: not ours");
+                assert!(matches!(waiter.renew().await, Renewal::Held { .. }), "try {number}: not ours");
                 assert_eq!(waiter.release().await, Release::Released);
                 tally.granted += 1;
             }

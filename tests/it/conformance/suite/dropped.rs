@@ -51,7 +51,7 @@ pub async fn a_dropped_renew_leaves_the_store_usable(rig: &mut dyn Rig) {
         client.assert_held().await;
         Client::new(rig, "x").refused().await;
         if let Some(renewal) = whole {
-            assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
+            assert!(matches!(renewal, Ok(Renewal::Held { .. })), "{renewal:?}");
             return;
         }
     }
@@ -63,7 +63,7 @@ pub async fn a_dropped_release_leaves_the_store_usable(rig: &mut dyn Rig) {
     for polls in 0..MANY {
         client.acquire().await;
         client.backend.connect().await.unwrap();
-        let whole = halfway(client.backend.release(&client.claim, Duration::ZERO), polls).await;
+        let whole = halfway(client.backend.release(&client.claim, Duration::ZERO, None), polls).await;
         // Carried out or not: repeated, it is done.
         client.release().await;
         let mut next = Client::new(rig, "x");

@@ -167,7 +167,7 @@ pub async fn a_grant_and_a_renewal_are_for_the_rest_and_not_less(rig: &mut dyn R
     let remaining = Client::new(rig, "x").refused().await.remaining.unwrap();
     assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
     for (rest, expected) in [(LONG, LONG), (TTL / 2, TTL), (LONG, LONG), (Duration::ZERO, TTL)] {
-        assert_eq!(owner.backend.renew(&owner.claim, rest).await, Ok(Renewal::Held(Some(TTL))));
+        assert_eq!(owner.backend.renew(&owner.claim, rest).await, Ok(Renewal::Held { lease: Some(TTL), revoked: None }));
         let remaining = Client::new(rig, "x").refused().await.remaining.unwrap();
         assert!(remaining <= expected && remaining > expected / 2, "{remaining:?} of {expected:?}");
     }
@@ -178,7 +178,7 @@ pub async fn a_release_with_a_rest_keeps_the_lock_for_nobody(rig: &mut dyn Rig) 
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let began = Instant::now();
-    let release = owner.backend.release(&owner.claim, HOLD).await.unwrap();
+    let release = owner.backend.release(&owner.claim, HOLD, None).await.unwrap();
     match rig.has_leases() {
         true => assert_eq!(release, Release::Kept),
         false => assert!(matches!(release, Release::NotYet(again) if again <= HOLD), "{release:?}"),
@@ -205,7 +205,7 @@ pub async fn a_slot_is_kept_as_well(rig: &mut dyn Rig) {
     second.acquire().await;
     let began = Instant::now();
     let rest = HOLD / 2;
-    first.backend.release(&first.claim, rest).await.unwrap();
+    first.backend.release(&first.claim, rest, None).await.unwrap();
     let busy = slot().busy().await;
     assert_eq!((busy.holders.len(), busy.promised), (2, false));
     let waiting = slot().wait_beside().await;

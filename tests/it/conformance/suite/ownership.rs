@@ -48,7 +48,7 @@ pub async fn another_token_cannot_release(rig: &mut dyn Rig) {
     let another = by_another(&owner.claim);
     let mut elsewhere = Client { claim: another.clone(), ..Client::new(rig, "x") };
     assert_eq!(elsewhere.release().await, Release::NotHeld);
-    assert_eq!(owner.backend.release(&another, Duration::ZERO).await, Ok(Release::NotHeld));
+    assert_eq!(owner.backend.release(&another, Duration::ZERO, None).await, Ok(Release::NotHeld));
     owner.assert_held().await;
     elsewhere.refused().await;
 }
@@ -117,7 +117,7 @@ pub async fn renewal_keeps_the_lock(rig: &mut dyn Rig) {
     // The full length from now: after a renewal for long, nobody has to wait for the short one to end.
     owner.claim.ttl = LONG;
     match owner.renew().await {
-        Renewal::Held(lease) => assert_eq!(lease, rig.has_leases().then_some(LONG)),
+        Renewal::Held { lease, .. } => assert_eq!(lease, rig.has_leases().then_some(LONG)),
         lost => panic!("{lost:?}"),
     }
     let holder = other.refused().await;

@@ -1,0 +1,84 @@
+//! Programs that have locked a lock file without being a dlock, as the kernel lists them. Looking must not disturb: to try
+//! the lock would make another program's `flock -n` fail in that moment.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::lock_file::Flock;
+use crate::lock::{Holder, Mode};
+
+/// Who has the file locked, if anybody has and the kernel tells: not where there is no `/proc`, nor of processes in other
+/// PID namespaces.
+pub(super) fn holder_of(path: &Path) -> Option<(Mode, Holder)> {
+    let file = fs::symlink_metadata(path).ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (flock, pid) = locks.lines().filter_map(parse).find_map(|lock| {
+        let same_device = lock.device == (major(file.dev()), minor(file.dev()));
+        (lock.inode == file.ino() && same_device).then_some((lock.flock, lock.pid))
+    })?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let hint = match name.trim() {
+        "" => format!("process {pid}"),
+        name => format!("process {pid}, {name}"),
+    };
+    let mode = match flock {
+        Flock::Exclusive => Mode::Exclusive,
+        Flock::Shared => Mode::Shared,
+    };
+    Some((mode, Holder { hint: Some(hint), ..Holder::default() }))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Lock {
+    flock: Flock,
+    pid: i32,
+    device: (u64, u64),
+    inode: u64,
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF` (`proc_locks(5)`); one that waits has `->` behind its number.
+fn parse(line: &str) -> Option<Lock> {
+    let mut words = line.split_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let flock = match words.nth(1)? {
+        "WRITE" => Flock::Exclusive,
+        "READ" => Flock::Shared,
+        _ => return None,
+    };
+    let pid = words.next()?.parse().ok()?;
+    let mut file = words.next()?.split(':');
+    let mut hex = || u64::from_str_radix(file.next()?, 16).ok();
+    let device = (hex()?, hex()?);
+    let inode = file.next()?.parse().ok()?;
+    Some(Lock { flock, pid, device, inode })
+}
+
+/// `makedev(3)`
+fn major(device: u64) -> u64 {
+    (device >> 8) & 0xFFF | (device >> 32) & !0xFFF
+}
+
+fn minor(device: u64) -> u64 {
+    device & 0xFF | (device >> 12) & !0xFF & 0xFFFF_FFFF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_is_read() {
+        let lock = Lock { flock: Flock::Exclusive, pid: 708, device: (0xfe, 0x1), inode: 131 };
+        assert_eq!(parse("1: FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF"), Some(lock));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF",
+            "2: OFDLCK ADVISORY  WRITE -1 fe:00:7 0 0",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}

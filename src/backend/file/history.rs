@@ -1,0 +1,114 @@
+//! The last outcomes of a lock, in a file of their own beside the lock file: one line for each, the latest last.
+//!
+//! A line is appended in one piece. When there are many, the file is made anew with the last of them, under another name,
+//! and put in its place: whoever reads sees the old file or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lock::{NotedRecord, Record};
+
+/// So many outcomes are told.
+const OUTCOMES: usize = 20;
+/// A file that has grown beyond this is made anew.
+const LARGEST: u64 = 64 * 1024;
+/// One line is never longer.
+const LONGEST_LINE: usize = 8 * 1024;
+
+#[derive(Serialize, Deserialize)]
+struct Line<R> {
+    /// Milliseconds since 1970.
+    at: u64,
+    #[serde(flatten)]
+    record: R,
+}
+
+/// Appends an outcome.
+///
+/// # Errors
+/// The file cannot be made or written.
+pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&Line { at, record })?;
+    line.push(b'\n');
+    if line.len() > LONGEST_LINE {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long"));
+    }
+    let mut file = options().append(true).create(true).mode(0o600).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    file.write_all(&line)?;
+    if file.metadata()?.len() > LARGEST {
+        shorten(path)?;
+    }
+    Ok(())
+}
+
+/// The last outcomes, the latest first; none where there is no file. Lines that make no sense are passed over.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
+    let text = match options().read(true).open(path) {
+        Ok(file) => tail(file)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
+    Ok(lines.take(OUTCOMES).map(|line| (line.at, line.record)).collect())
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK);
+    options
+}
+
+/// The last part of the file, however large it is.
+fn tail(mut file: File) -> io::Result<String> {
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(2 * LARGEST)))?;
+    let mut bytes = Vec::new();
+    file.take(2 * LARGEST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn shorten(path: &Path) -> io::Result<()> {
+    let text = tail(options().read(true).open(path)?)?;
+    let lines: Vec<&str> = text.lines().collect();
+    let kept = lines[lines.len().saturating_sub(OUTCOMES)..].join("\n") + "\n";
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = Path::new(&name);
+    let written = options().write(true).create_new(true).mode(0o600).open(new);
+    let result =
+        written.and_then(|mut file| file.write_all(kept.as_bytes())).and_then(|()| fs::rename(new, path));
+    if result.is_err() {
+        let _ = fs::remove_file(new);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_outcomes_are_kept_and_no_more() {
+        let path = std::env::temp_dir().join(format!("dlock-history-{}", std::process::id()));
+        for number in 0..1000 {
+            let record = Record { outcome: "ran".into(), waited_ms: number, ..Record::default() };
+            append(&path, number, &record).expect("room on the disk");
+        }
+        let records = read(&path).expect("a history");
+        let waited: Vec<u64> = records.iter().map(|(_, record)| record.waited_ms).collect();
+        assert_eq!(waited, (980..1000).rev().collect::<Vec<_>>());
+        assert!(fs::metadata(&path).expect("metadata").len() <= LARGEST);
+        fs::remove_file(&path).expect("our own file");
+        assert_eq!(read(&path).expect("no history"), []);
+    }
+}

@@ -1,0 +1,186 @@
+//! Who holds what, who waits, what has been, and the end of a hold by somebody else's word.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::line::Member;
+use super::presence::{Role, is_there};
+use super::sidecar::{Sidecar, SidecarError};
+use super::{FileStore, describe, foreign, history, sidecar_failure};
+use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
+use crate::backend::{Reply, StoreError};
+use crate::clock::{Moment, boot_id, wall_micros};
+use crate::lock::{FencingToken, Holder, LockName, LockState, Mode, NotedRecord, Revocation, Token, Waiter};
+
+impl FileStore {
+    fn names(&self) -> Result<Vec<LockName>, StoreError> {
+        let directory = self.location.directory();
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.location.is_default() => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(describe(&error, "read the directory", directory)),
+        };
+        let mut names: Vec<LockName> =
+            entries.flatten().filter_map(|entry| self.name_of(&entry.path())).collect();
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        Ok(names)
+    }
+
+    /// The lock that a sidecar file belongs to. The name of one that has a digest instead is in the file.
+    fn name_of(&self, path: &Path) -> Option<LockName> {
+        let file = path.file_name()?.to_str()?;
+        if let Some(name) = self.location.name_of(file) {
+            return Some(name);
+        }
+        let is_digest = self.location.is_digest(file);
+        let (_, content) = is_digest.then(|| Sidecar::open_existing(path).ok()).flatten()??;
+        let name = LockName::new(content.name.as_deref()?).ok()?;
+        (self.location.sidecar_path(&name) == path).then_some(name)
+    }
+
+    fn look(&self, name: &LockName, token: Option<&Token>) -> Result<LockState, StoreError> {
+        let path = self.location.sidecar_path(name);
+        let mut state = LockState::free(name.clone());
+        let opened = match Sidecar::open_existing(&path) {
+            Err(SidecarError::Io(error)) => return Err(describe(&error, "read", &path)),
+            Err(SidecarError::Unknown(what)) => {
+                // Who holds it cannot be told.
+                state.holders.push(Holder { hint: Some(what), ..Holder::default() });
+                return Ok(state);
+            }
+            Ok(opened) => opened,
+        };
+        if let Some((sidecar, content)) = &opened {
+            let now = Moment::now().since_boot();
+            for member in &content.members {
+                let there = is_there(sidecar.file(), Role::Holding, member.ticket, &member.identity);
+                let kept =
+                    member.kept_until.filter(|until| now < *until && member.identity.boot == boot_id());
+                if there || kept.is_some() {
+                    state.mode = Some(member.mode);
+                    state.holders.push(holder(member, there, kept.map(|until| until - now), token));
+                }
+            }
+            for waiter in &content.line {
+                if is_there(sidecar.file(), Role::Waiting, waiter.ticket, &waiter.identity) {
+                    state.waiters.push(Waiter {
+                        identity: Some(waiter.identity.clone()),
+                        mode: waiter.mode,
+                        waiting: since(waiter.since),
+                    });
+                }
+            }
+        }
+        drop(opened);
+        if state.holders.is_empty() {
+            let path = self.location.lock_path(name);
+            if let Some((mode, holder)) = foreign::holder_of(&path) {
+                state.mode = Some(mode);
+                state.holders.push(holder);
+            }
+        }
+        Ok(state)
+    }
+
+    fn revoke_now(
+        &self,
+        name: &LockName,
+        fencing: FencingToken,
+        revocation: &Revocation,
+    ) -> Result<Revoked, StoreError> {
+        let path = self.location.sidecar_path(name);
+        let opened = Sidecar::open_existing(&path).map_err(|error| sidecar_failure(error, &path))?;
+        let Some((mut sidecar, mut content)) = opened else { return Ok(Revoked::Gone) };
+        let is_meant = |member: &Member| member.fencing_token == fencing.number();
+        let before = content.members.len();
+        let file = sidecar.file();
+        // What nobody stands behind any more is only a note.
+        content.members.retain(|member| {
+            !is_meant(member) || is_there(file, Role::Holding, member.ticket, &member.identity)
+        });
+        let ended = before - content.members.len();
+        let mut told = 0;
+        for member in content.members.iter_mut().filter(|member| is_meant(member)) {
+            member.revoked = Some(revocation.clone());
+            told += 1;
+        }
+        if ended + told > 0 {
+            sidecar.write(&content).map_err(|error| sidecar_failure(error, &path))?;
+        }
+        Ok(match (told, ended) {
+            (0, 0) => Revoked::Gone,
+            (0, _) => Revoked::Ended,
+            (told, _) => Revoked::Told(told),
+        })
+    }
+}
+
+fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&Token>) -> Holder {
+    // One that is not there any more can only have ended.
+    let ended = member.ended_at.map(since).or_else(|| (!there).then_some(Duration::ZERO));
+    Holder {
+        identity: Some(member.identity.clone()),
+        age: Some(since(member.acquired_at)),
+        remaining: rest.filter(|_| ended.is_some()),
+        ended,
+        fencing: FencingToken::new(member.fencing_token),
+        slot: member.slot.filter(|_| matches!(member.mode, Mode::Slots(_))),
+        revoked: member.revoked.clone(),
+        ours: token.is_some_and(|token| token.reveal() == member.token),
+        ..Holder::default()
+    }
+}
+
+fn since(micros: u64) -> Duration {
+    Duration::from_micros(wall_micros().saturating_sub(micros))
+}
+
+impl Oversight for FileStore {
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async { self.names() })
+    }
+
+    fn inspect<'a>(
+        &'a mut self,
+        names: &'a [LockName],
+        token: Option<&'a Token>,
+    ) -> Reply<'a, Result<Inspection, StoreError>> {
+        Box::pin(async move {
+            let look = |name: &LockName| match self.look(name, token) {
+                // One file among many that is not ours to read.
+                Err(error) if names.len() > 1 => {
+                    let holder = Holder { hint: Some(error.to_string()), ..Holder::default() };
+                    Ok(LockState { holders: vec![holder], ..LockState::free(name.clone()) })
+                }
+                state => state,
+            };
+            let locks = names.iter().map(look).collect::<Result<_, _>>()?;
+            Ok(Inspection { now_ms: wall_micros() / 1000, locks })
+        })
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        Box::pin(async {
+            let path = self.location.history_path(name);
+            history::read(&path).map_err(|error| describe(&error, "read", &path))
+        })
+    }
+
+    fn revoke<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        fencing: FencingToken,
+        revocation: &'a Revocation,
+    ) -> Reply<'a, Result<Revoked, StoreError>> {
+        Box::pin(async move { self.revoke_now(name, fencing, revocation) })
+    }
+
+    /// A descriptor is never torn away from its owner.
+    fn remove<'a>(&'a mut self, _: &'a LockName, _: &'a Holder) -> Reply<'a, Result<Removal, StoreError>> {
+        Box::pin(async { Ok(Removal::Impossible) })
+    }
+}

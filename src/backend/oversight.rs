@@ -1,0 +1,88 @@
+//! What operators ask of a store, beside the locking itself: who holds what, who waits, what has been, and to end a hold.
+
+use super::{Backend, Reply, StoreError};
+use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
+
+/// A store of locks for those who look after them.
+///
+/// Each method may be dropped halfway, as those of [`Backend`]; only [`Oversight::revoke`] and [`Oversight::remove`] change
+/// a lock.
+pub trait Oversight: Backend {
+    /// The locks that there may be: at least those that a dlock holds or waits for. What this costs is in proportion to
+    /// them, not to what else there is in the store.
+    ///
+    /// # Errors
+    /// The store could not be asked, or refused.
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
+
+    /// Looks at these locks; with a `token`, also for the hold that it proves. From then on
+    /// [`changed`](Backend::changed) tells of what happens to the last one, where the store can tell.
+    ///
+    /// # Errors
+    /// The store could not be asked, or refused.
+    fn inspect<'a>(
+        &'a mut self,
+        names: &'a [LockName],
+        token: Option<&'a Token>,
+    ) -> Reply<'a, Result<Inspection, StoreError>>;
+
+    /// The last outcomes of a lock, the latest first.
+    ///
+    /// # Errors
+    /// The store could not be asked, or refused.
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
+
+    /// Tells everybody who is inside the hold with this fencing token to end it. A hold that nothing runs under any more
+    /// (`--min-hold`) ends at once.
+    ///
+    /// # Errors
+    /// The store could not be asked, or refused.
+    fn revoke<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        fencing: FencingToken,
+        revocation: &'a Revocation,
+    ) -> Reply<'a, Result<Revoked, StoreError>>;
+
+    /// Takes a hold away without its owner's consent, if it is still the one that was seen. Whoever waits may go on at
+    /// once, whatever still runs.
+    ///
+    /// # Errors
+    /// The store could not be asked, or refused.
+    fn remove<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        holder: &'a Holder,
+    ) -> Reply<'a, Result<Removal, StoreError>>;
+}
+
+/// What was seen at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// When, in ms since 1970 by the store's clock.
+    pub now_ms: u64,
+    /// One for each name, in their order.
+    pub locks: Vec<LockState>,
+}
+
+/// The answer to [`Oversight::revoke`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    /// So many know or will know.
+    Told(usize),
+    /// The hold has ended.
+    Ended,
+    /// There is no such hold any more.
+    Gone,
+}
+
+/// The answer to [`Oversight::remove`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone.
+    Removed,
+    /// It was not there any more, or is somebody else's now.
+    Changed,
+    /// It lives in a session or descriptor, which only its owner can close.
+    Impossible,
+}

@@ -1,0 +1,101 @@
+-- Looks at several locks for people, and changes nothing but the index, out of which it takes what is not used any more.
+--
+-- ARGV: a JSON array: the index, a token or nothing, and for each lock its key, what its side keys end in, how many of its
+-- holders and how many of its waiters to pass over.
+--
+-- Answers now, and for each lock, as long as the answer is not too long: the key's type or `none`; mode; slots; rest of the
+-- lease; the digest of a foreign value; how many holders were looked at, and of how many; the same of the waiters; then
+-- for each holder what it says, the rest of its lease, its slot, whether the token is its, whether it is told to give up
+-- and why, and for each waiter its mode, slots, its number in the line, who it is.
+local given = cjson.decode(ARGV[1])
+local index, token = given[1], given[2]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- So many bytes of what others have stored, and not more.
+local budget = 60000
+
+local function text_of(key)
+  local text = redis.pcall('GET', key)
+  if type(text) ~= 'string' or string.len(text) > 8192 then
+    return ''
+  end
+  budget = budget - string.len(text)
+  return text
+end
+
+local function look(lock, tail, holders_from, waiters_from)
+  local kind = redis.call('TYPE', lock).ok
+  local value = kind == 'string' and redis.call('GET', lock) or false
+  local rest = kind == 'none' and -2 or redis.call('PTTL', lock)
+  local holder, queue, waiters = 'dlock#holder:' .. tail, 'dlock#queue:' .. tail, 'dlock#waiters:' .. tail
+  local members = 'dlock#member:' .. tail .. ':'
+  local mode, slots, digest = '', 0, ''
+  local holders, held, of_held = {}, holders_from, 0
+  if value then
+    local noted = redis.pcall('HGETALL', holder)
+    local fields = {}
+    for i = 1, noted.err and 0 or #noted, 2 do
+      fields[noted[i]] = noted[i + 1]
+    end
+    if fields.value == value then
+      if fields.format ~= '1' then
+        mode = '?'
+      else
+        mode, slots = fields.mode or '', tonumber(fields.slots) or 0
+        for i = 1, #noted, 2 do
+          local id = string.match(noted[i], '^m:(.*)$')
+          if id then
+            of_held = of_held + 1
+            if of_held > held and budget > 0 then
+              held = of_held
+              local left = redis.call('PTTL', members .. id)
+              if left ~= -2 then
+                left = left == -1 and rest or left
+                local told = fields['r:' .. id]
+                budget = budget - 200 - string.len(told or '')
+                holders[#holders + 1] = {text_of(members .. id), left, noted[i + 1], id == token and 1 or 0, told}
+              end
+            end
+          end
+        end
+      end
+    end
+  end
+  if kind ~= 'none' and mode == '' then
+    local foreign = value or redis.pcall('DUMP', lock)
+    digest = type(foreign) == 'string' and redis.sha1hex(foreign) or ''
+  end
+  local line, seen, of_line = {}, waiters_from, redis.pcall('ZCARD', queue)
+  of_line = type(of_line) == 'number' and of_line or 0
+  if of_line > seen then
+    local ids = redis.call('ZRANGE', queue, seen, seen + 199, 'WITHSCORES')
+    for i = 1, #ids, 2 do
+      if budget <= 0 then
+        break
+      end
+      seen = seen + 1
+      local text = redis.pcall('HGET', waiters, ids[i])
+      if type(text) == 'string' and string.len(text) <= 8192 then
+        local m, of, ends, who = string.match(text, '^(%a) (%d+) %d (%d+) %d+ (.*)$')
+        if m and tonumber(ends) >= now then
+          budget = budget - string.len(who) - 100
+          line[#line + 1] = {m, tonumber(of), ids[i + 1], who}
+        end
+      end
+    end
+  end
+  if kind == 'none' and of_line == 0 then
+    redis.pcall('ZREM', index, lock)
+  end
+  return {kind, mode, slots, rest, digest, held, of_held, seen, of_line, holders, line}
+end
+
+local found = {string.format('%.0f', now)}
+for i = 3, #given, 4 do
+  if budget <= 0 then
+    break
+  end
+  budget = budget - 100
+  found[#found + 1] = look(given[i], given[i + 1], given[i + 2], given[i + 3])
+end
+return found

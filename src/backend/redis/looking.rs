@@ -1,0 +1,336 @@
+//! Who holds what, who waits, what has been, and the end of a hold by somebody else's word.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use serde::Deserialize;
+
+use super::answers::{Said, hint, nobody, nonsense, number, text};
+use super::connection::{Answer, Connection, Wishes};
+use super::keys::{INDEX, Keys};
+use super::script::{By, LOOK, Operation, Question};
+use super::{RedisStore, kind_of};
+use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
+use crate::backend::{Backend, Reply, StoreError};
+use crate::lock::{
+    FencingToken, Holder, Identity, LockName, LockState, Mode, NotedRecord, Revocation, Token, Waiter,
+};
+
+/// So many locks are looked at in one step of the server, which does nothing else meanwhile.
+const LOCKS_A_STEP: usize = 32;
+/// So many steps are asked for at a time.
+const STEPS_A_FLIGHT: usize = 8;
+/// So many entries of the index, about, are read at a time.
+const ENTRIES_A_PAGE: usize = 400;
+
+impl RedisStore {
+    /// Asks several questions over the connection, which is given up if any answer does not come in full.
+    async fn ask_all(
+        &mut self,
+        lock: &str,
+        commands: &[Cmd],
+        wishes: Wishes<'_>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let mut connection =
+            self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
+        let mut answers = connection.ask_all(lock, commands, wishes).await;
+        if connection.is_outdated() {
+            self.old_protocol = true;
+            connection = Connection::open(&self.location, true).await?;
+            answers = connection.ask_all(lock, commands, Wishes::default()).await;
+        }
+        if connection.is_usable() {
+            self.connection = Some(connection);
+        }
+        answers
+    }
+
+    async fn ask_one(&mut self, command: Cmd) -> Result<Value, StoreError> {
+        match self.ask_all("", &[command], Wishes::default()).await?.pop() {
+            Some(Answer::Value(value)) => Ok(value),
+            _ => Err(nonsense()),
+        }
+    }
+
+    async fn index(&mut self) -> Result<Vec<LockName>, StoreError> {
+        let mut names = Vec::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("ZSCAN");
+            scan.arg(INDEX).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
+            let Value::Array(answer) = self.ask_one(scan).await? else { return Err(nonsense()) };
+            let (Some(next), Some(Value::Array(entries))) = (text(answer.first()), answer.get(1)) else {
+                return Err(nonsense());
+            };
+            let locks = entries.iter().step_by(2).filter_map(|lock| text(Some(lock)));
+            let ours = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
+            names.extend(ours.filter_map(|name| LockName::new(name).ok()));
+            if next == "0" {
+                names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+                // The server may tell some of them twice.
+                names.dedup();
+                return Ok(names);
+            }
+            cursor = next.to_owned();
+        }
+    }
+
+    async fn look(&mut self, names: &[LockName], token: Option<&Token>) -> Result<Inspection, StoreError> {
+        let mut views: Vec<View> =
+            names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
+        let mut now_ms = 0;
+        let mut by = By::Text;
+        let last = views.last().map(|view| view.keys.lock.clone()).unwrap_or_default();
+        let wishes = Wishes { tracking: views.len() == 1, channel: None };
+        loop {
+            let open: Vec<usize> = (0..views.len()).filter(|view| !views[*view].is_whole).collect();
+            if open.is_empty() {
+                break;
+            }
+            // A server that sees the script for the first time is asked one thing first.
+            let steps = if by == By::Text { 1 } else { STEPS_A_FLIGHT };
+            let steps: Vec<&[usize]> = open.chunks(LOCKS_A_STEP).take(steps).collect();
+            let commands: Vec<Cmd> = steps.iter().map(|step| question(by, step, &views, token)).collect();
+            let answers = self.ask_all(&last, &commands, wishes).await?;
+            by = By::Digest;
+            for (step, answer) in steps.into_iter().zip(answers) {
+                let Answer::Value(Value::Array(answer)) = answer else {
+                    // It has forgotten the script, or may not be asked by digest.
+                    by = By::Text;
+                    continue;
+                };
+                let now = text(answer.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
+                now_ms = now;
+                if answer.len() < 2 {
+                    return Err(nonsense());
+                }
+                for (view, seen) in step.iter().zip(&answer[1..]) {
+                    views[*view].add(seen, now)?;
+                }
+            }
+        }
+        Ok(Inspection { now_ms, locks: views.into_iter().map(|view| view.state).collect() })
+    }
+}
+
+fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>) -> Cmd {
+    let mut given = vec![serde_json::json!(INDEX), serde_json::json!(token.map_or("", Token::reveal))];
+    for view in step.iter().map(|view| &views[*view]) {
+        given.extend([
+            serde_json::json!(view.keys.lock),
+            serde_json::json!(view.keys.tail),
+            serde_json::json!(view.holders),
+            serde_json::json!(view.waiters),
+        ]);
+    }
+    let mut command = LOOK.command(by);
+    command.arg(0).arg(serde_json::Value::Array(given).to_string());
+    command
+}
+
+/// What is known of a lock so far.
+struct View {
+    keys: Keys,
+    /// So many of its holders and waiters have been looked at.
+    holders: u64,
+    waiters: u64,
+    is_whole: bool,
+    state: LockState,
+}
+
+impl View {
+    fn new(name: LockName, keys: Keys) -> View {
+        View { keys, holders: 0, waiters: 0, is_whole: false, state: LockState::free(name) }
+    }
+
+    /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
+    fn add(&mut self, seen: &Value, now: u64) -> Result<(), StoreError> {
+        let Value::Array(seen) = seen else { return Err(nonsense()) };
+        let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
+        let (Some(kind), Some(mode), Some(rest)) =
+            (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
+        else {
+            return Err(nonsense());
+        };
+        let (Some(holders), Some(of_holders), Some(waiters), Some(of_waiters)) =
+            (count(5), count(6), count(7), count(8))
+        else {
+            return Err(nonsense());
+        };
+        let (Some(Value::Array(held)), Some(Value::Array(line))) = (seen.get(9), seen.get(10)) else {
+            return Err(nonsense());
+        };
+        let remaining = duration(rest);
+        let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
+        self.state.mode = mode_of(mode, slots);
+        if kind != "none" && !matches!(mode, "x" | "s" | "c") {
+            let foreign = match mode {
+                "?" => Some("stored by another dlock".to_owned()),
+                _ => hint(kind, remaining),
+            };
+            let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
+            self.state.holders = vec![Holder { remaining, hint: foreign, digest, ..Holder::default() }];
+        } else {
+            self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
+        }
+        self.state.waiters.extend(line.iter().filter_map(|waiter| self::waiter(waiter, now)));
+        let moved = holders > self.holders || waiters > self.waiters;
+        self.is_whole = !moved || holders >= of_holders && waiters >= of_waiters;
+        (self.holders, self.waiters) = (holders, waiters);
+        if self.is_whole {
+            self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
+        }
+        Ok(())
+    }
+}
+
+fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
+    match mode {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        "c" => Some(Mode::of_slots(slots)),
+        _ => None,
+    }
+}
+
+/// `{what it says, rest of its lease, slot, whether it is ours, revocation}`
+fn holder(value: &Value, now: u64) -> Holder {
+    let Value::Array(parts) = value else { return Holder::default() };
+    let said = text(parts.first()).and_then(|text| serde_json::from_str::<Said>(text).ok());
+    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+    let mut holder = Holder {
+        remaining: number(parts.get(1)).and_then(duration),
+        slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
+        ours: number(parts.get(3)) == Some(1),
+        revoked: text(parts.get(4)).map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody())),
+        ..Holder::default()
+    };
+    match said {
+        Some(said) => {
+            holder.age = Some(ago(said.at));
+            holder.ended = said.ended.map(ago);
+            holder.fencing = said.fencing;
+            holder.lease = said.lease.map(Duration::from_millis);
+            holder.identity = Some(said.identity);
+        }
+        None => holder.hint = Some("what it says of itself cannot be read".into()),
+    }
+    holder
+}
+
+/// `{mode, slots, number in the line, who}`
+fn waiter(value: &Value, now: u64) -> Option<Waiter> {
+    let Value::Array(parts) = value else { return None };
+    let slots = number(parts.get(1)).and_then(|slots| slots.try_into().ok()).unwrap_or(1);
+    let since: f64 = text(parts.get(2))?.parse().ok()?;
+    Some(Waiter {
+        identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),
+        mode: mode_of(text(parts.first())?, slots)?,
+        // The numbers of the line are microseconds, or more where many came at a time.
+        waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
+    })
+}
+
+/// `TIME JSON`, as the history has it.
+fn noted(value: &Value) -> Option<NotedRecord> {
+    let (at, record) = text(Some(value))?.split_once(' ')?;
+    let mut record = serde_json::Deserializer::from_str(record);
+    Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))
+}
+
+impl Oversight for RedisStore {
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            self.connect().await?;
+            self.index().await
+        })
+    }
+
+    fn inspect<'a>(
+        &'a mut self,
+        names: &'a [LockName],
+        token: Option<&'a Token>,
+    ) -> Reply<'a, Result<Inspection, StoreError>> {
+        Box::pin(async move {
+            self.connect().await?;
+            self.look(names, token).await
+        })
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        Box::pin(async move {
+            self.connect().await?;
+            let mut range = redis::cmd("LRANGE");
+            range.arg(self.keys(name).history).arg(0).arg(-1);
+            match self.ask_one(range).await? {
+                Value::Array(values) => Ok(values.iter().filter_map(noted).collect()),
+                other => Err(StoreError::unanswered(format!(
+                    "the server answered LRANGE with {}",
+                    kind_of(&other)
+                ))),
+            }
+        })
+    }
+
+    fn revoke<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        fencing: FencingToken,
+        revocation: &'a Revocation,
+    ) -> Reply<'a, Result<Revoked, StoreError>> {
+        Box::pin(async move {
+            let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
+            let (told, ended) = self.end_hold(name, vec![fencing.to_string(), text, "later".into()]).await?;
+            Ok(match (told, ended) {
+                (0, 0) => Revoked::Gone,
+                (0, _) => Revoked::Ended,
+                (told, _) => Revoked::Told(told),
+            })
+        })
+    }
+
+    fn remove<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        holder: &'a Holder,
+    ) -> Reply<'a, Result<Removal, StoreError>> {
+        Box::pin(async move {
+            let gone = match (holder.fencing, &holder.digest) {
+                (Some(fencing), _) => {
+                    self.end_hold(name, vec![fencing.to_string(), "{}".into(), "now".into()]).await?.1
+                }
+                (None, Some(digest)) => {
+                    let keys = self.keys(name);
+                    let arguments = vec![digest.clone()];
+                    let question =
+                        Question { operation: Operation::Delete, keys: &keys, token: "", arguments };
+                    self.connect().await?;
+                    let answer = self.ask(&question, Wishes::default()).await?;
+                    usize::from(number(answer.first()) == Some(1))
+                }
+                (None, None) => 0,
+            };
+            Ok(if gone == 0 { Removal::Changed } else { Removal::Removed })
+        })
+    }
+}
+
+impl RedisStore {
+    /// How many were told, and how many taken out.
+    async fn end_hold(
+        &mut self,
+        name: &LockName,
+        arguments: Vec<String>,
+    ) -> Result<(usize, usize), StoreError> {
+        let keys = self.keys(name);
+        let question = Question { operation: Operation::Revoke, keys: &keys, token: "", arguments };
+        self.connect().await?;
+        let answer = self.ask(&question, Wishes::default()).await?;
+        let count = |index: usize| number(answer.get(index)).and_then(|n| usize::try_from(n).ok());
+        count(0).zip(count(1)).ok_or_else(nonsense)
+    }
+}
