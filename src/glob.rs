@@ -1,0 +1,211 @@
+//! Patterns of lock names: `*` is any text, `/` too, `?` any character, `[a-z]` one of these and `[!a-z]` one of the
+//! others; a backslash takes the next character literally. What is no pattern stands for itself, as in a shell.
+
+/// A pattern, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    One(char),
+    AnyOne,
+    AnyText,
+    Of { negated: bool, ranges: Vec<(char, char)> },
+}
+
+/// Whether the text has anything in it that makes it a pattern.
+pub fn is_pattern(text: &str) -> bool {
+    !Pattern::new(text).is_literal()
+}
+
+impl Pattern {
+    /// Takes a text apart. Every text is a pattern: a `[` that nothing closes and a last backslash stand for themselves.
+    pub fn new(text: &str) -> Pattern {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            rest = &rest[first.len_utf8()..];
+            let part = match first {
+                '?' => Part::AnyOne,
+                '*' if parts.last() == Some(&Part::AnyText) => continue,
+                '*' => Part::AnyText,
+                '[' => match set(rest) {
+                    Some((set, behind)) => {
+                        rest = behind;
+                        set
+                    }
+                    None => Part::One('['),
+                },
+                '\\' => match rest.chars().next() {
+                    Some(escaped) => {
+                        rest = &rest[escaped.len_utf8()..];
+                        Part::One(escaped)
+                    }
+                    None => Part::One('\\'),
+                },
+                other => Part::One(other),
+            };
+            parts.push(part);
+        }
+        Pattern(parts)
+    }
+
+    /// Whether it stands for one text only.
+    pub fn is_literal(&self) -> bool {
+        self.0.iter().all(|part| matches!(part, Part::One(_)))
+    }
+
+    /// Whether the whole text fits. Takes at most as many steps as the product of both lengths.
+    pub fn matches(&self, text: &str) -> bool {
+        let parts = &self.0;
+        let (mut at, mut rest) = (0, text);
+        // Behind the last `*`, and what is left of the text when it takes nothing more: longer ones are tried from here,
+        // and no earlier `*` ever needs to be tried again.
+        let mut retry: Option<(usize, &str)> = None;
+        loop {
+            let next = rest.chars().next();
+            match (parts.get(at), next) {
+                (Some(Part::AnyText), _) => {
+                    at += 1;
+                    retry = Some((at, rest));
+                    continue;
+                }
+                (Some(part), Some(c)) if part.fits(c) => {
+                    at += 1;
+                    rest = &rest[c.len_utf8()..];
+                    continue;
+                }
+                (None, None) => return true,
+                _ => {}
+            }
+            let Some((behind, from)) = retry else { return false };
+            let Some(taken) = from.chars().next() else { return false };
+            rest = &from[taken.len_utf8()..];
+            at = behind;
+            retry = Some((behind, rest));
+        }
+    }
+}
+
+impl Part {
+    fn fits(&self, c: char) -> bool {
+        match self {
+            Part::One(one) => *one == c,
+            Part::AnyOne => true,
+            Part::AnyText => false,
+            Part::Of { negated, ranges } => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&c)) != *negated
+            }
+        }
+    }
+}
+
+/// The set that begins behind a `[`, and what is behind its `]`; `None` if nothing closes it. A `]` at the beginning is
+/// one of the set, as is a `-` at either end.
+fn set(text: &str) -> Option<(Part, &str)> {
+    let negated = text.starts_with(['!', '^']);
+    let begin = usize::from(negated);
+    let mut ranges = Vec::new();
+    let mut members = text[begin..].char_indices().peekable();
+    while let Some((at, c)) = members.next() {
+        if c == ']' && at > 0 {
+            return Some((Part::Of { negated, ranges }, &text[begin + at + 1..]));
+        }
+        let first = if c == '\\' { members.next()?.1 } else { c };
+        let mut ahead = members.clone();
+        let last = match (ahead.next(), ahead.next()) {
+            (Some((_, '-')), Some((_, last))) if last != ']' => {
+                members = ahead;
+                if last == '\\' { members.next()?.1 } else { last }
+            }
+            _ => first,
+        };
+        ranges.push((first, last));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, fits, does_not) in [
+            ("nightly", &["nightly"][..], &["", "nightl", "nightly2", "Nightly"][..]),
+            ("", &[""], &["a"]),
+            ("*", &["", "a", "a/b", "größe 🔒"], &[]),
+            ("nightly-*", &["nightly-", "nightly-a", "nightly-a/b"], &["nightly", "a-nightly-b"]),
+            ("*-db", &["-db", "a-db", "a-db-db"], &["a-dbx"]),
+            ("a*b*c", &["abc", "a--b--c", "abbcc", "abcbc"], &["ab", "acb", "abcd"]),
+            ("**a**", &["a", "bab"], &["b"]),
+            ("?", &["a", "/", "ß", "🔒"], &["", "ab"]),
+            ("a??", &["abc"], &["ab", "abcd"]),
+            ("[abc]", &["a", "b", "c"], &["d", "", "ab"]),
+            ("[a-c]x", &["ax", "cx"], &["dx", "-x"]),
+            ("[!a-c]", &["d", "-"], &["a", "b", ""]),
+            ("[^a]", &["b"], &["a"]),
+            ("[]]", &["]"], &["[", ""]),
+            ("[!]]", &["a"], &["]"]),
+            ("[-a]", &["-", "a"], &["b"]),
+            ("[a-]", &["-", "a"], &["b"]),
+            ("[\\]a]", &["]", "a"], &["\\", "b"]),
+            ("[z-a]", &[], &["z", "a", "m"]),
+            ("[ä-ü]", &["ö"], &["o"]),
+            ("[*]", &["*"], &["a"]),
+            ("[a", &["[a"], &["a"]),
+            ("x[", &["x["], &["x"]),
+            ("\\*", &["*"], &["a", "\\*"]),
+            ("\\[a]", &["[a]"], &["a"]),
+            ("a\\", &["a\\"], &["a"]),
+            ("\\\\", &["\\"], &["\\\\"]),
+        ] {
+            let parsed = Pattern::new(pattern);
+            for text in fits {
+                assert!(parsed.matches(text), "{pattern:?} and {text:?}");
+            }
+            for text in does_not {
+                assert!(!parsed.matches(text), "{pattern:?} and {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_for_itself_is_no_pattern() {
+        for literal in ["", "a", "a/b", "[a", "a]", "\\*", "\\[a]", "a\\", "-", "!x"] {
+            assert!(!is_pattern(literal), "{literal}");
+        }
+        for pattern in ["*", "a?", "[a]", "[!a]x", "\\**"] {
+            assert!(is_pattern(pattern), "{pattern}");
+        }
+    }
+
+    /// Each `*` that could begin anywhere multiplies the ways of a matcher that tries them all.
+    #[test]
+    fn many_stars_take_no_longer_than_one() {
+        let pattern = Pattern::new(&"*a".repeat(100));
+        assert!(!pattern.matches(&format!("{}b", "a".repeat(20_000))));
+        assert!(pattern.matches(&"a".repeat(20_000)));
+    }
+
+    #[test]
+    fn agrees_with_the_plain_definition_of_a_match() {
+        fn plain(parts: &[Part], text: &[char]) -> bool {
+            match (parts, text) {
+                ([], []) => true,
+                ([Part::AnyText, rest @ ..], _) => (0..=text.len()).any(|taken| plain(rest, &text[taken..])),
+                ([part, rest @ ..], [c, text @ ..]) => part.fits(*c) && plain(rest, text),
+                _ => false,
+            }
+        }
+        let alphabet: Vec<char> = "ab*?[]!-\\".chars().collect();
+        let letters: Vec<char> = "ab-]".chars().collect();
+        let mut random = crate::random::Xorshift::new();
+        for _ in 0..50_000 {
+            let pattern = Pattern::new(&random.text(&alphabet, 10));
+            let text = random.text(&letters, 8);
+            let expected = plain(&pattern.0, &text.chars().collect::<Vec<_>>());
+            assert_eq!(pattern.matches(&text), expected, "{pattern:?} and {text:?}");
+        }
+    }
+}
