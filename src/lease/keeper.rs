@@ -16,8 +16,13 @@ use crate::lock::{Claim, Revocation};
 /// What the keeper tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A renewal was acknowledged; until when, if there is a lease.
-    Renewed(Option<Validity>),
+    /// A renewal was acknowledged.
+    Renewed {
+        /// Until when the lock is ours, if there is a lease.
+        validity: Option<Validity>,
+        /// From the request to its acknowledgement.
+        took: Duration,
+    },
     /// Somebody wants the lock to be given up. It is ours, and renewed, until it is released.
     Revoked(Revocation),
     /// The lock is not ours any more. The keeper has ended.
@@ -113,7 +118,7 @@ pub async fn keep(
                 due = due_after(validity, terms);
                 pause = FIRST_PAUSE;
                 in_trouble = false;
-                events.send(Event::Renewed(validity));
+                events.send(Event::Renewed { validity, took: Moment::now() - sent });
                 if let Some(revocation) = revoked.filter(|_| !told) {
                     told = true;
                     events.send(Event::Revoked(revocation));

@@ -198,7 +198,7 @@ async fn once<'a>(
                     biased;
                     outcome = &mut attempt => break Some(outcome),
                     (index, event) = keeping.next(), if !held.is_empty() => match event {
-                        Event::Renewed(validity) => held[index].standing.validity = validity,
+                        Event::Renewed { validity, .. } => held[index].standing.validity = validity,
                         Event::Trouble(_) => {}
                         Event::Lost(_) => break None,
                         Event::Revoked(revocation) => {

@@ -186,7 +186,7 @@ impl Watch<'_> {
 
     fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
-            keeper::Event::Renewed(validity) => {
+            keeper::Event::Renewed { validity, .. } => {
                 self.validities[lock] = validity;
                 self.end.trouble[lock] = None;
                 self.end.lease_ends[lock] = validity.map(|validity| validity.ends);
