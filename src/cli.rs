@@ -3,7 +3,9 @@
 mod common;
 mod run;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
@@ -87,6 +89,21 @@ pub fn format_of(arguments: &[OsString]) -> LogFormat {
     let json =
         words.contains(&"--log-format=json") || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
     if json { LogFormat::Json } else { LogFormat::Text }
+}
+
+/// The file of `--report`, as far as that can be seen in a command line that cannot be understood.
+pub fn report_of(arguments: &[OsString]) -> Option<PathBuf> {
+    if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
+        return None;
+    }
+    let mut ours = arguments.iter().skip(2).take_while(|argument| *argument != "--");
+    let value = ours.find_map(|argument| match argument.as_bytes().strip_prefix(b"--report")? {
+        [] => Some(None),
+        [b'=', value @ ..] => Some(Some(OsStr::from_bytes(value))),
+        _ => None,
+    });
+    let value = value?.or_else(|| ours.next().map(OsString::as_os_str));
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// clap's error as one line: what is wrong, and what may have been meant.
@@ -207,6 +224,23 @@ mod tests {
         assert_eq!(parsed.command, Some(vec!["echo".into(), "--".into(), "-n".into()]));
         assert!(!parsed.no_wait);
         assert_eq!(run(&["x"]).expect("good arguments").command, None);
+    }
+
+    #[test]
+    fn the_report_is_found_in_front_of_the_command() {
+        for (arguments, expected) in [
+            (&["dlock", "run", "--bad", "--report", "r", "x", "--", "c"][..], Some("r")),
+            (&["dlock", "run", "--report=a=b", "--bad"], Some("a=b")),
+            (&["dlock", "run", "x", "--", "c", "--report", "r"], None),
+            (&["dlock", "run", "--report", "--", "c"], None),
+            (&["dlock", "run", "--report="], None),
+            (&["dlock", "run", "--reports", "r"], None),
+            (&["dlock", "--report", "r"], None),
+            (&["dlock"], None),
+        ] {
+            let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            assert_eq!(report_of(&arguments), expected.map(PathBuf::from), "{arguments:?}");
+        }
     }
 
     #[test]

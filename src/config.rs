@@ -1,6 +1,8 @@
 //! Command line over environment: one value for each setting, and where a bad one came from.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{RunArguments, WaitArgument, parse_wait};
@@ -16,6 +18,28 @@ pub struct RunSettings {
     pub ttl: Option<Sourced<Duration>>,
     /// How long to wait.
     pub wait: Option<Sourced<WaitArgument>>,
+}
+
+/// Where the outcome of a run is to be written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OutputFiles {
+    /// `--report`
+    pub report: Option<Sourced<PathBuf>>,
+    /// `--metrics-file`
+    pub metrics: Option<Sourced<PathBuf>>,
+}
+
+impl OutputFiles {
+    /// Resolves them on their own, so that they are known whatever is wrong with the rest.
+    pub fn of(arguments: &RunArguments) -> OutputFiles {
+        let flag = |path: &Option<PathBuf>, flag| {
+            path.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
+        };
+        OutputFiles {
+            report: flag(&arguments.report, "--report"),
+            metrics: flag(&arguments.metrics_file, "--metrics-file"),
+        }
+    }
 }
 
 /// A value and where it came from.
@@ -40,12 +64,21 @@ pub enum Source {
 
 impl Source {
     /// A failure of the kind that this source makes it, naming the source.
-    pub fn failure(self, message: impl std::fmt::Display) -> Failure {
+    pub fn failure(self, message: impl fmt::Display) -> Failure {
         match self {
             Source::Flag(flag) => Failure::usage(format!("{flag}: {message}")),
             Source::Environment(name) => Failure::config(format!("{name}: {message}")),
             Source::Default => Failure::config(message.to_string()),
         }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Flag(name) | Source::Environment(name) => name,
+            Source::Default => "the default",
+        })
     }
 }
 

@@ -24,12 +24,16 @@ fn login_name(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
+/// The name of this host.
+pub fn host() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
 /// What this process says of itself while it holds a lock for `command`.
 pub fn of_this_process(command: String, note: Option<String>) -> Identity {
-    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let pid = std::process::id();
     Identity {
-        host,
+        host: host(),
         pid,
         user: user(),
         command,

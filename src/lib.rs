@@ -37,10 +37,10 @@ use crate::report::Reporter;
 
 /// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
 pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
-    let format = cli::format_of(&arguments);
+    let (format, report) = (cli::format_of(&arguments), cli::report_of(&arguments));
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
-        Err(failure) => Reporter::new(false, 0, format).failure(&failure),
+        Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),
     }
 }

@@ -5,7 +5,7 @@ mod run;
 use std::ffi::OsStr;
 use std::time::Duration;
 
-pub use self::run::{OnLost, RunPlan, program_failure};
+pub use self::run::{OnLost, RunPlan, known, program_failure};
 use crate::backend::locator::Locator;
 use crate::backend::url::{Url, UrlError};
 use crate::cli::CommonArguments;

@@ -1,8 +1,20 @@
-//! Everything that dlock itself prints: one line each, on standard error. Nothing else writes there.
+//! Everything that dlock itself prints: one line each, on standard error. Nothing else writes there. And what a run came
+//! to, for programs: [`RunReport`] is written to the files of `--report` and `--metrics-file`.
+
+mod file;
+mod files;
+mod histogram;
+mod holder;
+mod metrics;
+mod outcome;
 
 use std::io::Write;
 use std::time::Duration;
 
+pub use self::files::{Files, write_report};
+pub use self::histogram::Histogram;
+pub use self::holder::HolderView;
+pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
 use crate::backend::{Busy, Hazard, StoreError};
 use crate::cli::{CommonArguments, LogFormat};
 use crate::duration::show;
@@ -57,14 +69,23 @@ impl Reporter {
         }
     }
 
-    /// Somebody else holds the lock, and we go.
-    pub fn contended(&self, name: &LockName, store: &str, busy: &Busy, waited: Duration, will_wait: bool) {
+    /// Somebody else holds the lock, and we go. Returns the line.
+    pub fn contended(
+        &self,
+        name: &LockName,
+        store: &str,
+        busy: &Busy,
+        waited: Duration,
+        will_wait: bool,
+    ) -> String {
         let end = match will_wait {
             true => format!("gave up after {}", show(waited)),
             false if kept_by(busy).is_some() => "not waiting".to_owned(),
             false => "not waiting, see --wait".to_owned(),
         };
-        self.warning(&format!("{}; {end}", describe(name, store, busy)));
+        let line = format!("{}; {end}", describe(name, store, busy));
+        self.warning(&line);
+        line
     }
 
     /// Whether anybody is to be told that we wait.
@@ -197,6 +218,35 @@ pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry
     Failure::new(kind, format!("{name} on {store}: {error}{help}"))
 }
 
+/// A time since 1970 as RFC 3339 in UTC, with milliseconds.
+pub fn time(since_1970: Duration) -> String {
+    let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
+    let time = chrono::DateTime::from_timestamp_micros(micros).unwrap_or_default();
+    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}
+
+/// Whole milliseconds, for programs.
+pub fn milliseconds(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// One JSON object on one line, made safe for a terminal as [`printable`] text is, without changing what it says.
+pub fn json(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string(value).expect("plain values have a JSON form");
+    let mut safe = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        // Only strings have such characters, and in a string this is the same character (RFC 8259, section 7).
+        if c.is_control() || is_format(c) {
+            let mut units = [0; 2];
+            safe.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe.push('\n');
+    safe
+}
+
 /// Foreign text, made safe for a terminal: control, escape and bidirectional characters are escaped.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -228,6 +278,14 @@ mod tests {
         let safe = printable(hostile);
         assert!(!safe.chars().any(|c| c.is_control() || is_format(c)), "{safe}");
         assert_eq!(printable("größe 🔒"), "größe 🔒");
+    }
+
+    #[test]
+    fn json_for_a_terminal_says_the_same() {
+        let hostile = "a\u{1b}]52\u{9b}2J\u{202e}b\n\u{7f}\u{E0001}🔒";
+        let safe = json(&[hostile]);
+        assert_eq!(safe, "[\"a\\u001b]52\\u009b2J\\u202eb\\n\\u007f\\udb40\\udc01🔒\"]\n");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&safe).ok(), Some(vec![hostile.to_owned()]));
     }
 
     #[test]

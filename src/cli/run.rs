@@ -1,6 +1,7 @@
 //! `dlock run`: its options and its help.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -79,6 +80,14 @@ pub struct RunArguments {
     /// Exit with this status instead of 75 when somebody else holds the lock
     #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
     pub conflict_exit_code: Option<u8>,
+
+    /// Write the outcome to this file, as JSON, whatever it is
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+
+    /// Add the outcome to this file for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub metrics_file: Option<PathBuf>,
 
     /// Those of every command.
     #[command(flatten)]

@@ -2,37 +2,54 @@
 //! each other.
 
 mod acquiring;
+mod ending;
 mod environment;
 mod nesting;
 mod releasing;
 mod running;
 
-use crate::backend::{Release, StoreError};
-use crate::child::protocol::Ended;
+use crate::backend::StoreError;
 use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
 use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
-use crate::duration::show;
-use crate::exit::{self, Exit, Failure};
+use crate::config::OutputFiles;
+use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::together::Lock;
 use crate::lock::{Claim, LockName, Token};
-use crate::plan::{RunPlan, program_failure};
-use crate::report::{Reporter, hazard_of, revoked, store_failure};
+use crate::plan::{self, RunPlan};
+use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
 
 use self::acquiring::Acquired;
 use self::nesting::OuterHolds;
-use self::running::{End, Stopped};
+use self::running::End;
 
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
+    let started = Started::now();
     let reporter = Reporter::of(&arguments.common);
-    match prepare(&arguments, inherited, &reporter) {
-        Ok((plan, half)) => start(plan, half, &reporter).unwrap_or_else(|failure| reporter.failure(&failure)),
-        Err(failure) => reporter.failure(&failure),
+    let mut files = Files::default();
+    let prepared = files.check(&OutputFiles::of(&arguments));
+    let (mut report, result) = match prepared.and_then(|()| prepare(&arguments, inherited, &reporter)) {
+        Ok((plan, half)) => {
+            let mut report = RunReport::new(started, &plan.names, Some(plan.store.display().to_owned()));
+            let result = start(plan, half, &reporter, &mut report);
+            (report, result)
+        }
+        Err(failure) => {
+            let (names, backend) = plan::known(&arguments);
+            (RunReport::new(started, &names, backend), Err(failure))
+        }
+    };
+    if let Err(failure) = result {
+        reporter.failure(&failure);
+        report = report.failed(&failure);
     }
+    // The locks are free by now, and nobody waits for this.
+    files.write(&report, &reporter);
+    report.exit
 }
 
 /// Plans, and splits dlock into its two halves: the last thing before any runtime exists.
@@ -51,19 +68,19 @@ fn prepare(
     Ok((plan, half))
 }
 
-fn start(plan: RunPlan, half: Half, reporter: &Reporter) -> Result<Exit, Failure> {
+fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport) -> Result<(), Failure> {
     let internal = |error: std::io::Error| Failure::internal(format!("cannot start the event loop: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
-    let exit = runtime.block_on(async {
+    let result = runtime.block_on(async {
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
         let supervisor = Supervisor::new(half).map_err(internal)?;
-        Session { plan: &plan, reporter, signals, alarm }.run(supervisor).await
+        Session { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
     });
     // The process ends, and the kernel closes everything at once. Nor must a name hold us up that is still being looked
     // up, or a lock that a thread waits for.
     std::mem::forget(runtime);
-    exit
+    result
 }
 
 /// What the phases of a run have in common.
@@ -75,36 +92,45 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(&self, mut supervisor: Supervisor) -> Result<Exit, Failure> {
+    /// Goes through all phases, and notes in the report what they come to.
+    async fn run(&self, mut supervisor: Supervisor, report: &mut RunReport) -> Result<(), Failure> {
         let outer = OuterHolds::of_environment();
         let locks = self.locks(&outer)?;
+        report.asked = true;
         let (held, mut keeping) = match self.acquire(&locks, &mut supervisor).await {
             Acquired::Granted(held, keeping) => (held, keeping),
-            Acquired::Not(exit) => {
+            Acquired::Not(why) => {
+                report.stop_waiting();
                 supervisor.dismiss();
-                return exit;
+                return self.not_acquired(why, report);
             }
         };
+        report.stop_waiting();
+        let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
-        if held.iter().any(|held| held.standing.validity.is_some_and(late)) {
+        let too_late = held.iter().any(|held| held.standing.validity.is_some_and(late));
+        let end = if too_late {
             // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
-            drop(keeping);
-            let late = StoreError::unreachable("too little of the lease is left to run a command safely");
-            let _ = self.release_all(&locks, &held, &End::never_ran(&held)).await;
-            supervisor.dismiss();
-            return Err(self.failed(&locks[0].claim.name, &late));
-        }
-        if let Some(hazard) = held.iter().find_map(|held| held.hazard.as_ref()) {
-            self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
-        }
-        let launch = environment::launch(self.plan, &locks, &held, &outer);
-        let end = self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await;
+            End::never_ran(&held)
+        } else {
+            if let Some(hazard) = held.iter().find_map(|held| held.hazard.as_ref()) {
+                self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
+            }
+            let launch = environment::launch(self.plan, &locks, &held, &outer);
+            self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await
+        };
         drop(keeping);
         let released = self.release_all(&locks, &held, &end).await;
+        report.held = Some(Moment::now() - granted_at);
         supervisor.dismiss();
-        self.say_end(&end, released);
+        self.note_end(&held, &end, &released, report);
+        if too_late {
+            let late = StoreError::unreachable("too little of the lease is left to run a command safely");
+            return Err(self.failed(&locks[0].claim.name, &late));
+        }
+        report.error = self.say_end(&end, released);
         std::mem::forget(locks);
-        Ok(self.exit(&end))
+        Ok(())
     }
 
     /// What is asked for, each on a store of its own.
@@ -127,74 +153,6 @@ impl Session<'_> {
             Ok(Lock::new(claim, plan.store.open()))
         };
         plan.names.iter().map(lock).collect()
-    }
-
-    /// What there is to say in the end, in one line each.
-    fn say_end(&self, end: &End, released: Vec<Result<Release, StoreError>>) {
-        let name = &self.plan.label();
-        let store = self.plan.store.display();
-        let of = |lock: usize| &self.plan.names[lock];
-        if let Some(stopped) = &end.stopped {
-            let what = match stopped {
-                Stopped::Lost(lock, loss) => {
-                    format!("{} on {store}: the lock was lost: {}", of(*lock), running::describe(*loss))
-                }
-                Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
-                Stopped::Deadline(lock) => {
-                    let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
-                    format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
-                }
-                Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
-                Stopped::Guard(why) => format!("{name}: {why}"),
-            };
-            let done = match end.not_permitted {
-                true => "not all of its processes could be stopped",
-                false => "the command was stopped",
-            };
-            self.reporter.error(&format!("{what}; {done}"));
-        }
-        if let Some(Ended::NotExecuted(errno)) = end.ended {
-            self.reporter.error(&self.plan.program.exec_failure(errno).to_string());
-        }
-        if end.orphans_left && !self.plan.orphans_chosen {
-            self.reporter.warning(&format!(
-                "{name}: the command left background processes, which go on without the lock; see --orphans"
-            ));
-        }
-        for (lock, released) in released.into_iter().enumerate() {
-            let name = of(lock);
-            match released {
-                // A deadline means that the store does not answer, or that the lease is over: nothing more to say.
-                Err(error) if !matches!(end.stopped, Some(Stopped::Deadline(_))) => {
-                    let rest = end.lease_ends[lock]
-                        .map(|ends| format!("; it ends by itself within {}", show(ends - Moment::now())));
-                    let rest = rest.unwrap_or_default();
-                    self.reporter
-                        .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
-                }
-                Ok(Release::NotHeld) if end.stopped.is_none() && !end.lost[lock] => {
-                    self.reporter
-                        .warning(&format!("{name} on {store}: was not held any more when the command ended"));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn exit(&self, end: &End) -> Exit {
-        match (&end.stopped, end.ended) {
-            (Some(Stopped::Guard(_)), _) => Exit::Status(exit::INTERNAL),
-            (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
-                Exit::Status(exit::LOST)
-            }
-            (Some(Stopped::MaxRuntime(_)), _) => Exit::Status(exit::MAX_RUNTIME),
-            (None, Some(Ended::Exited(status))) => Exit::Status(status as u8),
-            (None, Some(Ended::Killed(signal))) => Exit::Signal(signal),
-            (None, Some(Ended::NotExecuted(errno))) => {
-                Exit::Status(program_failure(self.plan.program.exec_failure(errno)).status())
-            }
-            (None, None) => Exit::Status(exit::INTERNAL),
-        }
     }
 
     fn failed(&self, name: &LockName, error: &StoreError) -> Failure {

@@ -108,9 +108,7 @@ impl RunPlan {
             )));
         }
         let first = names[0].clone();
-        let mut names = names;
-        names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
-        names.dedup();
+        let names = in_order(names);
         if names.len() > MOST_NAMES {
             let found = names.len();
             return Err(Failure::usage(format!(
@@ -189,6 +187,22 @@ fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
         return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
     }
     arguments.names.iter().map(|name| checked_name(name)).collect()
+}
+
+/// What can be told of a run that cannot be planned: its locks, in the order in which they would have been taken, and
+/// where they live, without secrets.
+pub fn known(arguments: &RunArguments) -> (Vec<LockName>, Option<String>) {
+    let names = names(arguments).map(in_order).unwrap_or_default();
+    let settings = config::resolve(arguments).ok();
+    let access = settings.and_then(|settings| Access::new(&arguments.common, &settings.backend, &names).ok());
+    (names, access.map(|access| access.store.display().to_owned()))
+}
+
+/// Each name once, in the order of their bytes.
+fn in_order(mut names: Vec<LockName>) -> Vec<LockName> {
+    names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
+    names.dedup();
+    names
 }
 
 /// One mode out of three options.

@@ -10,11 +10,11 @@ use crate::backend::{Busy, Refusal};
 use crate::child::signals::{self, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
-use crate::exit::{Exit, Failure, FailureKind};
+use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, Surroundings, Wait};
 use crate::lease::together::{Held, Keeping, Lock, Together, acquire_all, give_back};
-use crate::lock::{Claim, LockName, Mode};
+use crate::lock::{Claim, Holder, LockName, Mode};
 use crate::report::revoked;
 
 /// How often those who watch are told that we still wait.
@@ -24,8 +24,18 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub(super) enum Acquired<'a> {
     /// The locks are ours.
     Granted(Vec<Held>, Keeping<'a>),
-    /// They are not; dlock ends like this.
-    Not(Result<Exit, Failure>),
+    /// They are not.
+    Not(NotAcquired),
+}
+
+/// Why the locks are not ours.
+pub(super) enum NotAcquired {
+    /// Somebody else has one of them: who, if that is known, and what was said of it.
+    Contended(Option<Holder>, String),
+    /// A signal came first.
+    Interrupted(i32),
+    /// It has not been said yet.
+    Failed(Failure),
 }
 
 /// Why we stopped trying.
@@ -98,7 +108,7 @@ impl<'a> Session<'a> {
                             WhileWaiting::Stop if !signals::is_ignored(signal) => sys::raise_default(signal),
                             WhileWaiting::End if !signals::is_ignored(signal) => {
                                 if ended_by.is_some() {
-                                    return Acquired::Not(Ok(Exit::Signal(signal)));
+                                    return Acquired::Not(NotAcquired::Interrupted(signal));
                                 }
                                 ended_by = Some(Why::Signal(signal));
                                 let _ = give_up.send(true);
@@ -136,8 +146,8 @@ impl<'a> Session<'a> {
             give_back(locks).await;
         }
         Acquired::Not(match why {
-            Why::Signal(signal) => Ok(Exit::Signal(signal)),
-            Why::Guard(why) => Err(Failure::internal(why)),
+            Why::Signal(signal) => NotAcquired::Interrupted(signal),
+            Why::Guard(why) => NotAcquired::Failed(Failure::internal(why)),
         })
     }
 
@@ -148,24 +158,29 @@ impl<'a> Session<'a> {
             Together::Granted(held, keeping) => return Acquired::Granted(held, keeping),
             Together::Contended(lock, busy) => {
                 let name = &lock.claim.name;
-                if hopeless {
-                    self.reporter.warning(&format!(
+                let line = if hopeless {
+                    let line = format!(
                         "{name} is held by the dlock that runs this very command: waiting for it would never end, \
                          and DLOCK_HELD, which would let us in, was lost on the way here (sudo, env -i)"
-                    ));
+                    );
+                    self.reporter.warning(&line);
+                    line
                 } else {
                     let will_wait = plan.patience.wait != Wait::No;
-                    self.reporter.contended(name, store, &busy, Moment::now() - begin, will_wait);
-                }
-                Ok(Exit::Status(plan.conflict_exit_code))
+                    self.reporter.contended(name, store, &busy, Moment::now() - begin, will_wait)
+                };
+                NotAcquired::Contended(busy.holders.into_iter().next(), line)
             }
             Together::Revoked(lock, revocation) => {
                 let what = revoked(&lock.claim.name, store, &revocation);
-                Err(Failure::new(FailureKind::Lost, format!("{what}; the command did not run")))
+                NotAcquired::Failed(Failure::new(
+                    FailureKind::Lost,
+                    format!("{what}; the command did not run"),
+                ))
             }
-            Together::Refused(lock, refusal) => Err(self.refused(&lock.claim, refusal)),
-            Together::Failed(lock, error) => Err(self.failed(&lock.claim.name, &error)),
-            Together::GivenUp => Err(Failure::internal("gave up without a reason")),
+            Together::Refused(lock, refusal) => NotAcquired::Failed(self.refused(&lock.claim, refusal)),
+            Together::Failed(lock, error) => NotAcquired::Failed(self.failed(&lock.claim.name, &error)),
+            Together::GivenUp => NotAcquired::Failed(Failure::internal("gave up without a reason")),
         })
     }
 

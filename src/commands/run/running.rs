@@ -15,6 +15,7 @@ use crate::lease::together::{Held, Keeping};
 use crate::lease::validity::{MARGIN, Validity};
 use crate::lock::Revocation;
 use crate::plan::OnLost;
+use crate::report::Histogram;
 
 /// How the command's time under the locks ended.
 #[derive(Debug, Default)]
@@ -31,10 +32,14 @@ pub(super) struct End {
     pub(super) not_permitted: bool,
     /// For each lock, whether it was lost and the command went on (`--on-lost warn`).
     pub(super) lost: Vec<bool>,
+    /// What was said of the last such loss.
+    pub(super) loss_said: Option<String>,
     /// For each lock, the last failure to renew, since the last success.
     pub(super) trouble: Vec<Option<String>>,
     /// For each lock, the earliest end of the lease at the store.
     pub(super) lease_ends: Vec<Option<Moment>>,
+    /// For each lock, how long the acknowledged renewals took.
+    pub(super) renewals: Vec<Histogram>,
 }
 
 impl End {
@@ -44,6 +49,7 @@ impl End {
             ran: true,
             lost: vec![false; held.len()],
             trouble: vec![None; held.len()],
+            renewals: vec![Histogram::of_renewals(); held.len()],
             lease_ends: held
                 .iter()
                 .map(|held| held.standing.validity.map(|validity| validity.ends))
@@ -186,7 +192,8 @@ impl Watch<'_> {
 
     fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
-            keeper::Event::Renewed { validity, .. } => {
+            keeper::Event::Renewed { validity, took } => {
+                self.end.renewals[lock].observe(took);
                 self.validities[lock] = validity;
                 self.end.trouble[lock] = None;
                 self.end.lease_ends[lock] = validity.map(|validity| validity.ends);
@@ -400,12 +407,12 @@ impl Watch<'_> {
         }
     }
 
-    fn warn_of_loss(&self, lock: usize, what: &str) {
+    fn warn_of_loss(&mut self, lock: usize, what: &str) {
         let plan = self.session.plan;
         let (name, store) = (&plan.names[lock], plan.store.display());
-        self.session
-            .reporter
-            .error(&format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)"));
+        let line = format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)");
+        self.session.reporter.error(&line);
+        self.end.loss_said = Some(line);
     }
 }
 

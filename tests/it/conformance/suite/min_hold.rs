@@ -167,7 +167,10 @@ pub async fn a_grant_and_a_renewal_are_for_the_rest_and_not_less(rig: &mut dyn R
     let remaining = Client::new(rig, "x").refused().await.remaining.unwrap();
     assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
     for (rest, expected) in [(LONG, LONG), (TTL / 2, TTL), (LONG, LONG), (Duration::ZERO, TTL)] {
-        assert_eq!(owner.backend.renew(&owner.claim, rest).await, Ok(Renewal::Held { lease: Some(TTL), revoked: None }));
+        assert_eq!(
+            owner.backend.renew(&owner.claim, rest).await,
+            Ok(Renewal::Held { lease: Some(TTL), revoked: None })
+        );
         let remaining = Client::new(rig, "x").refused().await.remaining.unwrap();
         assert!(remaining <= expected && remaining > expected / 2, "{remaining:?} of {expected:?}");
     }

@@ -1,0 +1,183 @@
+//! `--report` and `--metrics-file`: checked before anything happens, written after everything has.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::Reporter;
+use super::file::{Target, directory};
+use super::metrics::Metrics;
+use super::outcome::{Outcome, RunReport};
+use crate::backend::io_text;
+use crate::clock::{Moment, wall_micros};
+use crate::config::{OutputFiles, Sourced};
+use crate::exit::Failure;
+
+/// What a new file may be at most, as for every program that writes one; the umask takes from it.
+const REPORT_MODE: u32 = 0o666;
+/// node_exporter runs as another user.
+const METRICS_MODE: u32 = 0o644;
+/// How long others who write the same metrics are waited for.
+const OTHERS_WITHIN: Duration = Duration::from_secs(2);
+/// The same when a signal is to end us.
+const OTHERS_WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// What is longer was not written by us.
+const LONGEST_METRICS: u64 = 16 << 20;
+
+/// Where the outcome is to be written.
+#[derive(Debug, Default)]
+pub struct Files {
+    report: Option<Sourced<Target>>,
+    metrics: Option<Sourced<PathBuf>>,
+}
+
+impl Files {
+    /// Makes sure that the files can be written, by creating and removing others beside them, and that the metrics are
+    /// ours. What was found good before a failure is known afterwards.
+    ///
+    /// # Errors
+    /// One cannot (64, or 78 when a configuration file names it).
+    pub fn check(&mut self, wanted: &OutputFiles) -> Result<(), Failure> {
+        if let Some(Sourced { value, source }) = &wanted.report {
+            let target = Target::find(value).map_err(|error| source.failure(error))?;
+            self.report = Some(Sourced { value: target, source: *source });
+        }
+        if let Some(Sourced { value, source }) = &wanted.metrics {
+            let path = check_metrics(value).map_err(|error| source.failure(error))?;
+            if let Some(Sourced { value: Target::File(report), .. }) = &self.report
+                && is_same(report, &path)
+            {
+                let both = format!("'{}' is the file of --report too", value.display());
+                // It is not to be overwritten by the other.
+                self.report = None;
+                return Err(source.failure(both));
+            }
+            self.metrics = Some(Sourced { value: path, source: *source });
+        }
+        Ok(())
+    }
+
+    /// Writes what a run came to. A failure is a warning, and changes nothing else.
+    pub fn write(&self, report: &RunReport, reporter: &Reporter) {
+        if let Some(Sourced { value: target, source }) = &self.report
+            && let Err(error) = target.write(report.to_json().as_bytes(), REPORT_MODE)
+        {
+            reporter.warning(&format!("{source}: cannot be written: {}", io_text(&error)));
+        }
+        // In a command line that makes no sense, what stands for a name may be none.
+        let names_are_sure = report.asked || report.outcome != Outcome::Usage;
+        if let Some(Sourced { value: path, source }) = &self.metrics
+            && names_are_sure
+            && !report.locks.is_empty()
+            && let Err(error) = add_metrics(path, report)
+        {
+            reporter.warning(&format!("{source}: this run is not counted: {error}"));
+        }
+    }
+}
+
+/// Writes the report of a command line that cannot be understood.
+pub fn write_report(path: &Path, report: &RunReport, reporter: &Reporter) {
+    let written = Target::find(path).and_then(|target| {
+        let write = target.write(report.to_json().as_bytes(), REPORT_MODE);
+        write.map_err(|error| format!("cannot write '{}': {}", path.display(), io_text(&error)))
+    });
+    if let Err(error) = written {
+        reporter.warning(&format!("--report: {error}"));
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| Some((fs::canonicalize(directory(path)).ok()?, path.file_name()?.to_owned()));
+    whole(one).is_some_and(|one| Some(one) == whole(other))
+}
+
+fn check_metrics(path: &Path) -> Result<PathBuf, String> {
+    let Target::File(target) = Target::find(path)? else {
+        return Err(format!("'{}' is no regular file, which counters need", path.display()));
+    };
+    let cannot = |error: &io::Error| format!("cannot use '{}': {}", path.display(), io_text(error));
+    match open_lock(&lock_path(&target), OpenOptions::new().read(true)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(&error)),
+        _ => {}
+    }
+    read(&target).map_err(|error| format!("'{}': {error}", path.display()))?;
+    Ok(target)
+}
+
+fn read(path: &Path) -> Result<Metrics, String> {
+    let read = match fs::metadata(path) {
+        Ok(metadata) if metadata.len() > LONGEST_METRICS => return Err("is too long to be ours".into()),
+        Ok(_) => fs::read(path),
+        Err(error) => Err(error),
+    };
+    let content = match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Metrics::default()),
+        read => read.map_err(|error| format!("cannot be read: {}", io_text(&error)))?,
+    };
+    let text = String::from_utf8(content).map_err(|_| "is no text")?;
+    Metrics::parse(&text).map_err(|error| format!("is not a file of ours: {error}; it is left as it is"))
+}
+
+fn add_metrics(path: &Path, report: &RunReport) -> Result<(), String> {
+    let within = match report.outcome {
+        Outcome::Interrupted => OTHERS_WITHIN_AFTER_SIGNAL,
+        _ => OTHERS_WITHIN,
+    };
+    let _lock = lock(path, within)?;
+    let mut metrics = read(path)?;
+    metrics.add(report, Duration::from_micros(wall_micros()));
+    let target = Target::File(path.to_owned());
+    target.write(metrics.render().as_bytes(), METRICS_MODE).map_err(|error| io_text(&error))
+}
+
+/// The file whose flock(2) lets one add to the metrics at a time. It is never removed: two would lock two files.
+fn lock_path(metrics: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(metrics.file_name().unwrap_or_default());
+    name.push(".lock");
+    directory(metrics).join(name)
+}
+
+fn open_lock(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    options.custom_flags(flags).mode(METRICS_MODE).open(path)
+}
+
+fn make_lock(path: &Path) -> io::Result<File> {
+    loop {
+        // One that is there is only opened: in a directory of everybody's, to create it is forbidden then
+        // (`fs.protected_regular`).
+        match open_lock(path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+        match open_lock(path, OpenOptions::new().write(true).create_new(true)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => return result,
+        }
+    }
+}
+
+fn lock(metrics: &Path, within: Duration) -> Result<Flock<File>, String> {
+    let until = Moment::now() + within;
+    let mut file = make_lock(&lock_path(metrics)).map_err(|error| io_text(&error))?;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file,
+            Err((_, errno)) => return Err(io_text(&errno.into())),
+        };
+        if Moment::now() >= until {
+            return Err("others keep writing it".into());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,288 @@
+//! Metrics of runs, in the text format of Prometheus, as node_exporter's textfile collector reads them.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>
+
+mod parse;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::histogram::{HOLD_BOUNDS, Histogram, RENEWAL_BOUNDS, WAIT_BOUNDS};
+use super::outcome::{Outcome, RunReport};
+use crate::child::protocol::Ended;
+
+/// All that one file tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Metrics {
+    /// By the name of the lock.
+    locks: BTreeMap<String, Series>,
+    /// Families of a later version, as they stand in the file.
+    unknown: String,
+}
+
+/// What is told of one lock.
+#[derive(Clone, Debug, PartialEq)]
+struct Series {
+    /// How many runs there were, by outcome.
+    runs: BTreeMap<String, u64>,
+    wait: Histogram,
+    hold: Histogram,
+    renewal: Histogram,
+    /// Gauges, each from when there is something to tell.
+    last: BTreeMap<Gauge, f64>,
+}
+
+/// What was last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Gauge {
+    Run,
+    Success,
+    ExitStatus,
+    FencingToken,
+}
+
+impl Gauge {
+    const ALL: [Gauge; 4] = [Gauge::Run, Gauge::Success, Gauge::ExitStatus, Gauge::FencingToken];
+}
+
+/// A family of metrics: its name, its type, and what it is about.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+}
+
+const RUNS: Family = Family {
+    name: "dlock_runs_total",
+    kind: "counter",
+    help: "Runs of dlock, by the name of the lock and by outcome.",
+};
+const WAIT: Family = Family {
+    name: "dlock_wait_seconds",
+    kind: "histogram",
+    help: "From the beginning of a run to the grant of its lock, or to giving up.",
+};
+const HOLD: Family = Family {
+    name: "dlock_hold_seconds",
+    kind: "histogram",
+    help: "From the grant of a lock to its release.",
+};
+const RENEWAL: Family = Family {
+    name: "dlock_renewal_seconds",
+    kind: "histogram",
+    help: "From the request to renew a lock to its acknowledgement.",
+};
+
+impl Gauge {
+    fn family(self) -> Family {
+        let (name, help) = match self {
+            Gauge::Run => {
+                ("dlock_last_run_timestamp_seconds", "When the last run ended, whatever its outcome.")
+            }
+            Gauge::Success => {
+                ("dlock_last_success_timestamp_seconds", "When a command last ended with exit status 0.")
+            }
+            Gauge::ExitStatus => (
+                "dlock_last_exit_status",
+                "Exit status of the last command that ran; 128 + n when signal n ended it.",
+            ),
+            Gauge::FencingToken => ("dlock_last_fencing_token", "Fencing token of the last grant."),
+        };
+        Family { name, kind: "gauge", help }
+    }
+}
+
+impl Series {
+    /// Of a lock that nothing is known of. Every outcome is there from the beginning: of a counter that begins with one,
+    /// Prometheus does not see that it has grown.
+    fn new() -> Series {
+        Series {
+            runs: Outcome::ALL.map(|outcome| (outcome.as_str().to_owned(), 0)).into(),
+            wait: Histogram::new(WAIT_BOUNDS),
+            hold: Histogram::new(HOLD_BOUNDS),
+            renewal: Histogram::new(RENEWAL_BOUNDS),
+            last: BTreeMap::new(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Reads a file's content; an empty one has nothing yet.
+    ///
+    /// # Errors
+    /// It is not ours, or damaged: the line, and what is wrong with it.
+    pub(super) fn parse(text: &str) -> Result<Metrics, String> {
+        parse::parse(text)
+    }
+
+    /// Counts a run that ended at `now`, the time since 1970.
+    pub(super) fn add(&mut self, report: &RunReport, now: Duration) {
+        for lock in &report.locks {
+            let series = self.locks.entry(lock.name.as_str().to_owned()).or_insert_with(Series::new);
+            *series.runs.entry(report.outcome.as_str().to_owned()).or_default() += 1;
+            if report.asked {
+                series.wait.observe(report.waited);
+            }
+            if let Some(held) = report.held {
+                series.hold.observe(held);
+            }
+            series.renewal.add(&lock.renewals);
+            let now = now.as_millis() as f64 / 1000.0;
+            series.last.insert(Gauge::Run, now);
+            if report.succeeded() {
+                series.last.insert(Gauge::Success, now);
+            }
+            let status = match report.command {
+                Some(Ended::Exited(status)) => Some(status),
+                Some(Ended::Killed(signal)) => Some(128 + signal),
+                Some(Ended::NotExecuted(_)) | None => None,
+            };
+            if let Some(status) = status {
+                series.last.insert(Gauge::ExitStatus, f64::from(status));
+            }
+            if let Some(fencing) = lock.fencing {
+                // Below 2^53, so nothing is lost.
+                series.last.insert(Gauge::FencingToken, fencing.number() as f64);
+            }
+        }
+    }
+
+    /// The file's content: each family once, with everything that belongs to it.
+    pub(super) fn render(&self) -> String {
+        let mut text = String::new();
+        self.family(&mut text, &RUNS, |text, name, series| {
+            for (outcome, count) in &series.runs {
+                let outcome = escaped(outcome);
+                let _ = writeln!(text, "{}{{name=\"{name}\",outcome=\"{outcome}\"}} {count}", RUNS.name);
+            }
+        });
+        self.histogram(&mut text, &WAIT, |series| &series.wait);
+        self.histogram(&mut text, &HOLD, |series| &series.hold);
+        self.histogram(&mut text, &RENEWAL, |series| &series.renewal);
+        for gauge in Gauge::ALL {
+            let family = gauge.family();
+            self.family(&mut text, &family, |text, name, series| {
+                if let Some(value) = series.last.get(&gauge) {
+                    let _ = writeln!(text, "{}{{name=\"{name}\"}} {value}", family.name);
+                }
+            });
+        }
+        text.push_str(&self.unknown);
+        text
+    }
+
+    fn family(
+        &self,
+        text: &mut String,
+        family: &Family,
+        mut samples: impl FnMut(&mut String, &str, &Series),
+    ) {
+        let Family { name, kind, help } = family;
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (lock, series) in &self.locks {
+            samples(text, &escaped(lock), series);
+        }
+    }
+
+    fn histogram(&self, text: &mut String, family: &Family, of: impl Fn(&Series) -> &Histogram) {
+        let metric = family.name;
+        self.family(text, family, |text, name, series| {
+            let Histogram { buckets, sum, count } = of(series);
+            for (bound, count) in buckets {
+                let _ = writeln!(text, "{metric}_bucket{{name=\"{name}\",le=\"{bound}\"}} {count}");
+            }
+            let _ = writeln!(text, "{metric}_bucket{{name=\"{name}\",le=\"+Inf\"}} {count}");
+            let _ = writeln!(text, "{metric}_sum{{name=\"{name}\"}} {sum}");
+            let _ = writeln!(text, "{metric}_count{{name=\"{name}\"}} {count}");
+        });
+    }
+}
+
+/// The value of a label: backslash, quote and line feed are escaped. The format has no escape for other control
+/// characters, and names have none; should one come, its place is seen.
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c if c.is_control() => text.push('\u{FFFD}'),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{FencingToken, LockName};
+    use crate::report::outcome::Started;
+
+    fn report(name: &str) -> RunReport {
+        let name = LockName::new(name).expect("a good name");
+        let mut report = RunReport::new(Started::now(), &[name], None);
+        report.outcome = Outcome::Ran;
+        report.asked = true;
+        report.waited = Duration::from_millis(50);
+        report.held = Some(Duration::from_secs(5));
+        report.command = Some(Ended::Exited(0));
+        report.locks[0].fencing = FencingToken::new(FencingToken::END - 1);
+        report.locks[0].renewals.observe(Duration::from_millis(3));
+        report
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut metrics = Metrics::default();
+        for name in ["a", "\\", "\"", "\\\"n", "a\\nb", "{name=\"x\"} 7", "größe 🔒", "a b"] {
+            metrics.add(&report(name), Duration::from_millis(1_769_824_800_123));
+        }
+        let text = metrics.render();
+        assert_eq!(Metrics::parse(&text), Ok(metrics));
+        assert!(text.contains("dlock_last_fencing_token{name=\"a\"} 9007199254740991\n"), "{text}");
+        assert!(text.contains("dlock_last_run_timestamp_seconds{name=\"a\"} 1769824800.123\n"), "{text}");
+    }
+
+    #[test]
+    fn runs_are_added_to_what_is_there() {
+        let mut metrics = Metrics::default();
+        for _ in 0..3 {
+            metrics.add(&report("a"), Duration::from_secs(1));
+            metrics = Metrics::parse(&metrics.render()).expect("our own");
+        }
+        let text = metrics.render();
+        for line in [
+            "dlock_runs_total{name=\"a\",outcome=\"ran\"} 3",
+            "dlock_runs_total{name=\"a\",outcome=\"lost\"} 0",
+            "dlock_wait_seconds_bucket{name=\"a\",le=\"0.01\"} 0",
+            "dlock_wait_seconds_bucket{name=\"a\",le=\"0.1\"} 3",
+            "dlock_wait_seconds_count{name=\"a\"} 3",
+            "dlock_hold_seconds_sum{name=\"a\"} 15",
+            "dlock_renewal_seconds_bucket{name=\"a\",le=\"0.0025\"} 0",
+            "dlock_renewal_seconds_bucket{name=\"a\",le=\"+Inf\"} 3",
+            "dlock_last_exit_status{name=\"a\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_command_never_did_is_not_told() {
+        let mut refused = report("a");
+        refused.outcome = Outcome::NotExecutable;
+        (refused.asked, refused.held, refused.command) = (false, None, None);
+        let mut metrics = Metrics::default();
+        metrics.add(&refused, Duration::from_secs(1));
+        let text = metrics.render();
+        assert!(!text.contains("dlock_last_exit_status{"), "{text}");
+        assert!(!text.contains("dlock_last_success_timestamp_seconds{"), "{text}");
+        assert!(text.contains("dlock_wait_seconds_count{name=\"a\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn no_control_character_is_ever_raw() {
+        assert_eq!(escaped("a\\b\"c\nd\re\u{1b}f\u{9b}"), "a\\\\b\\\"c\\nd\u{FFFD}e\u{FFFD}f\u{FFFD}");
+    }
+}

@@ -1,0 +1,288 @@
+//! What a run came to, as one value: the report, the metrics, and whatever else tells of a run, are made of it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::histogram::Histogram;
+use super::{HolderView, json, milliseconds, time};
+use crate::child::protocol::Ended;
+use crate::clock::{Moment, wall_micros};
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::identity;
+use crate::lock::{FencingToken, Holder, LockName};
+
+/// How a run ended, as programs read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The command ran under the lock to its end.
+    Ran,
+    /// Somebody else held the lock.
+    Contended,
+    /// The store could not be asked.
+    Unavailable,
+    /// The store refused us.
+    Denied,
+    /// The lock was lost: while the command ran, or the one that we run inside of.
+    Lost,
+    /// `--max-runtime` was reached.
+    MaxRuntime,
+    /// The command was not found, or cannot be executed.
+    NotExecutable,
+    /// A signal ended dlock before it had the lock.
+    Interrupted,
+    /// The command line is wrong.
+    Usage,
+    /// Environment, configuration or URL is wrong.
+    Config,
+    /// dlock itself failed.
+    Internal,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Outcome; 11] = [
+        Outcome::Ran,
+        Outcome::Contended,
+        Outcome::Unavailable,
+        Outcome::Denied,
+        Outcome::Lost,
+        Outcome::MaxRuntime,
+        Outcome::NotExecutable,
+        Outcome::Interrupted,
+        Outcome::Usage,
+        Outcome::Config,
+        Outcome::Internal,
+    ];
+
+    /// The name that is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Ran => "ran",
+            Outcome::Contended => "contended",
+            Outcome::Unavailable => "unavailable",
+            Outcome::Denied => "denied",
+            Outcome::Lost => "lost",
+            Outcome::MaxRuntime => "max_runtime",
+            Outcome::NotExecutable => "not_executable",
+            Outcome::Interrupted => "interrupted",
+            Outcome::Usage => "usage",
+            Outcome::Config => "config",
+            Outcome::Internal => "internal",
+        }
+    }
+}
+
+impl From<FailureKind> for Outcome {
+    fn from(kind: FailureKind) -> Outcome {
+        match kind {
+            FailureKind::Usage => Outcome::Usage,
+            FailureKind::Config => Outcome::Config,
+            FailureKind::Unavailable => Outcome::Unavailable,
+            FailureKind::Lost => Outcome::Lost,
+            FailureKind::Denied => Outcome::Denied,
+            FailureKind::Internal => Outcome::Internal,
+            FailureKind::CannotExecute | FailureKind::NotFound => Outcome::NotExecutable,
+        }
+    }
+}
+
+/// A moment on both clocks: one to tell, one to measure with.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    /// The time since 1970 by the wall clock.
+    pub wall: Duration,
+    /// The same on the clock that counts through suspend.
+    pub moment: Moment,
+}
+
+impl Started {
+    /// Reads both clocks.
+    pub fn now() -> Started {
+        Started { wall: Duration::from_micros(wall_micros()), moment: Moment::now() }
+    }
+}
+
+/// One lock of a run.
+#[derive(Clone, Debug)]
+pub struct ReportedLock {
+    /// Its name.
+    pub name: LockName,
+    /// What the store gave, once it is ours.
+    pub fencing: Option<FencingToken>,
+    /// How long the acknowledged renewals took.
+    pub renewals: Histogram,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// When dlock began.
+    pub started: Started,
+    /// The locks, in the order in which they are taken; none when their names cannot be understood.
+    pub locks: Vec<ReportedLock>,
+    /// Where they live, without secrets.
+    pub backend: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How dlock itself ends.
+    pub exit: Exit,
+    /// How the command ended; `None` when it never ran, or when that is not known.
+    pub command: Option<Ended>,
+    /// The store was asked for the locks.
+    pub asked: bool,
+    /// From the beginning to the grant, or to giving up.
+    pub waited: Duration,
+    /// From the grant to the release, if the locks were ours.
+    pub held: Option<Duration>,
+    /// All locks were given back, or left to the store for the rest of `--min-hold`; `None` when they never were ours.
+    pub released: Option<bool>,
+    /// Who had the lock that we did not get.
+    pub holder: Option<Holder>,
+    /// Why the lock was broken.
+    pub reason: Option<String>,
+    /// The one line that tells why the command did not run to its end under the lock.
+    pub error: Option<String>,
+}
+
+impl RunReport {
+    /// A run that has only begun. Until it is told otherwise, it is one that dlock failed at.
+    pub fn new(started: Started, names: &[LockName], backend: Option<String>) -> RunReport {
+        let lock = |name: &LockName| ReportedLock {
+            name: name.clone(),
+            fencing: None,
+            renewals: Histogram::of_renewals(),
+        };
+        RunReport {
+            started,
+            locks: names.iter().map(lock).collect(),
+            backend,
+            outcome: Outcome::Internal,
+            exit: Exit::Status(crate::exit::INTERNAL),
+            command: None,
+            asked: false,
+            waited: Duration::ZERO,
+            held: None,
+            released: None,
+            holder: None,
+            reason: None,
+            error: None,
+        }
+    }
+
+    /// The end of waiting, one way or the other.
+    pub fn stop_waiting(&mut self) {
+        self.waited = Moment::now() - self.started.moment;
+    }
+
+    /// The same run, ended by a failure.
+    pub fn failed(mut self, failure: &Failure) -> RunReport {
+        self.outcome = failure.kind.into();
+        self.exit = Exit::Status(failure.status());
+        self.error = Some(failure.message.clone());
+        if !self.asked {
+            self.stop_waiting();
+        }
+        self
+    }
+
+    /// How many renewals of all locks were acknowledged.
+    pub fn renewals(&self) -> u64 {
+        self.locks.iter().map(|lock| lock.renewals.count()).sum()
+    }
+
+    /// The status of the command, if it ended by itself.
+    pub fn exit_status(&self) -> Option<i32> {
+        match self.command {
+            Some(Ended::Exited(status)) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The signal that the command died of.
+    pub fn signal(&self) -> Option<i32> {
+        match self.command {
+            Some(Ended::Killed(signal)) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// The command ran under the lock to its end and says that all is well.
+    pub fn succeeded(&self) -> bool {
+        self.outcome == Outcome::Ran && self.exit_status() == Some(0)
+    }
+
+    /// One JSON object on one line, `"version":1` first.
+    pub fn to_json(&self) -> String {
+        let now = Duration::from_micros(wall_micros());
+        let view = View {
+            version: 1,
+            outcome: self.outcome,
+            dlock_exit: match self.exit {
+                Exit::Status(status) => i32::from(status),
+                Exit::Signal(signal) => 128 + signal,
+            },
+            exit_status: self.exit_status(),
+            signal: self.signal(),
+            locks: self
+                .locks
+                .iter()
+                .map(|lock| LockView { name: lock.name.as_str(), fencing_token: lock.fencing })
+                .collect(),
+            backend: self.backend.as_deref(),
+            host: identity::host(),
+            user: identity::user(),
+            started_at: time(self.started.wall),
+            waited_ms: milliseconds(self.waited),
+            held_ms: self.held.map(milliseconds),
+            renewals: self.renewals(),
+            released: self.released,
+            holder: self.holder.as_ref().map(|holder| HolderView::new(holder, now)),
+            reason: self.reason.as_deref(),
+            error: self.error.as_deref(),
+        };
+        json(&view)
+    }
+}
+
+/// The keys of a report, in their order.
+#[derive(Serialize)]
+struct View<'a> {
+    version: u32,
+    outcome: Outcome,
+    dlock_exit: i32,
+    exit_status: Option<i32>,
+    signal: Option<i32>,
+    locks: Vec<LockView<'a>>,
+    backend: Option<&'a str>,
+    host: String,
+    user: String,
+    started_at: String,
+    waited_ms: u64,
+    held_ms: Option<u64>,
+    renewals: u64,
+    released: Option<bool>,
+    holder: Option<HolderView>,
+    reason: Option<&'a str>,
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct LockView<'a> {
+    name: &'a str,
+    fencing_token: Option<FencingToken>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_written_by_its_name() {
+        for outcome in Outcome::ALL {
+            let written = serde_json::to_string(&outcome).expect("a plain value");
+            assert_eq!(written, format!("\"{}\"", outcome.as_str()));
+        }
+    }
+}
