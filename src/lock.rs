@@ -128,10 +128,10 @@ pub struct Identity {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// When the process began, in clock ticks since boot (field 22 of `proc_pid_stat(5)`); 0 where unknown.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub start: u64,
     /// The boot the process belongs to; empty where unknown.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
     /// The page of the CI job that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,6 +139,10 @@ pub struct Identity {
     /// No process stands behind it: taken by `dlock acquire`, for whoever has the token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unattended: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How a lock is shared.
@@ -258,6 +262,8 @@ pub struct Holder {
     pub slot: Option<u32>,
     /// The length of the lease that it asked for last.
     pub lease: Option<Duration>,
+    /// It has no lease that ends, as it should: it stays until somebody deletes it.
+    pub immortal: bool,
     /// It has been told to give the lock up.
     pub revoked: Option<Revocation>,
     /// The token that was asked with is its own.
@@ -327,11 +333,11 @@ pub struct Record {
     pub outcome: String,
     /// Who ran it, or would have.
     pub identity: Identity,
-    /// How dlock exited.
-    pub dlock_exit: u8,
+    /// How dlock exited; 128 + n when it died of a signal.
+    pub dlock_exit: i32,
     /// How the command exited, if it ran and was not killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_status: Option<u8>,
+    pub exit_status: Option<i32>,
     /// The signal that the command died of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
@@ -352,6 +358,14 @@ pub struct Record {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Record {
+    /// Whether the lock was its own, for a while. Such records are kept apart from the others, so that many who did not get
+    /// it do not push out the one who did.
+    pub fn has_held(&self) -> bool {
+        self.held_ms.is_some()
+    }
 }
 
 /// A record, and when the store noted it, in ms since 1970 by the store's clock.

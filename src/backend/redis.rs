@@ -148,7 +148,8 @@ impl RedisStore {
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
-        let question = Question { operation: Operation::Acquire, keys: &keys, token, arguments };
+        let question =
+            Question { operation: Operation::Acquire, keys: &keys, token, arguments, history: &keys.history };
         let channel = format!("{}{}", keys.channels, claim.token.reveal());
         let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
         let answer = self.ask(&question, wishes).await;
@@ -227,7 +228,13 @@ impl Backend for RedisStore {
             let keys = self.keys(&claim.name);
             let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
             let token = claim.token.reveal();
-            let question = Question { operation: Operation::Renew, keys: &keys, token, arguments };
+            let question = Question {
+                operation: Operation::Renew,
+                keys: &keys,
+                token,
+                arguments,
+                history: &keys.history,
+            };
             let answer = self.ask(&question, Wishes { tracking: true, channel: None }).await?;
             self.untracked = false;
             answers::renewal(&answer, claim.ttl)
@@ -251,7 +258,9 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(name);
             let arguments = vec![text_of(record)];
-            let question = Question { operation: Operation::Record, keys: &keys, token: "", arguments };
+            let history = if record.has_held() { &keys.history } else { &keys.missed };
+            let question =
+                Question { operation: Operation::Record, keys: &keys, token: "", arguments, history };
             self.ask(&question, Wishes::default()).await.map(drop)
         })
     }
@@ -284,7 +293,13 @@ impl Backend for RedisStore {
 
 fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration, record: Option<&Record>) -> Question<'a> {
     let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
-    Question { operation: Operation::Release, keys, token: claim.token.reveal(), arguments }
+    Question {
+        operation: Operation::Release,
+        keys,
+        token: claim.token.reveal(),
+        arguments,
+        history: &keys.history,
+    }
 }
 
 /// A record as it is stored; nothing if it could not be written as JSON, which no record is known to be.

@@ -24,6 +24,7 @@ use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failur
 
 use self::acquiring::Acquired;
 use self::nesting::OuterHolds;
+use self::releasing::was_given_back;
 use self::running::End;
 
 /// Runs the command and returns how dlock ends.
@@ -102,7 +103,9 @@ impl Session<'_> {
             Acquired::Not(why) => {
                 report.stop_waiting();
                 supervisor.dismiss();
-                return self.not_acquired(why, report);
+                let result = self.not_acquired(why, report);
+                self.keep_on_record(&locks, report, &result).await;
+                return result;
             }
         };
         report.stop_waiting();
@@ -120,10 +123,12 @@ impl Session<'_> {
             self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await
         };
         drop(keeping);
-        let released = self.release_all(&locks, &held, &end).await;
+        self.note_end(&held, &end, report);
         report.held = Some(Moment::now() - granted_at);
+        let released = self.release_all(&locks, &held, &end, report).await;
+        report.held = Some(Moment::now() - granted_at);
+        report.released = Some(released.iter().all(was_given_back));
         supervisor.dismiss();
-        self.note_end(&held, &end, &released, report);
         if too_late {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
             return Err(self.failed(&locks[0].claim.name, &late));

@@ -10,7 +10,7 @@ use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
-use crate::lock::{FencingToken, Holder, LockName};
+use crate::lock::{FencingToken, Holder, Identity, LockName, Record};
 
 /// How a run ended, as programs read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -213,16 +213,39 @@ impl RunReport {
         self.outcome == Outcome::Ran && self.exit_status() == Some(0)
     }
 
+    /// What is kept of it in the history of one of its locks.
+    pub fn record(&self, lock: usize, identity: &Identity) -> Record {
+        // What tells one process from all others is of no use when it is gone.
+        let known = |identity: &Identity| Identity { start: 0, boot: String::new(), ..identity.clone() };
+        Record {
+            outcome: self.outcome.as_str().to_owned(),
+            identity: known(identity),
+            dlock_exit: self.dlock_exit(),
+            exit_status: self.exit_status(),
+            signal: self.signal(),
+            fencing_token: self.locks.get(lock).and_then(|lock| lock.fencing),
+            waited_ms: milliseconds(self.waited),
+            held_ms: self.held.map(milliseconds),
+            holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(known),
+            reason: self.reason.clone(),
+            error: self.error.clone(),
+        }
+    }
+
+    fn dlock_exit(&self) -> i32 {
+        match self.exit {
+            Exit::Status(status) => i32::from(status),
+            Exit::Signal(signal) => 128 + signal,
+        }
+    }
+
     /// One JSON object on one line, `"version":1` first.
     pub fn to_json(&self) -> String {
         let now = Duration::from_micros(wall_micros());
         let view = View {
             version: 1,
             outcome: self.outcome,
-            dlock_exit: match self.exit {
-                Exit::Status(status) => i32::from(status),
-                Exit::Signal(signal) => 128 + signal,
-            },
+            dlock_exit: self.dlock_exit(),
             exit_status: self.exit_status(),
             signal: self.signal(),
             locks: self

@@ -3,7 +3,7 @@
 
 use crate::support::SOON;
 use crate::support::place::Place;
-use crate::support::redis::{Connection, Keyspace, Redis};
+use crate::support::redis::{Connection, Keyspace, Redis, is_memory};
 use crate::support::resp::Value;
 use crate::support::running::Exit;
 use crate::support::wait::until;
@@ -41,12 +41,13 @@ fn put(client: &mut Connection, command: &[&str], key: &str) {
 /// Type, content and end of a key, and every key that has to do with it.
 fn state(space: &Keyspace, client: &mut Connection) -> [Value; 4] {
     let key = space.key("x");
-    let pattern = format!("*{key}*");
+    let mut keys = client.command(&["KEYS", &format!("*{key}*")]).texts();
+    keys.retain(|key| !is_memory(key));
     [
         client.command(&["TYPE", &key]),
         client.command(&["DUMP", &key]),
         client.command(&["PEXPIRETIME", &key]),
-        client.command(&["KEYS", &pattern]),
+        Value::List(keys.into_iter().map(Value::Text).collect()),
     ]
 }
 

@@ -98,7 +98,7 @@ fn every_name_is_one_lock_on_file() {
     let files = std::fs::read_dir(store.place.locks()).unwrap();
     let files: Vec<_> = files.map(|file| file.unwrap()).collect();
     assert!(files.iter().all(|file| file.file_type().unwrap().is_file()), "{files:?}");
-    assert_eq!(files.len(), 2 * names().len(), "a lock and its sidecar for each name: {files:?}");
+    assert_eq!(files.len(), 3 * names().len(), "a lock, its sidecar and its history for each name");
 }
 
 /// F44

@@ -59,7 +59,23 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
         Err(error) => return Err(error),
     };
     let lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
-    Ok(lines.take(OUTCOMES).map(|line| (line.at, line.record)).collect())
+    let mut last = Last::default();
+    Ok(lines.filter(|line| last.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
+}
+
+/// The last outcomes of those who held the lock, and of those who did not get it.
+#[derive(Default)]
+struct Last {
+    held: usize,
+    missed: usize,
+}
+
+impl Last {
+    fn has_room_for(&mut self, record: &Record) -> bool {
+        let count = if record.has_held() { &mut self.held } else { &mut self.missed };
+        *count += 1;
+        *count <= OUTCOMES
+    }
 }
 
 fn options() -> OpenOptions {
@@ -79,8 +95,13 @@ fn tail(mut file: File) -> io::Result<String> {
 
 fn shorten(path: &Path) -> io::Result<()> {
     let text = tail(options().read(true).open(path)?)?;
-    let lines: Vec<&str> = text.lines().collect();
-    let kept = lines[lines.len().saturating_sub(OUTCOMES)..].join("\n") + "\n";
+    let mut last = Last::default();
+    let keep = |line: &&str| {
+        serde_json::from_str::<Line<Record>>(line).is_ok_and(|line| last.has_room_for(&line.record))
+    };
+    let mut kept: Vec<&str> = text.lines().rev().filter(keep).collect();
+    kept.reverse();
+    let kept = kept.join("\n") + "\n";
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let new = Path::new(&name);

@@ -105,7 +105,12 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
     let more = count.saturating_sub(holders.len());
     if holders.is_empty() && kind != "free" {
-        holders.push(Holder { remaining, hint: hint(kind, remaining), ..Holder::default() });
+        holders.push(Holder {
+            remaining,
+            hint: hint(kind, remaining),
+            immortal: remaining.is_none(),
+            ..Holder::default()
+        });
     }
     let again = match position {
         _ if !promise.is_zero() => promise + Duration::from_millis(1),

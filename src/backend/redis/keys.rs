@@ -31,8 +31,10 @@ pub struct Keys {
     pub members: String,
     /// With a token behind it: the channel on which one who waits is called.
     pub channels: String,
-    /// A list: the last outcomes.
+    /// A list: the last outcomes of those who held the lock.
     pub history: String,
+    /// A list: the last outcomes of those who did not get it.
+    pub missed: String,
     /// What the side keys end in, or have behind their kind.
     pub tail: String,
 }
@@ -51,6 +53,7 @@ impl Keys {
             members: format!("{}:", side("member")),
             channels: format!("{}:", side("call")),
             history: side("history"),
+            missed: side("missed"),
             tail,
             lock,
         }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use serde::Deserialize;
 
+use super::RedisStore;
 use super::answers::{Said, hint, nobody, nonsense, number, text};
 use super::connection::{Answer, Connection, Wishes};
 use super::keys::{INDEX, Keys};
 use super::script::{By, LOOK, Operation, Question};
-use super::{RedisStore, kind_of};
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{
@@ -169,7 +169,13 @@ impl View {
                 _ => hint(kind, remaining),
             };
             let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
-            self.state.holders = vec![Holder { remaining, hint: foreign, digest, ..Holder::default() }];
+            self.state.holders = vec![Holder {
+                remaining,
+                hint: foreign,
+                digest,
+                immortal: remaining.is_none(),
+                ..Holder::default()
+            }];
         } else {
             self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
         }
@@ -264,15 +270,20 @@ impl Oversight for RedisStore {
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         Box::pin(async move {
             self.connect().await?;
-            let mut range = redis::cmd("LRANGE");
-            range.arg(self.keys(name).history).arg(0).arg(-1);
-            match self.ask_one(range).await? {
-                Value::Array(values) => Ok(values.iter().filter_map(noted).collect()),
-                other => Err(StoreError::unanswered(format!(
-                    "the server answered LRANGE with {}",
-                    kind_of(&other)
-                ))),
+            let keys = self.keys(name);
+            let range = |key: &String| {
+                let mut range = redis::cmd("LRANGE");
+                range.arg(key).arg(0).arg(-1);
+                range
+            };
+            let mut records: Vec<NotedRecord> = Vec::new();
+            let ranges = [range(&keys.history), range(&keys.missed)];
+            for answer in self.ask_all("", &ranges, Wishes::default()).await? {
+                let Answer::Value(Value::Array(values)) = answer else { return Err(nonsense()) };
+                records.extend(values.iter().filter_map(noted));
             }
+            records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            Ok(records)
         })
     }
 
@@ -306,8 +317,13 @@ impl Oversight for RedisStore {
                 (None, Some(digest)) => {
                     let keys = self.keys(name);
                     let arguments = vec![digest.clone()];
-                    let question =
-                        Question { operation: Operation::Delete, keys: &keys, token: "", arguments };
+                    let question = Question {
+                        operation: Operation::Delete,
+                        keys: &keys,
+                        token: "",
+                        arguments,
+                        history: &keys.history,
+                    };
                     self.connect().await?;
                     let answer = self.ask(&question, Wishes::default()).await?;
                     usize::from(number(answer.first()) == Some(1))
@@ -327,7 +343,13 @@ impl RedisStore {
         arguments: Vec<String>,
     ) -> Result<(usize, usize), StoreError> {
         let keys = self.keys(name);
-        let question = Question { operation: Operation::Revoke, keys: &keys, token: "", arguments };
+        let question = Question {
+            operation: Operation::Revoke,
+            keys: &keys,
+            token: "",
+            arguments,
+            history: &keys.history,
+        };
         self.connect().await?;
         let answer = self.ask(&question, Wishes::default()).await?;
         let count = |index: usize| number(answer.get(index)).and_then(|n| usize::try_from(n).ok());

@@ -8,7 +8,8 @@
 //! | queue | sorted set: the tokens of those who wait, by their numbers |
 //! | waiters | hash: `format`; the number of slots last asked for; and for each token: mode, slots, whether it hears us, when its place ends, until when it may claim, who it is |
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
-//! | history | list: the last outcomes, the latest first, each behind the time in ms |
+//! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
+//! | missed | list: the same of those who did not get it, who may be many more |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys |
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
@@ -114,12 +115,14 @@ pub(super) struct Question<'a> {
     pub(super) keys: &'a Keys,
     pub(super) token: &'a str,
     pub(super) arguments: Vec<String>,
+    /// In which list an outcome is kept.
+    pub(super) history: &'a str,
 }
 
 impl Question<'_> {
     /// As it is sent.
     pub(super) fn command(&self, by: By) -> Cmd {
-        let Keys { lock, holder, fencing, queue, waiters, members, channels, history, .. } = self.keys;
+        let Keys { lock, holder, fencing, queue, waiters, members, channels, .. } = self.keys;
         let operation = match self.operation {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
@@ -128,7 +131,7 @@ impl Question<'_> {
             Operation::Delete => "delete",
             Operation::Record => "record",
         };
-        let own = [operation, members, channels, INDEX, history].map(str::to_owned);
+        let own = [operation, members, channels, INDEX, self.history].map(str::to_owned);
         let given: Vec<&String> = own.iter().chain(&self.arguments).collect();
         let mut command = LOCK.command(by);
         command.arg(5).arg(lock).arg(holder).arg(fencing).arg(queue).arg(waiters);
@@ -171,6 +174,7 @@ mod tests {
             keys: &keys,
             token: "t",
             arguments: vec!["x".into(); 100],
+            history: &keys.history,
         };
         for by in [By::Text, By::Digest] {
             let command = question.command(by);

@@ -31,24 +31,21 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Notes what became of the locks that were ours, and of the command.
-    pub(super) fn note_end(
-        &self,
-        held: &[Held],
-        end: &End,
-        released: &[Result<Release, StoreError>],
-        report: &mut RunReport,
-    ) {
+    /// Notes what became of the command and of its time under the locks.
+    pub(super) fn note_end(&self, held: &[Held], end: &End, report: &mut RunReport) {
         for ((lock, held), renewals) in report.locks.iter_mut().zip(held).zip(&end.renewals) {
             lock.fencing = held.grant.fencing;
             lock.renewals = renewals.clone();
         }
         report.command = end.ended;
-        let given_back =
-            |release: &Result<Release, _>| matches!(release, Ok(Release::Released | Release::Kept));
-        report.released = Some(released.iter().all(given_back));
         report.outcome = outcome(end);
         report.exit = self.exit(end);
+        // For the history, which is written before anything is said.
+        report.error = self.stopped_line(end);
+        report.reason = match &end.stopped {
+            Some(Stopped::Revoked(_, revocation)) => revocation.reason.clone(),
+            _ => None,
+        };
     }
 
     /// Says what there is to say in the end, in one line each, and returns why the command did not run to its end under
@@ -58,24 +55,8 @@ impl Session<'_> {
         let name = &self.plan.label();
         let store = self.plan.store.display();
         let of = |lock: usize| &self.plan.names[lock];
-        if let Some(stopped) = &end.stopped {
-            let what = match stopped {
-                Stopped::Lost(lock, loss) => {
-                    format!("{} on {store}: the lock was lost: {}", of(*lock), describe(*loss))
-                }
-                Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
-                Stopped::Deadline(lock) => {
-                    let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
-                    format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
-                }
-                Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
-                Stopped::Guard(why) => format!("{name}: {why}"),
-            };
-            let done = match end.not_permitted {
-                true => "not all of its processes could be stopped",
-                false => "the command was stopped",
-            };
-            error = Some(self.say_error(format!("{what}; {done}")));
+        if let Some(line) = self.stopped_line(end) {
+            error = Some(self.say_error(line));
         }
         if let Some(Ended::NotExecuted(errno)) = end.ended {
             error = Some(self.say_error(self.plan.program.exec_failure(errno).to_string()));
@@ -104,6 +85,30 @@ impl Session<'_> {
             }
         }
         error
+    }
+
+    /// Why dlock stopped the command, in one line.
+    fn stopped_line(&self, end: &End) -> Option<String> {
+        let name = &self.plan.label();
+        let store = self.plan.store.display();
+        let of = |lock: usize| &self.plan.names[lock];
+        let what = match end.stopped.as_ref()? {
+            Stopped::Lost(lock, loss) => {
+                format!("{} on {store}: the lock was lost: {}", of(*lock), describe(*loss))
+            }
+            Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
+            Stopped::Deadline(lock) => {
+                let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
+                format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
+            }
+            Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
+            Stopped::Guard(why) => format!("{name}: {why}"),
+        };
+        let done = match end.not_permitted {
+            true => "not all of its processes could be stopped",
+            false => "the command was stopped",
+        };
+        Some(format!("{what}; {done}"))
     }
 
     fn say_error(&self, line: String) -> String {

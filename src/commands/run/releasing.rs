@@ -8,10 +8,39 @@ use tokio::time::timeout;
 
 use super::Session;
 use super::running::{End, Stopped};
-use crate::backend::{Release, StoreError};
+use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
+use crate::exit::{Failure, FailureKind};
 use crate::lease::together::{Held, Lock, all};
+use crate::lock::Record;
+use crate::report::{Outcome, RunReport};
+
+/// How long it may take to keep what became of a run on record, where nothing else has to be asked of the store.
+const RECORD: Duration = Duration::from_millis(400);
+/// The same when a signal ends dlock.
+const LAST_RECORD: Duration = Duration::from_millis(80);
+
+/// Whether the lock is not ours any more because we gave it back, or left it to the store.
+pub(super) fn was_given_back(release: &Result<Release, StoreError>) -> bool {
+    matches!(release, Ok(Release::Released | Release::Kept))
+}
+
+/// A lock that is being given back.
+struct Releasing<'a> {
+    lock: &'a Lock,
+    index: usize,
+    held: &'a Held,
+    /// For the lock's history.
+    record: Record,
+    /// It cannot be given back yet.
+    stays: &'a Cell<bool>,
+}
+
+async fn keep(backend: &mut dyn Backend, lock: &Lock, record: &Record) -> Result<(), StoreError> {
+    backend.connect().await?;
+    backend.record(&lock.claim.name, record).await
+}
 
 /// One try to release it always gets.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
@@ -25,11 +54,16 @@ impl Session<'_> {
         locks: &[Lock],
         held: &[Held],
         end: &End,
+        report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
         let look_again = Notify::new();
         let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
-        let one =
-            |index: usize| self.release(&locks[index], &held[index], index, end, &stays[index], &look_again);
+        let one = |index: usize| {
+            let record = report.record(index, &locks[index].claim.identity);
+            let lock =
+                Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
+            self.release(lock, end, &look_again)
+        };
         let releases = all((0..held.len()).map(one).collect());
         tokio::pin!(releases);
         let mut fatal_signals = 0;
@@ -55,20 +89,39 @@ impl Session<'_> {
         }
     }
 
+    /// Keeps in the history of each lock why the command did not run, as far as the stores can be asked.
+    pub(super) async fn keep_on_record(
+        &self,
+        locks: &[Lock],
+        report: &RunReport,
+        result: &Result<(), Failure>,
+    ) {
+        let report = match result {
+            Err(failure) if matches!(failure.kind, FailureKind::Unavailable | FailureKind::Denied) => return,
+            Err(failure) => report.clone().failed(failure),
+            Ok(()) => report.clone(),
+        };
+        let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { RECORD };
+        let keep = |index: usize| {
+            let record = report.record(index, &locks[index].claim.identity);
+            async move { timeout(limit, keep(&mut *locks[index].backend(), &locks[index], &record)).await }
+        };
+        all((0..locks.len()).map(keep).collect()).await;
+    }
+
     async fn release(
         &self,
-        lock: &Lock,
-        held: &Held,
-        index: usize,
+        releasing: Releasing<'_>,
         end: &End,
-        stays: &Cell<bool>,
         look_again: &Notify,
     ) -> Result<Release, StoreError> {
+        let Releasing { lock, index, held, record, stays } = releasing;
+        let mut backend = lock.backend();
         if matches!(end.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
             // The store itself has said that it is not ours any more.
+            let _ = timeout(RECORD, keep(&mut *backend, lock, &record)).await;
             return Ok(Release::NotHeld);
         }
-        let mut backend = lock.backend();
         loop {
             let rest = if end.ran { held.standing.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
@@ -78,12 +131,13 @@ impl Session<'_> {
             }
             let attempt = async {
                 backend.connect().await?;
-                match backend.release(&lock.claim, rest, None).await {
+                match backend.release(&lock.claim, rest, Some(&record)).await {
                     // The connection broke: whether the lock was freed is unknown, and asking again changes nothing
                     // then.
                     Err(StoreError::Unavailable { maybe_applied, .. }) => {
                         backend.connect().await?;
-                        match backend.release(&lock.claim, rest, None).await? {
+                        let record = Some(&record).filter(|_| !maybe_applied);
+                        match backend.release(&lock.claim, rest, record).await? {
                             Release::NotHeld if maybe_applied => Ok(Release::Released),
                             release => Ok(release),
                         }

@@ -2,7 +2,7 @@
 
 use super::rig::Rig;
 use crate::support::place::Place;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, is_memory};
 use crate::support::resp::Value;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Rig for RedisRig {
     fn traces(&self, name: &str) -> Vec<String> {
         let (lock, tag) = (key(name), format!("{{{}}}", key(name)));
         let mut keys = self.redis.command(&["KEYS", "*"]).texts();
-        keys.retain(|key| *key == lock || key.contains(&tag) && !key.starts_with("dlock#fencing:"));
+        keys.retain(|key| *key == lock || key.contains(&tag) && !is_memory(key));
         keys
     }
 

@@ -4,7 +4,7 @@ use super::scene::Scene;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, is_memory};
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Output};
 use crate::support::wait::eventually;
@@ -38,7 +38,7 @@ fn at(redis: &Redis, user: &str, password: &str) -> Dlock {
 #[track_caller]
 fn nothing_is_left(redis: &Redis) {
     let mut keys = redis.command(&["KEYS", "*"]).texts();
-    keys.retain(|key| !key.starts_with("dlock#fencing:"));
+    keys.retain(|key| !is_memory(key));
     assert_eq!(keys, [""; 0]);
 }
 

@@ -170,13 +170,18 @@ fn whoever_is_killed_on_files_no_two_run_together_and_nothing_is_left() {
 #[test]
 fn whoever_is_killed_on_a_redis_no_two_run_together_and_nothing_is_left() {
     let redis = crate::support::redis::Redis::start();
-    let mut ordeal = Ordeal::on(Store::on(&redis), 2);
+    let store = Store::on(&redis);
+    let (place, url) = (store.place.clone(), store.url().to_owned());
+    let mut ordeal = Ordeal::on(store, 2);
     ordeal.rage();
     ordeal.perish();
-    // The leases and places of those who were killed end by themselves.
-    let counters_only =
-        || redis.command(&["KEYS", "*"]).texts().iter().all(|key| key.starts_with("dlock#fencing:"));
-    until(SOON, "nothing but fencing counters", counters_only);
+    // The leases and places of those who were killed end by themselves; whoever looks then takes them out of the index.
+    let counters_only = || {
+        let status = place.bare().args(["status", "-b", &url]).output();
+        assert_eq!(status.exit, Exit::Code(0), "{}", status.stderr);
+        redis.command(&["KEYS", "*"]).texts().iter().all(|key| crate::support::redis::is_memory(key))
+    };
+    until(SOON, "nothing but fencing counters and outcomes", counters_only);
     ordeal.visit();
     ordeal.judge();
     assert!(counters_only(), "{:?}", redis.command(&["KEYS", "*"]));

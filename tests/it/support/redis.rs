@@ -264,6 +264,11 @@ impl Keyspace {
     }
 }
 
+/// Whether the key is what a dlock remembers of a lock that nobody uses: its counter, and its last outcomes.
+pub fn is_memory(key: &str) -> bool {
+    ["fencing", "history", "missed"].iter().any(|kind| key.starts_with(&format!("dlock#{kind}:")))
+}
+
 /// A client of the tests' own.
 #[derive(Debug)]
 pub struct Connection(BufReader<TcpStream>);
