@@ -1,7 +1,9 @@
 //! The command line: names, help text, and nothing else. Checks that need more than one option are in [`crate::plan`].
 
+mod breaking;
 mod common;
 mod run;
+mod status;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +14,10 @@ use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use self::breaking::BreakArguments;
 pub use self::common::{CommonArguments, LogFormat};
 pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
+pub use self::status::StatusArguments;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::Mode;
@@ -37,6 +41,10 @@ struct Cli {
 pub enum Command {
     /// Take the lock, run the command, release the lock
     Run(Box<RunArguments>),
+    /// Show who holds which lock, and who waits
+    Status(Box<StatusArguments>),
+    /// Have a lock given up: its holder stops its command
+    Break(Box<BreakArguments>),
 }
 
 /// What the user asked for.
@@ -75,6 +83,12 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
         }
+        // To other commands a separator means what it means everywhere: what follows is no option.
+        Ok(_) if command.is_some() => match parse(&arguments) {
+            Ok(Cli { command }) => Ok(Request::Command(command)),
+            Err(error) => Err(Failure::usage(one_line(&error, &arguments))),
+        },
+        Ok(Cli { command }) => Ok(Request::Command(command)),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
         }

@@ -5,9 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cli::{RunArguments, WaitArgument, parse_wait};
+use crate::cli::{CommonArguments, RunArguments, WaitArgument, parse_wait};
 use crate::duration;
 use crate::exit::Failure;
+use crate::lock::LockName;
 
 /// The settings of a run that may come from elsewhere than the command line, resolved.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,21 +88,35 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
+/// Resolves the backend of these locks.
+///
+/// # Errors
+/// A variable holds what it cannot hold, or the option does (78).
+pub fn resolve_backend(
+    arguments: &CommonArguments,
+    _names: &[LockName],
+) -> Result<Option<Sourced<String>>, Failure> {
+    if variable("DLOCK_CONFIG").is_some() {
+        return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
+    }
+    match &arguments.backend {
+        Some(url) => {
+            let wrong = |error| Failure::config(format!("--backend: {error}"));
+            Ok(Some(Sourced {
+                value: text(url).map_err(wrong)?.to_owned(),
+                source: Source::Flag("--backend"),
+            }))
+        }
+        None => from_environment("DLOCK_BACKEND", |text| Ok::<_, String>(text.to_owned())),
+    }
+}
+
 /// Resolves the settings of a run.
 ///
 /// # Errors
 /// A variable holds what it cannot hold (78), or an option does (64).
 pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
-    if variable("DLOCK_CONFIG").is_some() {
-        return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
-    }
-    let backend = match &arguments.common.backend {
-        Some(url) => {
-            let wrong = |error| Failure::config(format!("--backend: {error}"));
-            Some(Sourced { value: text(url).map_err(wrong)?.to_owned(), source: Source::Flag("--backend") })
-        }
-        None => from_environment("DLOCK_BACKEND", |text| Ok::<_, String>(text.to_owned()))?,
-    };
+    let backend = resolve_backend(&arguments.common, &[])?;
     let ttl = match arguments.ttl {
         Some(value) => Some(Sourced { value, source: Source::Flag("--ttl") }),
         None => from_environment("DLOCK_TTL", duration::parse)?,

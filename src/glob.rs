@@ -55,6 +55,15 @@ impl Pattern {
         self.0.iter().all(|part| matches!(part, Part::One(_)))
     }
 
+    /// The one text that it stands for; `None` if there may be others.
+    pub fn literal(&self) -> Option<String> {
+        let one = |part: &Part| match part {
+            Part::One(one) => Some(*one),
+            _ => None,
+        };
+        self.0.iter().map(one).collect()
+    }
+
     /// Whether the whole text fits. Takes at most as many steps as the product of both lengths.
     pub fn matches(&self, text: &str) -> bool {
         let parts = &self.0;

@@ -1,5 +1,8 @@
 //! Who we are to others: host, process, user.
 
+use std::os::fd::AsFd;
+
+use crate::child::sys;
 use crate::clock::boot_id;
 use crate::lock::Identity;
 
@@ -48,6 +51,17 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
 /// Whether the process is there, on this boot of this host, and is not another one with the same number.
 pub fn lives(pid: u32, start: u64, boot: &str) -> bool {
     i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == boot_id()
+}
+
+/// Has a dlock on this host look after its lock at once, also one that was stopped: it asks its store whenever it is
+/// continued. Of one that is not here it is known that it asks in time.
+pub fn wake(identity: &Identity) {
+    let Ok(pid) = i32::try_from(identity.pid) else { return };
+    let Ok(process) = sys::pidfd_open(pid) else { return };
+    // It is the right one if it still was when we had a hold of it.
+    if lives(identity.pid, identity.start, &identity.boot) {
+        let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGCONT);
+    }
 }
 
 /// Whether we run below this process: waiting for it to end would never end.

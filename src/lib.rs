@@ -41,6 +41,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
+        Ok(Request::Command(Command::Break(arguments))) => commands::breaking::break_lock(&arguments),
+        Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),
     }
 }

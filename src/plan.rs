@@ -1,17 +1,22 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
+mod breaking;
 mod run;
+mod status;
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
+pub use self::breaking::BreakPlan;
 pub use self::run::{OnLost, RunPlan, known, program_failure};
+pub use self::status::StatusPlan;
 use crate::backend::locator::Locator;
 use crate::backend::url::{Url, UrlError};
 use crate::cli::CommonArguments;
 use crate::config::{self, Source, Sourced};
 use crate::exit::Failure;
 use crate::lock::LockName;
+use crate::report::Reporter;
 
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -26,6 +31,21 @@ pub struct Access {
 }
 
 impl Access {
+    /// The way to the backend of these locks.
+    ///
+    /// # Errors
+    /// Bad configuration or URL (78), or a name that this store cannot have (64).
+    pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<Access, Failure> {
+        Access::new(arguments, &config::resolve_backend(arguments, names)?, names)
+    }
+
+    /// Says what is to be said once.
+    pub fn tell_notices(&self, reporter: &Reporter) {
+        for notice in &self.notices {
+            reporter.warning(notice);
+        }
+    }
+
     /// Understands the backend that was named, or the one for when nobody named any, and checks that these names can be
     /// stored there.
     ///

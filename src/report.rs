@@ -7,6 +7,7 @@ mod histogram;
 mod holder;
 mod metrics;
 mod outcome;
+pub mod status;
 
 use std::io::Write;
 use std::time::Duration;
@@ -60,6 +61,16 @@ impl Reporter {
         if !self.quiet {
             self.write("warning", message);
         }
+    }
+
+    /// Somebody else holds what we want; silenced by `-q`.
+    pub fn contention(&self, message: &str) {
+        self.warning(message);
+    }
+
+    /// Asks somebody who sits before a terminal; the answer goes behind it.
+    pub fn question(&self, text: &str) {
+        let _ = write!(std::io::stderr(), "dlock: {text} ");
     }
 
     /// Something for `-v`.
@@ -175,7 +186,7 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
 }
 
 /// `web-3 (pid 4121, root, backup.sh) for 12m`, or what is known of a foreign client.
-fn describe_holder(holder: &Holder, store: &str) -> String {
+pub fn describe_holder(holder: &Holder, store: &str) -> String {
     let Some(identity) = &holder.identity else {
         let hint = holder.hint.as_ref().map(|hint| format!(", {hint}")).unwrap_or_default();
         let rest = match holder.remaining {
@@ -203,6 +214,16 @@ pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
              with noeviction for locks; see dlock doctor"
         ),
     }
+}
+
+/// What a store's failure means for a command that only asks.
+pub fn store_error(store: &str, error: &StoreError) -> Failure {
+    let kind = match error {
+        StoreError::Unavailable { .. } => FailureKind::Unavailable,
+        StoreError::Denied(_) => FailureKind::Denied,
+        StoreError::Config(_) => FailureKind::Config,
+    };
+    Failure::new(kind, format!("{store}: {error}"))
 }
 
 /// What a store's failure means for the exit status, in words that name the lock, the store and the flag that helps.

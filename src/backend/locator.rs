@@ -75,6 +75,15 @@ impl Locator {
         }
     }
 
+    /// Whether a lock lives by its lease, and not by a process of ours.
+    pub fn keeps_leases(&self) -> bool {
+        match self {
+            Locator::File(_) => false,
+            #[cfg(feature = "redis")]
+            Locator::Redis(_) => true,
+        }
+    }
+
     /// The store itself, for those who look after its locks; contacting nobody.
     pub fn oversee(&self) -> Box<dyn Oversight> {
         match self {

@@ -1,20 +1,50 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
+pub mod breaking;
 pub mod run;
+pub mod status;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use tokio::time::timeout;
+
+use crate::backend::StoreError;
 use crate::child::sys;
 use crate::exit::{Exit, Failure};
 use crate::report::{Reporter, RunReport, Started, write_report};
 
 /// Prints what was asked for (help, version).
 pub fn print(text: &str) -> Exit {
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Exit::SUCCESS,
         Err(_) => Exit::Status(crate::exit::INTERNAL),
     }
+}
+
+/// Drives a command that only asks a store.
+///
+/// # Errors
+/// There is no event loop (70).
+fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::internal(format!("cannot start the event loop: {error}")))?;
+    let output = runtime.block_on(work);
+    // The process ends: nothing that is still being looked up or closed must hold it up.
+    std::mem::forget(runtime);
+    Ok(output)
+}
+
+/// The answer of a store, if it comes in time.
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis())));
+    timeout(limit, answer).await.unwrap_or_else(late)
 }
 
 /// Says why a command line cannot be understood, also in the report, if that can be seen in it.

@@ -35,18 +35,13 @@ impl HolderView {
             user: identity.map(|identity| identity.user.clone()),
             command: identity.map(|identity| identity.command.clone()),
             note: identity.and_then(|identity| identity.note.clone()),
-            url: None,
-            phase: match identity {
-                Some(_) if holder.ended.is_some() => "min_hold",
-                Some(_) => "running",
-                None => "unknown",
-            },
-            slot: None,
+            url: identity.and_then(|identity| identity.url.clone()),
+            phase: holder.phase().as_str(),
+            slot: holder.slot,
             acquired_at: holder.age.map(|age| time(now.saturating_sub(age))),
             expires_in_ms: holder.remaining.map(milliseconds),
-            // Stores with a lease say what else they know of a key that has none.
-            immortal: identity.is_none() && holder.remaining.is_none() && holder.hint.is_some(),
-            fencing_token: None,
+            immortal: holder.immortal,
+            fencing_token: holder.fencing,
             foreign: identity.is_none(),
         }
     }
@@ -88,9 +83,8 @@ mod tests {
 
     #[test]
     fn of_a_foreign_holder_little_is_known() {
-        let hint = Some("a key without expiry".to_owned());
         assert_eq!(
-            json(&Holder { hint, ..Holder::default() }),
+            json(&Holder { immortal: true, ..Holder::default() }),
             r#"{"host":null,"pid":null,"user":null,"command":null,"note":null,"url":null,"phase":"unknown","slot":null,"acquired_at":null,"expires_in_ms":null,"immortal":true,"fencing_token":null,"foreign":true}"#
         );
     }

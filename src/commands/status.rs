@@ -1,0 +1,139 @@
+//! `dlock status`: who holds what, who waits, and what has been.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use super::{block_on, within};
+use crate::backend::StoreError;
+use crate::backend::oversight::{Inspection, Oversight};
+use crate::cli::StatusArguments;
+use crate::exit::{self, Exit, Failure};
+use crate::lock::{LockName, NotedRecord};
+use crate::plan::StatusPlan;
+use crate::report::status::{Screen, Style, history_json, history_text, status_json, status_text};
+use crate::report::{Reporter, store_error};
+
+/// So many locks are looked at within one time-out.
+const LOCKS_AT_A_TIME: usize = 1000;
+
+/// Shows the locks.
+pub fn status(arguments: &StatusArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.common);
+    let result = StatusPlan::new(arguments).and_then(|plan| {
+        plan.access.tell_notices(&reporter);
+        block_on(show(&plan, &reporter))?
+    });
+    result.unwrap_or_else(|failure| reporter.failure(&failure))
+}
+
+async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+    let mut store = plan.access.store.oversee();
+    let failed = |error: StoreError| store_error(plan.access.store.display(), &error);
+    if plan.history {
+        let histories = histories(plan, &mut *store).await.map_err(failed)?;
+        let display = plan.access.store.display();
+        return Ok(super::print(&match plan.json {
+            true => history_json(display, &histories),
+            false => history_text(display, &histories, Style::of_stdout()),
+        }));
+    }
+    match plan.watch {
+        Some(interval) => watch(plan, &mut *store, interval, reporter).await,
+        None => {
+            let seen = look(plan, &mut *store).await.map_err(failed)?;
+            let printed = super::print(&text(plan, &seen, Style::of_stdout()));
+            let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
+            Ok(match printed {
+                Exit::SUCCESS if plan.exit_code && is_held => Exit::Status(exit::CONTENDED),
+                printed => printed,
+            })
+        }
+    }
+}
+
+fn text(plan: &StatusPlan, seen: &Inspection, style: Style) -> String {
+    let display = plan.access.store.display();
+    match plan.json {
+        true => status_json(display, seen),
+        false => status_text(display, seen, style),
+    }
+}
+
+/// Again and again, until a signal ends us or nobody reads any more. In place where somebody looks.
+async fn watch(
+    plan: &StatusPlan,
+    store: &mut dyn Oversight,
+    interval: Duration,
+    reporter: &Reporter,
+) -> Result<Exit, Failure> {
+    let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::new);
+    let mut has_begun = false;
+    loop {
+        let text = match look(plan, store).await {
+            Ok(seen) => text(plan, &seen, Style::of_stdout()),
+            Err(error) => {
+                let failure = store_error(plan.access.store.display(), &error);
+                // What cannot be had at first is an error; later on it may come back.
+                if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
+                    return Err(failure);
+                }
+                match &screen {
+                    Some(_) => format!("{}\n", crate::report::printable(&failure.message)),
+                    None => {
+                        reporter.warning(&failure.message);
+                        String::new()
+                    }
+                }
+            }
+        };
+        let text = match &mut screen {
+            Some(screen) => screen.frame(&text),
+            None if has_begun && !plan.json && !text.is_empty() => format!("\n{text}"),
+            None => text,
+        };
+        let mut stdout = std::io::stdout();
+        if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
+            return Ok(Exit::SUCCESS);
+        }
+        has_begun = true;
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// The locks that are meant, as they are now; those that were not named only if they are held or awaited.
+async fn look(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Inspection, StoreError> {
+    let names = names(plan, store).await?;
+    let limit = plan.access.connect_timeout;
+    let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
+    for names in names.chunks(LOCKS_AT_A_TIME) {
+        let part = within(limit, store.inspect(names, None)).await?;
+        seen.now_ms = part.now_ms;
+        seen.locks.extend(part.locks);
+    }
+    seen.locks.retain(|lock| {
+        plan.names.contains(&lock.name) || !lock.holders.is_empty() || !lock.waiters.is_empty()
+    });
+    Ok(seen)
+}
+
+async fn names(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Vec<LockName>, StoreError> {
+    within(plan.access.connect_timeout, store.connect()).await?;
+    let mut names = plan.names.clone();
+    if plan.needs_list() {
+        let listed = within(plan.access.connect_timeout, store.list()).await?;
+        names.extend(listed.into_iter().filter(|name| plan.is_meant(name) && !plan.names.contains(name)));
+    }
+    Ok(names)
+}
+
+async fn histories(
+    plan: &StatusPlan,
+    store: &mut dyn Oversight,
+) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
+    let mut histories = Vec::new();
+    for name in names(plan, store).await? {
+        let records = within(plan.access.connect_timeout, store.history(&name)).await?;
+        histories.push((name, records));
+    }
+    Ok(histories)
+}

@@ -1,0 +1,63 @@
+//! What `dlock break` is to do.
+
+use std::time::Duration;
+
+use super::{Access, checked_name};
+use crate::cli::{BreakArguments, WaitArgument};
+use crate::exit::Failure;
+use crate::lease::acquire::Wait;
+use crate::lock::{FencingToken, LockName};
+
+/// What `dlock break` is to do.
+pub struct BreakPlan {
+    /// The way to the store.
+    pub access: Access,
+    /// Which lock.
+    pub name: LockName,
+    /// Only the hold with this token.
+    pub fencing: Option<FencingToken>,
+    /// Told to whoever holds it.
+    pub reason: Option<String>,
+    /// How long to wait; `None` is for the rest of the lease.
+    pub wait: Option<Wait>,
+    /// Do not ask.
+    pub yes: bool,
+    /// Take it away from those who cannot be told, or have not answered.
+    pub force: bool,
+}
+
+/// It is stored beside the lock, so it is kept short.
+const LONGEST_REASON: usize = 1000;
+
+impl BreakPlan {
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// Bad names and values (64), bad environment or URL (78).
+    pub fn new(arguments: &BreakArguments) -> Result<BreakPlan, Failure> {
+        let name = match arguments.names.as_slice() {
+            [name] => checked_name(name)?,
+            [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
+            _ => return Err(Failure::usage("break takes one NAME: a lock is broken on its own")),
+        };
+        if let Some(reason) = arguments.reason.as_ref().filter(|reason| reason.len() > LONGEST_REASON) {
+            return Err(Failure::usage(format!(
+                "--reason: {} bytes are too many, at most {LONGEST_REASON}",
+                reason.len()
+            )));
+        }
+        Ok(BreakPlan {
+            access: Access::of(&arguments.common, std::slice::from_ref(&name))?,
+            name,
+            fencing: arguments.fencing_token,
+            reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
+            wait: arguments.wait.map(|wait| match wait {
+                WaitArgument::For(Duration::ZERO) => Wait::No,
+                WaitArgument::For(duration) => Wait::For(duration),
+                WaitArgument::Forever => Wait::Forever,
+            }),
+            yes: arguments.yes,
+            force: arguments.force,
+        })
+    }
+}

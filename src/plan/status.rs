@@ -1,0 +1,91 @@
+//! What `dlock status` is to do.
+
+use std::time::Duration;
+
+use super::{Access, checked_name};
+use crate::cli::StatusArguments;
+use crate::duration::show;
+use crate::exit::Failure;
+use crate::glob::Pattern;
+use crate::lock::LockName;
+
+/// What `dlock status` is to do.
+pub struct StatusPlan {
+    /// The way to the store.
+    pub access: Access,
+    /// Locks that were named, each once; shown whether they are held or not, foreign ones too.
+    pub names: Vec<LockName>,
+    /// Patterns for those that dlocks hold or wait for.
+    pub patterns: Vec<Pattern>,
+    /// Show what has been.
+    pub history: bool,
+    /// Again and again.
+    pub watch: Option<Duration>,
+    /// As JSON.
+    pub json: bool,
+    /// Tell by the exit status whether any is held.
+    pub exit_code: bool,
+}
+
+/// Looking more often than this would be a load on the store.
+const SHORTEST_WATCH: Duration = Duration::from_millis(100);
+
+impl StatusPlan {
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// Contradictions and bad names (64), bad environment or URL (78).
+    pub fn new(arguments: &StatusArguments) -> Result<StatusPlan, Failure> {
+        let contradiction = |one, other| {
+            Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
+        };
+        if arguments.history && arguments.names.is_empty() {
+            return Err(Failure::usage("--history: of which lock? dlock status --history NAME"));
+        }
+        if arguments.watch.is_some() && arguments.history {
+            return contradiction("--watch", "--history");
+        }
+        if arguments.watch.is_some() && arguments.exit_code {
+            return contradiction("--watch", "--exit-code");
+        }
+        if let Some(interval) = arguments.watch.filter(|interval| *interval < SHORTEST_WATCH) {
+            let (interval, least) = (show(interval), show(SHORTEST_WATCH));
+            return Err(Failure::usage(format!("--watch: {interval} is too short, at least {least}")));
+        }
+        let mut names: Vec<LockName> = Vec::new();
+        let mut patterns = Vec::new();
+        for given in &arguments.names {
+            let pattern = given.to_str().map(Pattern::new);
+            match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
+                Some((pattern, None)) => patterns.push(pattern.clone()),
+                literal => {
+                    let text = literal.and_then(|(_, literal)| literal);
+                    let name = checked_name(text.as_ref().map_or(given.as_os_str(), |text| text.as_ref()))?;
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+            }
+        }
+        let access = Access::of(&arguments.common, &names)?;
+        Ok(StatusPlan {
+            access,
+            names,
+            patterns,
+            history: arguments.history,
+            watch: arguments.watch,
+            json: arguments.json,
+            exit_code: arguments.exit_code,
+        })
+    }
+
+    /// Whether the store has to be asked what locks there are.
+    pub fn needs_list(&self) -> bool {
+        !self.patterns.is_empty() || self.names.is_empty()
+    }
+
+    /// Whether a lock that the store has listed is meant.
+    pub fn is_meant(&self, name: &LockName) -> bool {
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name.as_str()))
+    }
+}

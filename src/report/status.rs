@@ -1,0 +1,259 @@
+//! Who holds what and who waits: as a table for people, and as JSON for programs.
+
+mod json;
+mod table;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+pub use self::json::{history_json, status_json};
+use self::table::{Cell, Colour, Table};
+use super::printable;
+use crate::backend::oversight::Inspection;
+use crate::config;
+use crate::duration;
+use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
+
+/// Whether text may be coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// On a terminal.
+    Coloured,
+    /// Anywhere else, and with `NO_COLOR` (no-color.org).
+    Plain,
+}
+
+impl Style {
+    /// What standard output takes.
+    pub fn of_stdout() -> Style {
+        match std::io::stdout().is_terminal() && config::variable("NO_COLOR").is_none() {
+            true => Style::Coloured,
+            false => Style::Plain,
+        }
+    }
+}
+
+/// A duration for a table: nobody looks at the milliseconds of more than a second.
+fn show(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => duration::show(duration),
+        seconds => duration::show(Duration::from_secs(seconds)),
+    }
+}
+
+/// A note is shown up to so many characters; all of it is in the JSON.
+const LONGEST_NOTE: usize = 60;
+
+/// The locks as a table, the store in the first line.
+pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
+    let mut table = Table::new(&[
+        "LOCK",
+        "STATE",
+        "HOST",
+        "PID",
+        "USER",
+        "COMMAND",
+        "FOR",
+        "LEASE",
+        "FENCING TOKEN",
+        "NOTE",
+    ]);
+    for lock in &seen.locks {
+        let mut name = Some(&lock.name);
+        let mut row = |cells: Vec<Cell>| {
+            let first = name.take().map_or(Cell::empty(), |name| Cell::new(name.as_str()));
+            table.add([first].into_iter().chain(cells));
+        };
+        for holder in &lock.holders {
+            row(holder_cells(lock, holder));
+        }
+        if lock.holders.is_empty() {
+            row(vec![Cell::new("free").coloured(Colour::Green)]);
+        }
+        for (place, waiter) in lock.waiters.iter().enumerate() {
+            row(waiter_cells(place + 1, waiter));
+        }
+    }
+    let mut text = format!("{}\n", printable(store));
+    if !table.is_empty() {
+        text.push_str(&table.to_text(style));
+    }
+    text
+}
+
+fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
+    let (what, colour) = state(lock.mode, holder);
+    let lease = match holder.remaining {
+        Some(rest) => show(rest),
+        None if holder.immortal => "for ever".to_owned(),
+        None => "-".to_owned(),
+    };
+    let mut cells = vec![Cell::new(&what).coloured(colour)];
+    cells.extend(who(holder.identity.as_ref()));
+    cells.push(Cell::new(&holder.age.map_or("-".to_owned(), show)));
+    cells.push(Cell::new(&lease));
+    cells.push(Cell::new(&holder.fencing.map_or("-".to_owned(), |fencing| fencing.to_string())));
+    cells.push(Cell::new(&remarks(holder)));
+    cells
+}
+
+/// In which way the lock is held, and how that is to be shown.
+fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
+    let held = match (mode, holder.slot) {
+        (Some(Mode::Slots(of)), Some(slot)) => format!("slot {slot} of {of}"),
+        (Some(mode), _) => mode.as_str().to_owned(),
+        (None, _) => "held".to_owned(),
+    };
+    match holder.phase() {
+        Phase::Running => (held, Colour::Yellow),
+        Phase::Unknown if holder.immortal => (format!("{held}, immortal"), Colour::Red),
+        Phase::Unknown => (format!("{held}, foreign"), Colour::Yellow),
+        Phase::Revoking => (format!("{held}, revoking"), Colour::Red),
+        phase => (format!("{held}, {}", phase.as_str()), Colour::Yellow),
+    }
+}
+
+fn waiter_cells(place: usize, waiter: &Waiter) -> Vec<Cell> {
+    let wants = match waiter.mode {
+        Mode::Exclusive => String::new(),
+        mode => format!(", {}", mode.as_str()),
+    };
+    let mut cells = vec![Cell::new(&format!("waits #{place}{wants}")).coloured(Colour::Cyan)];
+    cells.extend(who(waiter.identity.as_ref()));
+    cells.push(Cell::new(&show(waiter.waiting)));
+    cells.extend([Cell::new("-"), Cell::new("-")]);
+    let note = waiter.identity.as_ref().map(|identity| said(identity).join("; ")).unwrap_or_default();
+    cells.push(Cell::new(&note));
+    cells
+}
+
+/// Host, process, user, command.
+fn who(identity: Option<&Identity>) -> [Cell; 4] {
+    let Some(identity) = identity else { return ["-"; 4].map(Cell::new) };
+    let pid = identity.pid.to_string();
+    [&identity.host, &pid, &identity.user, &identity.command].map(|text| Cell::new(text))
+}
+
+fn remarks(holder: &Holder) -> String {
+    let mut remarks: Vec<String> = holder.hint.iter().cloned().collect();
+    if let Some(ended) = holder.ended {
+        remarks.push(format!("ended {} ago", show(ended)));
+    }
+    if let Some(revocation) = &holder.revoked {
+        let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        remarks.push(format!("broken by {}{reason}", revocation.by));
+    }
+    remarks.extend(holder.identity.iter().flat_map(said));
+    remarks.join("; ")
+}
+
+/// Note and job of a run.
+fn said(identity: &Identity) -> Vec<String> {
+    let note = identity.note.as_ref().map(|note| match note.char_indices().nth(LONGEST_NOTE) {
+        Some((end, _)) => format!("{}...", &note[..end]),
+        None => note.clone(),
+    });
+    note.into_iter().chain(identity.url.clone()).collect()
+}
+
+/// The last outcomes of each lock, the latest first.
+pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], style: Style) -> String {
+    let mut text = format!("{}\n", printable(store));
+    for (name, records) in histories {
+        text.push_str(&format!("{}\n", printable(name.as_str())));
+        if records.is_empty() {
+            text.push_str("nothing is known of earlier runs\n");
+            continue;
+        }
+        let mut table =
+            Table::new(&["BEGAN", "OUTCOME", "HOST", "PID", "USER", "COMMAND", "WAITED", "HELD", "WHY"]);
+        for (at, record) in records {
+            let (outcome, colour) = outcome(record);
+            let mut cells =
+                vec![Cell::new(&local_time(began(*at, record))), Cell::new(&outcome).coloured(colour)];
+            cells.extend(who(Some(&record.identity)));
+            cells.push(Cell::new(&show(Duration::from_millis(record.waited_ms))));
+            cells.push(Cell::new(
+                &record.held_ms.map_or("-".to_owned(), |ms| show(Duration::from_millis(ms))),
+            ));
+            cells.push(Cell::new(&why(record)));
+            table.add(cells);
+        }
+        text.push_str(&table.to_text(style));
+    }
+    text
+}
+
+/// When a run began that was noted then, in ms.
+fn began(at: u64, record: &Record) -> u64 {
+    at.saturating_sub(record.waited_ms).saturating_sub(record.held_ms.unwrap_or(0))
+}
+
+fn local_time(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
+    time.with_timezone(&chrono::Local).format("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn outcome(record: &Record) -> (String, Colour) {
+    match (record.outcome.as_str(), record.exit_status, record.signal) {
+        ("ran", Some(0), _) => ("ok".to_owned(), Colour::Green),
+        ("ran", Some(status), _) => (format!("exit {status}"), Colour::Red),
+        ("ran", None, Some(signal)) => (format!("signal {signal}"), Colour::Red),
+        ("contended", ..) => ("contended".to_owned(), Colour::Yellow),
+        (other, ..) => (other.to_owned(), Colour::Red),
+    }
+}
+
+fn why(record: &Record) -> String {
+    match (&record.holder, &record.error) {
+        (Some(holder), _) => {
+            format!("held by {} (pid {}, {}, {})", holder.host, holder.pid, holder.user, holder.command)
+        }
+        (None, Some(error)) => error.clone(),
+        (None, None) => String::new(),
+    }
+}
+
+/// The part of a terminal that is drawn again and again.
+pub struct Screen {
+    lines: usize,
+}
+
+impl Default for Screen {
+    fn default() -> Self {
+        Screen::new()
+    }
+}
+
+impl Screen {
+    /// One on which nothing has been drawn.
+    pub fn new() -> Screen {
+        Screen { lines: 0 }
+    }
+
+    /// What draws the text over what was drawn before: no line longer than the terminal is wide, and no more than it is
+    /// high, because what has scrolled away cannot be drawn over.
+    pub fn frame(&mut self, text: &str) -> String {
+        let (width, height) = terminal_size::terminal_size()
+            .map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
+        let all: Vec<&str> = text.lines().collect();
+        let most = height.saturating_sub(1).max(1);
+        let mut lines: Vec<String> = all.iter().take(most).map(|line| table::cut(line, width)).collect();
+        if all.len() > most {
+            lines.truncate(most - 1);
+            lines.push(table::cut(&format!("... and {} lines more", all.len() - most + 1), width));
+        }
+        // Up to where the last one began, and everything below it away (ECMA-48, CUU and ED).
+        let mut frame = match self.lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A\r"),
+        };
+        for line in &lines {
+            frame.push_str(line);
+            frame.push_str("\x1b[K\n");
+        }
+        frame.push_str("\x1b[J");
+        self.lines = lines.len();
+        frame
+    }
+}
