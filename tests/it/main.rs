@@ -28,6 +28,7 @@ mod hostile_server;
 mod lock_files;
 #[cfg(feature = "redis")]
 mod lost_trees;
+mod metrics;
 mod min_hold_hosts;
 #[cfg(feature = "redis")]
 mod minimal_rights;
@@ -41,6 +42,7 @@ mod random_runs;
 #[cfg(feature = "redis")]
 mod readme;
 mod refusal;
+mod reports;
 mod rigs;
 #[cfg(feature = "redis")]
 mod secrets;

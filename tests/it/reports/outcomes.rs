@@ -1,0 +1,258 @@
+//! What is reported of each way in which a run can end.
+
+use super::{Told, ran, refused, said};
+use crate::support::SOON;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::until;
+use nix::sys::signal::Signal;
+use std::process::Stdio;
+
+fn holding(store: &Store) -> Running {
+    let run = store.run().args(["--note", "a \"note\""]).stdin(Stdio::piped());
+    let mut run = run.sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    run
+}
+
+/// A holder that runs `sh`, as the others see it.
+fn seen(holder: &Running, store: &Store) -> String {
+    let expires = if store.url().starts_with("file:") { "null" } else { "MS" };
+    format!(
+        "{{\"host\":HOST,\"pid\":{},\"user\":USER,\"command\":\"sh\",\"note\":\"a \\\"note\\\"\",\"url\":null,\
+         \"phase\":\"running\",\"slot\":null,\"acquired_at\":TIME,\"expires_in_ms\":{expires},\"immortal\":false,\
+         \"fencing_token\":null,\"foreign\":false}}",
+        holder.pid()
+    )
+}
+
+/// A command may itself exit with a status that means something else when dlock has it.
+#[test]
+fn a_command_that_ran_is_reported_with_its_own_status() {
+    for store in Store::each() {
+        for status in [0, 1, 69, 75, 76, 124, 127, 255] {
+            let output = store.run().args(["--report", "r"]).sh(&format!("exit {status}")).output();
+            ran(&store, Exit::Code(status)).assert(&store.place, &output);
+        }
+    }
+}
+
+#[test]
+fn a_command_that_died_of_a_signal_is_reported_with_it() {
+    for store in Store::each() {
+        for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV] {
+            let output = store.run().args(["--report", "r"]).probe(["die", &signal.to_string()]).output();
+            ran(&store, Exit::Signal(signal)).assert(&store.place, &output);
+        }
+    }
+}
+
+#[test]
+fn all_locks_are_reported() {
+    for store in Store::each() {
+        let run = store.run().args(["--report", "r", "b \"c\"", "a\\", "x"]);
+        let output = run.command(["true"]).output();
+        let told = Told { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
+        told.assert(&store.place, &output);
+    }
+}
+
+#[test]
+fn who_holds_the_lock_is_reported() {
+    for store in Store::each() {
+        let holder = holding(&store);
+        let holder_seen = seen(&holder, &store);
+        let told = |exit| Told { holder: &holder_seen, ..refused("contended", exit, &store) };
+        for options in [&["--no-wait"][..], &["--wait", "10ms"]] {
+            let output = store.run().args(options).args(["--report", "r"]).command(["true"]).output();
+            Told { error: Some(said(&output)), ..told(75) }.assert(&store.place, &output);
+        }
+        let output = store.run().args(["-E", "0", "--report", "r"]).command(["true"]).output();
+        Told { error: Some(said(&output)), ..told(0) }.assert(&store.place, &output);
+    }
+}
+
+/// `-q` silences standard error, not the report.
+#[test]
+fn quiet_changes_nothing_in_a_report() {
+    let store = Store::file();
+    let run = || store.run().args(["--report", "r"]).command(["true"]);
+    let output = run().arg("-q").output();
+    assert_eq!(output.stderr, "");
+    ran(&store, Exit::Code(0)).assert(&store.place, &output);
+    let _holder = holding(&store);
+    let output = run().arg("-q").output();
+    assert_eq!(output.outcome(), (Exit::Code(75), "", ""));
+    let report: serde_json::Value = serde_json::from_str(&store.place.read("r")).unwrap();
+    let error = report["error"].as_str().unwrap();
+    assert!(error.starts_with("x is held by ") && error.ends_with("; not waiting, see --wait"), "{error}");
+}
+
+#[test]
+fn a_signal_that_ends_the_wait_is_reported() {
+    for store in Store::each() {
+        let _holder = holding(&store);
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1] {
+            let run = store.run().args(["-v", "--wait", "forever", "--report", "r"]);
+            let mut run = run.command(["true"]).spawn();
+            run.await_stderr("waiting at position 1");
+            run.signal(signal);
+            let output = run.wait();
+            assert_eq!(output.exit, Exit::by(signal));
+            refused("interrupted", 128 + signal as i32, &store).assert(&store.place, &output);
+        }
+    }
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_reported_with_how_it_was_stopped() {
+    for store in Store::each() {
+        let run = store.run().args(["--max-runtime", "1ms", "--report", "r"]);
+        let output = run.command(["sleep", "1000"]).output();
+        let told = Told {
+            outcome: "max_runtime",
+            dlock_exit: 124,
+            error: Some(said(&output)),
+            ..ran(&store, Exit::by(Signal::SIGTERM))
+        };
+        told.assert(&store.place, &output);
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_reported() {
+    for store in Store::each() {
+        store.place.write("plain", "");
+        for (command, exit) in [("./plain", 126), ("no-such-command", 127)] {
+            let output = store.run().args(["--report", "r"]).command([command]).output();
+            let told = Told { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
+            told.assert(&store.place, &output);
+        }
+        // What only exec can tell, under the lock.
+        store.place.script("script", "#!/no/such/interpreter\n");
+        let output = store.run().args(["--report", "r"]).command(["./script"]).output();
+        let told = Told {
+            released: Some(true),
+            error: Some(said(&output)),
+            ..refused("not_executable", 126, &store)
+        };
+        told.assert(&store.place, &output);
+    }
+}
+
+#[test]
+fn options_that_contradict_each_other_are_reported() {
+    for store in Store::each() {
+        let run = store.run().args(["--no-wait", "--wait", "5", "--report", "r"]);
+        let output = run.command(["true"]).output();
+        Told { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
+    }
+}
+
+/// What stands behind `--` is the command's.
+#[test]
+fn a_command_line_that_cannot_be_understood_is_reported() {
+    let store = Store::file();
+    let place = &store.place;
+    for args in [
+        &["run", "--report", "r", "--bad", "x", "--", "true"][..],
+        &["run", "--ttl", "5M", "--report=r", "x", "--", "true"],
+        &["run", "x", "-E", "256", "--report", "r", "-c", "true"],
+        &["run", "--report", "r", "--ttl"],
+    ] {
+        let output = place.bare().args(args).output();
+        let told = Told { names: &[], backend: None, ..refused("usage", 64, &store) };
+        Told { error: Some(said(&output)), ..told }.assert(place, &output);
+    }
+    for args in [
+        &["run", "--bad", "x", "--", "true", "--report", "r"][..],
+        &["run", "--bad", "--report"],
+        &["--report", "r"],
+        &["run", "--bad", "--report=", "x"],
+    ] {
+        assert_eq!(place.bare().args(args).output().exit, Exit::Code(64));
+        assert!(!place.path("r").exists(), "{args:?}");
+    }
+}
+
+#[test]
+fn names_that_are_none_are_reported_as_none() {
+    let store = Store::file();
+    let output = store.run().name("..").args(["--report", "r"]).command(["true"]).output();
+    let told = Told { names: &[], ..refused("usage", 64, &store) };
+    Told { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+}
+
+#[test]
+fn a_bad_environment_or_url_is_reported() {
+    let store = Store::file();
+    let nowhere = "file:///no/such/directory";
+    let run = || store.place.run().args(["--report", "r"]).command(["true"]);
+    for (backend, run) in [
+        (None, run().env("DLOCK_TTL", "nonsense")),
+        (None, run().backend("nonsense:")),
+        (Some(nowhere), run().backend(nowhere)),
+    ] {
+        let output = run.output();
+        let told = Told { backend, error: Some(said(&output)), ..refused("config", 78, &store) };
+        told.assert(&store.place, &output);
+    }
+}
+
+#[test]
+fn the_death_of_the_guarding_half_is_reported() {
+    for store in Store::each() {
+        let mut run = store.run().args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
+        run.await_ready();
+        crate::support::process::send(run.guard(), Signal::SIGKILL);
+        let output = run.wait();
+        let told =
+            Told { released: Some(true), error: Some(said(&output)), ..refused("internal", 70, &store) };
+        told.assert(&store.place, &output);
+    }
+}
+
+/// The times are those of the run, and the lock is free before the report is there.
+#[test]
+fn times_are_those_of_the_run() {
+    let store = Store::file();
+    let holder = holding(&store);
+    let run = store.run().args(["-v", "--wait", "forever", "--report", "r"]);
+    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    run.await_stderr("waiting");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    drop(holder);
+    run.await_ready();
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    store.place.write("go", "");
+    let elapsed = run.wait().elapsed.as_millis() as u64;
+    let report: serde_json::Value = serde_json::from_str(&store.place.read("r")).unwrap();
+    let ms = |key: &str| report[key].as_u64().unwrap();
+    assert!(ms("waited_ms") >= 100 && ms("held_ms") >= 150, "{report}");
+    assert!(ms("waited_ms") + ms("held_ms") <= elapsed, "{report} {elapsed}");
+}
+
+/// What `--min-hold` keeps was given up all the same.
+#[test]
+fn a_lock_that_is_kept_for_a_while_counts_as_released() {
+    for store in Store::each() {
+        let run = store.run().args(["--min-hold", "300ms", "--report", "r"]);
+        let output = run.command(["true"]).output();
+        ran(&store, Exit::Code(0)).assert(&store.place, &output);
+    }
+}
+
+/// Nobody waits for a report to be written: here it cannot be, for as long as nobody reads the FIFO.
+#[test]
+fn the_lock_is_free_before_the_report_is_written() {
+    let store = Store::file();
+    nix::unistd::mkfifo(&store.place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut run =
+        store.run().args(["--report", "fifo"]).sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    run.await_ready();
+    store.place.write("go", "");
+    until(SOON, "the release", || !store.is_held());
+    let report = std::fs::read_to_string(store.place.path("fifo")).unwrap();
+    assert!(report.starts_with("{\"version\":1,\"outcome\":\"ran\","), "{report}");
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+}

@@ -1,0 +1,213 @@
+//! Where a report is written, and what happens when it cannot be.
+
+use super::{assert_nothing_else, ran};
+use crate::support::SOON;
+use crate::support::place::Place;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::support::wait::eventually;
+use nix::sys::resource::{Resource, setrlimit};
+use std::fs::{File, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::Stdio;
+
+/// Said before the command runs, and before anybody is asked for the lock.
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_happens() {
+    let place = Place::new();
+    place.write("file", "content");
+    std::fs::create_dir(place.path("directory")).unwrap();
+    symlink("loop", place.path("loop")).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+    for (path, why) in [
+        ("no/such/r", "cannot create a file in no/such: no such file or directory"),
+        ("file/r", "not a directory"),
+        ("directory", "is a directory"),
+        ("directory/", "is a directory"),
+        ("loop", "too many symbolic links encountered"),
+        ("socket", "neither a file, a FIFO nor a character device"),
+        ("/dev/fd/77", "bad file number"),
+        ("/dev/stdin", "it is open for reading only"),
+        ("/proc/r", "cannot create a file in /proc: no such file or directory"),
+    ] {
+        for option in ["--report", "--metrics-file"] {
+            let output = place.run().args([option, path]).command(["touch", "ran"]).output();
+            let line = format!("dlock: {option}: cannot write '{path}': {why}\n");
+            assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+            assert!(!place.path("ran").exists() && !place.lock_file("x").exists());
+            assert_nothing_else(&place);
+        }
+    }
+    drop(socket);
+}
+
+#[test]
+fn an_empty_name_is_none() {
+    let place = Place::new();
+    let output = place.run().args(["--report", ""]).command(["touch", "ran"]).output();
+    assert_eq!(output.exit, Exit::Code(64));
+    assert!(output.stderr.contains("--report"), "{}", output.stderr);
+}
+
+/// As a shell would have it: mode 0666 less the umask when new, the old mode when there was one.
+#[test]
+fn the_mode_is_what_a_user_expects() {
+    let place = Place::new();
+    let run = || place.run().args(["--report", "r"]).after_shell("umask 027").command(["true"]);
+    let mode = || std::fs::metadata(place.path("r")).unwrap().mode() & 0o7777;
+    assert_eq!(run().output().exit, Exit::Code(0));
+    assert_eq!(mode(), 0o640);
+    for kept in [0o600, 0o664] {
+        std::fs::set_permissions(place.path("r"), Permissions::from_mode(kept)).unwrap();
+        assert_eq!(run().output().exit, Exit::Code(0));
+        assert_eq!(mode(), kept);
+    }
+}
+
+/// Whoever has the old one open reads it to its end: it is another file.
+#[test]
+fn a_report_is_replaced_and_never_rewritten() {
+    let store = Store::file();
+    let before = store.place.write("r", "before\n");
+    let inode = std::fs::metadata(&before).unwrap().ino();
+    let mut open = File::open(&before).unwrap();
+    let output = store.run().args(["--report", "r"]).command(["cat", "r"]).output();
+    assert_eq!(output.stdout, "before\n", "it is what it was while the command runs");
+    assert_ne!(std::fs::metadata(&before).unwrap().ino(), inode);
+    assert_eq!(std::io::read_to_string(&mut open).unwrap(), "before\n");
+    ran(&store, Exit::Code(0)).assert(&store.place, &output);
+}
+
+#[test]
+fn a_symbolic_link_stays_one() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    symlink("elsewhere/link", place.path("r")).unwrap();
+    symlink("../elsewhere/report", place.path("elsewhere/link")).unwrap();
+    for _ in ["there is no such file yet", "there is one"] {
+        let output = place.run().args(["--report", "r"]).command(["true"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(std::fs::read_link(place.path("r")).unwrap().to_str(), Some("elsewhere/link"));
+        assert!(place.read("elsewhere/report").starts_with("{\"version\":1,"));
+        assert!(std::fs::symlink_metadata(place.path("elsewhere/report")).unwrap().is_file());
+    }
+}
+
+/// A log that standard error goes to gets the report where it has come to, and stays the same file.
+#[test]
+fn a_descriptor_that_is_open_is_written_to() {
+    let store = Store::file();
+    for path in ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"] {
+        let run = store.run().args(["--report", path]).sh("echo before >&2");
+        let output = run.output();
+        let (before, report) = output.stderr.split_once('\n').unwrap();
+        assert_eq!(before, "before");
+        store.place.write("r", report);
+        ran(&store, Exit::Code(0)).assert(&store.place, &output);
+    }
+    let run = store.run().args(["--report", "/dev/fd/3"]).command(["true"]);
+    let output = run.after_shell("exec 3>>r").output();
+    assert_eq!(output.stderr, "");
+    ran(&store, Exit::Code(0)).assert(&store.place, &output);
+}
+
+#[test]
+fn a_pipe_and_a_device_are_written_to() {
+    let store = Store::file();
+    let run = store.run().args(["--report", "/dev/fd/3"]).command(["true"]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let number = writer.as_raw_fd();
+    // SAFETY: dup2(2) is async-signal-safe and changes the new process only.
+    let mut run = run.before_exec(move || match unsafe { libc::dup2(number, 3) } {
+        3 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    });
+    run = run.current_dir(store.place.path("."));
+    let output = run.output();
+    drop(writer);
+    store.place.write("r", &std::io::read_to_string(&mut reader).unwrap());
+    ran(&store, Exit::Code(0)).assert(&store.place, &output);
+    let output = store.run().args(["--report", "/dev/null"]).command(["true"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+    assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
+}
+
+/// Nor does the check before the command end whoever reads the FIFO.
+#[test]
+fn a_fifo_is_written_to() {
+    let store = Store::file();
+    let fifo = store.place.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || std::fs::read_to_string(fifo).unwrap()
+    });
+    let output = store.run().args(["--report", "fifo"]).command(["true"]).output();
+    store.place.write("r", &reader.join().unwrap());
+    ran(&store, Exit::Code(0)).assert(&store.place, &output);
+    assert!(!std::fs::metadata(fifo).unwrap().is_file());
+}
+
+#[test]
+fn a_fifo_that_nobody_reads_keeps_nothing_up() {
+    let place = Place::new();
+    nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let output = place.run().args(["--report", "fifo"]).sh("exit 7").output();
+    let line = "dlock: --report: cannot be written: nobody reads it\n";
+    assert_eq!(output.outcome(), (Exit::Code(7), "", line));
+}
+
+/// At most so many bytes for a file: to one who writes, a disk that is full looks like that.
+fn no_room() -> std::io::Result<()> {
+    Ok(setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?)
+}
+
+/// The room is gone in the end: a warning, the command's own status, and what was there is still there, whole.
+#[test]
+fn a_full_disk_leaves_the_old_report_and_the_status() {
+    let place = Place::new();
+    place.write("r", "before\n");
+    let names: Vec<String> = (0..25).map(|n| format!("{n}-{}", "n".repeat(180))).collect();
+    let run = || place.run().args(["--report", "r"]).args(&names).before_exec(no_room).sh("exit 7");
+    let line = "dlock: --report: cannot be written: file too large\n";
+    assert_eq!(run().output().outcome(), (Exit::Code(7), "", line));
+    assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(7), "", ""));
+    assert_eq!(place.read("r"), "before\n");
+    assert_nothing_else(&place);
+}
+
+#[test]
+fn a_directory_that_goes_while_the_command_runs_is_warned_of() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("d")).unwrap();
+    let output = place.run().args(["--report", "d/r"]).sh("rmdir d; exit 7").output();
+    let line = "dlock: --report: cannot be written: no such file or directory\n";
+    assert_eq!(output.outcome(), (Exit::Code(7), "", line));
+}
+
+/// Two that hold different locks write one file: it is one of the two, whole, at every moment.
+#[test]
+fn concurrent_reports_are_never_mixed() {
+    let place = Place::new();
+    let mut runs: Vec<Running> = (0..20)
+        .map(|n| {
+            let name = format!("{n}-{}", "n".repeat(n * 8));
+            place.run().args(["--report", "r"]).name(name).stdin(Stdio::null()).command(["true"]).spawn()
+        })
+        .collect();
+    let whole = || {
+        let text = place.read("r");
+        if !text.is_empty() {
+            let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((report["outcome"].as_str(), text.ends_with("}\n")), (Some("ran"), true));
+        }
+    };
+    eventually(SOON, "their end", || {
+        whole();
+        let ended = runs.iter_mut().filter_map(|run| run.poll().map(|output| output.exit)).count();
+        (ended == 20).then_some(())
+    });
+    whole();
+    assert_nothing_else(&place);
+}
