@@ -1,0 +1,187 @@
+//! The file of `--metrics-file`: whose it is, and what happens when it cannot be written.
+
+use super::{counts, runs};
+use crate::reports::assert_nothing_else;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use nix::sys::resource::{Resource, setrlimit};
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+/// Said before the command runs, and the file stays what it is.
+#[test]
+fn a_file_of_others_is_refused_and_left_alone() {
+    for (content, why) in [
+        ("node_load1 0.5\n", "line 1: node_load1 is no metric of dlock"),
+        ("# TYPE dlock_runs_total counter\n{}\n", "line 2: neither a sample nor a comment"),
+        ("dlock_runs_total{name=\"x\"} 1\n", "line 1: no sample of dlock_runs_total as dlock writes it"),
+        (
+            "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1\ndlock_runs_to",
+            "line 2: neither a sample nor a comment",
+        ),
+    ] {
+        let place = Place::new();
+        place.write("m", content);
+        let output = place.run().args(["--metrics-file", "m"]).command(["touch", "ran"]).output();
+        let line = format!("dlock: --metrics-file: 'm': is not a file of ours: {why}; it is left as it is\n");
+        assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+        assert_eq!(place.read("m"), content);
+        assert!(!place.path("ran").exists() && !place.lock_file("x").exists());
+    }
+    let place = Place::new();
+    std::fs::write(place.path("m"), b"\xff\n").unwrap();
+    let output = place.run().args(["--metrics-file", "m"]).command(["true"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(64), "", "dlock: --metrics-file: 'm': is no text\n"));
+}
+
+#[test]
+fn only_a_regular_file_can_count() {
+    let place = Place::new();
+    nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in ["fifo", "/dev/null", "/dev/stderr"] {
+        let output = place.run().args(["--metrics-file", path]).command(["touch", "ran"]).output();
+        let line = format!("dlock: --metrics-file: '{path}' is no regular file, which counters need\n");
+        assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+        assert!(!place.path("ran").exists());
+    }
+}
+
+/// Neither is written then, for each would overwrite the other.
+#[test]
+fn one_file_cannot_be_both() {
+    let place = Place::new();
+    symlink("f", place.path("link")).unwrap();
+    for path in ["f", "./f", "link", "home/../f"] {
+        let run = place.run().args(["--report", "f", "--metrics-file", path]);
+        let output = run.command(["touch", "ran"]).output();
+        let line = format!("dlock: --metrics-file: '{path}' is the file of --report too\n");
+        assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+        assert!(!place.path("ran").exists() && !place.path("f").exists());
+    }
+}
+
+#[test]
+fn a_bad_metrics_file_is_in_the_report() {
+    let place = Place::new();
+    place.write("m", "node_load1 0.5\n");
+    let run = place.run().args(["--metrics-file", "m", "--report", "r"]);
+    assert_eq!(run.command(["true"]).output().exit, Exit::Code(64));
+    let report: serde_json::Value = serde_json::from_str(&place.read("r")).unwrap();
+    assert_eq!(report["outcome"], "usage");
+    assert!(report["error"].as_str().unwrap().starts_with("--metrics-file: 'm'"), "{report}");
+}
+
+/// node_exporter reads it as another user; whoever has chosen another mode keeps it.
+#[test]
+fn a_new_file_can_be_read_by_others_and_an_old_one_keeps_its_mode() {
+    let place = Place::new();
+    let run = |umask: &str| {
+        let run = place.run().args(["--metrics-file", "m"]).after_shell(&format!("umask {umask}"));
+        assert_eq!(run.command(["true"]).output().exit, Exit::Code(0));
+        std::fs::metadata(place.path("m")).unwrap().mode() & 0o7777
+    };
+    assert_eq!(run("002"), 0o644);
+    std::fs::set_permissions(place.path("m"), Permissions::from_mode(0o664)).unwrap();
+    assert_eq!(run("077"), 0o664);
+    std::fs::remove_file(place.path("m")).unwrap();
+    assert_eq!(run("027"), 0o640);
+}
+
+/// An empty one, as `touch` or `install` make it, is taken; comments may go.
+#[test]
+fn an_empty_file_is_begun() {
+    let place = Place::new();
+    for content in ["", "# made by hand\n"] {
+        place.write("m", content);
+        let run = place.run().args(["--metrics-file", "m"]);
+        assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(runs(&place, "x"), counts([("ran", 1)]));
+    }
+}
+
+#[test]
+fn a_symbolic_link_stays_one() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("d")).unwrap();
+    symlink("d/metrics", place.path("m")).unwrap();
+    for count in 1..3 {
+        let run = place.run().args(["--metrics-file", "m"]);
+        assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(runs(&place, "x"), counts([("ran", count)]));
+        assert!(std::fs::symlink_metadata(place.path("m")).unwrap().is_symlink());
+    }
+}
+
+/// What becomes of the file while the command runs changes nothing about the run.
+#[test]
+fn a_file_that_is_damaged_while_the_command_runs_is_left_alone() {
+    let place = Place::new();
+    let run = || place.run().args(["--metrics-file", "m"]).sh("echo hello >m; exit 7");
+    let line = "dlock: --metrics-file: this run is not counted: is not a file of ours: line 1: neither a sample nor a \
+                comment; it is left as it is\n";
+    assert_eq!(run().output().outcome(), (Exit::Code(7), "", line));
+    assert_eq!(place.read("m"), "hello\n");
+    place.write("m", "");
+    assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(7), "", ""));
+}
+
+/// The lock is free long before; and dlock does not wait for ever.
+#[test]
+fn one_who_keeps_the_file_locked_is_not_waited_for_for_ever() {
+    let place = Place::new();
+    let lock = File::create(place.path(".m.lock")).unwrap();
+    lock.lock().unwrap();
+    let output = place.run().args(["--metrics-file", "m"]).sh("exit 7").output();
+    let line = "dlock: --metrics-file: this run is not counted: others keep writing it\n";
+    assert_eq!(output.outcome(), (Exit::Code(7), "", line));
+    assert!(!place.path("m").exists());
+    drop(lock);
+    let output = place.run().args(["--metrics-file", "m"]).sh("exit 7").output();
+    assert_eq!(output.outcome(), (Exit::Code(7), "", ""));
+    assert_eq!(runs(&place, "x"), counts([("ran", 1)]));
+}
+
+/// A lock file that leads elsewhere is not followed.
+#[test]
+fn a_lock_file_that_is_a_link_is_refused() {
+    let place = Place::new();
+    place.write("target", "content");
+    symlink("target", place.path(".m.lock")).unwrap();
+    let output = place.run().args(["--metrics-file", "m"]).command(["touch", "ran"]).output();
+    let line = "dlock: --metrics-file: cannot use 'm': too many symbolic links encountered\n";
+    assert_eq!(output.outcome(), (Exit::Code(64), "", line));
+    assert_eq!(place.read("target"), "content");
+    assert!(!place.path("ran").exists());
+}
+
+fn no_room() -> std::io::Result<()> {
+    Ok(setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?)
+}
+
+/// The room is gone in the end: the counts are what they were.
+#[test]
+fn a_full_disk_leaves_the_counts_and_the_status() {
+    let store = Store::file();
+    let run = || store.run().args(["--metrics-file", "m"]);
+    assert_eq!(run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+    let before = store.place.read("m");
+    let output = run().args(["y", "z"]).before_exec(no_room).sh("exit 7").output();
+    let line = "dlock: --metrics-file: this run is not counted: file too large\n";
+    assert_eq!(output.outcome(), (Exit::Code(7), "", line));
+    assert_eq!(store.place.read("m"), before);
+    assert_nothing_else(&store.place);
+}
+
+/// Nothing that is collected by its name lies beside it, not even for a moment.
+#[test]
+fn nothing_else_looks_like_metrics() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("d")).unwrap();
+    let run = place.run().args(["--metrics-file", "d/dlock.prom"]);
+    assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+    let mut names: Vec<_> =
+        std::fs::read_dir(place.path("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".dlock.prom.lock", "dlock.prom"]);
+}
