@@ -65,17 +65,20 @@ mod tests {
             user: "root".into(),
             command: "backup.sh".into(),
             note: Some("a \"note\"".into()),
+            url: Some("https://ci/1".into()),
             ..Identity::default()
         };
         let holder = Holder {
             identity: Some(identity),
             age: Some(Duration::from_secs(60)),
             remaining: Some(Duration::from_millis(24_180)),
+            fencing: FencingToken::new(7),
+            slot: Some(2),
             ..Holder::default()
         };
         assert_eq!(
             json(&holder),
-            r#"{"host":"web-3","pid":4121,"user":"root","command":"backup.sh","note":"a \"note\"","url":null,"phase":"running","slot":null,"acquired_at":"2026-01-31T02:00:00.123Z","expires_in_ms":24180,"immortal":false,"fencing_token":null,"foreign":false}"#
+            r#"{"host":"web-3","pid":4121,"user":"root","command":"backup.sh","note":"a \"note\"","url":"https://ci/1","phase":"running","slot":2,"acquired_at":"2026-01-31T02:00:00.123Z","expires_in_ms":24180,"immortal":false,"fencing_token":7,"foreign":false}"#
         );
         let kept = Holder { ended: Some(Duration::from_secs(1)), ..holder };
         assert!(json(&kept).contains(r#""phase":"min_hold""#));
