@@ -143,6 +143,8 @@ Examples:
   dlock run --min-hold 50s minutely -- ./poll.sh
       once a minute, even if the clocks of two hosts differ by seconds
   dlock run --max-runtime 2h --wait forever import -c 'cat *.csv | ./load'
+  dlock run --report /run/nightly.json nightly -- ./backup.sh
+      what came of it, for programs: ran, contended, lost, ...
 
 Durations:
   250ms, 90s, 5m, 1h 30m, 1d, 1.5m; a bare number is seconds.

@@ -105,6 +105,7 @@ impl Sandbox {
             ("/etc/ssl/redis-ca.pem", self.tls.certificates().ca.display().to_string()),
             ("/etc/dlock/redis.pass", here("redis.pass")),
             ("/srv/locks", here("locks")),
+            ("/var/lib/prometheus/node-exporter", here("home")),
             // This is the binary that cargo has just built.
             ("cargo run --release --", "dlock".into()),
             // It runs this very test; that it can be started is what is left to check.
