@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, faccessat};
 
 use crate::backend::io_text;
@@ -75,6 +76,10 @@ impl Target {
     /// # Errors
     /// It could not be; then a regular file is what it was.
     pub(super) fn write(&self, content: &[u8], new_mode: u32) -> io::Result<()> {
+        // A limit on the size of files is a failure to tell of, not our end.
+        let mut limit = SigSet::empty();
+        limit.add(Signal::SIGXFSZ);
+        limit.thread_block()?;
         match self {
             Target::File(path) => replace(path, content, new_mode),
             Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content),

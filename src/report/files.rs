@@ -22,12 +22,14 @@ use crate::exit::Failure;
 const REPORT_MODE: u32 = 0o666;
 /// node_exporter runs as another user.
 const METRICS_MODE: u32 = 0o644;
-/// How long others who write the same metrics are waited for.
-const OTHERS_WITHIN: Duration = Duration::from_secs(2);
+/// How long others who write the same metrics are waited for: each takes milliseconds, but there may be many.
+const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 /// The same when a signal is to end us.
 const OTHERS_WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
-/// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Between two looks, from this ...
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// ... to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// What is longer was not written by us.
 const LONGEST_METRICS: u64 = 16 << 20;
 
@@ -168,6 +170,7 @@ fn make_lock(path: &Path) -> io::Result<File> {
 
 fn lock(metrics: &Path, within: Duration) -> Result<Flock<File>, String> {
     let until = Moment::now() + within;
+    let mut pause = FIRST_PAUSE;
     let mut file = make_lock(&lock_path(metrics)).map_err(|error| io_text(&error))?;
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -178,6 +181,7 @@ fn lock(metrics: &Path, within: Duration) -> Result<Flock<File>, String> {
         if Moment::now() >= until {
             return Err("others keep writing it".into());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

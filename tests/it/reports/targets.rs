@@ -177,6 +177,20 @@ fn a_full_disk_leaves_the_old_report_and_the_status() {
     assert_nothing_else(&place);
 }
 
+/// The same before there is anything but a command line.
+#[test]
+fn a_full_disk_leaves_the_status_of_wrong_usage() {
+    let place = Place::new();
+    place.write("r", "before\n");
+    let bad = format!("--{}", "b".repeat(5000));
+    let output = place.run().args(["--report", "r", &bad]).before_exec(no_room).output();
+    assert_eq!(output.exit, Exit::Code(64), "{}", output.stderr);
+    let last = output.stderr.lines().last();
+    assert_eq!(last, Some("dlock: --report: cannot write 'r': file too large"));
+    assert_eq!(place.read("r"), "before\n");
+    assert_nothing_else(&place);
+}
+
 #[test]
 fn a_directory_that_goes_while_the_command_runs_is_warned_of() {
     let place = Place::new();
