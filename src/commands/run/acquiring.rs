@@ -31,7 +31,7 @@ pub(super) enum Acquired<'a> {
 /// Why the locks are not ours.
 pub(super) enum NotAcquired {
     /// Somebody else has one of them: who, if that is known, and what was said of it.
-    Contended(Option<Holder>, String),
+    Contended(Option<Box<Holder>>, String),
     /// A signal came first.
     Interrupted(i32),
     /// It has not been said yet.
@@ -169,7 +169,7 @@ impl<'a> Session<'a> {
                     let will_wait = plan.patience.wait != Wait::No;
                     self.reporter.contended(name, store, &busy, Moment::now() - begin, will_wait)
                 };
-                NotAcquired::Contended(busy.holders.into_iter().next(), line)
+                NotAcquired::Contended(busy.holders.into_iter().next().map(Box::new), line)
             }
             Together::Revoked(lock, revocation) => {
                 let what = revoked(&lock.claim.name, store, &revocation);

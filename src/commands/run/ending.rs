@@ -19,7 +19,7 @@ impl Session<'_> {
             NotAcquired::Contended(holder, line) => {
                 report.outcome = Outcome::Contended;
                 report.exit = Exit::Status(self.plan.conflict_exit_code);
-                report.holder = holder;
+                report.holder = holder.map(|holder| *holder);
                 report.error = Some(line);
             }
             NotAcquired::Interrupted(signal) => {
