@@ -106,12 +106,24 @@ fn resolve(path: &Path) -> io::Result<Target> {
             }
             Err(error) => return Err(error),
         };
+        if is_planted(&path, &metadata)? {
+            return Err(io::Error::other("it belongs to somebody else, in a directory of everybody's"));
+        }
         if !metadata.is_symlink() {
             return target(path, &metadata);
         }
         path = directory(&path).join(fs::read_link(&path)?);
     }
     Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// Whether it may have been put there for us to fall into: the kernel does not open such files either
+/// (`fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` of `proc_sys_fs(5)`).
+fn is_planted(path: &Path, metadata: &Metadata) -> io::Result<bool> {
+    let directory = fs::metadata(directory(path))?;
+    let owner = metadata.uid();
+    let is_everybodys = directory.mode() & 0o1002 == 0o1002;
+    Ok(is_everybodys && owner != nix::unistd::geteuid().as_raw() && owner != directory.uid())
 }
 
 fn target(path: PathBuf, metadata: &Metadata) -> io::Result<Target> {

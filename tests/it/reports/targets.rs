@@ -94,6 +94,41 @@ fn a_symbolic_link_stays_one() {
     }
 }
 
+/// In a directory like /tmp nobody makes us replace a file of their choice.
+#[test]
+fn what_others_have_put_into_a_directory_of_everybodys_is_refused() {
+    let place = Place::new();
+    let shared = place.path("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    place.write("target", "content");
+    symlink("../target", shared.join("link")).unwrap();
+    std::fs::write(shared.join("file"), "").unwrap();
+    nix::unistd::mkfifo(&shared.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let names = ["link", "file", "fifo"];
+    for name in names {
+        std::os::unix::fs::lchown(shared.join(name), Some(65534), None).expect("the tests run as root");
+    }
+    let run = |name: &str, option: &str| {
+        place.run().args([option, &format!("shared/{name}")]).command(["touch", "ran"]).output()
+    };
+    for (name, option) in names.into_iter().flat_map(|name| [(name, "--report"), (name, "--metrics-file")]) {
+        let line = format!(
+            "dlock: {option}: cannot write 'shared/{name}': it belongs to somebody else, in a directory of \
+             everybody's\n"
+        );
+        assert_eq!(run(name, option).outcome(), (Exit::Code(64), "", line.as_str()));
+        assert!(!place.path("ran").exists());
+    }
+    assert_eq!(place.read("target"), "content");
+    // Our own, and a new one.
+    std::os::unix::fs::lchown(shared.join("link"), Some(nix::unistd::getuid().as_raw()), None).unwrap();
+    for name in ["link", "new"] {
+        assert_eq!(run(name, "--report").outcome(), (Exit::Code(0), "", ""));
+    }
+    assert!(place.read("target").starts_with("{\"version\":1,"));
+}
+
 /// A log that standard error goes to gets the report where it has come to, and stays the same file.
 #[test]
 fn a_descriptor_that_is_open_is_written_to() {
