@@ -84,7 +84,7 @@ impl FileStore {
             return Ok(Attempt::Granted(held.grant));
         }
         // Before anything of ours is written: the lock file must be one.
-        drop(lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?);
+        let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
         let sidecar_path = self.sidecar_path(claim);
         let failed = |error| sidecar_failure(error, &sidecar_path);
         let (mut sidecar, mut content) = match Sidecar::open(&sidecar_path) {
@@ -106,7 +106,7 @@ impl FileStore {
         };
         let before = content.clone();
         content.name = self.location.noted_name(&claim.name);
-        let answer = self.decide(claim, intent, &sidecar, &mut content);
+        let answer = self.decide(claim, intent, file, &sidecar, &mut content);
         if content != before
             && let Err(error) = sidecar.write(&content)
         {
@@ -128,6 +128,7 @@ impl FileStore {
         &mut self,
         claim: &Claim,
         intent: Intent,
+        file: File,
         sidecar: &Sidecar,
         content: &mut Content,
     ) -> Result<Attempt, StoreError> {
@@ -159,7 +160,7 @@ impl FileStore {
             &|mode| try_flock(&path, flock_of(mode)).is_ok_and(|file| file.is_some()),
         );
         if decision == Turn::Ours
-            && let Some(file) = self.take_flock(flock_for(claim.mode, content), &path)?
+            && let Some(file) = self.take_flock(file, flock_for(claim.mode, content), &path)?
             && try_lock(&file, flock_of(claim.mode)).map_err(|error| describe(&error, "lock", &path))?
         {
             return self.grant(claim, &room, file, sidecar, content);

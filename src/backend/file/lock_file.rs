@@ -17,33 +17,33 @@ pub(super) enum Flock {
     Shared,
 }
 
-/// Opens a lock file, or makes it. A file that others made is opened as far as its mode allows: `flock(2)` needs no
-/// right to write. `O_CREAT` only for a missing one, because `fs.protected_regular` refuses it for others' files.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let mut rounds = 0;
-    let file = loop {
-        rounds += 1;
-        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                match OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .custom_flags(flags)
-                    .open(path)
-                {
-                    // Another one has just made it.
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && rounds < 100 => {}
-                    result => break result?,
-                }
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-                break OpenOptions::new().write(true).custom_flags(flags).open(path)?;
-            }
-            result => break result?,
+/// Opens a file for `access`, or makes it for us alone. `O_CREAT` only for a missing one, because
+/// `fs.protected_regular` refuses it for others' files; never through a symbolic link at its end.
+pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
+    access.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK);
+    // Another one may make it, or remove it, between the two.
+    for _ in 0..100 {
+        match access.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
         }
+        match access.clone().read(true).write(true).create_new(true).mode(0o600).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => return result,
+        }
+    }
+    Err(io::Error::other("it is removed again and again"))
+}
+
+/// Opens a lock file, or makes it. A file that others made is opened as far as its mode allows: `flock(2)` needs no
+/// right to write.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let readable = open_or_make(path, OpenOptions::new().read(true));
+    let file = match readable {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            open_or_make(path, OpenOptions::new().write(true)).map_err(|_| error)?
+        }
+        result => result?,
     };
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
@@ -59,8 +59,8 @@ pub(super) fn number_of(file: &File) -> io::Result<(u64, u64)> {
 
 /// Whether the path still leads to the open file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+    match (number_of(file), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(there)) => open == (there.dev(), there.ino()),
         _ => false,
     }
 }
@@ -84,8 +84,12 @@ pub(super) fn flock_for(mode: Mode, content: &Content) -> Flock {
 
 /// Takes the kernel's lock on the file that is there, if nobody has it.
 pub(super) fn try_flock(path: &Path, mode: Flock) -> io::Result<Option<File>> {
+    try_flock_of(open(path)?, path, mode)
+}
+
+/// The same, beginning with a file that was there a moment ago.
+pub(super) fn try_flock_of(mut file: File, path: &Path, mode: Flock) -> io::Result<Option<File>> {
     for _ in 0..100 {
-        let file = open(path)?;
         if !try_lock(&file, mode)? {
             return Ok(None);
         }
@@ -93,6 +97,7 @@ pub(super) fn try_flock(path: &Path, mode: Flock) -> io::Result<Option<File>> {
         if is_at(&file, path) {
             return Ok(Some(file));
         }
+        file = open(path)?;
     }
     Err(io::Error::other("it is replaced again and again"))
 }

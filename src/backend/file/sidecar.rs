@@ -6,13 +6,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::line::{Member, Waiter};
+use super::lock_file::open_or_make;
 use super::presence::{lock_content, unlock_content};
 use crate::clock::{Moment, wall_micros};
 
@@ -200,19 +201,7 @@ impl Drop for Sidecar {
 
 /// Opens a sidecar file, or makes it.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let open = |options: &mut OpenOptions| options.read(true).write(true).custom_flags(flags).open(path);
-    loop {
-        match open(&mut OpenOptions::new()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                match open(OpenOptions::new().create_new(true).mode(0o600)) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    result => return result,
-                }
-            }
-            result => return result,
-        }
-    }
+    open_or_make(path, OpenOptions::new().read(true).write(true))
 }
 
 fn lock(file: &File) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::line::{Member, Turn, Waiter};
-use super::lock_file::{Flock, flock_for, is_at, try_flock, try_lock};
+use super::lock_file::{Flock, flock_for, is_at, try_flock_of, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
 use super::sidecar::Content;
 use super::{FileStore, describe, lock_file, sidecar};
@@ -60,7 +60,12 @@ impl FileStore {
     }
 
     /// The lock of the kernel, if no foreign program has it.
-    pub(super) fn take_flock(&mut self, mode: Flock, path: &Path) -> Result<Option<File>, StoreError> {
+    pub(super) fn take_flock(
+        &mut self,
+        file: File,
+        mode: Flock,
+        path: &Path,
+    ) -> Result<Option<File>, StoreError> {
         while let Some(target) = self.watches.ready() {
             self.arrived(target);
         }
@@ -76,7 +81,7 @@ impl FileStore {
             return Ok(None);
         }
         self.awaited = None;
-        try_flock(path, mode).map_err(|error| describe(&error, "lock", path))
+        try_flock_of(file, path, mode).map_err(|error| describe(&error, "lock", path))
     }
 
     /// What there is to say to one who does not get it, and what to wait for.
