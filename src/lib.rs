@@ -8,7 +8,7 @@
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`readiness`] [`exit`] | values, time, and the way out |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] | values, time, and the way out |
 
 pub mod backend;
 pub mod child;
@@ -19,6 +19,7 @@ pub mod config;
 pub mod duration;
 pub mod exit;
 pub mod glob;
+pub mod home;
 pub mod identity;
 pub mod lease;
 pub mod lock;

@@ -23,6 +23,7 @@ use std::time::Duration;
 use self::holding::Held;
 use self::line::{Member, Room, Turn, Waiter, turn};
 pub use self::location::Location;
+pub(super) use self::location::OPTIONS;
 use self::lock_file::{flock_for, flock_of, is_at, try_flock, try_lock};
 use self::presence::{Role, Watches, is_there, withdraw};
 use self::sidecar::{Content, Sidecar, SidecarError};

@@ -37,11 +37,23 @@ impl Locator {
                 Ok(Locator::Redis(Box::new(super::redis::Location::from_url(url, environment)?)))
             }
             scheme => match LEFT_OUT.iter().find(|(left_out, _)| *left_out == scheme) {
-                Some((_, feature)) => {
-                    Err(UrlError(format!("this build has no {scheme}: build it with --features {feature}")))
+                Some((_, feature)) => Err(UrlError::new(format!(
+                    "this build has no {scheme}: build it with --features {feature}"
+                ))),
+                None => {
+                    Err(UrlError::new(format!("unknown scheme '{scheme}': known are {}", KNOWN.join(", "))))
                 }
-                None => Err(UrlError(format!("unknown scheme '{scheme}': known are {}", KNOWN.join(", ")))),
             },
+        }
+    }
+
+    /// The options that URLs of this scheme can have; `None` for a scheme that this build does not know.
+    pub fn options(scheme: &str) -> Option<&'static [&'static str]> {
+        match scheme {
+            "file" => Some(super::file::OPTIONS),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "valkey" | "valkeys" => Some(super::redis::OPTIONS),
+            _ => None,
         }
     }
 

@@ -21,6 +21,7 @@ use redis::Value;
 use self::connection::{Answer, Connection, Wishes, Word};
 use self::keys::Keys;
 pub use self::location::Location;
+pub(super) use self::location::OPTIONS;
 use self::script::{By, Operation, Question};
 use super::{
     Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,

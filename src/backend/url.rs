@@ -43,8 +43,28 @@ impl fmt::Display for Host {
 
 /// What is wrong with a URL. The text never repeats the URL itself, which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct UrlError(pub String);
+#[error("{text}")]
+pub struct UrlError {
+    text: String,
+    option: Option<String>,
+}
+
+impl UrlError {
+    /// Builds an error from its one line.
+    pub fn new(text: impl Into<String>) -> UrlError {
+        UrlError { text: text.into(), option: None }
+    }
+
+    /// The same error, known to be about this option of the query.
+    pub fn about(self, option: &str) -> UrlError {
+        UrlError { option: Some(option.to_owned()), ..self }
+    }
+
+    /// Which option of the query it is about, if it is about one: whoever wrote the query from elsewhere knows from where.
+    pub fn option(&self) -> Option<&str> {
+        self.option.as_deref()
+    }
+}
 
 /// Where secrets and defaults come from besides the URL.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -55,7 +75,7 @@ impl Url {
     /// # Errors
     /// It is not of the form `scheme:[//[user[:password]@]host[:port][,...]][/path][?option=value[&...]]`.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
-        let bad = |what: &str| UrlError(what.to_owned());
+        let bad = |what: &str| UrlError::new(what);
         if text.chars().any(|c| c.is_control() || c == ' ') {
             return Err(bad("a backend URL may not contain spaces or control characters"));
         }
@@ -107,7 +127,7 @@ fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let name = decode(name)?;
         if options.iter().any(|(seen, _)| *seen == name) {
-            return Err(UrlError(format!("the option '{name}' is given twice")));
+            return Err(UrlError::new(format!("the option '{name}' is given twice")));
         }
         options.push((name, decode(value)?));
     }
@@ -116,8 +136,8 @@ fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
 
 fn host(text: &str) -> Result<Host, UrlError> {
     let bad = || match text.starts_with(':') {
-        true => UrlError("a host is missing before a colon".to_owned()),
-        false => UrlError(format!("'{text}' is no host or host:port")),
+        true => UrlError::new("a host is missing before a colon"),
+        false => UrlError::new(format!("'{text}' is no host or host:port")),
     };
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -137,8 +157,8 @@ fn host(text: &str) -> Result<Host, UrlError> {
         None => None,
         // Not repeated: in `redis://default:secret` without an @ it is a password.
         Some(port) => Some(port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| {
-            UrlError(
-                "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)".into(),
+            UrlError::new(
+                "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)",
             )
         })?),
     };
@@ -150,15 +170,13 @@ fn decode(text: &str) -> Result<String, UrlError> {
     let escapes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%');
     for (at, _) in escapes {
         if !bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) {
-            return Err(UrlError(
-                "a % in a backend URL is followed by two hex digits; write % as %25".into(),
-            ));
+            return Err(UrlError::new("a % in a backend URL is followed by two hex digits; write % as %25"));
         }
     }
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| UrlError("a backend URL decodes to UTF-8".into()))?;
+    let decoded = decoded.map_err(|_| UrlError::new("a backend URL decodes to UTF-8"))?;
     if decoded.contains('\0') {
-        return Err(UrlError("a backend URL may not contain %00".into()));
+        return Err(UrlError::new("a backend URL may not contain %00"));
     }
     Ok(decoded.into_owned())
 }

@@ -1,6 +1,6 @@
 //! Where the lock files are, and how they are called.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::backend::url::{Environment, Url, UrlError};
@@ -21,6 +21,8 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 /// The directory of other users' locks, below their home: the same from cron and from a terminal.
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
+/// What a URL can say besides the directory.
+pub(in crate::backend) const OPTIONS: &[&str] = &["suffix"];
 const SIDECAR_SUFFIX: &str = ".dlock";
 /// No name is encoded so that its sidecar is called like that: a `%` would be followed by two hex digits.
 const HISTORY_SUFFIX: &str = "%history.dlock";
@@ -39,8 +41,8 @@ impl Location {
         let directory = if nix::unistd::geteuid().is_root() {
             PathBuf::from(SYSTEM_DIRECTORY)
         } else {
-            home(environment)
-                .ok_or_else(|| UrlError("file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs".into()))?
+            crate::home::directory(environment("HOME").as_deref().map(OsStr::new))
+                .ok_or_else(|| UrlError::new("file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs"))?
                 .join(USER_DIRECTORY)
         };
         Ok(Location::new(directory, true, SUFFIX.to_owned()))
@@ -52,26 +54,31 @@ impl Location {
     /// A host, a relative path, an unknown option.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         if !url.hosts.is_empty() || url.username.is_some() || url.password.is_some() {
-            return Err(UrlError("file: has no host: write file:///directory with three slashes".into()));
+            return Err(UrlError::new("file: has no host: write file:///directory with three slashes"));
         }
         let mut location = match url.path.as_str() {
             "" => Location::of_user(environment)?,
             path if path.starts_with('/') => Location::new(PathBuf::from(path), false, SUFFIX.to_owned()),
-            _ => return Err(UrlError("file: takes an absolute directory, as file:///var/lock/jobs".into())),
+            _ => return Err(UrlError::new("file: takes an absolute directory, as file:///var/lock/jobs")),
         };
         for (name, value) in &url.query {
-            match name.as_str() {
-                "suffix" if value.contains('/') => {
-                    return Err(UrlError("suffix= may not contain a slash".into()));
-                }
-                "suffix" if value.len() > LONGEST_SUFFIX => {
-                    return Err(UrlError(format!("suffix= may have at most {LONGEST_SUFFIX} bytes")));
-                }
-                "suffix" => location = Location::new(location.directory, location.is_default, value.clone()),
-                _ => return Err(UrlError(format!("unknown option '{name}' for file: (known: suffix)"))),
-            }
+            location = location.with(name, value).map_err(|error| error.about(name))?;
         }
         Ok(location)
+    }
+
+    fn with(self, name: &str, value: &str) -> Result<Location, UrlError> {
+        match name {
+            "suffix" if value.contains('/') => Err(UrlError::new("suffix= may not contain a slash")),
+            "suffix" if value.len() > LONGEST_SUFFIX => {
+                Err(UrlError::new(format!("suffix= may have at most {LONGEST_SUFFIX} bytes")))
+            }
+            "suffix" => Ok(Location::new(self.directory, self.is_default, value.to_owned())),
+            _ => Err(UrlError::new(format!(
+                "unknown option '{name}' for file: (known: {})",
+                OPTIONS.join(", ")
+            ))),
+        }
     }
 
     fn new(directory: PathBuf, is_default: bool, suffix: String) -> Location {
@@ -119,10 +126,12 @@ impl Location {
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
         if file.ends_with(SIDECAR_SUFFIX) {
-            return Err(UrlError(format!("its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})")));
+            return Err(UrlError::new(format!(
+                "its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})"
+            )));
         }
         if file == "." || file == ".." {
-            return Err(UrlError("'.' and '..' are no files".into()));
+            return Err(UrlError::new("'.' and '..' are no files"));
         }
         Ok(())
     }
@@ -186,14 +195,6 @@ fn network_file_system(directory: &Path) -> Option<&'static str> {
 #[cfg(not(target_os = "linux"))]
 fn network_file_system(_: &Path) -> Option<&'static str> {
     None
-}
-
-fn home(environment: Environment<'_>) -> Option<PathBuf> {
-    let from_environment = environment("HOME").filter(|home| home.starts_with('/')).map(PathBuf::from);
-    from_environment.or_else(|| {
-        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??;
-        Some(user.dir).filter(|home| home.is_absolute())
-    })
 }
 
 /// A name as a file name: `/` and `%` percent-encoded, and a digest where that is too long. Two names never meet: a `%`

@@ -12,7 +12,20 @@ use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_PREFIX: &str = "dlock:";
-const OPTIONS: &str = "recipe, prefix, db, username, password_file, protocol, ca_file, cert_file, key_file, server_name, insecure";
+/// What a URL can say besides the server.
+pub(in crate::backend) const OPTIONS: &[&str] = &[
+    "recipe",
+    "prefix",
+    "db",
+    "username",
+    "password_file",
+    "protocol",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "server_name",
+    "insecure",
+];
 
 /// One Redis server.
 #[derive(Clone)]
@@ -56,7 +69,7 @@ impl Location {
     /// # Errors
     /// Anything that is not of this form, an unknown option, or a value that cannot be.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let bad = |text: String| Err(UrlError(text));
+        let bad = |text: String| Err(UrlError::new(text));
         let scheme = url.scheme.as_str();
         let [host] = url.hosts.as_slice() else {
             return bad(format!("{scheme}:// takes one host, as {scheme}://localhost:6379"));
@@ -73,41 +86,10 @@ impl Location {
             display: String::new(),
         };
         for (name, value) in &url.query {
-            let value = value.as_str();
-            match name.as_str() {
-                "prefix" => location.prefix = value.to_owned(),
-                "recipe" if value == "plain" => {}
-                "recipe" => return bad(format!("unknown recipe '{value}' (known: plain)")),
-                "db" if !matches!(url.path.as_str(), "" | "/") => {
-                    return bad("the database is given twice: as a path and as db=".into());
-                }
-                "db" => location.database = database(value)?,
-                "username" => location.username = Some(value.to_owned()),
-                "password_file" if value.starts_with('/') => {
-                    location.password = Password::File(PathBuf::from(value))
-                }
-                "password_file" => return bad("password_file= takes an absolute path".into()),
-                "protocol" => match value {
-                    "2" | "resp2" => location.resp3 = false,
-                    "3" | "resp3" => location.resp3 = true,
-                    _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
-                },
-                "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match &mut tls {
-                    None => return bad(format!("'{name}' needs TLS: use rediss:// instead of {scheme}://")),
-                    Some(tls) => tls.set(name, value)?,
-                },
-                _ => return bad(format!("unknown option '{name}' for {scheme}:// (known: {OPTIONS})")),
-            }
+            location.set(url, &mut tls, name, value).map_err(|error| error.about(name))?;
         }
-        if let Some(tls) = &tls
-            && tls.cert_file.is_some() != tls.key_file.is_some()
-        {
-            return bad("cert_file= and key_file= go together".into());
-        }
-        for file in tls.iter().flat_map(|tls| [&tls.ca_file, &tls.cert_file, &tls.key_file]).flatten() {
-            if let Err(error) = fs::File::open(file) {
-                return bad(format!("{}: {}", file.display(), io_text(&error)));
-            }
+        if let Some(tls) = &tls {
+            tls.check()?;
         }
         location.tls = tls;
         if matches!(location.password, Password::None)
@@ -123,6 +105,46 @@ impl Location {
         }
         location.display = location.describe(scheme);
         Ok(location)
+    }
+
+    /// One option of the URL.
+    fn set(
+        &mut self,
+        url: &Url,
+        tls: &mut Option<TlsSettings>,
+        name: &str,
+        value: &str,
+    ) -> Result<(), UrlError> {
+        let scheme = url.scheme.as_str();
+        let bad = |text: String| Err(UrlError::new(text));
+        match name {
+            "prefix" => self.prefix = value.to_owned(),
+            "recipe" if value == "plain" => {}
+            "recipe" => return bad(format!("unknown recipe '{value}' (known: plain)")),
+            "db" if !matches!(url.path.as_str(), "" | "/") => {
+                return bad("the database is given twice: as a path and as db=".into());
+            }
+            "db" => self.database = database(value)?,
+            "username" => self.username = Some(value.to_owned()),
+            "password_file" if value.starts_with('/') => self.password = Password::File(PathBuf::from(value)),
+            "password_file" => return bad("password_file= takes an absolute path".into()),
+            "protocol" => match value {
+                "2" | "resp2" => self.resp3 = false,
+                "3" | "resp3" => self.resp3 = true,
+                _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
+            },
+            "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match tls {
+                None => return bad(format!("'{name}' needs TLS: use rediss:// instead of {scheme}://")),
+                Some(tls) => tls.set(name, value)?,
+            },
+            _ => {
+                return bad(format!(
+                    "unknown option '{name}' for {scheme}:// (known: {})",
+                    OPTIONS.join(", ")
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn describe(&self, scheme: &str) -> String {
@@ -154,9 +176,9 @@ impl Location {
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let key = format!("{}{name}", self.prefix);
         match key.starts_with(RESERVED) {
-            true => {
-                Err(UrlError(format!("its key would begin with {RESERVED}, which dlock keeps for itself")))
-            }
+            true => Err(UrlError::new(format!(
+                "its key would begin with {RESERVED}, which dlock keeps for itself"
+            ))),
             false => Ok(()),
         }
     }
@@ -208,23 +230,44 @@ impl Location {
 }
 
 impl TlsSettings {
+    /// What can be said of the files before anybody is contacted.
+    fn check(&self) -> Result<(), UrlError> {
+        let files =
+            [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let lonely = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
+            return Err(UrlError::new("cert_file= and key_file= go together").about(lonely));
+        }
+        for (name, file) in files {
+            if let Some(file) = file
+                && let Err(error) = fs::File::open(file)
+            {
+                let text = format!("{}: {}", file.display(), io_text(&error));
+                return Err(UrlError::new(text).about(name));
+            }
+        }
+        Ok(())
+    }
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
         let file = || match value.starts_with('/') {
             true => Ok(Some(PathBuf::from(value))),
-            false => Err(UrlError(format!("{name}= takes an absolute path"))),
+            false => Err(UrlError::new(format!("{name}= takes an absolute path"))),
         };
         match name {
             "ca_file" => self.ca_file = file()?,
             "cert_file" => self.cert_file = file()?,
             "key_file" => self.key_file = file()?,
             "server_name" if ServerName::try_from(value).is_err() => {
-                return Err(UrlError(format!("server_name='{value}' cannot be the name of a TLS server")));
+                return Err(UrlError::new(format!(
+                    "server_name='{value}' cannot be the name of a TLS server"
+                )));
             }
             "server_name" => self.server_name = Some(value.to_owned()),
             _ => match value {
                 "" | "1" | "true" => self.insecure = true,
                 "0" | "false" => self.insecure = false,
-                _ => return Err(UrlError(format!("insecure= is true or false, not '{value}'"))),
+                _ => return Err(UrlError::new(format!("insecure= is true or false, not '{value}'"))),
             },
         }
         Ok(())
@@ -235,9 +278,9 @@ fn database(text: &str) -> Result<u32, UrlError> {
     match text {
         "" => Ok(0),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| UrlError(format!("'{text}' is no database number")))
+            text.parse().map_err(|_| UrlError::new(format!("'{text}' is no database number")))
         }
-        _ => Err(UrlError(format!("'{text}' is no database number"))),
+        _ => Err(UrlError::new(format!("'{text}' is no database number"))),
     }
 }
 

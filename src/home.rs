@@ -1,0 +1,14 @@
+//! Where the user's home is, the same from cron and from a terminal.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+/// The home that `HOME` names, if that is an absolute path, else the one of the user database; `None` for a user who
+/// has none.
+pub fn directory(home: Option<&OsStr>) -> Option<PathBuf> {
+    let named = home.map(PathBuf::from).filter(|home| home.is_absolute());
+    named.or_else(|| {
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??;
+        Some(user.dir).filter(|home| home.is_absolute())
+    })
+}
