@@ -1,86 +1,40 @@
-//! Command line over environment: one value for each setting, and where a bad one came from.
+//! Command line over environment over configuration files: one value for each setting, and where it came from.
+
+mod backends;
+mod document;
+mod file;
+mod outputs;
+mod settings;
+mod source;
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::cli::{CommonArguments, RunArguments, WaitArgument, parse_wait};
+pub use self::backends::{Accepted, Backend, Warning};
+use self::backends::{is_alias, wrong_url};
+use self::document::Document;
+use self::file::{LockTable, Tables};
+pub use self::outputs::OutputFiles;
+pub use self::settings::{Setting, Settings};
+pub use self::source::{Place, Source, Sourced};
+use crate::backend::url::Url;
+use crate::cli::{CommonArguments, RunArguments, parse_wait};
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::LockName;
 
-/// The settings of a run that may come from elsewhere than the command line, resolved.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RunSettings {
-    /// The backend URL, if anybody named one.
-    pub backend: Option<Sourced<String>>,
-    /// The lease.
-    pub ttl: Option<Sourced<Duration>>,
-    /// How long to wait.
-    pub wait: Option<Sourced<WaitArgument>>,
-}
+/// The file of the host.
+const SYSTEM_FILE: &str = "/etc/dlock/config.toml";
+/// The file of a user, below the home. `XDG_CONFIG_HOME` is not asked: cron lacks it.
+const USER_FILE: &str = ".config/dlock/config.toml";
 
-/// Where the outcome of a run is to be written.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct OutputFiles {
-    /// `--report`
-    pub report: Option<Sourced<PathBuf>>,
-    /// `--metrics-file`
-    pub metrics: Option<Sourced<PathBuf>>,
-}
-
-impl OutputFiles {
-    /// Resolves them on their own, so that they are known whatever is wrong with the rest.
-    pub fn of(arguments: &RunArguments) -> OutputFiles {
-        let flag = |path: &Option<PathBuf>, flag| {
-            path.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
-        };
-        OutputFiles {
-            report: flag(&arguments.report, "--report"),
-            metrics: flag(&arguments.metrics_file, "--metrics-file"),
-        }
-    }
-}
-
-/// A value and where it came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sourced<T> {
-    /// The value.
-    pub value: T,
-    /// Where it came from.
-    pub source: Source,
-}
-
-/// Where a value came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// An option on the command line: a bad value is wrong usage (64).
-    Flag(&'static str),
-    /// A variable of the environment: a bad value is wrong configuration (78).
-    Environment(&'static str),
-    /// Nobody said anything.
-    Default,
-}
-
-impl Source {
-    /// A failure of the kind that this source makes it, naming the source.
-    pub fn failure(self, message: impl fmt::Display) -> Failure {
-        match self {
-            Source::Flag(flag) => Failure::usage(format!("{flag}: {message}")),
-            Source::Environment(name) => Failure::config(format!("{name}: {message}")),
-            Source::Default => Failure::config(message.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Source::Flag(name) | Source::Environment(name) => name,
-            Source::Default => "the default",
-        })
-    }
+/// What the configuration files say, each understood in full.
+pub struct Configuration {
+    /// Those that were read, each over the ones before it.
+    files: Vec<Arc<str>>,
+    tables: Tables,
 }
 
 /// Reads a variable; empty counts as unset.
@@ -88,46 +42,210 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Resolves the backend of these locks.
+/// Resolves the backend of these locks, or the one of every lock that has none of its own.
 ///
 /// # Errors
-/// A variable holds what it cannot hold, or the option does (78).
-pub fn resolve_backend(
-    arguments: &CommonArguments,
-    _names: &[LockName],
-) -> Result<Option<Sourced<String>>, Failure> {
-    if variable("DLOCK_CONFIG").is_some() {
-        return Err(Failure::config("DLOCK_CONFIG: this version reads no configuration file; unset it"));
-    }
-    match &arguments.backend {
-        Some(url) => {
-            let wrong = |error| Failure::config(format!("--backend: {error}"));
-            Ok(Some(Sourced {
-                value: text(url).map_err(wrong)?.to_owned(),
-                source: Source::Flag("--backend"),
-            }))
+/// A file or a variable holds what it cannot hold (78).
+pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<Backend, Failure> {
+    let configuration = Configuration::read(arguments)?;
+    let mut above = Settings { backend: backend_flag(arguments)?, ..Settings::default() };
+    above.backend = above.backend.map_or_else(backend_variable, |known| Ok(Some(known)))?;
+    let only_backend = |settings: Settings| Settings { backend: settings.backend, ..Settings::default() };
+    let settings = configuration.under(above, names, only_backend)?;
+    configuration.backend(settings.backend.as_ref())
+}
+
+impl Configuration {
+    /// Reads the file that was named, or else those of the host and of the user.
+    ///
+    /// # Errors
+    /// A file that was named is missing; one cannot be read, or has anything in it that cannot be (78).
+    pub fn read(arguments: &CommonArguments) -> Result<Configuration, Failure> {
+        let named = match &arguments.config {
+            Some(path) => Some(("--config", path.clone())),
+            None => variable("DLOCK_CONFIG").map(|path| ("DLOCK_CONFIG", PathBuf::from(path))),
+        };
+        let mut configuration = Configuration { files: Vec::new(), tables: Tables::default() };
+        if let Some((by, path)) = named {
+            match Document::read(&path)? {
+                Some(document) => configuration.add(&document)?,
+                None => {
+                    return Err(Failure::config(format!("{by}: {}: no such file", path.display())));
+                }
+            }
+        } else {
+            if let Some(document) = Document::read(Path::new(SYSTEM_FILE))? {
+                configuration.add(&document)?;
+            }
+            if let Some(home) = crate::home::directory(variable("HOME").as_deref()) {
+                let path = home.join(USER_FILE);
+                match Document::read(&path) {
+                    Err(_) if is_out_of_reach(&path) => {}
+                    document => {
+                        if let Some(document) = document? {
+                            configuration.add(&document)?;
+                        }
+                    }
+                }
+            }
         }
-        None => from_environment("DLOCK_BACKEND", |text| Ok::<_, String>(text.to_owned())),
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    fn add(&mut self, document: &Document) -> Result<(), Failure> {
+        self.tables.add(Tables::of(document)?);
+        self.files.push(document.name().clone());
+        Ok(())
+    }
+
+    /// Whether every backend that the files name is one.
+    fn check(&self) -> Result<(), Failure> {
+        for alias in &self.tables.backends {
+            self.alias(&alias.name, Source::Default)?;
+        }
+        let of_locks = self.tables.locks.iter().map(|table| &table.settings.backend);
+        for named in std::iter::once(&self.tables.backend).chain(of_locks).flatten() {
+            self.backend(Some(named))?;
+        }
+        Ok(())
+    }
+
+    /// The files that were read, each over the ones before it.
+    pub fn files(&self) -> &[Arc<str>] {
+        &self.files
+    }
+
+    /// What counts for a run under these locks.
+    ///
+    /// # Errors
+    /// A variable holds what it cannot hold, or the tables of two locks do not agree (78).
+    pub fn settings(&self, arguments: &RunArguments, names: &[LockName]) -> Result<Settings, Failure> {
+        let mut above = Settings::of_flags(arguments)?;
+        // What a flag overrides is not even read.
+        if above.backend.is_none() {
+            above.backend = backend_variable()?;
+        }
+        if above.ttl.is_none() {
+            above.ttl = from_environment("DLOCK_TTL", duration::parse)?;
+        }
+        if above.wait.is_none() {
+            above.wait = from_environment("DLOCK_WAIT", parse_wait)?;
+        }
+        // A mode on the command line is another one than that of a file.
+        let has_mode = arguments.exclusive || arguments.shared;
+        let fitting = |settings: Settings| match has_mode {
+            true => Settings { slots: None, ..settings },
+            false => settings,
+        };
+        self.under(above, names, fitting)
+    }
+
+    /// What was said above the files, over what they say of these locks, as far as that is `wanted`.
+    fn under(
+        &self,
+        above: Settings,
+        names: &[LockName],
+        wanted: impl Fn(Settings) -> Settings,
+    ) -> Result<Settings, Failure> {
+        let mut tables: Vec<&LockTable> = Vec::new();
+        for name in names {
+            if let Some(table) = self.table(name)?
+                && !tables.iter().any(|known| std::ptr::eq(*known, table))
+            {
+                tables.push(table);
+            }
+        }
+        let mut below = Settings::default();
+        for table in tables {
+            below = below.together(wanted(table.settings.clone()), &above)?;
+        }
+        let of_all = Settings { backend: self.tables.backend.clone(), ..Settings::default() };
+        Ok(above.over(below).over(of_all))
+    }
+
+    /// The one table that counts for a lock: that of its very name, else the one with the longest pattern.
+    ///
+    /// # Errors
+    /// Two patterns are the longest (78).
+    fn table(&self, name: &LockName) -> Result<Option<&LockTable>, Failure> {
+        let rank = |table: &LockTable| match table.pattern.is_literal() {
+            true => usize::MAX,
+            false => table.text.chars().count(),
+        };
+        let matching = || self.tables.locks.iter().filter(|table| table.pattern.matches(name.as_str()));
+        let Some(best) = matching().map(rank).max() else { return Ok(None) };
+        let mut longest = matching().filter(|table| rank(table) == best);
+        match (longest.next(), longest.next()) {
+            (Some(one), Some(other)) => Err(Failure::config(format!(
+                "NAME '{name}': [locks.\"{}\"] ({}) and [locks.\"{}\"] ({}) fit equally well: make one of them longer, or \
+                 add a table for this name",
+                one.text, one.place, other.text, other.place
+            ))),
+            (table, _) => Ok(table),
+        }
+    }
+
+    /// The backend that was named, or the one for when nobody named any.
+    ///
+    /// # Errors
+    /// No such alias, a bad URL, or nobody named any although there is a file (78).
+    pub fn backend(&self, named: Option<&Sourced<String>>) -> Result<Backend, Failure> {
+        let Some(Sourced { value, source }) = named else {
+            if let Some(last) = self.files.last() {
+                return Err(Failure::config(format!(
+                    "no backend configured: add backend = \"...\" to {last}, or give --backend or DLOCK_BACKEND (file: for \
+                     locks on this host only)"
+                )));
+            }
+            let url = Url::parse("file:").map_err(|error| Failure::internal(error.to_string()))?;
+            return Ok(Backend::of_url(url, Source::Default));
+        };
+        if is_alias(value) {
+            return self.alias(value, source.clone());
+        }
+        let url = Url::parse(value).map_err(|error| wrong_url(source, error))?;
+        Ok(Backend::of_url(url, source.clone()))
+    }
+
+    fn alias(&self, name: &str, named_by: Source) -> Result<Backend, Failure> {
+        let Some(alias) = self.tables.backends.iter().find(|alias| alias.name == name) else {
+            let known: Vec<&str> = self.tables.backends.iter().map(|alias| alias.name.as_str()).collect();
+            let known = match known.as_slice() {
+                [] => "no configuration file names any".to_owned(),
+                known => format!("known are {}", known.join(", ")),
+            };
+            // The word is not repeated: it may be a password that stands in the wrong place.
+            let error = format!("no backend of this name: {known}; a URL has a colon, as file:///srv/locks");
+            return Err(wrong_url(&named_by, error));
+        };
+        let order = |source: &Source| match source {
+            Source::File(place) => self.files.iter().position(|file| *file == place.file),
+            _ => None,
+        };
+        alias.backend(named_by, |one, other| order(one) > order(other))
     }
 }
 
-/// Resolves the settings of a run.
-///
-/// # Errors
-/// A variable holds what it cannot hold (78), or an option does (64).
-pub fn resolve(arguments: &RunArguments) -> Result<RunSettings, Failure> {
-    let backend = resolve_backend(&arguments.common, &[])?;
-    let ttl = match arguments.ttl {
-        Some(value) => Some(Sourced { value, source: Source::Flag("--ttl") }),
-        None => from_environment("DLOCK_TTL", duration::parse)?,
-    };
-    // Not to wait is a flag too, and flags come first.
-    let wait = match arguments.wait {
-        Some(value) => Some(Sourced { value, source: Source::Flag("--wait") }),
-        None if arguments.no_wait => None,
-        None => from_environment("DLOCK_WAIT", parse_wait)?,
-    };
-    Ok(RunSettings { backend, ttl, wait })
+/// Whether the user may not even look into the directory: a home that is kept from us (systemd's `ProtectHome=`, or one
+/// of somebody else) has no configuration for us.
+fn is_out_of_reach(path: &Path) -> bool {
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    std::fs::symlink_metadata(path).is_err_and(denied)
+}
+
+/// `--backend`
+fn backend_flag(arguments: &CommonArguments) -> Result<Option<Sourced<String>>, Failure> {
+    let Some(value) = &arguments.backend else { return Ok(None) };
+    let source = Source::Flag("--backend");
+    match text(value) {
+        Ok(value) => Ok(Some(Sourced { value: value.to_owned(), source })),
+        Err(error) => Err(wrong_url(&source, error)),
+    }
+}
+
+fn backend_variable() -> Result<Option<Sourced<String>>, Failure> {
+    from_environment("DLOCK_BACKEND", |text| Ok(text.to_owned()))
 }
 
 fn from_environment<T>(
@@ -138,7 +256,10 @@ fn from_environment<T>(
     let Some(value) = variable(name) else { return Ok(None) };
     let parsed =
         text(&value).and_then(|text| parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
-    parsed.map(|value| Some(Sourced { value, source })).map_err(|error| source.failure(error))
+    match parsed {
+        Ok(value) => Ok(Some(Sourced { value, source })),
+        Err(error) => Err(source.failure(error)),
+    }
 }
 
 fn text(value: &OsStr) -> Result<&str, String> {

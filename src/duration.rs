@@ -69,6 +69,20 @@ pub fn show(duration: Duration) -> String {
         .collect()
 }
 
+/// A duration as [`parse`] reads it back, to the microsecond.
+pub fn exact(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let below = f64::from(duration.subsec_micros()) / 1000.0;
+    let units =
+        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let mut text: String =
+        units.iter().filter(|(_, count)| *count > 0).map(|(unit, count)| format!("{count}{unit}")).collect();
+    if below > 0.0 {
+        text.push_str(&format!("{below}ms"));
+    }
+    if text.is_empty() { "0s".into() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +143,22 @@ mod tests {
             (90_061_000, "1d1h"),
         ] {
             assert_eq!(show(Duration::from_millis(ms)), shown);
+        }
+    }
+
+    #[test]
+    fn exact_durations_are_read_back() {
+        for (text, shown) in [
+            ("0", "0s"),
+            ("90", "1m30s"),
+            ("1.5s", "1s500ms"),
+            ("1d 1h 1m 1s", "1d1h1m1s"),
+            ("0.0001", "0.1ms"),
+            ("36600d", "36600d"),
+        ] {
+            let duration = parse(text).expect(text);
+            assert_eq!(exact(duration), shown);
+            assert_eq!(parse(shown), Ok(duration));
         }
     }
 }

@@ -11,9 +11,8 @@ pub use self::breaking::BreakPlan;
 pub use self::run::{OnLost, RunPlan, known, program_failure};
 pub use self::status::StatusPlan;
 use crate::backend::locator::Locator;
-use crate::backend::url::{Url, UrlError};
 use crate::cli::CommonArguments;
-use crate::config::{self, Source, Sourced};
+use crate::config::{self, Accepted, Backend, Source, Warning};
 use crate::exit::Failure;
 use crate::lock::LockName;
 use crate::report::Reporter;
@@ -26,6 +25,8 @@ pub struct Access {
     pub store: Locator,
     /// One attempt to reach it.
     pub connect_timeout: Duration,
+    /// Warnings about it that are known and not to be said.
+    pub accepted: Accepted,
     /// To be said once, before anything is contacted.
     pub notices: Vec<String>,
 }
@@ -36,7 +37,7 @@ impl Access {
     /// # Errors
     /// Bad configuration or URL (78), or a name that this store cannot have (64).
     pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<Access, Failure> {
-        Access::new(arguments, &config::resolve_backend(arguments, names)?, names)
+        Access::new(arguments, config::resolve_backend(arguments, names)?, names)
     }
 
     /// Says what is to be said once.
@@ -46,39 +47,27 @@ impl Access {
         }
     }
 
-    /// Understands the backend that was named, or the one for when nobody named any, and checks that these names can be
-    /// stored there.
+    /// Understands the backend that was named, and checks that these names can be stored there.
     ///
     /// # Errors
-    /// A bad URL or alias (78), or a name that this store cannot have (64).
-    pub fn new(
-        arguments: &CommonArguments,
-        backend: &Option<Sourced<String>>,
-        names: &[LockName],
-    ) -> Result<Access, Failure> {
+    /// A bad URL (78), or a name that this store cannot have (64).
+    pub fn new(arguments: &CommonArguments, backend: Backend, names: &[LockName]) -> Result<Access, Failure> {
         let mut notices = Vec::new();
         let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
-        let not_named = Sourced { value: "file:".to_owned(), source: Source::Default };
-        let Sourced { value, source } = backend.clone().unwrap_or(not_named);
-        let wrong = |error: UrlError| match source {
-            Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
-            source => source.failure(error),
-        };
-        let url = Url::parse(&value).map_err(wrong)?;
-        let store = Locator::new(&url, &environment).map_err(wrong)?;
+        let store = Locator::new(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
         for name in names {
             store
                 .check_name(name)
                 .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
         }
-        if backend.is_none() {
+        if backend.source == Source::Default {
             notices.push(format!(
                 "no backend configured: locking for user {} on this host only ({})",
                 crate::identity::user(),
                 store.display()
             ));
         }
-        if url.password.is_some() && source == Source::Flag("--backend") {
+        if backend.password_on_command_line() {
             notices.push(
                 "a password on the command line can be read by every user of this host: use password_file= or \
                  DLOCK_BACKEND"
@@ -86,6 +75,9 @@ impl Access {
             );
         }
         notices.extend(store.warning());
+        if !backend.accepted.accepts(Warning::Insecure) {
+            notices.extend(store.insecure().map(str::to_owned));
+        }
         if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
             notices.push(
                 "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
@@ -95,7 +87,7 @@ impl Access {
         if connect_timeout.is_zero() {
             return Err(Failure::usage("--connect-timeout: 0 leaves no time to connect"));
         }
-        Ok(Access { store, connect_timeout, notices })
+        Ok(Access { store, connect_timeout, accepted: backend.accepted, notices })
     }
 }
 

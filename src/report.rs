@@ -45,6 +45,11 @@ impl Reporter {
         Reporter { quiet, verbose, format, tells_waiting: !quiet && (verbose > 0 || attended) }
     }
 
+    /// The same, as with `-q` if `quiet` is on: the configuration can ask for silence too.
+    pub fn silenced(self, quiet: bool) -> Reporter {
+        Reporter { quiet: self.quiet || quiet, tells_waiting: self.tells_waiting && !quiet, ..self }
+    }
+
     /// Says why dlock cannot go on, always, and returns the status that tells the same.
     pub fn failure(&self, failure: &Failure) -> Exit {
         self.write("error", &failure.message);

@@ -78,12 +78,21 @@ impl Locator {
         }
     }
 
-    /// What is to be said once about this way to reach the store, if anything.
+    /// What is to be said once about the place where the locks are, if anything.
     pub fn warning(&self) -> Option<String> {
         match self {
             Locator::File(location) => location.warning(),
             #[cfg(feature = "redis")]
-            Locator::Redis(location) => location.warning().map(str::to_owned),
+            Locator::Redis(_) => None,
+        }
+    }
+
+    /// What is to be said once about a way to the store on which nobody checks whom we speak to.
+    pub fn insecure(&self) -> Option<&'static str> {
+        match self {
+            Locator::File(_) => None,
+            #[cfg(feature = "redis")]
+            Locator::Redis(location) => location.insecure(),
         }
     }
 

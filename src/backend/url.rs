@@ -121,6 +121,44 @@ impl Url {
     }
 }
 
+/// Options of a query that are secrets.
+const SECRET_OPTIONS: &[&str] = &["password"];
+
+/// Whether a backend URL, well-formed or not, may have a password in it.
+pub fn has_password(text: &str) -> bool {
+    let secret = |(name, _): &(String, String)| SECRET_OPTIONS.contains(&name.as_str());
+    match Url::parse(text) {
+        Ok(url) => url.password.is_some() || url.query.iter().any(secret),
+        Err(_) => text.contains('@') || SECRET_OPTIONS.iter().any(|name| text.contains(name)),
+    }
+}
+
+/// A backend URL as it was written, with `***` for its password; only its scheme if it is not well-formed.
+pub fn redacted(text: &str) -> String {
+    let scheme = text.split(':').next().unwrap_or_default();
+    if Url::parse(text).is_err() {
+        return if has_password(text) { format!("{scheme}:***") } else { text.to_owned() };
+    }
+    let (head, query) = text.split_once('?').map_or((text, None), |(head, query)| (head, Some(query)));
+    // Nothing behind the host of a well-formed URL has an @.
+    let mut shown = match head.split_once("//").and_then(|(_, rest)| rest.rsplit_once('@')) {
+        Some((user, hosts)) if user.contains(':') => {
+            format!("{scheme}://{}:***@{hosts}", user.split(':').next().unwrap_or_default())
+        }
+        _ => head.to_owned(),
+    };
+    if let Some(query) = query {
+        let option = |option: &str| match option.split_once('=') {
+            Some((name, _)) if SECRET_OPTIONS.iter().any(|secret| decode(name).as_deref() == Ok(secret)) => {
+                format!("{name}=***")
+            }
+            _ => option.to_owned(),
+        };
+        shown = format!("{shown}?{}", query.split('&').map(option).collect::<Vec<_>>().join("&"));
+    }
+    shown
+}
+
 fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
     let mut options: Vec<(String, String)> = Vec::new();
     for option in query.split('&').filter(|option| !option.is_empty()) {
@@ -204,6 +242,24 @@ mod tests {
         assert_eq!((url.hosts.len(), url.path.as_str()), (0, ""));
         let url = Url::parse("file:///srv/locks?suffix=").expect("good URL");
         assert_eq!((url.hosts.len(), url.path.as_str()), (0, "/srv/locks"));
+    }
+
+    #[test]
+    fn passwords_are_found_and_hidden() {
+        for (url, shown) in [
+            ("redis://me:secret@h:1/2?prefix=a", "redis://me:***@h:1/2?prefix=a"),
+            ("redis://:s:ecret@h,k", "redis://:***@h,k"),
+            ("postgres://h/db?user=me&password=secret&x=1", "postgres://h/db?user=me&password=***&x=1"),
+            ("postgres://h/db?pass%77ord=secret", "postgres://h/db?pass%77ord=***"),
+            ("redis://me:secret@h:port", "redis:***"),
+        ] {
+            assert!(has_password(url), "{url}");
+            assert_eq!(redacted(url), shown);
+        }
+        for url in ["redis://me@h/?password_file=/x", "file:", "file:///a//b", "prod", "nonsense:x"] {
+            assert!(!has_password(url), "{url}");
+            assert_eq!(redacted(url), url);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What every command takes.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -9,11 +10,15 @@ use super::checked;
 use crate::duration;
 
 /// What every command takes.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct CommonArguments {
-    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://...
-    #[arg(short, long, value_name = "URL", help_heading = "Store")]
+    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://..., or a name from the configuration
+    #[arg(short, long, value_name = "URL|ALIAS", help_heading = "Store")]
     pub backend: Option<OsString>,
+
+    /// Read this configuration file, and neither /etc/dlock/config.toml nor ~/.config/dlock/config.toml
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    pub config: Option<PathBuf>,
 
     /// One attempt to reach the store [default: 5s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Store")]

@@ -151,8 +151,13 @@ Durations:
 
 Environment:
   DLOCK_BACKEND, DLOCK_TTL, DLOCK_WAIT   defaults of --backend, --ttl, --wait
+  DLOCK_CONFIG                           default of --config
   REDISCLI_AUTH                          password of Redis, when the URL has none
   The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN, DLOCK_HELD, and DLOCK_SLOT with --slots.
+
+Files:
+  /etc/dlock/config.toml, ~/.config/dlock/config.toml
+      names of backends, and defaults of these options for locks by their names; see dlock config show
 
 Exit status:
   the command's, when it ran; and dlock dies of the signal that killed the command

@@ -13,7 +13,7 @@ use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
 use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
-use crate::config::OutputFiles;
+use crate::config::{Configuration, OutputFiles};
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
@@ -30,17 +30,21 @@ use self::running::End;
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let started = Started::now();
-    let reporter = Reporter::of(&arguments.common);
+    let mut reporter = Reporter::of(&arguments.common);
     let mut files = Files::default();
-    let prepared = files.check(&OutputFiles::of(&arguments));
-    let (mut report, result) = match prepared.and_then(|()| prepare(&arguments, inherited, &reporter)) {
+    let configuration = Configuration::read(&arguments.common);
+    let readable = configuration.as_ref().ok();
+    let prepared = files.check(&OutputFiles::of(&arguments, readable));
+    let prepared = prepared.and_then(|()| prepare(&arguments, &configuration, inherited, &reporter));
+    let (mut report, result) = match prepared {
         Ok((plan, half)) => {
+            reporter = reporter.silenced(plan.quiet);
             let mut report = RunReport::new(started, &plan.names, Some(plan.store.display().to_owned()));
             let result = start(plan, half, &reporter, &mut report);
             (report, result)
         }
         Err(failure) => {
-            let (names, backend) = plan::known(&arguments);
+            let (names, backend) = plan::known(&arguments, readable);
             (RunReport::new(started, &names, backend), Err(failure))
         }
     };
@@ -56,10 +60,12 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
 /// Plans, and splits dlock into its two halves: the last thing before any runtime exists.
 fn prepare(
     arguments: &RunArguments,
+    configuration: &Result<Configuration, Failure>,
     inherited: Inherited,
     reporter: &Reporter,
 ) -> Result<(RunPlan, Half), Failure> {
-    let plan = RunPlan::new(arguments)?;
+    let plan = RunPlan::new(arguments, configuration)?;
+    let reporter = reporter.silenced(plan.quiet);
     for notice in &plan.notices {
         reporter.warning(notice);
     }

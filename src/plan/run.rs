@@ -8,7 +8,7 @@ use crate::backend::locator::Locator;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
 use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument};
-use crate::config::{self, RunSettings, Source, Sourced};
+use crate::config::{Accepted, Configuration, Settings, Source, Sourced};
 use crate::duration::show;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::{Patience, Wait};
@@ -47,6 +47,10 @@ pub struct RunPlan {
     pub note: Option<String>,
     /// What to run.
     pub program: Program,
+    /// Notices, warnings and contention are not said.
+    pub quiet: bool,
+    /// Warnings about the store that are known and not to be said.
+    pub accepted: Accepted,
     /// To be said once, before anything is contacted.
     pub notices: Vec<String>,
 }
@@ -74,39 +78,32 @@ impl RunPlan {
     /// # Errors
     /// Contradictions and bad values (64), bad environment or URL (78), a command that is not there (127) or cannot be
     /// executed (126).
-    pub fn new(arguments: &RunArguments) -> Result<RunPlan, Failure> {
+    pub fn new(
+        arguments: &RunArguments,
+        configuration: &Result<Configuration, Failure>,
+    ) -> Result<RunPlan, Failure> {
         refuse_flock_options(arguments)?;
         if arguments.no_wait && arguments.wait.is_some() {
             return Err(Failure::usage("--no-wait and --wait contradict each other: give one of them"));
         }
         let command = command(arguments)?;
         let names = names(arguments)?;
-        let mode = mode(arguments)?;
-        let min_hold = arguments.min_hold.unwrap_or_default();
-        if min_hold > LONGEST_MIN_HOLD {
-            return Err(Failure::usage(format!(
-                "--min-hold: {} is not between 0 and {}",
-                show(min_hold),
-                show(LONGEST_MIN_HOLD)
-            )));
-        }
-        let settings = config::resolve(arguments)?;
-        let Access { store, connect_timeout, notices } =
-            Access::new(&arguments.common, &settings.backend, &names)?;
-        let terms = terms(arguments, &settings, connect_timeout)?;
-        let wait = match settings.wait.map(|wait| wait.value) {
+        refuse_two_modes(arguments)?;
+        let configuration = configuration.as_ref().map_err(Failure::clone)?;
+        let settings = configuration.settings(arguments, &names)?;
+        let backend = configuration.backend(settings.backend.as_ref())?;
+        let mode = mode(arguments, &settings);
+        let Access { store, connect_timeout, accepted, notices } =
+            Access::new(&arguments.common, backend, &names)?;
+        let terms = terms(&settings, connect_timeout)?;
+        let min_hold = min_hold(&settings)?;
+        let wait = match value(&settings.wait) {
             None => Wait::No,
             Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
             Some(WaitArgument::For(duration)) => Wait::For(duration),
             Some(WaitArgument::Forever) => Wait::Forever,
         };
-        let note = arguments.note.clone();
-        if let Some(note) = note.as_ref().filter(|note| note.len() > LONGEST_NOTE) {
-            return Err(Failure::usage(format!(
-                "--note: {} bytes are too many, at most {LONGEST_NOTE}",
-                note.len()
-            )));
-        }
+        let note = note(&settings)?;
         let first = names[0].clone();
         let names = in_order(names);
         if names.len() > MOST_NAMES {
@@ -119,25 +116,27 @@ impl RunPlan {
             first,
             names,
             mode,
-            counts_slots: arguments.slots.is_some(),
+            counts_slots: settings.slots.is_some(),
             min_hold,
             store,
             terms,
-            patience: Patience { wait, retry: arguments.retry.unwrap_or_default() },
-            max_runtime: arguments.max_runtime.filter(|limit| !limit.is_zero()),
-            orphans: match arguments.orphans {
+            patience: Patience { wait, retry: value(&settings.retry).unwrap_or_default() },
+            max_runtime: value(&settings.max_runtime).filter(|limit| !limit.is_zero()),
+            orphans: match value(&settings.orphans) {
                 None | Some(OrphansArgument::Leave) => Orphans::Leave,
                 Some(OrphansArgument::Wait) => Orphans::Wait,
                 Some(OrphansArgument::Kill) => Orphans::Kill,
             },
-            orphans_chosen: arguments.orphans.is_some(),
-            on_lost: match arguments.on_lost {
+            orphans_chosen: settings.orphans.is_some(),
+            on_lost: match value(&settings.on_lost) {
                 None | Some(OnLostArgument::Kill) => OnLost::Kill,
                 Some(OnLostArgument::Warn) => OnLost::Warn,
             },
-            conflict_exit_code: arguments.conflict_exit_code.unwrap_or(crate::exit::CONTENDED),
+            conflict_exit_code: value(&settings.conflict_exit_code).unwrap_or(crate::exit::CONTENDED),
             note,
             program: find(&command)?,
+            quiet: value(&settings.quiet).unwrap_or_default(),
+            accepted,
             notices,
         })
     }
@@ -191,11 +190,17 @@ fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
 
 /// What can be told of a run that cannot be planned: its locks, in the order in which they would have been taken, and
 /// where they live, without secrets.
-pub fn known(arguments: &RunArguments) -> (Vec<LockName>, Option<String>) {
+pub fn known(
+    arguments: &RunArguments,
+    configuration: Option<&Configuration>,
+) -> (Vec<LockName>, Option<String>) {
     let names = names(arguments).map(in_order).unwrap_or_default();
-    let settings = config::resolve(arguments).ok();
-    let access = settings.and_then(|settings| Access::new(&arguments.common, &settings.backend, &names).ok());
-    (names, access.map(|access| access.store.display().to_owned()))
+    let store = configuration.and_then(|configuration| {
+        let settings = configuration.settings(arguments, &names).ok()?;
+        let backend = configuration.backend(settings.backend.as_ref()).ok()?;
+        Access::new(&arguments.common, backend, &names).ok()
+    });
+    (names, store.map(|access| access.store.display().to_owned()))
 }
 
 /// Each name once, in the order of their bytes.
@@ -205,8 +210,12 @@ fn in_order(mut names: Vec<LockName>) -> Vec<LockName> {
     names
 }
 
-/// One mode out of three options.
-fn mode(arguments: &RunArguments) -> Result<Mode, Failure> {
+/// What was said of a setting, if anything.
+fn value<T: Copy>(setting: &Option<Sourced<T>>) -> Option<T> {
+    setting.as_ref().map(|known| known.value)
+}
+
+fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
     let contradiction = |one: &str, other: &str| {
         Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
     };
@@ -214,36 +223,72 @@ fn mode(arguments: &RunArguments) -> Result<Mode, Failure> {
         (true, true, _) => contradiction("--exclusive", "--shared"),
         (_, true, Some(slots)) => contradiction(&format!("--slots {slots}"), "--shared"),
         (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
-        (_, true, None) => Ok(Mode::Shared),
-        (_, false, slots) => Ok(slots.map_or(Mode::Exclusive, Mode::of_slots)),
+        _ => Ok(()),
+    }
+}
+
+/// One mode out of three options that do not contradict each other.
+fn mode(arguments: &RunArguments, settings: &Settings) -> Mode {
+    match arguments.shared {
+        true => Mode::Shared,
+        false => value(&settings.slots).map_or(Mode::Exclusive, Mode::of_slots),
+    }
+}
+
+fn min_hold(settings: &Settings) -> Result<Duration, Failure> {
+    match &settings.min_hold {
+        Some(Sourced { value, source }) if *value > LONGEST_MIN_HOLD => {
+            Err(source.failure(format!("{} is not between 0 and {}", show(*value), show(LONGEST_MIN_HOLD))))
+        }
+        known => Ok(value(known).unwrap_or_default()),
+    }
+}
+
+fn note(settings: &Settings) -> Result<Option<String>, Failure> {
+    match settings.note.clone() {
+        Some(Sourced { value, source }) if value.len() > LONGEST_NOTE => {
+            Err(source.failure(format!("{} bytes are too many, at most {LONGEST_NOTE}", value.len())))
+        }
+        note => Ok(note.map(|note| note.value)),
     }
 }
 
 /// Lease, grace and time-outs, if they fit into each other.
-fn terms(
-    arguments: &RunArguments,
-    settings: &RunSettings,
-    connect_timeout: Duration,
-) -> Result<Terms, Failure> {
-    let default = Sourced { value: DEFAULT_TTL, source: Source::Flag("--ttl") };
-    let Sourced { value: ttl, source } = settings.ttl.clone().unwrap_or(default);
+fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Terms, Failure> {
+    let default = Sourced { value: DEFAULT_TTL, source: Source::Default };
+    let Sourced { value: ttl, source: ttl_source } = settings.ttl.clone().unwrap_or(default);
     if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-        return Err(source.failure(format!("{} is not between 1s and 24h", show(ttl))));
+        return Err(ttl_source.failure(format!("{} is not between 1s and 24h", show(ttl))));
     }
-    let grace = arguments.grace.unwrap_or_else(|| Terms::default_grace(ttl));
+    let Some(Sourced { value: grace, source }) = settings.grace.clone() else {
+        return Ok(Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout });
+    };
     let most = Terms::longest_grace(ttl);
-    if grace > most {
-        return Err(Failure::usage(format!(
-            "--grace {} does not fit into a ttl of {}{}: at most {}, or SIGTERM would come before half of the lease \
-             is over; shorten --grace or lengthen {}",
-            show(grace),
-            show(ttl),
-            if let Source::Environment(name) = source { format!(" ({name})") } else { String::new() },
-            show(most),
-            if let Source::Environment(name) = source { name } else { "--ttl" }
-        )));
+    if grace <= most {
+        return Ok(Terms { ttl, grace, connect_timeout });
     }
-    Ok(Terms { ttl, grace, connect_timeout })
+    let ttl_named = match &ttl_source {
+        Source::Flag(_) | Source::Default => String::new(),
+        elsewhere => format!(" ({elsewhere})"),
+    };
+    let longer = match &ttl_source {
+        Source::Environment(name) => *name,
+        _ => "--ttl",
+    };
+    let why = format!(
+        "{} does not fit into a ttl of {}{ttl_named}: at most {}, or SIGTERM would come before half of the lease is over",
+        show(grace),
+        show(ttl),
+        show(most)
+    );
+    Err(match source {
+        Source::Flag(flag) => {
+            let why = format!("{flag} {why}; shorten {flag} or lengthen {longer}");
+            // Only two flags contradict each other.
+            if ttl_source.is_configuration() { Failure::config(why) } else { Failure::usage(why) }
+        }
+        source => source.failure(format!("{why}; shorten it or lengthen {longer}")),
+    })
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {

@@ -49,7 +49,7 @@ impl Files {
     pub fn check(&mut self, wanted: &OutputFiles) -> Result<(), Failure> {
         if let Some(Sourced { value, source }) = &wanted.report {
             let target = Target::find(value).map_err(|error| source.failure(error))?;
-            self.report = Some(Sourced { value: target, source: *source });
+            self.report = Some(Sourced { value: target, source: source.clone() });
         }
         if let Some(Sourced { value, source }) = &wanted.metrics {
             let path = check_metrics(value).map_err(|error| source.failure(error))?;
@@ -61,7 +61,7 @@ impl Files {
                 self.report = None;
                 return Err(source.failure(both));
             }
-            self.metrics = Some(Sourced { value: path, source: *source });
+            self.metrics = Some(Sourced { value: path, source: source.clone() });
         }
         Ok(())
     }

@@ -11,7 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 const PORT: &str = "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)";
 
 const WRONG: &[(&str, &str)] = &[
-    ("prod", "a backend URL begins with a scheme and a colon"),
+    (
+        "prod",
+        "no backend of this name: no configuration file names any; a URL has a colon, as file:///srv/locks",
+    ),
     ("/var/lock", "a backend URL begins with a scheme and a colon"),
     ("://h", "a backend URL begins with a scheme and a colon"),
     ("1file:", "a backend URL begins with a scheme and a colon"),

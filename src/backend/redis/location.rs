@@ -162,7 +162,7 @@ impl Location {
     }
 
     /// What is to be said once about the way to the server.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn insecure(&self) -> Option<&'static str> {
         let insecure = self.tls.as_ref().is_some_and(|tls| tls.insecure);
         insecure.then_some(
             "the server's certificate is not checked (?insecure): anybody in between can take the lock",

@@ -1,0 +1,232 @@
+//! Backends by name: their tables, and the URL that each of them is in the end.
+
+use super::source::{Place, Source, Sourced};
+use crate::backend::locator::Locator;
+use crate::backend::url::{Url, UrlError};
+use crate::exit::Failure;
+
+/// A warning of `run` that can be accepted for a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The store may remove live locks when it runs out of memory.
+    Eviction,
+    /// Nobody checks whom we speak to.
+    Insecure,
+    /// The store is good for efficiency only: it may forget locks.
+    Efficiency,
+}
+
+impl Warning {
+    /// All there are.
+    pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
+
+    /// As `accept` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Warning::Eviction => "eviction",
+            Warning::Insecure => "insecure",
+            Warning::Efficiency => "efficiency",
+        }
+    }
+}
+
+/// The warnings that are known and need not be said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accepted(pub Vec<Warning>);
+
+impl Accepted {
+    /// Whether this one need not be said.
+    pub fn accepts(&self, warning: Warning) -> bool {
+        self.0.contains(&warning)
+    }
+}
+
+/// Where the locks live, as it was named; nothing of the URL is understood yet.
+pub struct Backend {
+    /// The URL, with what the table of an alias adds to it.
+    pub url: Url,
+    /// Who named it, or `Default` when nobody did.
+    pub source: Source,
+    /// Warnings that are known.
+    pub accepted: Accepted,
+    /// Where the URL itself stands.
+    url_source: Source,
+    /// Where options of the URL stand that stand elsewhere.
+    options: Vec<(String, Source)>,
+}
+
+impl Backend {
+    /// A URL that needs no table.
+    pub(super) fn of_url(url: Url, source: Source) -> Backend {
+        let url_source = source.clone();
+        Backend { url, source, accepted: Accepted::default(), url_source, options: Vec::new() }
+    }
+
+    /// What is wrong with the URL, naming where that stands (78).
+    pub fn failure(&self, error: &UrlError) -> Failure {
+        let option = self.options.iter().find(|(name, _)| error.option() == Some(name));
+        wrong_url(option.map_or(&self.url_source, |(_, source)| source), error)
+    }
+
+    /// Whether a password stands on the command line, where every user of this host can read it.
+    pub fn password_on_command_line(&self) -> bool {
+        self.url.password.is_some() && matches!(self.url_source, Source::Flag(_))
+    }
+}
+
+/// What is wrong with a URL (78), wherever it stands.
+pub(super) fn wrong_url(source: &Source, error: impl std::fmt::Display) -> Failure {
+    match source {
+        Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
+        source => source.failure(error),
+    }
+}
+
+/// Whether a text is a word, and so the name of a backend; every URL has a colon.
+pub(super) fn is_alias(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+}
+
+/// `[backends.NAME]`
+pub(super) struct Alias {
+    pub(super) name: String,
+    /// Where it was first named.
+    pub(super) place: Place,
+    pub(super) url: Option<Sourced<String>>,
+    pub(super) username: Option<Sourced<String>>,
+    pub(super) password: Option<Sourced<String>>,
+    pub(super) accept: Option<Sourced<Vec<Warning>>>,
+    pub(super) options: Vec<Extra>,
+}
+
+/// A key that is an option of the store's URL.
+pub(super) struct Extra {
+    pub(super) name: String,
+    /// Where the key stands; the value has a place of its own.
+    pub(super) key: Place,
+    pub(super) value: Sourced<String>,
+}
+
+/// Those of every backend, besides the options of its URL.
+const KEYS: &[&str] = &["url", "username", "password", "accept"];
+const PASSWORD_FILE: &str = "password_file";
+
+impl Alias {
+    pub(super) fn new(name: &str, place: Place) -> Alias {
+        let name = name.to_owned();
+        Alias { name, place, url: None, username: None, password: None, accept: None, options: Vec::new() }
+    }
+
+    /// Lays what a later file says over it, key by key.
+    pub(super) fn add(&mut self, later: Alias) {
+        self.url = later.url.or(self.url.take());
+        self.username = later.username.or(self.username.take());
+        self.password = later.password.or(self.password.take());
+        self.accept = later.accept.or(self.accept.take());
+        for extra in later.options {
+            self.options.retain(|known| known.name != extra.name);
+            self.options.push(extra);
+        }
+    }
+
+    /// The URL that it is with all its keys. `later` tells whether the first source is in a file over that of the
+    /// second: one thing said twice in one file is a mistake, and of two files the later counts.
+    ///
+    /// # Errors
+    /// No URL, a bad one, one thing said twice, or a key that is none (78).
+    pub(super) fn backend(
+        &self,
+        named_by: Source,
+        later: impl Fn(&Source, &Source) -> bool,
+    ) -> Result<Backend, Failure> {
+        let Some(Sourced { value: text, source: url_source }) = &self.url else {
+            return Err(Source::File(self.place.clone()).failure("this backend has no url"));
+        };
+        let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
+        self.check_keys(&url)?;
+        // Whether a key counts that says what the URL says as well.
+        let counts =
+            |source: &Source, what: &str| match (later(source, url_source), later(url_source, source)) {
+                (false, false) => {
+                    Err(source.failure(format!("{what} is in the url as well: keep one of them")))
+                }
+                (counts, _) => Ok(counts),
+            };
+        let has = |url: &Url, option: &str| url.query.iter().any(|(name, _)| name == option);
+        let mut options = Vec::new();
+        if let Some(Sourced { value, source }) = &self.username
+            && ((url.username.is_none() && !has(&url, "username")) || counts(source, "a username")?)
+        {
+            url.query.retain(|(name, _)| name != "username");
+            url.username = Some(value.clone());
+        }
+        let secret = self.secret(&later)?;
+        if let Some(extra) = secret
+            && ((url.password.is_none() && !has(&url, PASSWORD_FILE))
+                || counts(extra.source(), "a password")?)
+        {
+            url.password = None;
+            url.query.retain(|(name, _)| name != PASSWORD_FILE);
+            match extra {
+                Secret::Text(password) => url.password = Some(password.value.clone()),
+                Secret::File(extra) => {
+                    url.query.push((extra.name.clone(), extra.value.value.clone()));
+                    options.push((extra.name.clone(), extra.value.source.clone()));
+                }
+            }
+        }
+        for Extra { name, value: Sourced { value, source }, .. } in &self.options {
+            if name != PASSWORD_FILE && (!has(&url, name) || counts(source, name)?) {
+                url.query.retain(|(other, _)| other != name);
+                url.query.push((name.clone(), value.clone()));
+                options.push((name.clone(), source.clone()));
+            }
+        }
+        let accepted = Accepted(self.accept.as_ref().map(|known| known.value.clone()).unwrap_or_default());
+        Ok(Backend { url, source: named_by, accepted, url_source: url_source.clone(), options })
+    }
+
+    /// The password or the file with it, of which only one can be.
+    fn secret(&self, later: impl Fn(&Source, &Source) -> bool) -> Result<Option<Secret<'_>>, Failure> {
+        let file = self.options.iter().find(|extra| extra.name == PASSWORD_FILE);
+        Ok(match (&self.password, file) {
+            (Some(text), Some(file)) if later(&text.source, &file.value.source) => Some(Secret::Text(text)),
+            (Some(text), Some(file)) if later(&file.value.source, &text.source) => Some(Secret::File(file)),
+            (Some(text), Some(_)) => {
+                return Err(text.source.failure("there is a password_file as well: keep one of them"));
+            }
+            (text, file) => text.as_ref().map(Secret::Text).or(file.map(Secret::File)),
+        })
+    }
+
+    /// Whether each key is an option of that store. A store that this build lacks is not asked.
+    fn check_keys(&self, url: &Url) -> Result<(), Failure> {
+        let Some(known) = Locator::options(&url.scheme) else { return Ok(()) };
+        let unknown = self.options.iter().find(|extra| !known.contains(&extra.name.as_str()));
+        unknown.map_or(Ok(()), |Extra { name, key, .. }| {
+            let others = known.iter().filter(|option| !KEYS.contains(option));
+            let all: Vec<&str> = KEYS.iter().chain(others).copied().collect();
+            Err(Failure::config(format!(
+                "{key}: unknown key '{name}' in [backends.{}]: known for {}: are {}",
+                self.name,
+                url.scheme,
+                all.join(", ")
+            )))
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Secret<'a> {
+    Text(&'a Sourced<String>),
+    File(&'a Extra),
+}
+
+impl Secret<'_> {
+    fn source(&self) -> &Source {
+        match self {
+            Secret::Text(text) => &text.source,
+            Secret::File(extra) => &extra.value.source,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Where the outcome of a run is to be written, known whatever is wrong with the rest.
+
+use std::path::PathBuf;
+
+use super::Configuration;
+use super::settings::Settings;
+use super::source::{Source, Sourced};
+use crate::cli::RunArguments;
+use crate::lock::LockName;
+
+/// Where the outcome of a run is to be written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OutputFiles {
+    /// `--report`
+    pub report: Option<Sourced<PathBuf>>,
+    /// `--metrics-file`
+    pub metrics: Option<Sourced<PathBuf>>,
+}
+
+impl OutputFiles {
+    /// Resolves them on their own: from the command line alone where the configuration cannot be read, or where the
+    /// tables of the locks do not agree.
+    pub fn of(arguments: &RunArguments, configuration: Option<&Configuration>) -> OutputFiles {
+        let flag = |path: &Option<PathBuf>, flag| {
+            path.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
+        };
+        let above = Settings {
+            report: flag(&arguments.report, "--report"),
+            metrics_file: flag(&arguments.metrics_file, "--metrics-file"),
+            ..Settings::default()
+        };
+        let names = arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok());
+        let only_these = |settings: Settings| Settings {
+            report: settings.report,
+            metrics_file: settings.metrics_file,
+            ..Settings::default()
+        };
+        let resolved = configuration
+            .and_then(|known| known.under(above.clone(), &names.collect::<Vec<_>>(), only_these).ok())
+            .unwrap_or(above);
+        OutputFiles { report: resolved.report, metrics: resolved.metrics_file }
+    }
+}
