@@ -2,6 +2,7 @@
 
 mod breaking;
 mod common;
+mod config;
 mod run;
 mod status;
 
@@ -16,6 +17,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::breaking::BreakArguments;
 pub use self::common::{CommonArguments, LogFormat};
+pub use self::config::{ConfigArguments, ConfigCommand, ShowArguments};
 pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
 pub use self::status::StatusArguments;
 use crate::duration;
@@ -45,6 +47,8 @@ pub enum Command {
     Status(Box<StatusArguments>),
     /// Have a lock given up: its holder stops its command
     Break(Box<BreakArguments>),
+    /// Show the configuration
+    Config(ConfigArguments),
 }
 
 /// What the user asked for.
@@ -128,7 +132,11 @@ fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into();
+        let is_config = arguments.get(1).is_some_and(|argument| argument == "config");
+        return match is_config {
+            true => "no subcommand: try dlock config show".into(),
+            false => "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into(),
+        };
     }
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

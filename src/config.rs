@@ -5,6 +5,7 @@ mod document;
 mod file;
 mod outputs;
 mod settings;
+mod shown;
 mod source;
 
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,7 @@ use self::document::Document;
 use self::file::{LockTable, Tables};
 pub use self::outputs::OutputFiles;
 pub use self::settings::{Setting, Settings};
+pub use self::shown::{Keys, said_above, shown};
 pub use self::source::{Place, Source, Sourced};
 use crate::backend::url::Url;
 use crate::cli::{CommonArguments, RunArguments, parse_wait};
@@ -121,24 +123,13 @@ impl Configuration {
     /// # Errors
     /// A variable holds what it cannot hold, or the tables of two locks do not agree (78).
     pub fn settings(&self, arguments: &RunArguments, names: &[LockName]) -> Result<Settings, Failure> {
-        let mut above = Settings::of_flags(arguments)?;
-        // What a flag overrides is not even read.
-        if above.backend.is_none() {
-            above.backend = backend_variable()?;
-        }
-        if above.ttl.is_none() {
-            above.ttl = from_environment("DLOCK_TTL", duration::parse)?;
-        }
-        if above.wait.is_none() {
-            above.wait = from_environment("DLOCK_WAIT", parse_wait)?;
-        }
         // A mode on the command line is another one than that of a file.
         let has_mode = arguments.exclusive || arguments.shared;
         let fitting = |settings: Settings| match has_mode {
             true => Settings { slots: None, ..settings },
             false => settings,
         };
-        self.under(above, names, fitting)
+        self.under(above(arguments)?, names, fitting)
     }
 
     /// What was said above the files, over what they say of these locks, as far as that is `wanted`.
@@ -160,8 +151,12 @@ impl Configuration {
         for table in tables {
             below = below.together(wanted(table.settings.clone()), &above)?;
         }
-        let of_all = Settings { backend: self.tables.backend.clone(), ..Settings::default() };
-        Ok(above.over(below).over(of_all))
+        Ok(above.over(below).over(self.of_all()))
+    }
+
+    /// What the files say of every lock.
+    fn of_all(&self) -> Settings {
+        Settings { backend: self.tables.backend.clone(), ..Settings::default() }
     }
 
     /// The one table that counts for a lock: that of its very name, else the one with the longest pattern.
@@ -225,6 +220,22 @@ impl Configuration {
         };
         alias.backend(named_by, |one, other| order(one) > order(other))
     }
+}
+
+/// What the command line and the environment say.
+fn above(arguments: &RunArguments) -> Result<Settings, Failure> {
+    let mut above = Settings::of_flags(arguments)?;
+    // What a flag overrides is not even read.
+    if above.backend.is_none() {
+        above.backend = backend_variable()?;
+    }
+    if above.ttl.is_none() {
+        above.ttl = from_environment("DLOCK_TTL", duration::parse)?;
+    }
+    if above.wait.is_none() {
+        above.wait = from_environment("DLOCK_WAIT", parse_wait)?;
+    }
+    Ok(above)
 }
 
 /// Whether the user may not even look into the directory: a home that is kept from us (systemd's `ProtectHome=`, or one

@@ -44,6 +44,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
         Ok(Request::Command(Command::Break(arguments))) => commands::breaking::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
+        Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
         Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),
     }
 }

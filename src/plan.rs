@@ -2,6 +2,7 @@
 
 mod breaking;
 mod run;
+mod shown;
 mod status;
 
 use std::ffi::OsStr;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 pub use self::breaking::BreakPlan;
 pub use self::run::{OnLost, RunPlan, known, program_failure};
+pub use self::shown::{Shown, ShownTable, ShownValue};
 pub use self::status::StatusPlan;
 use crate::backend::locator::Locator;
 use crate::cli::CommonArguments;

@@ -1,6 +1,7 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
 pub mod breaking;
+pub mod config;
 pub mod run;
 pub mod status;
 

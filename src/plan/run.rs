@@ -64,7 +64,7 @@ pub enum OnLost {
     Warn,
 }
 
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
+pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// Each takes some descriptors, of which a process may have about a thousand.
 const MOST_NAMES: usize = 64;
 /// A lock that outlives its dlock for longer than this is a mistake.
@@ -251,6 +251,16 @@ fn note(settings: &Settings) -> Result<Option<String>, Failure> {
         }
         note => Ok(note.map(|note| note.value)),
     }
+}
+
+/// Checks what can be checked of settings before a store is known.
+///
+/// # Errors
+/// A value is out of its range, or two do not fit (64, or 78 where they come from elsewhere than the command line).
+pub(super) fn check(settings: &Settings) -> Result<Terms, Failure> {
+    min_hold(settings)?;
+    note(settings)?;
+    terms(settings, Duration::ZERO)
 }
 
 /// Lease, grace and time-outs, if they fit into each other.

@@ -1,0 +1,99 @@
+//! What there is to configure, for people and programs to see: without secrets.
+
+use serde_json::Value;
+
+use super::backends::Alias;
+use super::file::LockTable;
+use super::settings::{Setting, Settings};
+use super::source::{Place, Source, Sourced};
+use super::{Configuration, above};
+use crate::backend::url::redacted;
+use crate::cli::{CommonArguments, RunArguments};
+use crate::exit::Failure;
+use crate::lock::LockName;
+
+/// The pattern of all names.
+const EVERY: &str = "*";
+/// What is shown of a password.
+const HIDDEN: &str = "***";
+
+/// A table of a backend or of locks, key by key.
+pub type Keys = Vec<(String, Value, Source)>;
+
+impl Configuration {
+    /// Each backend with a name, and what its table says.
+    pub fn aliases(&self) -> Vec<(&str, Keys)> {
+        self.tables.backends.iter().map(|alias| (alias.name.as_str(), alias.shown())).collect()
+    }
+
+    /// Each table of locks but that of all others, and what it says.
+    pub fn lock_tables(&self) -> Vec<(&str, Keys)> {
+        let tables = self.tables.locks.iter().filter(|table| table.text != EVERY);
+        tables.map(|table| (table.text.as_str(), shown(&table.settings))).collect()
+    }
+
+    /// The table that counts for a lock: its pattern, and where it stands.
+    ///
+    /// # Errors
+    /// Two patterns fit equally well (78).
+    pub fn table_of(&self, name: &LockName) -> Result<Option<(&str, &Place)>, Failure> {
+        Ok(self.table(name)?.map(|LockTable { text, place, .. }| (text.as_str(), place)))
+    }
+
+    /// What counts for a lock that no table but that of all others fits.
+    ///
+    /// # Errors
+    /// A variable holds what it cannot hold (78).
+    pub fn settings_of_others(&self, arguments: &CommonArguments) -> Result<Settings, Failure> {
+        let table = self.tables.locks.iter().find(|table| table.text == EVERY);
+        let below = table.map(|table| table.settings.clone()).unwrap_or_default();
+        Ok(said_above(arguments)?.over(below).over(self.of_all()))
+    }
+}
+
+/// What the command line and the environment say of every lock.
+///
+/// # Errors
+/// A variable holds what it cannot hold (78).
+pub fn said_above(arguments: &CommonArguments) -> Result<Settings, Failure> {
+    above(&RunArguments { common: arguments.clone(), ..RunArguments::default() })
+}
+
+/// What settings say, without secrets, as far as they say anything.
+pub fn shown(settings: &Settings) -> Keys {
+    let known = settings.shown().into_iter();
+    known
+        .filter_map(|(key, known)| {
+            let (value, source) = known?;
+            let value = match (key, value) {
+                ("backend", Value::String(url)) => redacted(&url).into(),
+                (_, value) => value,
+            };
+            Some((key.to_owned(), value, source))
+        })
+        .collect()
+}
+
+impl Alias {
+    fn shown(&self) -> Keys {
+        let mut keys = Keys::new();
+        let mut add =
+            |key: &str, value: Value, source: &Source| keys.push((key.into(), value, source.clone()));
+        if let Some(Sourced { value, source }) = &self.url {
+            add("url", redacted(value).into(), source);
+        }
+        if let Some(Sourced { value, source }) = &self.username {
+            add("username", value.shown(), source);
+        }
+        if let Some(Sourced { source, .. }) = &self.password {
+            add("password", HIDDEN.into(), source);
+        }
+        for option in &self.options {
+            add(&option.name, option.value.value.shown(), &option.value.source);
+        }
+        if let Some(Sourced { value, source }) = &self.accept {
+            add("accept", value.iter().map(|warning| warning.name()).collect(), source);
+        }
+        keys
+    }
+}

@@ -1,0 +1,142 @@
+//! What `dlock config show` is to show.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::checked_name;
+use super::run::{self, DEFAULT_TTL};
+use crate::cli::{CommonArguments, OnLostArgument, OrphansArgument, ShowArguments, WaitArgument};
+use crate::config::{self, Configuration, Keys, Settings, Source, Sourced};
+use crate::exit::{CONTENDED, Failure};
+use crate::lease::validity::Terms;
+
+/// What there is to show, in the order in which it is shown.
+pub struct Shown {
+    /// The files that were read, each over the ones before it.
+    pub files: Vec<String>,
+    /// The lock that was asked for.
+    pub name: Option<String>,
+    /// The pattern of the table that counts for it, and where that stands.
+    pub table: Option<(String, Source)>,
+    /// `[backends.NAME]`
+    pub backends: Vec<ShownTable>,
+    /// `[locks."PATTERN"]`, the last one with every setting there is.
+    pub locks: Vec<ShownTable>,
+}
+
+/// One table.
+pub struct ShownTable {
+    /// The name of the backend, the pattern, or the lock itself.
+    pub name: String,
+    /// Its keys.
+    pub values: Vec<ShownValue>,
+}
+
+/// One key of a table.
+pub struct ShownValue {
+    /// The key.
+    pub key: String,
+    /// The value; `None` where nothing was said and there is no default.
+    pub value: Option<Value>,
+    /// Where it came from.
+    pub source: Source,
+    /// What counts instead.
+    pub overridden: Option<Source>,
+}
+
+impl Shown {
+    /// Reads the configuration and finds what counts.
+    ///
+    /// # Errors
+    /// A bad name (64), or anything in files and environment that cannot be (78).
+    pub fn new(arguments: &ShowArguments) -> Result<Shown, Failure> {
+        let common = &arguments.common;
+        let name = arguments.name.as_deref().map(checked_name).transpose()?;
+        let configuration = Configuration::read(common)?;
+        let mut shown = Shown {
+            files: configuration.files().iter().map(ToString::to_string).collect(),
+            name: name.as_ref().map(ToString::to_string),
+            table: None,
+            backends: Vec::new(),
+            locks: Vec::new(),
+        };
+        let (title, settings) = match &name {
+            Some(name) => {
+                let table = configuration.table_of(name)?;
+                shown.table = table.map(|(text, place)| (text.to_owned(), Source::File(place.clone())));
+                let run = crate::cli::RunArguments { common: common.clone(), ..Default::default() };
+                (name.as_str(), configuration.settings(&run, std::slice::from_ref(name))?)
+            }
+            None => {
+                shown.locks = written(&configuration, common)?;
+                ("*", configuration.settings_of_others(common)?)
+            }
+        };
+        let terms = run::check(&settings)?;
+        // A file without a backend is an error of whoever needs one.
+        let named = settings.backend.clone();
+        if named.is_some() {
+            configuration.backend(named.as_ref())?;
+        }
+        let is_wanted =
+            |alias: &str| name.is_none() || named.as_ref().is_some_and(|named| named.value == alias);
+        for (alias, keys) in configuration.aliases() {
+            if is_wanted(alias) {
+                shown.backends.push(table(alias, keys, &Settings::default()));
+            }
+        }
+        let fallback = shown.files.is_empty().then(|| "file:".to_owned());
+        shown.locks.push(complete(title, settings, &terms, fallback));
+        Ok(shown)
+    }
+}
+
+/// The tables of locks as they are written, and what of them does not count.
+fn written(configuration: &Configuration, common: &CommonArguments) -> Result<Vec<ShownTable>, Failure> {
+    let above = config::said_above(common)?;
+    let tables = configuration.lock_tables();
+    Ok(tables.into_iter().map(|(pattern, keys)| table(pattern, keys, &above)).collect())
+}
+
+fn table(name: &str, keys: Keys, above: &Settings) -> ShownTable {
+    let above = config::shown(above);
+    let values = keys.into_iter().map(|(key, value, source)| {
+        let overridden = above.iter().find(|(other, ..)| *other == key).map(|(.., source)| source.clone());
+        ShownValue { key, value: Some(value), source, overridden }
+    });
+    ShownTable { name: name.to_owned(), values: values.collect() }
+}
+
+/// Every setting there is, each with what counts.
+fn complete(name: &str, settings: Settings, terms: &Terms, backend: Option<String>) -> ShownTable {
+    fn default<T>(value: T) -> Option<Sourced<T>> {
+        Some(Sourced { value, source: Source::Default })
+    }
+    let known = settings.over(Settings {
+        backend: backend.and_then(default),
+        wait: default(WaitArgument::For(Duration::ZERO)),
+        retry: default(Duration::ZERO),
+        ttl: default(DEFAULT_TTL),
+        grace: default(terms.grace),
+        max_runtime: default(Duration::ZERO),
+        min_hold: default(Duration::ZERO),
+        orphans: default(OrphansArgument::Leave),
+        on_lost: default(OnLostArgument::Kill),
+        slots: default(1),
+        conflict_exit_code: default(CONTENDED),
+        quiet: default(false),
+        note: None,
+        report: None,
+        metrics_file: None,
+    });
+    let shown = config::shown(&known);
+    let values = Settings::KEYS.iter().map(|key| {
+        let (value, source) = match shown.iter().find(|(known, ..)| known == key) {
+            Some((_, value, source)) => (Some(value.clone()), source.clone()),
+            None => (None, Source::Default),
+        };
+        ShownValue { key: (*key).to_owned(), value, source, overridden: None }
+    });
+    ShownTable { name: name.to_owned(), values: values.collect() }
+}
