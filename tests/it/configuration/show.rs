@@ -1,0 +1,173 @@
+//! `dlock config show`: the whole of what it prints.
+
+use super::{printed, show, write};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+const TEXT: &str = r#"backend = "prod"
+[backends.prod]
+url = "redis://127.0.0.1:1"
+prefix = "a b:"
+db = 3
+accept = ["eviction", "insecure"]
+[backends."v1.2"]
+url = "file:///srv"
+[locks."nightly-*"]
+ttl = "1m"
+min_hold = "50s"
+conflict_exit_code = 0
+[locks."*"]
+note = "ours"
+"#;
+
+/// With FILE for the name of the file.
+fn shown(place: &Place, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    // A name of this place's own would change what is aligned.
+    write(place, "c.toml", TEXT);
+    let run = place.bare().args(["config", "show", "--config", "c.toml"]).args(arguments);
+    printed(variables.iter().fold(run, |run, (name, value)| run.env(name, value)))
+}
+
+#[test]
+fn everything_there_is_is_shown_with_its_source() {
+    let expected = r#"# c.toml
+
+[backends.prod]
+url    = "redis://127.0.0.1:1"     # c.toml:3
+prefix = "a b:"                    # c.toml:4
+db     = "3"                       # c.toml:5
+accept = ["eviction", "insecure"]  # c.toml:6
+
+[backends."v1.2"]
+url = "file:///srv"  # c.toml:8
+
+[locks."nightly-*"]
+ttl                = "1m"   # c.toml:10, but DLOCK_TTL counts
+min_hold           = "50s"  # c.toml:11
+conflict_exit_code = 0      # c.toml:12
+
+[locks."*"]                   # every lock that no other table fits
+backend            = "prod"   # c.toml:1
+wait               = "0s"     # default
+retry              = "0s"     # default
+ttl                = "20s"    # DLOCK_TTL
+grace              = "4s"     # default
+max_runtime        = "0s"     # default
+min_hold           = "0s"     # default
+orphans            = "leave"  # default
+on_lost            = "kill"   # default
+slots              = 1        # default
+conflict_exit_code = 75       # default
+note               = "ours"   # c.toml:14
+quiet              = true     # --quiet
+# not set: report, metrics_file
+"#;
+    assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), expected);
+}
+
+#[test]
+fn what_counts_for_one_lock_is_shown_with_its_source() {
+    let expected = r#"# c.toml
+
+[backends."v1.2"]
+url = "file:///srv"  # c.toml:8
+
+[locks."nightly-db"]             # by [locks."nightly-*"], c.toml:9
+backend            = "v1.2"      # --backend
+wait               = "forever"   # DLOCK_WAIT
+retry              = "0s"        # default
+ttl                = "1m"        # c.toml:10
+grace              = "5s"        # default
+max_runtime        = "0s"        # default
+min_hold           = "50s"       # c.toml:11
+orphans            = "leave"     # default
+on_lost            = "kill"      # default
+slots              = 1           # default
+conflict_exit_code = 0           # c.toml:12
+quiet              = false       # default
+# not set: note, report, metrics_file
+"#;
+    let arguments = ["nightly-db", "-b", "v1.2"];
+    let found = shown(&Place::new(), &arguments, &[("DLOCK_WAIT", "forever"), ("DLOCK_BACKEND", "garbage")]);
+    // The column of the remarks is that of the longest line.
+    let squeeze = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(squeeze(&found), squeeze(expected));
+}
+
+#[test]
+fn without_a_file_the_defaults_are_shown() {
+    let place = Place::new();
+    let found = printed(place.bare().args(["config", "show"]));
+    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock that no other table \
+                fits\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
+    assert!(found.starts_with(head), "{found}");
+    let found = printed(place.bare().args(["config", "show", "x"]));
+    assert!(found.contains("[locks.\"x\"]                   # no table fits\n"), "{found}");
+}
+
+/// A file that names no backend is shown for what it is.
+#[test]
+fn a_backend_that_nobody_named_is_shown_as_not_set() {
+    let found = printed(show(&Place::new(), ""));
+    assert!(found.ends_with("# not set: backend, note, report, metrics_file\n"), "{found}");
+}
+
+#[test]
+fn one_object_begins_with_its_version_and_says_the_same() {
+    let place = Place::new();
+    let text = shown(&place, &["nightly-db", "--json", "-q"], &[("DLOCK_TTL", "20")]);
+    assert!(text.starts_with(
+        "{\"version\":1,\"files\":[\"c.toml\"],\"name\":\"nightly-db\",\"table\":\"nightly-*\","
+    ));
+    assert_eq!(text.lines().count(), 1);
+    let object: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let lock = &object["locks"]["nightly-db"];
+    for (key, expected) in [
+        ("backend", r#"{"file":"c.toml","line":1,"source":"file","value":"prod"}"#),
+        ("ttl", r#"{"source":"environment","value":"20s","variable":"DLOCK_TTL"}"#),
+        ("quiet", r#"{"flag":"--quiet","source":"flag","value":true}"#),
+        ("wait", r#"{"source":"default","value":"0s"}"#),
+        ("note", r#"{"source":"default","value":null}"#),
+        ("conflict_exit_code", r#"{"file":"c.toml","line":12,"source":"file","value":0}"#),
+    ] {
+        assert_eq!(lock[key].to_string(), expected, "{key}");
+    }
+    let backends = r#"{"prod":{"accept":{"file":"c.toml","line":6,"source":"file","value":["eviction","insecure"]},"db":{"file":"c.toml","line":5,"source":"file","value":"3"},"prefix":{"file":"c.toml","line":4,"source":"file","value":"a b:"},"url":{"file":"c.toml","line":3,"source":"file","value":"redis://127.0.0.1:1"}}}"#;
+    assert_eq!(object["backends"].to_string(), backends);
+    let all = shown(&place, &["--json"], &[("DLOCK_TTL", "20")]);
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!((&all["name"], &all["table"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    let overridden = &all["locks"]["nightly-*"]["ttl"]["overridden_by"];
+    assert_eq!(overridden, "DLOCK_TTL");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn nobody_is_contacted() {
+    let server = crate::support::fake::Fake::silent();
+    let place = Place::new();
+    let text = format!("backend = \"redis://127.0.0.1:{}\"\n", server.port());
+    printed(show(&place, &text));
+    printed(show(&place, &text).arg("x"));
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_wrong_command_line_is_explained() {
+    let place = Place::new();
+    for (arguments, line) in [
+        (&["config"][..], "no subcommand: try dlock config show"),
+        (&["config", "shw"], "unrecognized subcommand 'shw'; did you mean show"),
+        (&["config", "show", "a", "b"], "unexpected argument 'b' found"),
+        (&["config", "show", "."], "NAME '.': '.' and '..' are no lock names"),
+        (&["config", "show", "--ttl", "5"], "unexpected argument '--ttl' found"),
+    ] {
+        let output = place.bare().args(arguments).output();
+        assert_eq!(output.outcome(), (Exit::Code(64), "", format!("dlock: {line}\n").as_str()));
+    }
+    // A name may begin with a dash.
+    let shown = printed(place.bare().args(["config", "show", "--", "-n"]));
+    assert!(shown.contains("[locks.\"-n\"]"), "{shown}");
+}

@@ -1,0 +1,132 @@
+//! Backends by name, and defaults of locks by name and by pattern.
+
+use super::{counts, printed, refused, run, show};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+#[test]
+fn an_alias_can_be_named_everywhere() {
+    let place = Place::new();
+    let table = format!("[backends.prod-1]\nurl = \"{}\"\nsuffix = \".lk\"\n", place.url());
+    let ran = (Exit::Code(0), "ran\n", "");
+    let plain = || run(&place, &table).command(["echo", "ran"]);
+    assert_eq!(plain().backend("prod-1").output().outcome(), ran);
+    assert!(place.path("locks/x.lk").exists());
+    assert_eq!(plain().env("DLOCK_BACKEND", "prod-1").output().outcome(), ran);
+    let top = format!("backend = \"prod-1\"\n{table}");
+    assert_eq!(run(&place, &top).command(["echo", "ran"]).output().outcome(), ran);
+    let of_lock = format!("backend = \"file:///none\"\n{table}[locks.x]\nbackend = \"prod-1\"\n");
+    assert_eq!(run(&place, &of_lock).command(["echo", "ran"]).output().outcome(), ran);
+}
+
+#[test]
+fn an_alias_that_does_not_exist_is_named_by_its_place_with_the_known_ones() {
+    let place = Place::new();
+    let table = "[backends.prod]\nurl = \"file:///a\"\n[backends.test]\nurl = \"file:///b\"\n";
+    let known = "no backend of this name: known are prod, test; a URL has a colon, as file:///srv/locks";
+    let top = format!("backend = \"prdo\"\n{table}");
+    let of_lock = format!("{table}[locks.other]\nttl = \"1m\"\nbackend = \"prdo\"\n");
+    for (run, place_named) in [
+        (run(&place, table).backend("prdo"), "--backend"),
+        (run(&place, table).env("DLOCK_BACKEND", "prdo"), "DLOCK_BACKEND"),
+    ] {
+        let output = run.command(["touch", "t"]).output();
+        assert_eq!(refused(&place, &output, 78), format!("{place_named}: {known}"));
+    }
+    for (text, place_named) in [(top, "FILE:1:11: backend"), (of_lock, "FILE:7:11: backend")] {
+        let output = run(&place, &text).command(["touch", "t"]).output();
+        assert_eq!(refused(&place, &output, 78), format!("{place_named}: {known}"));
+    }
+    let output = run(&place, "").backend("prod").command(["touch", "t"]).output();
+    let line = "--backend: no backend of this name: no configuration file names any; a URL has a colon, as \
+                file:///srv/locks";
+    assert_eq!(refused(&place, &output, 78), line);
+}
+
+#[test]
+fn an_exact_name_counts_before_a_pattern_and_of_patterns_the_longest() {
+    let place = Place::new();
+    let text = "[locks.\"*\"]\nnote = \"all\"\nttl = \"9s\"\n[locks.\"nightly-*\"]\nnote = \"nightly\"\n\
+                [locks.\"nightly-db-[0-9]\"]\nnote = \"db\"\n[locks.nightly-db]\nnote = \"exact\"\n\
+                [locks.\"a/?\"]\nnote = \"slash\"\n[locks.'lit\\*']\nnote = \"star\"\n[locks.\"größe-*\"]\nnote = \"g\"\n";
+    for (name, note) in [
+        ("x", "all"),
+        ("nightly-x", "nightly"),
+        ("nightly-a/b", "nightly"),
+        ("nightly-db-7", "db"),
+        ("nightly-db-77", "nightly"),
+        ("nightly-db", "exact"),
+        ("a/b", "slash"),
+        ("lit*", "star"),
+        ("lite", "all"),
+        ("größe-1", "g"),
+    ] {
+        assert_eq!(counts(&place, text, name, "note"), note, "{name}");
+    }
+    // The longest alone counts: what another one says as well does not.
+    assert_eq!(counts(&place, text, "nightly-x", "ttl"), "30s");
+}
+
+#[test]
+fn two_patterns_that_fit_equally_well_are_refused() {
+    let place = Place::new();
+    let text = format!(
+        "backend = \"{}\"\n[locks.\"a*\"]\nttl = \"1m\"\n[locks.\"*b\"]\nnote = \"n\"\n[locks.\"*\"]\nttl = \"2m\"\n",
+        place.url()
+    );
+    let output = run(&place, &text).name("ab").command(["touch", "t"]).output();
+    let line = "NAME 'ab': [locks.\"a*\"] (FILE:2:8) and [locks.\"*b\"] (FILE:4:8) fit equally well: make one of \
+                them longer, or add a table for this name";
+    assert_eq!(refused(&place, &output, 78), line);
+    for name in ["ac", "cb", "c"] {
+        let output = run(&place, &text).name(name).command(["echo", "ran"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "{name}");
+    }
+    let decided = format!("{text}[locks.ab]\n");
+    let output = run(&place, &decided).name("ab").command(["echo", "ran"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+#[test]
+fn of_several_locks_what_one_table_says_counts_for_all() {
+    let place = Place::new();
+    let text = format!(
+        "backend = \"{}\"\n[locks.b]\nconflict_exit_code = 7\n[locks.c]\nquiet = true\n",
+        place.url()
+    );
+    let mut holder = place.run().name("a").sh("echo ready; exec sleep 1000").spawn();
+    holder.await_ready();
+    let output = run(&place, &text).args(["a", "b"]).name("c").command(["true"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(7), "", ""));
+}
+
+#[test]
+fn of_several_locks_two_tables_that_do_not_agree_are_refused() {
+    let place = Place::new();
+    let text = |second: &str| {
+        format!("backend = \"{}\"\n[locks.a]\nttl = \"1m\"\n[locks.b]\nttl = \"{second}\"\n", place.url())
+    };
+    let both = |text: &str| run(&place, text).arg("a").name("b").command(["touch", "t"]);
+    let output = both(&text("2m")).output();
+    let line = "FILE:3:7: ttl: FILE:5 says something else for a lock that is to be taken together with this one: give --ttl";
+    assert_eq!(refused(&place, &output, 78), line);
+    assert_eq!(both(&text("60")).output().outcome(), (Exit::Code(0), "", ""), "they agree");
+    assert_eq!(both(&text("2m")).args(["--ttl", "5s"]).output().outcome(), (Exit::Code(0), "", ""));
+    assert_eq!(both(&text("2m")).env("DLOCK_TTL", "5s").output().outcome(), (Exit::Code(0), "", ""));
+    let backends = "[locks.a]\nbackend = \"file:///a\"\n[locks.b]\nbackend = \"file:///b\"\n";
+    std::fs::remove_file(place.path("t")).unwrap();
+    let line = "FILE:2:11: backend: FILE:4 says something else for a lock that is to be taken together with this one: \
+                give --backend";
+    assert_eq!(refused(&place, &both(backends).output(), 78), line);
+}
+
+/// A name is shown as it is, and nothing in it drives a terminal.
+#[test]
+fn what_is_hostile_in_a_file_is_escaped() {
+    let place = Place::new();
+    let text = "[locks.x]\nnote = \"\\u001b]52;c\\u0007 \\u202e \\\" \\\\ ü\"\n[locks.\"\\u001b*\"]\n";
+    let shown = printed(show(&place, text).arg("x"));
+    assert!(shown.contains(r#"= "\U0000001B]52;c\U00000007 \U0000202E \" \\ ü""#), "{shown}");
+    let shown = printed(show(&place, text));
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+}
