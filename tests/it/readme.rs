@@ -137,6 +137,18 @@ impl Sandbox {
         self.shell().args(["-c", &self.replace(command)]).output().unwrap()
     }
 
+    /// Puts the configuration that a section shows, if it shows one, where the user's is.
+    fn configure(&self, section: &str) {
+        let file = self.place.home().join(".config/dlock/config.toml");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&file);
+        let shown =
+            all_blocks().into_iter().find(|block| (block.language, block.section) == ("toml", section));
+        if let Some(block) = shown {
+            std::fs::write(file, self.replace(&block.text.join("\n"))).unwrap();
+        }
+    }
+
     /// Which of the reader's scripts have run since the last call.
     fn take_ran(&self) -> String {
         let ran = self.place.read("ran");
@@ -161,7 +173,7 @@ fn without_notice(stderr: &[u8]) -> String {
 fn every_block_of_the_readme_is_run_by_a_test() {
     for block in all_blocks() {
         assert!(
-            ["console", "sh", "crontab", "yaml"].contains(&block.language),
+            ["console", "sh", "crontab", "yaml", "toml"].contains(&block.language),
             "README.md:{}: no test runs a block of {:?}",
             block.line,
             block.language
@@ -176,6 +188,7 @@ fn every_command_of_the_readme_succeeds_and_runs_its_script() {
     let blocks = blocks("sh").into_iter();
     // Those that are left out have tests of their own.
     for block in blocks.filter(|block| block.section != fencing_recipes::SECTION) {
+        sandbox.configure(block.section);
         for command in block.text {
             let output = sandbox.run(command);
             let seen = (output.status.code(), sandbox.take_ran(), without_notice(&output.stderr));
@@ -197,6 +210,29 @@ fn every_command_of_the_readme_succeeds_and_runs_its_script() {
             }
         }
     }
+}
+
+/// Every line of it is the source of what counts.
+#[test]
+fn the_configuration_of_the_readme_counts() {
+    let sandbox = Sandbox::new();
+    let [block] = blocks("toml").try_into().ok().expect("one configuration");
+    sandbox.configure(block.section);
+    let output = sandbox.run("dlock config show nightly-db");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    for (index, line) in block.text.iter().enumerate() {
+        let Some((key, value)) = line.split_once(" = ") else { continue };
+        let value = sandbox.replace(value.split(" #").next().unwrap().trim_end());
+        let source = format!("config.toml:{}", index + 1);
+        let is_shown = |shown: &&str| {
+            shown.starts_with(key) && shown.contains(&format!("= {value} ")) && shown.ends_with(&source)
+        };
+        assert!(shown.lines().any(|line| is_shown(&line)), "{line}: {shown}");
+    }
+    sandbox.place.write("go", "");
+    let output = sandbox.run("dlock run nightly-db -- sh -c 'printenv DLOCK_HELD'");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("?prefix=jobs:"), "{output:?}");
 }
 
 /// Types the demo into a shell, line by line, waiting for the answers that the README shows.
