@@ -214,11 +214,16 @@ impl Configuration {
             let error = format!("no backend of this name: {known}; a URL has a colon, as file:///srv/locks");
             return Err(wrong_url(&named_by, error));
         };
+        alias.backend(named_by, |one, other| self.is_later(one, other))
+    }
+
+    /// Whether the first stands in a file that counts before that of the second.
+    fn is_later(&self, one: &Source, other: &Source) -> bool {
         let order = |source: &Source| match source {
             Source::File(place) => self.files.iter().position(|file| *file == place.file),
             _ => None,
         };
-        alias.backend(named_by, |one, other| order(one) > order(other))
+        order(one) > order(other)
     }
 }
 

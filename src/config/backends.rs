@@ -109,7 +109,7 @@ pub(super) struct Extra {
 
 /// Those of every backend, besides the options of its URL.
 const KEYS: &[&str] = &["url", "username", "password", "accept"];
-const PASSWORD_FILE: &str = "password_file";
+pub(super) const PASSWORD_FILE: &str = "password_file";
 
 impl Alias {
     pub(super) fn new(name: &str, place: Place) -> Alias {
@@ -187,7 +187,10 @@ impl Alias {
     }
 
     /// The password or the file with it, of which only one can be.
-    fn secret(&self, later: impl Fn(&Source, &Source) -> bool) -> Result<Option<Secret<'_>>, Failure> {
+    pub(super) fn secret(
+        &self,
+        later: impl Fn(&Source, &Source) -> bool,
+    ) -> Result<Option<Secret<'_>>, Failure> {
         let file = self.options.iter().find(|extra| extra.name == PASSWORD_FILE);
         Ok(match (&self.password, file) {
             (Some(text), Some(file)) if later(&text.source, &file.value.source) => Some(Secret::Text(text)),
@@ -216,8 +219,9 @@ impl Alias {
     }
 }
 
+/// Where the password comes from.
 #[derive(Clone, Copy)]
-enum Secret<'a> {
+pub(super) enum Secret<'a> {
     Text(&'a Sourced<String>),
     File(&'a Extra),
 }

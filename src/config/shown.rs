@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::backends::Alias;
+use super::backends::{Alias, PASSWORD_FILE, Secret};
 use super::file::LockTable;
 use super::settings::{Setting, Settings};
 use super::source::{Place, Source, Sourced};
@@ -23,7 +23,8 @@ pub type Keys = Vec<(String, Value, Source)>;
 impl Configuration {
     /// Each backend with a name, and what its table says.
     pub fn aliases(&self) -> Vec<(&str, Keys)> {
-        self.tables.backends.iter().map(|alias| (alias.name.as_str(), alias.shown())).collect()
+        let later = |one: &Source, other: &Source| self.is_later(one, other);
+        self.tables.backends.iter().map(|alias| (alias.name.as_str(), alias.shown(later))).collect()
     }
 
     /// Each table of locks but that of all others, and what it says.
@@ -75,7 +76,9 @@ pub fn shown(settings: &Settings) -> Keys {
 }
 
 impl Alias {
-    fn shown(&self) -> Keys {
+    /// What counts: of a password and a file with one only the one that is used.
+    fn shown(&self, later: impl Fn(&Source, &Source) -> bool) -> Keys {
+        let secret = self.secret(later).ok().flatten();
         let mut keys = Keys::new();
         let mut add =
             |key: &str, value: Value, source: &Source| keys.push((key.into(), value, source.clone()));
@@ -85,10 +88,11 @@ impl Alias {
         if let Some(Sourced { value, source }) = &self.username {
             add("username", value.shown(), source);
         }
-        if let Some(Sourced { source, .. }) = &self.password {
+        if let Some(Secret::Text(Sourced { source, .. })) = secret {
             add("password", HIDDEN.into(), source);
         }
-        for option in &self.options {
+        let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
+        for option in self.options.iter().filter(|option| is_used(&option.name)) {
             add(&option.name, option.value.value.shown(), &option.value.source);
         }
         if let Some(Sourced { value, source }) = &self.accept {

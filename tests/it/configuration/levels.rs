@@ -152,6 +152,16 @@ fn a_key_of_the_user_counts_before_the_url_of_the_host_and_the_other_way_round()
 }
 
 #[test]
+fn a_password_of_the_user_counts_before_the_file_of_the_host() {
+    let place = Place::new();
+    let host = "[backends.p]\nurl = \"etcd://h\"\npassword_file = \"/p\"\n";
+    let user = write(&place, "home/.config/dlock/config.toml", "[backends.p]\npassword = \"s3cret\"\n");
+    let shown = printed(with_system_file(&place, host, place.bare().args(["config", "show"])));
+    let expected = format!("password = \"***\"       # {}:2\n", user.display());
+    assert!(shown.contains(&expected) && !shown.contains("password_file"), "{shown}");
+}
+
+#[test]
 fn a_file_that_is_named_replaces_the_others() {
     let place = Place::new();
     write(&place, "home/.config/dlock/config.toml", backend(&place, "of-home"));

@@ -235,6 +235,7 @@ fn no_error_repeats_a_secret() {
         "[backends.p]\nurl = \"redis://me:hunter2@h/x y\"\n",
         "[backends.p]\nurl = \"redis://:hunter2@h\"\npassword = \"hunter2\"\n",
         "[backends.p]\nurl = \"redis://h\"\npassword = \"hunter2\"\npassword_file = \"/x\"\n",
+        #[cfg(feature = "redis")]
         "[backends.p]\nurl = \"redis://:hunter2@h\"\nnonsense = \"x\"\n",
         "backend = \"hunter2\"\n",
         "backend = \"redis://:hunter2@h#\"\n",
