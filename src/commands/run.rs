@@ -8,12 +8,12 @@ mod nesting;
 mod releasing;
 mod running;
 
-use crate::backend::StoreError;
+use crate::backend::{Hazard, StoreError};
 use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
 use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
-use crate::config::{Configuration, OutputFiles};
+use crate::config::{Configuration, OutputFiles, Warning};
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
@@ -122,7 +122,8 @@ impl Session<'_> {
             // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
             End::never_ran(&held)
         } else {
-            if let Some(hazard) = held.iter().find_map(|held| held.hazard.as_ref()) {
+            let is_news = |hazard: &&Hazard| !self.plan.accepted.accepts(Warning::of(hazard));
+            if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
                 self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
             }
             let launch = environment::launch(self.plan, &locks, &held, &outer);

@@ -1,6 +1,7 @@
 //! Backends by name: their tables, and the URL that each of them is in the end.
 
 use super::source::{Place, Source, Sourced};
+use crate::backend::Hazard;
 use crate::backend::locator::Locator;
 use crate::backend::url::{Url, UrlError};
 use crate::exit::Failure;
@@ -19,6 +20,13 @@ pub enum Warning {
 impl Warning {
     /// All there are.
     pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
+
+    /// That of what endangers a store's locks.
+    pub fn of(hazard: &Hazard) -> Warning {
+        match hazard {
+            Hazard::Eviction(_) => Warning::Eviction,
+        }
+    }
 
     /// As `accept` names it.
     pub fn name(self) -> &'static str {

@@ -1,6 +1,6 @@
 //! Which files are read, and what counts before what.
 
-use super::{counts, printed, refused, run, show, write};
+use super::{printed, refused, run, show, write};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::Exit;
@@ -237,59 +237,4 @@ fn a_file_without_a_backend_never_means_this_host_only() {
     assert_eq!(refused(&place, &output, 78), line);
     let named = run(&place, "").backend(place.url()).command(["echo", "ran"]).output();
     assert_eq!(named.outcome(), (Exit::Code(0), "ran\n", ""));
-}
-
-#[test]
-fn every_setting_of_a_file_is_read() {
-    let place = Place::new();
-    let text = "backend = \"file:\"\n[locks.x]\nwait = \"1m\"\nretry = 5\nttl = 90.5\ngrace = \"2s\"\nmax_runtime = \"1h\"\n\
-                min_hold = \"1d\"\norphans = \"wait\"\non_lost = \"warn\"\nslots = 7\nconflict_exit_code = 0\nnote = \"n\"\n\
-                quiet = true\nreport = \"/r.json\"\nmetrics_file = \"/m.prom\"";
-    for (key, value) in [
-        ("backend", "\"file:\""),
-        ("wait", "\"1m\""),
-        ("retry", "\"5s\""),
-        ("ttl", "\"1m30s500ms\""),
-        ("grace", "\"2s\""),
-        ("max_runtime", "\"1h\""),
-        ("min_hold", "\"1d\""),
-        ("orphans", "\"wait\""),
-        ("on_lost", "\"warn\""),
-        ("slots", "7"),
-        ("conflict_exit_code", "0"),
-        ("note", "\"n\""),
-        ("quiet", "true"),
-        ("report", "\"/r.json\""),
-        ("metrics_file", "\"/m.prom\""),
-    ] {
-        assert_eq!(counts(&place, text, "x", key).to_string(), value, "{key}");
-    }
-}
-
-/// Each where a run shows it.
-#[test]
-fn the_settings_of_a_file_do_what_their_flags_do() {
-    let place = Place::new();
-    let with = |key: &str| format!("backend = \"{}\"\n[locks.x]\n{key}\n", place.url());
-    let run = |key: &str| run(&place, &with(key));
-    let limited = run("max_runtime = \"1ms\"").command(["sleep", "1000"]).output();
-    assert_eq!(limited.exit, Exit::Code(124), "{}", limited.stderr);
-    let orphans = run("orphans = \"kill\"").sh("sleep 1000 & echo ran").output();
-    assert_eq!(orphans.outcome(), (Exit::Code(0), "ran\n", ""));
-    let mut holder = place.run().args(["--note", "mine"]).sh("echo ready; exec sleep 1000").spawn();
-    holder.await_ready();
-    let code = run("conflict_exit_code = 7").command(["true"]).output();
-    assert_eq!((code.exit, code.stderr.contains("note: mine")), (Exit::Code(7), true), "{}", code.stderr);
-    let quiet = run("quiet = true").command(["true"]).output();
-    assert_eq!(quiet.outcome(), (Exit::Code(75), "", ""));
-    let waited = run("wait = \"1ms\"").command(["true"]).output();
-    assert!(waited.stderr.contains("; gave up after "), "{}", waited.stderr);
-    let mut waiter = run("wait = \"forever\"").arg("-v").command(["echo", "ran"]).spawn();
-    waiter.await_stderr("waiting");
-    drop(holder);
-    assert_eq!(waiter.wait().exit, Exit::Code(0));
-    let mut noted = run("note = \"theirs\"").sh("echo ready; exec sleep 1000").spawn();
-    noted.await_ready();
-    let busy = place.run().command(["true"]).output();
-    assert!(busy.stderr.contains("note: theirs"), "{}", busy.stderr);
 }

@@ -2,7 +2,8 @@
 
 mod levels;
 #[cfg(feature = "redis")]
-mod passwords;
+mod servers;
+mod settings;
 mod show;
 mod tables;
 mod wrong;

@@ -1,4 +1,4 @@
-//! Passwords from files, used against servers that ask for them, and never shown.
+//! What only a server shows: passwords from files open it and are never shown, and warnings can be accepted.
 
 use super::{printed, run, show, write};
 use crate::support::place::Place;
@@ -97,6 +97,20 @@ fn a_warning_that_is_accepted_is_not_said() {
     assert_eq!(said(""), warning);
     assert_eq!(said("accept = [\"eviction\"]"), warning);
     assert_eq!(said("accept = [\"eviction\", \"insecure\"]"), "");
+}
+
+#[test]
+fn an_evicting_store_that_is_accepted_is_not_warned_of() {
+    let place = Place::new();
+    let redis = Redis::start_with_args(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let said = |keys: &str| {
+        let output = run(&place, &table(&redis, keys)).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+        output.stderr
+    };
+    let warned = said("accept = [\"insecure\"]");
+    assert!(warned.contains("(maxmemory-policy allkeys-lru)") && warned.lines().count() == 1, "{warned}");
+    assert_eq!(said("accept = [\"eviction\"]"), "");
 }
 
 #[test]
