@@ -1,6 +1,7 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
 mod breaking;
+mod limits;
 mod run;
 mod shown;
 mod status;

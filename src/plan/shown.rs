@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::checked_name;
-use super::run::{self, DEFAULT_TTL};
+use super::limits::{self, DEFAULT_TTL};
 use crate::cli::{CommonArguments, OnLostArgument, OrphansArgument, ShowArguments, WaitArgument};
 use crate::config::{self, Configuration, Keys, Settings, Source, Sourced};
 use crate::exit::{CONTENDED, Failure};
@@ -73,7 +73,7 @@ impl Shown {
                 ("*", configuration.settings_of_others(common)?)
             }
         };
-        let terms = run::check(&settings)?;
+        let terms = limits::check(&settings)?;
         // A file without a backend is an error of whoever needs one.
         let named = settings.backend.clone();
         if named.is_some() {
