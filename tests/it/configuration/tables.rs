@@ -20,6 +20,23 @@ fn an_alias_can_be_named_everywhere() {
 }
 
 #[test]
+fn every_command_reads_the_configuration() {
+    let place = Place::new();
+    let file =
+        super::write(&place, "c.toml", format!("backend = \"p\"\n[backends.p]\nurl = \"{}\"\n", place.url()));
+    for arguments in [&["status"][..], &["break", "--yes", "x"]] {
+        let output = place.bare().args(arguments).arg("--config").arg(&file).output();
+        assert_eq!(output.exit, Exit::Code(0), "{arguments:?}: {output:?}");
+        let output = place.bare().args(arguments).env("DLOCK_CONFIG", "/no/such/file").output();
+        assert_eq!(refused(&place, &output, 78), "DLOCK_CONFIG: /no/such/file: no such file");
+        let output =
+            place.bare().args(arguments).arg("--config").arg(super::write(&place, "c.toml", "")).output();
+        assert!(refused(&place, &output, 78).starts_with("no backend configured: "), "{arguments:?}");
+        super::write(&place, "c.toml", format!("backend = \"{}\"\n", place.url()));
+    }
+}
+
+#[test]
 fn an_alias_that_does_not_exist_is_named_by_its_place_with_the_known_ones() {
     let place = Place::new();
     let table = "[backends.prod]\nurl = \"file:///a\"\n[backends.test]\nurl = \"file:///b\"\n";
