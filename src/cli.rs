@@ -3,6 +3,7 @@
 mod breaking;
 mod common;
 mod config;
+mod generate;
 mod run;
 mod status;
 
@@ -18,6 +19,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use self::breaking::BreakArguments;
 pub use self::common::{CommonArguments, LogFormat};
 pub use self::config::{ConfigArguments, ConfigCommand, ShowArguments};
+pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
 pub use self::status::StatusArguments;
 use crate::duration;
@@ -49,6 +51,10 @@ pub enum Command {
     Break(Box<BreakArguments>),
     /// Show the configuration
     Config(ConfigArguments),
+    /// Print the completion script of a shell
+    Completions(Box<CompletionsArguments>),
+    /// Print the man page, or write all of them into a directory
+    Man(Box<ManArguments>),
 }
 
 /// What the user asked for.
@@ -98,6 +104,26 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         }
         Err(error) => Err(Failure::usage(one_line(&error, ours))),
     }
+}
+
+/// The one description of all commands and options: what completions and man pages are made from.
+pub fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+/// What a command line that is still being typed says of what every command takes.
+pub fn common_so_far(arguments: &[OsString]) -> CommonArguments {
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
+    let mut innermost = matches.as_ref().ok();
+    while let Some((_, deeper)) = innermost.and_then(clap::ArgMatches::subcommand) {
+        innermost = Some(deeper);
+    }
+    innermost
+        .filter(|matches| matches.try_contains_id("backend").is_ok())
+        .and_then(|matches| CommonArguments::from_arg_matches(matches).ok())
+        .unwrap_or_default()
 }
 
 /// The form of messages that was asked for, as far as that can be seen in a command line that cannot be understood.

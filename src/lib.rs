@@ -38,6 +38,9 @@ use crate::report::Reporter;
 
 /// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
 pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
+    if let Some(words) = commands::complete::asked_for(&arguments) {
+        return commands::complete::complete(words);
+    }
     let (format, report) = (cli::format_of(&arguments), cli::report_of(&arguments));
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
@@ -45,6 +48,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Break(arguments))) => commands::breaking::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
+        Ok(Request::Command(Command::Completions(arguments))) => commands::generate::completions(&arguments),
+        Ok(Request::Command(Command::Man(arguments))) => commands::generate::man(&arguments),
         Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),
     }
 }

@@ -57,6 +57,11 @@ impl Locator {
         }
     }
 
+    /// How URLs of the stores in this build begin.
+    pub fn known() -> &'static [&'static str] {
+        KNOWN
+    }
+
     /// The store, without secrets, as messages name it.
     pub fn display(&self) -> &str {
         match self {

@@ -2,6 +2,8 @@
 
 pub mod breaking;
 pub mod config;
+pub mod complete;
+pub mod generate;
 pub mod run;
 pub mod status;
 

@@ -1,0 +1,37 @@
+# Completion of dlock in PowerShell, made by `dlock completions powershell`. What may stand where the cursor is, dlock
+# itself says.
+
+Register-ArgumentCompleter -Native -CommandName dlock -ScriptBlock {
+    param($wordToComplete, $commandAst, $cursorPosition)
+
+    $elements = @($commandAst.CommandElements | Where-Object { $_.Extent.EndOffset -lt $cursorPosition })
+    $before = @($elements | ForEach-Object {
+        if ($_ -is [System.Management.Automation.Language.StringConstantExpressionAst]) { $_.Value } else { $_.Extent.Text }
+    })
+    $current = $wordToComplete.Trim("'", '"')
+    $program = $before[0]
+    $answer = @(& $program __complete "=$current" @before 2>$null)
+
+    if ($answer[0] -like 'command *') {
+        $first = [int]$answer[0].Substring(8)
+        $rest = $wordToComplete
+        if ($elements.Count -gt $first) {
+            $begin = $elements[$first].Extent.StartOffset - $commandAst.Extent.StartOffset
+            $rest = $commandAst.Extent.Text.Substring($begin)
+            if ($wordToComplete -eq '') { $rest += ' ' }
+        }
+        [System.Management.Automation.CommandCompletion]::CompleteInput($rest, $rest.Length, $null).CompletionMatches
+    } elseif ($answer[0] -eq 'values') {
+        $answer | Select-Object -Skip 1 | ForEach-Object {
+            $value, $help = $_ -split "`t", 2
+            if (-not $help) { $help = $value }
+            $typed = $value
+            # What a store says is text, never something for the shell to run.
+            if ($value -match '[^A-Za-z0-9_./:=+%-]') {
+                $typed = "'" + [System.Management.Automation.Language.CodeGeneration]::EscapeSingleQuotedStringContent($value) + "'"
+            }
+            [System.Management.Automation.CompletionResult]::new($typed, $value, 'ParameterValue', $help)
+        }
+    }
+    # Nothing at all: PowerShell completes files by itself.
+}

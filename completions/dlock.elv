@@ -1,0 +1,29 @@
+# Completion of dlock in Elvish, made by `dlock completions elvish`. What may stand where the cursor is, dlock itself
+# says.
+
+use str
+
+set edit:completion:arg-completer[dlock] = {|@words|
+    var current = $words[-1]
+    var before = $words[..-1]
+    var answer = [values]
+    try {
+        set answer = [((external $words[0]) __complete '='$current $@before 2>/dev/null | from-lines)]
+    } catch error {
+        nop # Who is typing has not asked for messages.
+    }
+    if (or (eq $answer[0] files) (eq $answer[0] directories)) {
+        edit:complete-filename $@words
+    } elif (str:has-prefix $answer[0] 'command ') {
+        edit:complete-sudo dlock $@words[(num (str:trim-prefix $answer[0] 'command '))..]
+    } else {
+        for line $answer[1..] {
+            var value = [(str:split "\t" $line)]
+            if (== (count $value) 1) {
+                edit:complex-candidate $value[0]
+            } else {
+                edit:complex-candidate $value[0] &display=$value[0]'  ('$value[1]')'
+            }
+        }
+    }
+}

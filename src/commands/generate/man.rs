@@ -1,0 +1,254 @@
+//! Man pages: one for each command, from the one description of its options and the text of its own, and those about
+//! the stores and about recipes.
+
+use clap::{Arg, Command};
+use roff::{Inline, bold, italic, roman};
+
+use super::markup::Writer;
+use super::pages::{self, Facts};
+
+/// A man page.
+pub struct Page {
+    /// The name of its file, as `dlock-run.1`.
+    pub file: String,
+    /// What is in it: roff.
+    pub text: String,
+}
+
+/// When the texts were changed last.
+const DATE: &str = "2026-11-21";
+
+/// All man pages, that of dlock itself first. `root` is the description of the command line.
+pub fn pages(root: &Command) -> Vec<Page> {
+    let commands: Vec<&Command> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
+    let mut titles: Vec<String> = vec!["dlock(1)".into()];
+    titles.extend(commands.iter().map(|command| format!("dlock-{}(1)", command.get_name())));
+    titles.extend(pages::TOPICS.iter().map(|topic| format!("{}({})", topic.name, topic.section)));
+    let mut pages = vec![overview(root, &commands, &titles)];
+    pages.extend(commands.iter().map(|command| of_command(command, root, &titles)));
+    for topic in pages::TOPICS {
+        let mut writer = begin(root, topic.name, topic.section, topic.what);
+        writer.text(&pages::complete(topic.text, &Facts { command: root, titles: &titles }));
+        pages.push(Page { file: format!("{}.{}", topic.name, topic.section), text: writer.finish() });
+    }
+    pages
+}
+
+fn begin(root: &Command, name: &str, section: &str, what: &str) -> Writer {
+    let source = format!("dlock {}", root.get_version().unwrap_or_default());
+    let manual = if section == "7" { "Miscellaneous" } else { "User Commands" };
+    let mut writer = Writer::new([&name.to_uppercase(), section, DATE, &source, manual]);
+    writer.section("NAME");
+    writer.paragraph(&format!("{name} - {what}"));
+    writer
+}
+
+/// The page of dlock itself.
+fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
+    let mut writer = begin(root, "dlock", "1", &about(root));
+    writer.section("SYNOPSIS");
+    let usages: Vec<String> = commands.iter().flat_map(|command| usage(command)).collect();
+    writer.lines(usages.iter().map(String::as_str));
+    let text = pages::complete(pages::OVERVIEW, &Facts { command: commands[0], titles });
+    let (description, rest) = text.split_once("\n!commands\n").unwrap_or((&text, ""));
+    writer.text(description);
+    for command in commands {
+        let name = format!("dlock-{}(1)", command.get_name());
+        writer.term(vec![bold(name)], &about(command));
+    }
+    writer.text(rest);
+    Page { file: "dlock.1".into(), text: writer.finish() }
+}
+
+/// The page of a command: its text, with the options behind the description, and what its help tells besides.
+fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
+    let name = format!("dlock-{}", command.get_name());
+    let mut writer = begin(root, &name, "1", &about(command));
+    writer.section("SYNOPSIS");
+    writer.lines(usage(command).iter().map(String::as_str));
+    let text = pages::text_of(command.get_name()).unwrap_or_default();
+    let text = pages::complete(text, &Facts { command, titles });
+    let mut sections = sections_of(&text).into_iter();
+    if let Some(description) = sections.next() {
+        writer.text(description);
+    }
+    options(&mut writer, command);
+    help(&mut writer, command, &text);
+    for section in sections {
+        writer.text(section);
+    }
+    Page { file: format!("{name}.1"), text: writer.finish() }
+}
+
+/// A text cut before each of its sections.
+pub(super) fn sections_of(text: &str) -> Vec<&str> {
+    let mut starts: Vec<usize> = text.match_indices("\n# ").map(|(at, _)| at + 1).collect();
+    if text.starts_with("# ") {
+        starts.insert(0, 0);
+    }
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
+}
+
+/// The sections of a command's long help that its own text has not.
+fn help(writer: &mut Writer, command: &Command, text: &str) {
+    let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    for (title, lines) in sections_of_help(&help) {
+        let title = title.to_uppercase();
+        if text.lines().any(|line| line.strip_prefix("# ") == Some(&title)) {
+            continue;
+        }
+        writer.section(&title);
+        for block in lines.chunk_by(|_, next| !starts_example(next)) {
+            if block.len() > 1 && block[1..].iter().all(|line| line.starts_with("      ")) {
+                let explained = block[1..].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+                writer.term(vec![bold(block[0].trim())], &explained.replace(['`', '*'], "'"));
+            } else if title == "EXAMPLES" {
+                for line in block {
+                    writer.term(vec![bold(line.trim())], "");
+                }
+            } else {
+                writer.verbatim(block.iter().map(|line| line.strip_prefix("  ").unwrap_or(line)));
+            }
+        }
+    }
+}
+
+/// In the help an example stands two spaces in, and what it does stands below it, further in.
+fn starts_example(line: &str) -> bool {
+    line.starts_with("  ") && !line.starts_with("   ")
+}
+
+/// `Title:` and the lines below it that stand further in.
+pub(super) fn sections_of_help(help: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in help.lines() {
+        match (line.strip_suffix(':').filter(|_| !line.starts_with(' ')), sections.last_mut()) {
+            (Some(title), _) => sections.push((title, Vec::new())),
+            (None, Some((_, lines))) if !line.trim().is_empty() => lines.push(line),
+            _ => {}
+        }
+    }
+    sections
+}
+
+/// What a command does, in a few words that begin small.
+fn about(command: &Command) -> String {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let mut letters = about.trim_end_matches('.').chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// How a command is called, one line for each way.
+fn usage(command: &Command) -> Vec<String> {
+    let usage = command.clone().render_usage().to_string();
+    let lines = usage.lines().map(|line| line.trim().trim_start_matches("Usage:").trim().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// The options by their headings, those without one last.
+fn options(writer: &mut Writer, command: &Command) {
+    let shown: Vec<&Arg> = command.get_arguments().filter(|argument| !argument.is_hide_set()).collect();
+    let mut headings: Vec<Option<&str>> = Vec::new();
+    for heading in
+        shown.iter().filter(|argument| !argument.is_positional()).map(|argument| argument.get_help_heading())
+    {
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    headings.sort_by_key(Option::is_none);
+    writer.section("OPTIONS");
+    for argument in shown.iter().filter(|argument| argument.is_positional()) {
+        option(writer, argument);
+    }
+    for heading in headings {
+        writer.part(heading.unwrap_or("Help"));
+        let ours = |argument: &&&Arg| !argument.is_positional() && argument.get_help_heading() == heading;
+        for argument in shown.iter().filter(ours) {
+            option(writer, argument);
+        }
+    }
+}
+
+fn option(writer: &mut Writer, argument: &Arg) {
+    let mut term: Vec<Inline> = Vec::new();
+    let shorts = argument.get_short_and_visible_aliases().unwrap_or_default();
+    let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
+    let names =
+        shorts.iter().map(|letter| format!("-{letter}")).chain(longs.iter().map(|name| format!("--{name}")));
+    for name in names {
+        if !term.is_empty() {
+            term.push(roman(", "));
+        }
+        term.push(bold(name));
+    }
+    if argument.get_num_args().is_some_and(|number| number.takes_values()) {
+        if !term.is_empty() {
+            term.push(roman(" "));
+        }
+        let name = argument.get_value_names().unwrap_or_default().join(" ");
+        term.push(italic(name));
+    }
+    let help = argument.get_long_help().or_else(|| argument.get_help()).map(ToString::to_string);
+    // Help is for the terminal: it has no marks.
+    let plain = help.unwrap_or_default().replace(['`', '*'], "'").replace('\n', " ");
+    writer.term(term, &plain);
+    let possible = argument.get_possible_values();
+    let values: Vec<String> = possible
+        .iter()
+        .filter(|value| !value.is_hide_set())
+        .map(|value| match value.get_help() {
+            Some(help) => format!("`{}`: {help}", value.get_name()),
+            None => format!("`{}`", value.get_name()),
+        })
+        .collect();
+    if !values.is_empty() && argument.get_num_args().is_some_and(|number| number.takes_values()) {
+        writer.items(&values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sections that every page of a command has.
+    const SECTIONS: &[&str] = &["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES", "SEE ALSO"];
+
+    #[test]
+    fn every_command_has_its_text() {
+        let root = crate::cli::command();
+        for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            assert!(
+                pages::text_of(name).is_some(),
+                "src/commands/generate/pages.rs has no text for the command {name}"
+            );
+        }
+        for page in super::pages(&root).iter().filter(|page| page.file.ends_with(".1")) {
+            for section in SECTIONS {
+                let heading = if section.contains(' ') {
+                    format!("\n.SH \"{section}\"\n")
+                } else {
+                    format!("\n.SH {section}\n")
+                };
+                assert!(page.text.contains(&heading), "{} has no section {section}", page.file);
+            }
+        }
+    }
+
+    #[test]
+    fn examples_stand_in_one_place() {
+        for command in crate::cli::command().get_subcommands() {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let in_help = sections_of_help(&help).iter().any(|(title, _)| *title == "Examples");
+            let text = pages::text_of(command.get_name()).unwrap_or_default();
+            let name = command.get_name();
+            assert!(
+                !(in_help && text.contains("# EXAMPLES")),
+                "the help of dlock {name} has examples, which the man page takes over: delete those of \
+                 src/commands/generate/pages/{name}.md"
+            );
+        }
+    }
+}

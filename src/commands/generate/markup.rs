@@ -1,0 +1,229 @@
+//! The form in which the texts of the man pages are written, and what it becomes.
+//!
+//! Blocks are parted by empty lines:
+//!
+//! | block | what it is |
+//! |---|---|
+//! | `# TEXT`, `## TEXT` | a section, a part of one |
+//! | lines that begin with four spaces | an example, as it is |
+//! | a line, and below it `: TEXT` | a term and what it is |
+//! | `- TEXT` | an item of a list |
+//! | anything else | a paragraph |
+//!
+//! A block may go on in lines that begin with two spaces. `` `TEXT` `` is bold, `*TEXT*` is italic.
+
+use roff::{Inline, Roff, bold, italic, roman};
+
+/// So that no line of the page is longer than 80 bytes.
+const WIDTH: usize = 80;
+
+/// Writes roff, and knows what has just been written.
+pub(super) struct Writer {
+    roff: Roff,
+    /// A heading has just been written: the first paragraph behind it needs no mark.
+    fresh: bool,
+}
+
+impl Writer {
+    /// Begins a page.
+    pub(super) fn new(title: [&str; 5]) -> Writer {
+        let mut roff = Roff::new();
+        roff.control("TH", title);
+        Writer { roff, fresh: true }
+    }
+
+    /// The whole page.
+    pub(super) fn finish(self) -> String {
+        self.roff.render()
+    }
+
+    pub(super) fn section(&mut self, title: &str) {
+        self.roff.control("SH", [title]);
+        self.fresh = true;
+    }
+
+    pub(super) fn part(&mut self, title: &str) {
+        self.roff.control("SS", [title]);
+        self.fresh = true;
+    }
+
+    pub(super) fn paragraph(&mut self, text: &str) {
+        self.mark_paragraph();
+        self.fill(inlines(text));
+    }
+
+    pub(super) fn term(&mut self, term: Vec<Inline>, text: &str) {
+        self.roff.control("TP", []);
+        self.roff.text(term);
+        self.fill(inlines(text));
+        self.fresh = false;
+    }
+
+    /// Items below the paragraph or term before them.
+    pub(super) fn items(&mut self, items: &[String]) {
+        self.roff.control("RS", []);
+        for item in items {
+            self.item(item);
+        }
+        self.roff.control("RE", []);
+    }
+
+    fn item(&mut self, text: &str) {
+        self.roff.control("IP", ["\\(bu", "3"]);
+        self.fill(inlines(text));
+        self.fresh = false;
+    }
+
+    /// Lines as they are, further in.
+    pub(super) fn verbatim<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
+        self.mark_paragraph();
+        self.roff.control("RS", ["4"]);
+        self.lines(lines);
+        self.roff.control("RE", []);
+    }
+
+    /// Lines as they are.
+    pub(super) fn lines<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
+        self.roff.control("nf", []);
+        for line in lines {
+            self.roff.text([roman(line)]);
+        }
+        self.roff.control("fi", []);
+    }
+
+    /// A text in the form above.
+    pub(super) fn text(&mut self, text: &str) {
+        for block in text.trim().split("\n\n").map(|block| block.trim_matches('\n')) {
+            self.block(block);
+        }
+    }
+
+    fn block(&mut self, block: &str) {
+        if let Some(title) = block.strip_prefix("## ") {
+            self.part(title);
+        } else if let Some(title) = block.strip_prefix("# ") {
+            self.section(title);
+        } else if block.starts_with("    ") {
+            self.verbatim(block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)));
+        } else if block.starts_with("- ") {
+            for item in joined(block) {
+                self.item(item.strip_prefix("- ").unwrap_or(&item));
+            }
+        } else if block.lines().nth(1).is_some_and(|line| line.starts_with(": ")) {
+            let lines = joined(block);
+            for pair in lines.chunks(2) {
+                let text = pair.get(1).and_then(|text| text.strip_prefix(": ")).unwrap_or_default();
+                self.term(inlines(&pair[0]), text);
+            }
+        } else if !block.is_empty() {
+            self.paragraph(&block.lines().collect::<Vec<_>>().join(" "));
+        }
+    }
+
+    fn mark_paragraph(&mut self) {
+        if !std::mem::take(&mut self.fresh) {
+            self.roff.control("PP", []);
+        }
+    }
+
+    /// Words in lines that are short enough.
+    fn fill(&mut self, inlines: Vec<Inline>) {
+        let mut line: Vec<Inline> = Vec::new();
+        let mut length = 0;
+        for word in words(inlines).split(|inline| *inline == roman(" ")) {
+            let size: usize = word.iter().map(rendered_length).sum();
+            if length > 0 && length + 1 + size > WIDTH {
+                self.roff.text(std::mem::take(&mut line));
+                length = 0;
+            } else if length > 0 {
+                line.push(roman(" "));
+                length += 1;
+            }
+            line.extend_from_slice(word);
+            length += size;
+        }
+        if !line.is_empty() {
+            self.roff.text(line);
+        }
+    }
+}
+
+/// Lines that begin with two spaces belong to the one before.
+fn joined(block: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("  "), lines.last_mut()) {
+            (Some(rest), Some(last)) => {
+                last.push(' ');
+                last.push_str(rest.trim_start());
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Bold and italic text out of its marks.
+pub(super) fn inlines(text: &str) -> Vec<Inline> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['`', '*']) {
+        let mark = &rest[at..=at];
+        let Some(end) = rest[at + 1..].find(mark) else { break };
+        found.push(roman(&rest[..at]));
+        let marked = &rest[at + 1..at + 1 + end];
+        found.push(if mark == "`" { bold(marked) } else { italic(marked) });
+        rest = &rest[at + end + 2..];
+    }
+    found.push(roman(rest));
+    found
+}
+
+/// The same, with each space of the plain text on its own.
+fn words(inlines: Vec<Inline>) -> Vec<Inline> {
+    let mut found = Vec::new();
+    for inline in inlines {
+        match inline {
+            Inline::Roman(text) => {
+                let words = text.split(' ').enumerate();
+                found.extend(
+                    words.flat_map(|(index, word)| [roman(if index > 0 { " " } else { "" }), roman(word)]),
+                );
+            }
+            other => found.push(other),
+        }
+    }
+    found.retain(|inline| *inline != roman(""));
+    found
+}
+
+fn rendered_length(inline: &Inline) -> usize {
+    let length = |text: &str| text.len() + text.matches(['-', '\\']).count() + 4 * text.matches('\'').count();
+    match inline {
+        Inline::Roman(text) => length(text),
+        Inline::Bold(text) | Inline::Italic(text) => length(text) + 6,
+        Inline::LineBreak => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_becomes_its_own() {
+        let mut writer = Writer::new(["X", "1", "2026-01-01", "x 1", "Things"]);
+        writer.text(
+            "# A SECTION\n\nOne `bold` and *italic* text\nin two lines.\n\n    an example -x\n\nterm\n: what it\n  \
+             is\n`other`\n: too\n\n- one\n- two",
+        );
+        let text = writer.finish();
+        let body = text.split_once(".TH").expect("a title").1;
+        assert_eq!(
+            body,
+            " X 1 2026-01-01 \"x 1\" Things\n.SH \"A SECTION\"\nOne \\fBbold\\fR and \\fIitalic\\fR text in two lines.\n\
+             .PP\n.RS 4\n.nf\nan example \\-x\n.fi\n.RE\n.TP\nterm\nwhat it is\n.TP\n\\fBother\\fR\ntoo\n\
+             .IP \\(bu 3\none\n.IP \\(bu 3\ntwo\n"
+        );
+    }
+}
