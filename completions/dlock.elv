@@ -15,7 +15,7 @@ set edit:completion:arg-completer[dlock] = {|@words|
     if (or (eq $answer[0] files) (eq $answer[0] directories)) {
         edit:complete-filename $@words
     } elif (str:has-prefix $answer[0] 'command ') {
-        edit:complete-sudo dlock $@words[(num (str:trim-prefix $answer[0] 'command '))..]
+        edit:complete-sudo dlock (all $words[(num (str:trim-prefix $answer[0] 'command '))..])
     } else {
         for line $answer[1..] {
             var value = [(str:split "\t" $line)]

@@ -15,7 +15,8 @@ function __dlock_complete
             set -l first (math 1 + (string replace 'command ' '' -- $answer[1]))
             complete -C (string join ' ' -- (string escape -- $before[$first..-1]) "$typed")
         case values
-            printf '%s\n' $answer[2..-1]
+            # fish quotes what it inserts, all but a tilde, which would become a directory.
+            string match -v -- '~*' $answer[2..-1]
     end
 end
 

@@ -39,6 +39,12 @@ want python3 python3
 want sqlite3 sqlite3
 want curl curl
 want promtool prometheus
+want zsh zsh
+want fish fish
+want elvish elvish
+want man man-db
+want groff groff-base
+want mandoc mandoc
 # A distribution's python3 may come without venv or without its pip. Either way of installing redis-py will do.
 python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
     missing+=(python3-venv python3-pip)

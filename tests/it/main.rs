@@ -22,6 +22,7 @@ mod foreign_clients;
 mod foreign_types;
 #[cfg(feature = "redis")]
 mod foreign_values;
+mod generated;
 mod guard;
 mod hostile_environment;
 #[cfg(feature = "redis")]

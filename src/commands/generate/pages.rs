@@ -130,7 +130,7 @@ pub(super) fn complete(text: &str, facts: &Facts<'_>) -> String {
             let (_, sentence, option) = table
                 .iter()
                 .find(|(key, ..)| *key == word)
-                .unwrap_or_else(|| panic!("no sentence for {word}"));
+                .expect("a sentence for each word: every text is completed by a test");
             let has = |option: &str| {
                 facts.command.get_arguments().any(|argument| argument.get_long() == Some(option))
             };

@@ -1,0 +1,147 @@
+//! Completion scripts, each in its real shell.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::shell::{Shell, TAB};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+#[test]
+fn the_committed_scripts_are_those_that_dlock_prints() {
+    let place = Place::new();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("completions");
+    let mut committed: Vec<String> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    committed.sort();
+    assert_eq!(committed, ["_dlock", "_dlock.ps1", "dlock.bash", "dlock.elv", "dlock.fish"]);
+    for (shell, file) in [
+        ("bash", "dlock.bash"),
+        ("zsh", "_dlock"),
+        ("fish", "dlock.fish"),
+        ("powershell", "_dlock.ps1"),
+        ("elvish", "dlock.elv"),
+    ] {
+        let script = std::fs::read_to_string(directory.join(file)).unwrap();
+        let output = place.bare().args(["completions", shell]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), script.as_str(), ""), "completions/{file}");
+    }
+}
+
+#[test]
+fn a_shell_that_is_missing_or_unknown_is_told() {
+    let place = Place::new();
+    let missing =
+        "dlock: no shell: did you mean: dlock completions bash (or zsh, fish, powershell, elvish)\n";
+    let unknown = "dlock: invalid value 'csh' for '[SHELL]'; possible: bash, zsh, fish, powershell, elvish\n";
+    assert_eq!(place.bare().arg("completions").output().outcome(), (Exit::Code(64), "", missing));
+    assert_eq!(place.bare().args(["completions", "csh"]).output().outcome(), (Exit::Code(64), "", unknown));
+}
+
+#[test]
+fn every_shell_completes_commands_options_values_and_what_is_behind_the_dashes() {
+    let place = Place::new();
+    for mut shell in Shell::each(&place) {
+        place.write("data one.txt", "");
+        for (keys, arguments) in [
+            ("dlock comple\t", "[completions]"),
+            ("dlock run --orp\t", "[run][--orphans]"),
+            ("dlock run --orphans w\t", "[run][--orphans][wait]"),
+            ("dlock run --orphans=w\t", "[run][--orphans=wait]"),
+            ("dlock completions z\t", "[completions][zsh]"),
+            ("dlock run -w fo\t x", "[run][-w][forever][x]"),
+            ("dlock run -b redis://h/0 --orphans w\t", "[run][-b][redis://h/0][--orphans][wait]"),
+            ("dlock run x -- backup-n\t", "[run][x][--][backup-now]"),
+            ("dlock run x -- cat dat\t", "[run][x][--][cat][data one.txt]"),
+        ] {
+            assert_eq!(shell.runs(keys), arguments, "{keys:?} in {}", shell.name());
+        }
+        std::fs::remove_file(place.path("data one.txt")).unwrap();
+    }
+}
+
+/// Names come out of a store that others can write to.
+#[test]
+fn a_name_from_the_store_is_text_and_never_something_to_run() {
+    for name in [
+        "a b",
+        "it's",
+        "$(touch pwned)",
+        "`touch pwned`",
+        "x; touch pwned",
+        "a|touch pwned",
+        "q\"$HOME\"",
+        "back\\slash",
+        "co:lon:s",
+        "equals=x",
+        "*",
+        "~",
+        "#x",
+        "{a,b}",
+        "n\u{e4}chtlich",
+        "a'\"$(touch pwned)\"'b",
+    ] {
+        let place = Place::new();
+        for mut shell in Shell::each(&place) {
+            place.write("answer", &format!("values\n{name}\tlock\n"));
+            let ran = shell.runs(&format!("dlock run {TAB}"));
+            // fish would insert a tilde as it is, and so it is not offered there.
+            let expected =
+                if (name, shell.name()) == ("~", "fish") { "[run]".into() } else { format!("[run][{name}]") };
+            assert_eq!(ran, expected, "{}", shell.name());
+            assert!(!place.path("pwned").exists(), "{name} in {}", shell.name());
+        }
+    }
+}
+
+/// What a shell that breaks words at colons has to put together again.
+#[test]
+fn bash_completes_a_name_with_a_colon_from_its_middle() {
+    let place = Place::new();
+    let mut bash = Shell::bash(&place);
+    place.write("answer", "values\nteam:nightly job\tlock\n");
+    for keys in [
+        "dlock run te\t",
+        "dlock run team:\t",
+        "dlock run team:ni\t",
+        "dlock run 'team:ni\t",
+        "dlock run \"team:ni\t",
+    ] {
+        assert_eq!(bash.runs(keys), "[run][team:nightly job]", "{keys:?}");
+    }
+}
+
+/// fish tells all its candidates, and what they are.
+#[test]
+fn fish_shows_all_values_and_what_they_are() {
+    let place = Place::new();
+    let mut fish = Command::new("fish");
+    let path =
+        format!("{}:/usr/bin:/bin", Path::new(crate::support::dlock::BINARY).parent().unwrap().display());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/completions/dlock.fish");
+    let text = format!("source {script}; complete -C 'dlock run --orphans '");
+    fish.args(["--no-config", "-c", &text]).env("PATH", path).env("HOME", place.home());
+    let output = fish.output().unwrap_or_else(|error| panic!("fish: {error}: apt-get install fish"));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "leave\tLeave them running without the lock\nwait\tHold the lock until they have ended\n\
+         kill\tKill them, then release the lock\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// PowerShell cannot be had from Debian: its script is looked at instead.
+#[test]
+fn the_script_for_powershell_evaluates_nothing_and_quotes_what_it_inserts() {
+    let script = Place::new().bare().args(["completions", "powershell"]).output().stdout;
+    assert!(script.contains("Register-ArgumentCompleter -Native -CommandName dlock"), "{script}");
+    assert!(script.contains("__complete \"=$current\" @before 2>$null"), "{script}");
+    assert!(script.contains("EscapeSingleQuotedStringContent($value)"), "{script}");
+    assert!(!script.contains("Invoke-Expression") && !script.contains("iex "), "{script}");
+    for (open, close) in [('{', '}'), ('(', ')'), ('[', ']')] {
+        let count = |letter| script.matches(letter).count();
+        assert_eq!(count(open), count(close), "{open}{close}");
+    }
+}

@@ -1,0 +1,6 @@
+//! What dlock prints about itself: completion scripts and man pages.
+
+mod completions;
+mod pages;
+mod questions;
+mod shell;

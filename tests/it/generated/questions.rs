@@ -1,0 +1,51 @@
+//! What the completion scripts ask dlock.
+
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output};
+
+/// The answer to what stands before the cursor.
+fn ask(place: &Place, words: &[&str]) -> Output {
+    let (current, before) = words.split_last().unwrap();
+    place.bare().args(["__complete", &format!("={current}")]).args(before).output()
+}
+
+#[test]
+fn an_answer_is_a_kind_and_values_with_what_they_are() {
+    let place = Place::new();
+    let orphans = "values\nleave\tLeave them running without the lock\nwait\tHold the lock until they have ended\n\
+                   kill\tKill them, then release the lock\n";
+    for (words, answer) in [
+        (&["dlock", "run", "--orphans", ""][..], orphans),
+        (&["dlock", "run", "x", "--", ""], "command 4\n"),
+        (&["dlock", "man", ""], "directories\n"),
+        (&["dlock", "nonsense", ""], "values\n"),
+        (&["dlock", "run", "--wait", ""], "values\nforever\n"),
+    ] {
+        assert_eq!(ask(&place, words).outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+    }
+}
+
+/// Whoever is typing has not asked for messages.
+#[test]
+fn nothing_is_said_of_a_backend_that_cannot_be_asked() {
+    let place = Place::new();
+    for backend in ["nonsense:", "redis://127.0.0.1:1", "file:///no/such/directory", "redis://[", "\u{1b}"] {
+        let words = ["dlock", "run", "-b", backend, ""];
+        assert_eq!(ask(&place, &words).outcome(), (Exit::Code(0), "values\n", ""), "{backend}");
+    }
+    let output = place.bare().arg("__complete").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "values\n", ""));
+    let output = place.bare().args(["__complete", "x"]).env("DLOCK_CONFIG", "/nowhere").output();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+}
+
+/// A server that accepts and says nothing is not waited for.
+#[cfg(feature = "redis")]
+#[test]
+fn a_silent_store_does_not_hold_up_who_is_typing() {
+    let place = Place::new();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", server.local_addr().unwrap());
+    let output = ask(&place, &["dlock", "run", "-b", &url, "--connect-timeout", "1h", ""]);
+    assert_eq!(output.outcome(), (Exit::Code(0), "values\n", ""));
+}
