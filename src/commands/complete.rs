@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::cli::{self, CommonArguments};
-use crate::exit::{Exit, Failure};
+use crate::exit::Exit;
 use crate::plan::Access;
 use crate::report::printable;
 
@@ -69,7 +69,11 @@ fn lock_names(common: CommonArguments) -> Vec<String> {
     if std::thread::Builder::new().spawn(asking).is_err() {
         return Vec::new();
     }
-    let mut names = receiver.recv_timeout(PATIENCE).unwrap_or_default();
+    typable(receiver.recv_timeout(PATIENCE).unwrap_or_default())
+}
+
+/// Those of the names that can be put on a command line, each once.
+fn typable(mut names: Vec<String>) -> Vec<String> {
     // What cannot be shown as it is cannot be typed either, and what begins with a dash would be read as an option.
     names.retain(|name| !name.is_empty() && !name.starts_with('-') && printable(name) == *name);
     names.sort();
@@ -78,7 +82,21 @@ fn lock_names(common: CommonArguments) -> Vec<String> {
 }
 
 /// Asks the backend for the names of its locks.
-fn names_on_backend(common: CommonArguments) -> Result<Vec<String>, Failure> {
-    let _access = Access::of(&common, &[])?;
-    Ok(Vec::new())
+fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
+    let access = Access::of(&common, &[]).ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let names = runtime.block_on(async { access.store.oversee().list().await }).ok()?;
+    Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_be_options_or_disturb_a_terminal_are_not_offered() {
+        let names =
+            ["b", "-c rm", "a b", "", "\u{1b}[2J", "x\ny", "\u{202e}abc", "b", "\u{e4}"].map(str::to_owned);
+        assert_eq!(typable(names.to_vec()), ["a b", "b", "\u{e4}"]);
+    }
 }

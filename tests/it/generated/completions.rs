@@ -1,11 +1,12 @@
 //! Completion scripts, each in its real shell.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::shell::{Shell, TAB};
 use crate::support::place::Place;
 use crate::support::running::Exit;
+use crate::support::store::Store;
 
 #[test]
 fn the_committed_scripts_are_those_that_dlock_prints() {
@@ -92,6 +93,21 @@ fn a_name_from_the_store_is_text_and_never_something_to_run() {
                 if (name, shell.name()) == ("~", "fish") { "[run]".into() } else { format!("[run][{name}]") };
             assert_eq!(ran, expected, "{}", shell.name());
             assert!(!place.path("pwned").exists(), "{name} in {}", shell.name());
+        }
+    }
+}
+
+#[test]
+fn every_shell_completes_the_name_of_a_lock_that_somebody_holds() {
+    for store in Store::each() {
+        let run = store.run_with_ttl("30s").name("nightly backup").stdin(Stdio::piped());
+        let mut holder = run.sh("echo ready; exec cat").spawn();
+        holder.await_ready();
+        let place = Place::new();
+        for mut shell in Shell::each(&place) {
+            let url = store.url();
+            let ran = shell.runs(&format!("dlock run -b '{url}' nigh{TAB}"));
+            assert_eq!(ran, format!("[run][-b][{url}][nightly backup]"), "{}", shell.name());
         }
     }
 }

@@ -1,7 +1,10 @@
 //! What the completion scripts ask dlock.
 
+use std::process::Stdio;
+
 use crate::support::place::Place;
-use crate::support::running::{Exit, Output};
+use crate::support::running::{Exit, Output, Running};
+use crate::support::store::Store;
 
 /// The answer to what stands before the cursor.
 fn ask(place: &Place, words: &[&str]) -> Output {
@@ -48,4 +51,41 @@ fn a_silent_store_does_not_hold_up_who_is_typing() {
     let url = format!("redis://{}", server.local_addr().unwrap());
     let output = ask(&place, &["dlock", "run", "-b", &url, "--connect-timeout", "1h", ""]);
     assert_eq!(output.outcome(), (Exit::Code(0), "values\n", ""));
+}
+
+fn hold(store: &Store, name: &str) -> Running {
+    let mut run =
+        store.run_with_ttl("30s").name(name).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    run
+}
+
+#[test]
+fn the_names_of_the_locks_come_from_the_backend_that_is_meant() {
+    for store in Store::each() {
+        let _holders = ["nightly", "night shift", "team:a/b"].map(|name| hold(&store, name));
+        let url = store.url();
+        let elsewhere = Place::new();
+        for words in [
+            &["dlock", "run", "-b", url, ""][..],
+            &["dlock", "run", "--wait", "5", "--backend", url, "-q", ""],
+            &["dlock", "run", &format!("--backend={url}"), ""],
+            &["dlock", "run", &format!("-qb{url}"), ""],
+        ] {
+            let answer = "values\nnight shift\tlock\nnightly\tlock\nteam:a/b\tlock\n";
+            assert_eq!(ask(&elsewhere, words).outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+        }
+        for (words, answer) in [
+            (&["dlock", "run", "nightl"][..], "values\nnightly\tlock\n"),
+            (&["dlock", "run", "nightly", "night"], "values\nnight shift\tlock\n"),
+            (&["dlock", "run", "nothing"], "values\n"),
+        ] {
+            let (current, before) = words.split_last().unwrap();
+            let question = elsewhere.bare().args(["__complete", &format!("={current}")]).args(before);
+            let output = question.env("DLOCK_BACKEND", url).output();
+            assert_eq!(output.outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+        }
+        let none = ask(&elsewhere, &["dlock", "run", "-b", &elsewhere.url(), ""]);
+        assert_eq!(none.outcome(), (Exit::Code(0), "values\n", ""));
+    }
 }
