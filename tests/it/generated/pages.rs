@@ -130,3 +130,33 @@ fn each_command_has_a_page_that_names_all_its_options_and_sections() {
         }
     }
 }
+
+/// What the page says that a user of Redis needs is enough, and there is nothing to say about it.
+#[cfg(feature = "redis")]
+#[test]
+fn the_user_of_redis_in_the_page_may_do_what_a_run_needs() {
+    use crate::support::redis::Redis;
+    let (_place, directory) = made();
+    let page = rendered(&directory.join("dlock-backends.7"));
+    let lines =
+        page.lines().skip_while(|line| !line.contains("ACL SETUSER")).take_while(|line| !line.is_empty());
+    let words: Vec<String> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    assert!(words.len() > 10, "{words:?}");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let redis = Redis::start();
+    assert_eq!(redis.command(&words), crate::support::resp::Value::Text("OK".into()));
+    let url = format!("redis://dlock:PASSWORD@127.0.0.1:{}", redis.port());
+    let place = Place::new();
+    let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
+    let mut holder = run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
+    holder.await_ready();
+    let mut waiter = run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    waiter.await_stderr("waiting");
+    let names = place.bare().args(["__complete", "=", "dlock", "run"]).env("DLOCK_BACKEND", &url).output();
+    assert_eq!(names.outcome(), (Exit::Code(0), "values\nx\tlock\n", ""));
+    drop(holder.take_stdin());
+    assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    let output = waiter.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    assert!(!output.stderr.contains("right"), "{}", output.stderr);
+}
