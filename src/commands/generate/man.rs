@@ -67,15 +67,25 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     writer.section("SYNOPSIS");
     writer.lines(usage(command).iter().map(String::as_str));
     let text = pages::text_of(command.get_name()).unwrap_or_default();
-    let text = pages::complete(text, &Facts { command, titles });
+    let parts = parts(command);
+    let text = pages::complete(text, &Facts { command: parts[0], titles });
     let mut sections = sections_of(&text).into_iter();
     if let Some(description) = sections.next() {
         writer.text(description);
     }
-    options(&mut writer, command);
-    help(&mut writer, command, &text);
+    for part in &parts {
+        let title =
+            if parts.len() > 1 { format!("OPTIONS OF {}", part.get_name()) } else { "OPTIONS".into() };
+        options(&mut writer, &title, part);
+    }
+    for part in parts {
+        help(&mut writer, part, &text);
+    }
     for section in sections {
         writer.text(section);
+        if section.trim().lines().count() == 1 {
+            writer.paragraph("None.");
+        }
     }
     Page { file: format!("{name}.1"), text: writer.finish() }
 }
@@ -107,12 +117,18 @@ fn help(writer: &mut Writer, command: &Command, text: &str) {
                 for line in block {
                     writer.term(vec![bold(line.trim())], "");
                 }
+            } else if block.iter().any(|line| line.len() > WIDEST) {
+                let text = block.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+                writer.paragraph(&text.replace(['`', '*'], "'"));
             } else {
                 writer.verbatim(block.iter().map(|line| line.strip_prefix("  ").unwrap_or(line)));
             }
         }
     }
 }
+
+/// Lines of a table in the help may be so long; longer ones are plain text, and are broken anew.
+const WIDEST: usize = 70;
 
 /// In the help an example stands two spaces in, and what it does stands below it, further in.
 fn starts_example(line: &str) -> bool {
@@ -141,13 +157,21 @@ fn about(command: &Command) -> String {
 
 /// How a command is called, one line for each way.
 fn usage(command: &Command) -> Vec<String> {
-    let usage = command.clone().render_usage().to_string();
-    let lines = usage.lines().map(|line| line.trim().trim_start_matches("Usage:").trim().to_owned());
+    let usages = parts(command).into_iter().map(|part| part.clone().render_usage().to_string());
+    let lines: Vec<String> =
+        usages.flat_map(|usage| usage.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let lines = lines.iter().map(|line| line.trim().trim_start_matches("Usage:").trim().to_owned());
     lines.filter(|line| !line.is_empty()).collect()
 }
 
+/// What takes the options: the command itself, or what it is parted into, as `config` into `show`.
+fn parts(command: &Command) -> Vec<&Command> {
+    let parts: Vec<&Command> = command.get_subcommands().filter(|part| !part.is_hide_set()).collect();
+    if parts.is_empty() { vec![command] } else { parts }
+}
+
 /// The options by their headings, those without one last.
-fn options(writer: &mut Writer, command: &Command) {
+fn options(writer: &mut Writer, title: &str, command: &Command) {
     let shown: Vec<&Arg> = command.get_arguments().filter(|argument| !argument.is_hide_set()).collect();
     let mut headings: Vec<Option<&str>> = Vec::new();
     for heading in
@@ -158,7 +182,7 @@ fn options(writer: &mut Writer, command: &Command) {
         }
     }
     headings.sort_by_key(Option::is_none);
-    writer.section("OPTIONS");
+    writer.section(&title.to_uppercase());
     for argument in shown.iter().filter(|argument| argument.is_positional()) {
         option(writer, argument);
     }
@@ -240,8 +264,10 @@ mod tests {
     #[test]
     fn examples_stand_in_one_place() {
         for command in crate::cli::command().get_subcommands() {
-            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-            let in_help = sections_of_help(&help).iter().any(|(title, _)| *title == "Examples");
+            let in_help = parts(command).iter().any(|part| {
+                let help = part.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+                sections_of_help(&help).iter().any(|(title, _)| *title == "Examples")
+            });
             let text = pages::text_of(command.get_name()).unwrap_or_default();
             let name = command.get_name();
             assert!(
@@ -249,6 +275,27 @@ mod tests {
                 "the help of dlock {name} has examples, which the man page takes over: delete those of \
                  src/commands/generate/pages/{name}.md"
             );
+        }
+    }
+
+    /// As `dlock config show`: the page of the command has the options of its part.
+    #[test]
+    fn a_command_in_parts_has_the_options_of_its_parts() {
+        let show = Command::new("show")
+            .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print one JSON object"))
+            .after_long_help("Nothing is contacted.\n\nExamples:\n  dlock config show\n      everything\n");
+        let config = Command::new("config").about("Show the configuration").subcommand(show);
+        let mut root = Command::new("dlock").version("1").disable_help_subcommand(true).subcommand(config);
+        root.build();
+        let pages = super::pages(&root);
+        let page = pages.iter().find(|page| page.file == "dlock-config.1").expect("a page");
+        for part in [
+            "\n.nf\ndlock config show [OPTIONS]\n.fi\n",
+            "\n.SH OPTIONS\n",
+            "\\fB\\-\\-json\\fR\nPrint one JSON object\n",
+            "\n.SH EXAMPLES\n.TP\n\\fBdlock config show\\fR\neverything\n",
+        ] {
+            assert!(page.text.contains(part), "{part:?} in {}", page.text);
         }
     }
 }

@@ -129,6 +129,20 @@ fn bash_completes_a_name_with_a_colon_from_its_middle() {
     }
 }
 
+/// With the package bash-completion the command behind the dashes is completed by its own completion.
+#[test]
+fn bash_hands_the_command_on_with_its_place_on_the_line() {
+    let place = Place::new();
+    let mut bash = Shell::bash(&place);
+    bash.tell("_command_offset() { COMPREPLY=(\"${COMP_WORDS[$1]}-at-$1\"); }");
+    // Bash counts redis, the colon and the rest of the URL.
+    assert_eq!(
+        bash.runs("dlock run -b redis://h/0 x -- rsync -\t"),
+        "[run][-b][redis://h/0][x][--][rsync][rsync-at-8]"
+    );
+    assert_eq!(bash.runs("dlock run x -- rsy\t"), "[run][x][--][rsy-at-4]");
+}
+
 /// fish tells all its candidates, and what they are.
 #[test]
 fn fish_shows_all_values_and_what_they_are() {

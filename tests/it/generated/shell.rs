@@ -94,6 +94,13 @@ impl Shell {
         &self.name
     }
 
+    /// Types a command that prints nothing.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        self.terminal.line(line);
+        self.terminal.expect(PROMPT);
+    }
+
     /// The arguments of dlock after these keys and the one that ends the line, as `[run][x]`.
     #[track_caller]
     pub fn runs(&mut self, keys: &str) -> String {
