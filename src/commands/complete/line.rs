@@ -39,11 +39,15 @@ pub(super) fn answer(
     names: &dyn Fn() -> Vec<String>,
 ) -> Answer {
     let separator = before.iter().position(|word| word == "--");
-    let typed = read(root, &before[..separator.unwrap_or(before.len())]);
-    // Only `run` has a command behind it.
+    let mut typed = read(root, &before[..separator.unwrap_or(before.len())]);
+    // Only `run` has a command behind it; elsewhere no more options come.
     let runs = typed.command.get_name() == "run";
     if let Some(separator) = separator {
-        return if runs { Answer::Command(separator + 1) } else { Answer::Values(Vec::new()) };
+        if runs {
+            return Answer::Command(separator + 1);
+        }
+        typed.positionals.extend(before[separator + 1..].iter().map(String::as_str));
+        return positional(&typed, current, names);
     }
     if let Some(option) = typed.pending {
         return values(option, "", current, &[], names);
@@ -68,22 +72,27 @@ pub(super) fn answer(
     if !commands.is_empty() {
         return Answer::Values(commands);
     }
-    let next = typed.positionals.len();
-    let positional = typed.command.get_positionals().enumerate().find(|(index, positional)| {
-        *index == next || positional.get_num_args().is_some_and(|number| number.max_values() > 1)
-    });
-    let mut found = match positional {
-        Some((_, positional)) => values(positional, "", current, &typed.positionals, names),
-        None => Answer::Values(Vec::new()),
-    };
+    let mut found = positional(&typed, current, names);
     if let Answer::Values(values) = &mut found
         && runs
-        && next > 0
+        && !typed.positionals.is_empty()
         && current.is_empty()
     {
         values.insert(0, separator_candidate());
     }
     found
+}
+
+/// The values of the argument that comes next.
+fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>) -> Answer {
+    let next = typed.positionals.len();
+    let argument = typed.command.get_positionals().enumerate().find(|(index, argument)| {
+        *index == next || argument.get_num_args().is_some_and(|number| number.max_values() > 1)
+    });
+    match argument {
+        Some((_, argument)) => values(argument, "", current, &typed.positionals, names),
+        None => Answer::Values(Vec::new()),
+    }
 }
 
 fn separator_candidate() -> Candidate {
@@ -102,7 +111,7 @@ fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
                 word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
             if let Some(argument) = long(typed.command, name) {
                 typed.given.push(argument);
-                typed.pending = Some(argument).filter(|argument| takes_value(argument) && value.is_none());
+                typed.pending = Some(argument).filter(|argument| takes_next(argument) && value.is_none());
             }
         } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
             let mut letters = cluster.chars();
@@ -110,7 +119,8 @@ fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
                 let Some(argument) = short(typed.command, letter) else { break };
                 typed.given.push(argument);
                 if takes_value(argument) {
-                    typed.pending = Some(argument).filter(|_| letters.as_str().is_empty());
+                    typed.pending =
+                        Some(argument).filter(|_| takes_next(argument) && letters.as_str().is_empty());
                     break;
                 }
             }
@@ -127,6 +137,11 @@ fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
 
 fn takes_value(argument: &Arg) -> bool {
     argument.get_num_args().is_some_and(|number| number.takes_values())
+}
+
+/// Whether the value of an option may be the next word.
+fn takes_next(argument: &Arg) -> bool {
+    takes_value(argument) && !argument.is_require_equals_set()
 }
 
 fn long<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
@@ -245,6 +260,7 @@ mod tests {
             ("dlock run --ttl ", &[]),
             ("dlock run -c ", &[]),
             ("dlock run --unknown=", &[]),
+            ("dlock status --watch ni", &["nightly", "night shift"]),
             ("dlock completions z", &["zsh"]),
             ("dlock completions zsh ", &[]),
             ("dlock nonsense ", &[]),
@@ -261,7 +277,9 @@ mod tests {
     fn behind_the_separator_of_a_run_there_is_a_command() {
         assert_eq!(ask("dlock run nightly -- "), Answer::Command(4));
         assert_eq!(ask("dlock run nightly -- rsync --orphans "), Answer::Command(4));
-        assert_eq!(ask("dlock man -- "), Answer::Values(Vec::new()));
+        assert_eq!(ask("dlock man -- "), Answer::Directories);
+        assert_eq!(offered("dlock status -- nightly ni"), ["night shift"]);
+        assert_eq!(offered("dlock status -- --his"), [""; 0]);
         assert_eq!(ask("dlock man "), Answer::Directories);
     }
 }

@@ -39,7 +39,7 @@ fn begin(root: &Command, name: &str, section: &str, what: &str) -> Writer {
     let manual = if section == "7" { "Miscellaneous" } else { "User Commands" };
     let mut writer = Writer::new([&name.to_uppercase(), section, DATE, &source, manual]);
     writer.section("NAME");
-    writer.paragraph(&format!("{name} - {what}"));
+    writer.paragraph(vec![roman(format!("{name} - {what}"))]);
     writer
 }
 
@@ -54,7 +54,7 @@ fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
     writer.text(description);
     for command in commands {
         let name = format!("dlock-{}(1)", command.get_name());
-        writer.term(vec![bold(name)], &about(command));
+        writer.term(vec![bold(name)], vec![roman(about(command))]);
     }
     writer.text(rest);
     Page { file: "dlock.1".into(), text: writer.finish() }
@@ -84,7 +84,7 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     for section in sections {
         writer.text(section);
         if section.trim().lines().count() == 1 {
-            writer.paragraph("None.");
+            writer.paragraph(vec![roman("None.")]);
         }
     }
     Page { file: format!("{name}.1"), text: writer.finish() }
@@ -112,14 +112,14 @@ fn help(writer: &mut Writer, command: &Command, text: &str) {
         for block in lines.chunk_by(|_, next| !starts_example(next)) {
             if block.len() > 1 && block[1..].iter().all(|line| line.starts_with("      ")) {
                 let explained = block[1..].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-                writer.term(vec![bold(block[0].trim())], &explained.replace(['`', '*'], "'"));
+                writer.term(vec![bold(block[0].trim())], vec![roman(explained)]);
             } else if title == "EXAMPLES" {
                 for line in block {
-                    writer.term(vec![bold(line.trim())], "");
+                    writer.term(vec![bold(line.trim())], Vec::new());
                 }
             } else if block.iter().any(|line| line.len() > WIDEST) {
                 let text = block.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-                writer.paragraph(&text.replace(['`', '*'], "'"));
+                writer.paragraph(vec![roman(text)]);
             } else {
                 writer.verbatim(block.iter().map(|line| line.strip_prefix("  ").unwrap_or(line)));
             }
@@ -207,28 +207,29 @@ fn option(writer: &mut Writer, argument: &Arg) {
         }
         term.push(bold(name));
     }
-    if argument.get_num_args().is_some_and(|number| number.takes_values()) {
-        if !term.is_empty() {
-            term.push(roman(" "));
+    let takes_value = argument.get_num_args().is_some_and(|number| number.takes_values());
+    if takes_value {
+        let name = italic(argument.get_value_names().unwrap_or_default().join(" "));
+        match (term.is_empty(), argument.is_require_equals_set()) {
+            (true, _) => term.push(name),
+            (false, false) => term.extend([roman(" "), name]),
+            // The value may be left out.
+            (false, true) => term.extend([roman("[="), name, roman("]")]),
         }
-        let name = argument.get_value_names().unwrap_or_default().join(" ");
-        term.push(italic(name));
     }
     let help = argument.get_long_help().or_else(|| argument.get_help()).map(ToString::to_string);
-    // Help is for the terminal: it has no marks.
-    let plain = help.unwrap_or_default().replace(['`', '*'], "'").replace('\n', " ");
-    writer.term(term, &plain);
+    writer.term(term, vec![roman(help.unwrap_or_default().replace('\n', " "))]);
     let possible = argument.get_possible_values();
-    let values: Vec<String> = possible
+    let values: Vec<Vec<Inline>> = possible
         .iter()
-        .filter(|value| !value.is_hide_set())
-        .map(|value| match value.get_help() {
-            Some(help) => format!("`{}`: {help}", value.get_name()),
-            None => format!("`{}`", value.get_name()),
+        .filter(|value| !value.is_hide_set() && takes_value)
+        .map(|value| {
+            let help = value.get_help().map(|help| roman(format!(": {help}")));
+            std::iter::once(bold(value.get_name())).chain(help).collect()
         })
         .collect();
-    if !values.is_empty() && argument.get_num_args().is_some_and(|number| number.takes_values()) {
-        writer.items(&values);
+    if !values.is_empty() {
+        writer.items(values);
     }
 }
 

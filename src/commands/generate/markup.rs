@@ -47,20 +47,20 @@ impl Writer {
         self.fresh = true;
     }
 
-    pub(super) fn paragraph(&mut self, text: &str) {
+    pub(super) fn paragraph(&mut self, text: Vec<Inline>) {
         self.mark_paragraph();
-        self.fill(inlines(text));
+        self.fill(text);
     }
 
-    pub(super) fn term(&mut self, term: Vec<Inline>, text: &str) {
+    pub(super) fn term(&mut self, term: Vec<Inline>, text: Vec<Inline>) {
         self.roff.control("TP", []);
         self.roff.text(term);
-        self.fill(inlines(text));
+        self.fill(text);
         self.fresh = false;
     }
 
     /// Items below the paragraph or term before them.
-    pub(super) fn items(&mut self, items: &[String]) {
+    pub(super) fn items(&mut self, items: Vec<Vec<Inline>>) {
         self.roff.control("RS", []);
         for item in items {
             self.item(item);
@@ -68,9 +68,9 @@ impl Writer {
         self.roff.control("RE", []);
     }
 
-    fn item(&mut self, text: &str) {
+    fn item(&mut self, text: Vec<Inline>) {
         self.roff.control("IP", ["\\(bu", "3"]);
-        self.fill(inlines(text));
+        self.fill(text);
         self.fresh = false;
     }
 
@@ -107,16 +107,16 @@ impl Writer {
             self.verbatim(block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)));
         } else if block.starts_with("- ") {
             for item in joined(block) {
-                self.item(item.strip_prefix("- ").unwrap_or(&item));
+                self.item(inlines(item.strip_prefix("- ").unwrap_or(&item)));
             }
         } else if block.lines().nth(1).is_some_and(|line| line.starts_with(": ")) {
             let lines = joined(block);
             for pair in lines.chunks(2) {
                 let text = pair.get(1).and_then(|text| text.strip_prefix(": ")).unwrap_or_default();
-                self.term(inlines(&pair[0]), text);
+                self.term(inlines(&pair[0]), inlines(text));
             }
         } else if !block.is_empty() {
-            self.paragraph(&block.lines().collect::<Vec<_>>().join(" "));
+            self.paragraph(inlines(&block.lines().collect::<Vec<_>>().join(" ")));
         }
     }
 
