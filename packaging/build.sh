@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Builds what is released, and checks it:
+#
+#   packaging/build.sh [DIRECTORY]            default: target/dist
+#   packaging/build.sh --binary [DIRECTORY]   only the binary
+#
+#   DIRECTORY/dlock                         the binary: static, runs on every Linux of this architecture
+#   DIRECTORY/dlock-VERSION-TARGET.tar.gz   the same with man pages, completions, examples and licences
+#   DIRECTORY/dlock_VERSION-1_ARCH.deb      the same for Debian and Ubuntu
+#   DIRECTORY/SHA256SUMS
+#
+# For this host's architecture, or for CARGO_BUILD_TARGET (x86_64-unknown-linux-gnu, aarch64-unknown-linux-gnu).
+# Needs Rust and a C compiler; for the archives python3, dpkg, and cargo-deb, which is put into target/tools when it is
+# not there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'build.sh: %s\n' "$*"; }
+die() { printf 'build.sh: %s\n' "$*" >&2; exit 1; }
+need() { command -v "$1" >/dev/null || die "$1 is missing: apt-get install $2"; }
+only_binary=no
+if [ "${1:-}" = --binary ]; then
+    only_binary=yes
+    shift
+fi
+case ${1:-} in
+-*) die "unknown option $1; there is only --binary" ;;
+esac
+command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
+need readelf binutils
+if [ "$only_binary" = no ]; then
+    need python3 python3
+    need dpkg-deb dpkg
+fi
+
+dist=${1:-target/dist}
+target=${CARGO_BUILD_TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
+case $target in
+*-linux-gnu) ;;
+*) die "cannot build for $target: only for *-linux-gnu; name one in CARGO_BUILD_TARGET" ;;
+esac
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+
+# --- what must be there before a minute goes into building ------------------------------------------------------------
+if [ "$only_binary" = no ]; then
+    missing=()
+    for pattern in man/dlock.1 'man/*.1' 'man/*.7' completions/dlock.bash completions/_dlock completions/dlock.fish \
+        'packaging/prometheus/*.rules.yml' 'packaging/systemd/*.timer' packaging/config.toml; do
+        compgen -G "$pattern" >/dev/null || missing+=("$pattern")
+    done
+    [ "${#missing[@]}" = 0 ] || die "not there, and part of the packages: ${missing[*]}"
+    changelog=$(sed -n '1s/^dlock (\(.*\)-[0-9]*) .*/\1/p' packaging/debian/changelog)
+    [ "$changelog" = "$version" ] || die "packaging/debian/changelog begins with version $changelog, Cargo.toml has $version"
+fi
+
+# --- the binary -------------------------------------------------------------------------------------------------------
+# getrandom(2) alone: in a static build the getrandom crate would not find that function, and ask for /dev/urandom,
+# which a bare chroot has not.
+read -ra flags <<<"${RUSTFLAGS:-}"
+flags+=(-C target-feature=+crt-static --cfg 'getrandom_backend="linux_getrandom"'
+    "--remap-path-prefix=$PWD=." "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo")
+CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && printf %s "${flags[*]}") # unlike RUSTFLAGS, for paths with spaces too
+export CARGO_ENCODED_RUSTFLAGS
+mebibytes() { awk -v bytes="$(stat -c %s "$1")" 'BEGIN { printf "%.1f MB", bytes / 1048576 }'; }
+check_binary() { # binary, what it is, the most that it may have in MB
+    readelf --program-headers --wide "$1" | grep INTERP >/dev/null && die "$1 is not static: it has an interpreter"
+    readelf --dynamic --wide "$1" | grep NEEDED >/dev/null && die "$1 is not static: it needs shared libraries"
+    [ "$(stat -c %s "$1")" -le "$(($3 * 1048576))" ] || die "$1 ($2) has $(mebibytes "$1"), more than $3 MB"
+    say "$2: $(mebibytes "$1"), at most $3 MB"
+}
+
+say "dlock $version for $target"
+mkdir -p "$dist" target/packaging
+dist=$(realpath "$dist")
+cargo build --locked --release --target "$target"
+built=${CARGO_TARGET_DIR:-target}/$target/release/dlock
+if grep -qx 'default = \["file", "redis"\]' Cargo.toml; then
+    check_binary "$built" "everything, which is file and redis" 6
+else
+    check_binary "$built" everything 15
+    cargo build --locked --release --target "$target" --target-dir target/small --no-default-features --features file,redis
+    check_binary "target/small/$target/release/dlock" "file and redis" 6
+fi
+install -m 755 "$built" "$dist/dlock"
+[ "$only_binary" = no ] || exit 0
+
+# --- the tarball ------------------------------------------------------------------------------------------------------
+# The same source gives the same archives: times are those of the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+python3 packaging/third-party.py "$target" >target/packaging/third-party.txt.part
+mv target/packaging/third-party.txt.part target/packaging/third-party.txt
+gzip -9nkf target/packaging/third-party.txt
+
+name=dlock-$version-$target
+rm -rf "target/packaging/$name"
+mkdir -p "target/packaging/$name/examples"
+cp "$dist/dlock" README.md LICENSE-MIT LICENSE-APACHE target/packaging/third-party.txt "target/packaging/$name"
+cp -R man completions "target/packaging/$name"
+cp -R packaging/config.toml packaging/systemd "target/packaging/$name/examples"
+mkdir "target/packaging/$name/examples/prometheus"
+cp packaging/prometheus/*.rules.yml "target/packaging/$name/examples/prometheus"
+tar --create --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime="@$SOURCE_DATE_EPOCH" \
+    --directory=target/packaging "$name" | gzip -9n >"$dist/$name.tar.gz"
+rm -r "target/packaging/$name"
+
+# --- the Debian package -----------------------------------------------------------------------------------------------
+PATH=$PWD/target/tools/bin:$PATH
+if ! command -v cargo-deb >/dev/null; then
+    say "installing cargo-deb into target/tools (some minutes, once)"
+    # A tool of this host, built as usual.
+    env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET cargo install cargo-deb --version '^3' --locked --root target/tools
+fi
+rm -f "$dist"/dlock_*.deb
+cargo deb --no-build --no-strip --locked --target "$target" --output "$dist/"
+deb=$(compgen -G "$dist/dlock_${version}-*.deb") || die "cargo-deb made no package in $dist"
+
+(cd "$dist" && sha256sum dlock "$name.tar.gz" "$(basename "$deb")" >SHA256SUMS)
+for file in dlock "$name.tar.gz" "$(basename "$deb")"; do say "$dist/$file: $(mebibytes "$dist/$file")"; done
