@@ -4,12 +4,12 @@
 #   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
-# 2. puts redis-py, a foreign client that the tests lock against, into target/,
+# 2. puts redis-py, a foreign client that the tests lock against, and PyYAML into target/,
 # 3. runs the tests with every store, then with `file:` alone.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
-#   DLOCK_TEST_PYTHON    a python3 that can `import redis`; set here for the tests. A test that does not find it
+#   DLOCK_TEST_PYTHON    a python3 that can `import redis, yaml`; set here for the tests. A test that does not find it
 #                        set uses target/python/bin/python, and then python3 from PATH
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -45,6 +45,7 @@ want elvish elvish
 want man man-db
 want groff groff-base
 want mandoc mandoc
+want shellcheck shellcheck
 # A distribution's python3 may come without venv or without its pip. Either way of installing redis-py will do.
 python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
     missing+=(python3-venv python3-pip)
@@ -82,26 +83,26 @@ install_packages() {
 [ "${#missing[@]}" = 0 ] || install_packages
 PATH=$PATH:/usr/sbin:/sbin
 
-# --- redis-py ---------------------------------------------------------------------------------------------------------
+# --- redis-py and PyYAML ----------------------------------------------------------------------------------------------
 python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
-if ! "$python" -c 'import redis' 2>/dev/null; then
-    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis: pip install redis"
-    say "installing redis-py into target/python"
+if ! "$python" -c 'import redis, yaml' 2>/dev/null; then
+    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis and yaml: pip install redis pyyaml"
+    say "installing redis-py and PyYAML into target/python"
     rm -rf target/python
     mkdir -p target
     if python3 -c 'import ensurepip, venv' 2>/dev/null; then
         python3 -m venv target/python
-        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5'
+        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5' pyyaml
     else
         # No venv in this python: the package in a directory, and a python3 that looks there.
         mkdir -p target/python/bin
         PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check \
-            --target target/python/lib 'redis>=5'
+            --target target/python/lib 'redis>=5' pyyaml
         printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$@"\n' "$PWD/target/python/lib" \
             >target/python/bin/python
         chmod 755 target/python/bin/python
     fi
-    "$python" -c 'import redis' || die "redis-py was installed but cannot be imported"
+    "$python" -c 'import redis, yaml' || die "redis-py and PyYAML were installed but cannot be imported"
 fi
 case $python in
 /*) ;;

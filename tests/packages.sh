@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# The packages, for real: the Debian package is installed into an empty directory and run there, with nothing else in
+# it, against a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
+# GitHub action, the GitLab template and the line of the systemd service.
+#
+#   tests/packages.sh [DIRECTORY]       what packaging/build.sh has built there; default: target/dist
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() { echo "packages.sh: $*" >&2; exit 1; }
+need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || die "$1 is missing: apt-get install $2"; }
+need dpkg dpkg
+need redis-server redis-server
+need redis-cli redis-tools
+need flock util-linux
+need python3 python3
+need curl curl
+PATH=$PATH:/usr/sbin:/sbin
+python=
+for candidate in "${DLOCK_TEST_PYTHON:-}" target/python/bin/python python3; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import yaml' 2>/dev/null; then python=$candidate; break; fi
+done
+[ -n "$python" ] || die "PyYAML is missing: tests/run.sh puts it into target/python, or: apt-get install python3-yaml"
+
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "dpkg and chroot need root, and there is no sudo"
+    exec sudo --non-interactive DLOCK_TEST_PYTHON="$python" "$PWD/tests/packages.sh" "$@"
+fi
+
+dist=$(realpath "${1:-target/dist}")
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+deb=$(compgen -G "$dist/dlock_$version-*.deb") || die "no package in $dist: packaging/build.sh"
+tarball=$(compgen -G "$dist/dlock-$version-*.tar.gz") || die "no tarball in $dist: packaging/build.sh"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/dlock-packages.XXXXXX")
+redis='' dns=''
+clean() {
+    [ -z "$redis" ] || kill "$redis" 2>/dev/null || true
+    [ -z "$dns" ] || kill "$dns" 2>/dev/null || true
+    wait 2>/dev/null || true
+    ! mountpoint -q "$work/root/dev/null" 2>/dev/null || umount "$work/root/dev/null"
+    rm -rf "$work"
+}
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+failures=0
+check() { # what, expected, found
+    if [ "$2" = "$3" ]; then echo "  ok    $1"; else
+        echo "  FAIL  $1: expected '$2', found '$3'"
+        failures=$((failures + 1))
+    fi
+}
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+mkdir -m 700 "$work/redis"
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    port=$((20000 + RANDOM % 12000))
+    redis-server --port "$port" --bind 127.0.0.1 --dir "$work/redis" --save '' >"$work/redis.log" 2>&1 &
+    redis=$!
+    for _ in $(seq 100); do
+        kill -0 "$redis" 2>/dev/null || continue 2
+        if [ "$(redis-cli -p "$port" info server 2>/dev/null | tr -d '\r' | sed -n 's/^process_id://p')" = "$redis" ]; then
+            break 2
+        fi
+        sleep 0.05
+    done
+done
+[ "$try" != 10 ] || die "redis-server does not start: $(tail -1 "$work/redis.log")"
+
+# Answers for redis.example.test alone, and says when it listens.
+mkfifo "$work/listens"
+python3 - >"$work/listens" 2>"$work/dns.log" <<'DNS' &
+import socket, struct
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.86.75.64", 53))
+print("listens", flush=True)
+while True:
+    query, client = server.recvfrom(4096)
+    end, labels = 12, []
+    while query[end]:
+        labels.append(query[end + 1 : end + 1 + query[end]])
+        end += query[end] + 1
+    question, kind = query[12 : end + 5], struct.unpack("!H", query[end + 1 : end + 3])[0]
+    known = b".".join(labels).lower() == b"redis.example.test"
+    answer = b"\xc0\x0c" + struct.pack("!HHIH4B", 1, 1, 60, 4, 127, 0, 0, 1) if known and kind == 1 else b""
+    head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, bool(answer), 0, 0)
+    server.sendto(head + question + answer, client)
+DNS
+dns=$!
+read -r answer <"$work/listens" || answer=$(tail -n 1 "$work/dns.log")
+[ "$answer" = listens ] || die "no DNS server on 127.86.75.64:53: $answer"
+
+echo "== $(basename "$deb")"
+(cd "$dist" && sha256sum --quiet --check SHA256SUMS) && sums=right || sums=wrong
+check "the sums in SHA256SUMS" right "$sums"
+
+# --- install ----------------------------------------------------------------------------------------------------------
+root=$work/root
+mkdir -p "$root/var/lib/dpkg/updates" "$root/var/lib/dpkg/info" "$root/tmp" "$root/dev"
+touch "$root/var/lib/dpkg/status" "$root/var/lib/dpkg/available"
+dpkg --root="$root" --log="$work/dpkg.log" --install "$deb" >"$work/installed" 2>&1 || die "$(cat "$work/installed")"
+check "dpkg installs it, and warns of nothing" "" "$(grep -i -E 'warn|error' "$work/installed" || true)"
+check "it is installed" "ii " "$(dpkg-query --root="$root" --show --showformat='${db:Status-Abbrev}' dlock)"
+check "it needs no other package" "" "$(dpkg-query --root="$root" --show --showformat='${Depends}${Pre-Depends}' dlock)"
+
+{
+    echo /usr/bin/dlock
+    for page in man/*.[17]; do echo "/usr/share/man/man${page##*.}/${page##*/}.gz"; done
+    echo /usr/share/bash-completion/completions/dlock
+    echo /usr/share/zsh/vendor-completions/_dlock
+    echo /usr/share/fish/vendor_completions.d/dlock.fish
+    for name in README.md changelog.Debian.gz copyright third-party.txt.gz examples/config.toml; do echo "/usr/share/doc/dlock/$name"; done
+    for example in packaging/systemd/* packaging/prometheus/*.rules.yml; do echo "/usr/share/doc/dlock/examples/${example#packaging/}"; done
+} | LC_ALL=C sort >"$work/expected"
+find "$root" -path "$root/var" -prune -o -type f -printf '/%P\n' | LC_ALL=C sort >"$work/found"
+check "what is in it" "" "$(diff "$work/expected" "$work/found" || true)"
+check "there are pages of both sections" "yes yes" "$(compgen -G 'man/*.1' >/dev/null && echo yes) $(compgen -G 'man/*.7' >/dev/null && echo yes)"
+check "everything is root's, for all to read, and only dlock can be run" "/usr/bin/dlock 755 0:0" \
+    "$(cd "$root" && find usr -type f ! \( -perm 644 -user 0 -group 0 \) -printf '/%p %m %U:%G\n')"
+
+same() { cmp --silent "$1" "$2" && echo same || echo different; }
+for page in man/*.[17]; do
+    gzip --decompress --stdout "$root/usr/share/man/man${page##*.}/${page##*/}.gz" >"$work/page" 2>/dev/null || true
+    check "$page, compressed" same "$(same "$page" "$work/page")"
+done
+check "the completion of bash" same "$(same completions/dlock.bash "$root/usr/share/bash-completion/completions/dlock")"
+check "the completion of zsh" same "$(same completions/_dlock "$root/usr/share/zsh/vendor-completions/_dlock")"
+check "the completion of fish" same "$(same completions/dlock.fish "$root/usr/share/fish/vendor_completions.d/dlock.fish")"
+
+# --- run, with nothing of a system around it --------------------------------------------------------------------------
+# dlock needs /dev/null, as everything does. Where devices do not work (nodev, a user namespace): this system's own.
+mknod -m 666 "$root/dev/null" c 1 3 2>/dev/null || touch "$root/dev/null"
+if ! { [ -c "$root/dev/null" ] && cat "$root/dev/null"; } 2>/dev/null; then
+    mount --bind /dev/null "$root/dev/null" || die "cannot have a /dev/null in $root"
+fi
+ours="dlock $version"
+inside() { env -i PATH=/usr/bin:/usr/sbin:/bin:/sbin timeout 60 chroot "$root" /usr/bin/dlock "$@" 2>&1 && echo "exit 0" || echo "exit $?"; }
+# -q: what it would say is that there is no /proc.
+run() { inside run -q "$@" -- dlock --version; }
+by_name() { run -b "redis://$1:$port" --connect-timeout 20s job; }
+check "it says its version" "$ours
+exit 0" "$(inside --version)"
+check "a lock on this host" "$ours
+exit 0" "$(run job)"
+check "the lock is where the documentation says" yes "$([ -f "$root/var/lib/dlock/job.lock" ] && echo yes)"
+check "a lock on a Redis, by address" "$ours
+exit 0" "$(by_name 127.0.0.1)"
+mkdir -p "$root/etc"
+echo '127.0.0.1 localhost store.internal' >"$root/etc/hosts"
+check "by localhost" "$ours
+exit 0" "$(by_name localhost)"
+check "by a name in /etc/hosts" "$ours
+exit 0" "$(by_name store.internal)"
+echo 'nameserver 127.86.75.64' >"$root/etc/resolv.conf"
+check "by DNS" "$ours
+exit 0" "$(by_name redis.example.test)"
+check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name or service not known; the command did not run, see --retry
+exit 69" "$(by_name gone.example.test)"
+
+# --- remove -----------------------------------------------------------------------------------------------------------
+dpkg --root="$root" --log="$work/dpkg.log" --purge dlock >"$work/removed" 2>&1 || die "$(cat "$work/removed")"
+check "dpkg removes it, and warns of nothing" "" "$(grep -i -E 'warn|error' "$work/removed" || true)"
+check "nothing is left of it" "" "$(find "$root/usr" -mindepth 1 2>/dev/null || true)"
+
+# --- the tarball ------------------------------------------------------------------------------------------------------
+echo "== $(basename "$tarball")"
+tar --extract --gzip --file="$tarball" --directory="$work"
+unpacked=$work/$(basename "$tarball" .tar.gz)
+check "it says its version" "$ours" "$("$unpacked/dlock" --version)"
+check "the same binary" same "$(same "$unpacked/dlock" "$dist/dlock")"
+check "the same pages and completions" "" "$(diff -r man "$unpacked/man"; diff -r completions "$unpacked/completions")"
+
+# --- the service ------------------------------------------------------------------------------------------------------
+echo "== dlock-nightly.service"
+line=$(sed -n 's/^ExecStart=//p' packaging/systemd/dlock-nightly.service)
+printf '#!/bin/sh\necho backup complete\n' >"$work/backup.sh"
+chmod 755 "$work/backup.sh"
+line_here=${line//\/usr\/bin\/dlock/$dist/dlock}
+read -ra words <<<"${line_here//\/usr\/local\/bin\/backup.sh/$work/backup.sh}"
+nightly() { env -i PATH=/usr/bin:/bin DLOCK_BACKEND="redis://127.0.0.1:$port" "${words[@]}" 2>/dev/null && echo "exit 0" || echo "exit $?"; }
+check "the first host runs $line" "backup complete
+exit 0" "$(nightly)"
+check "the second, whose timer fires later, does not" "exit 75" "$(nightly)"
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+echo "== action.yml, dlock.gitlab-ci.yml"
+"$python" tests/pipelines.py "$dist/dlock" "$deb" "$tarball" || failures=$((failures + 1))
+
+echo
+if [ "$failures" = 0 ]; then echo "packages.sh: all of them can be installed, run and removed"; else
+    echo "packages.sh: $failures checks failed"
+    exit 1
+fi
