@@ -252,6 +252,26 @@ def the_template_installs_a_package():
         equal((status, stdout.splitlines()[1:], stderr), (0, ["ran"], ""), shell)
 
 
+def the_examples_of_the_readme_run():
+    """Those of the action and of the template; those that call dlock themselves are run with all others of the README."""
+    readme = (PACKAGING.parent / "README.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", readme, re.M | re.S)]
+    [[step]] = [block for block in blocks if isinstance(block, list) and "uses" in block[0]]
+    [job] = [block["deploy"] for block in blocks if isinstance(block, dict) and "deploy" in block]
+    runner = with_locks(None)
+    (runner.home / "deploy.sh").write_text("#!/bin/sh\necho deployed under $DLOCK_NAME")
+    (runner.home / "deploy.sh").chmod(0o755)
+    assert (PACKAGING.parent / step["uses"] / "action.yml").samefile(PACKAGING / "github/action.yml")
+    inputs = {name.replace("-", "_"): value for name, value in step["with"].items()}
+    assert pathlib.Path(DEB).name == inputs["package"].split("/")[-1].replace("amd64", DEB.split("_")[-1][:-4]), "the version"
+    inputs.update(package=DEB, backend=locks(runner))
+    equal(runner.step(INSTALL, **inputs)[0], 0, "the action installs dlock")
+    equal(runner.step(RUN, **inputs), (0, "deployed under deploy\n", ""), "the action of the README")
+    equal(job.keys(), {"extends", "variables"}, "the job of the README")
+    variables = {**job["variables"], "DLOCK_BACKEND": locks(runner)}
+    equal(runner.job("sh", **variables), (0, "deployed under deploy\n", ""), "the job of the README")
+
+
 CHECKS = [
     no_input_is_pasted_into_a_script,
     the_action_runs_the_script_under_the_lock,
@@ -263,6 +283,7 @@ CHECKS = [
     the_template_runs_the_command_under_the_lock,
     the_template_passes_every_option_and_runs_nothing_hostile,
     the_template_installs_a_package,
+    the_examples_of_the_readme_run,
 ]
 for check in CHECKS:
     check()

@@ -31,6 +31,8 @@ mod lock_files;
 #[cfg(feature = "redis")]
 mod lost_trees;
 mod metrics;
+#[cfg(feature = "redis")]
+mod migrations;
 mod min_hold_hosts;
 #[cfg(feature = "redis")]
 mod minimal_rights;

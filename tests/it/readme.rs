@@ -15,7 +15,7 @@ use super::support::wait::{eventually, until};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-const README: &str = include_str!("../../README.md");
+pub(super) const README: &str = include_str!("../../README.md");
 
 /// The reader's own programs. Each says that it ran, in the file `ran`.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -67,15 +67,15 @@ pub(super) fn all_blocks() -> Vec<Block> {
 }
 
 /// A reader's machine: their scripts in the working directory, `dlock` in PATH, and their servers.
-struct Sandbox {
-    place: Place,
+pub(super) struct Sandbox {
+    pub(super) place: Place,
     plain: Redis,
     tls: Redis,
     with_users: Redis,
 }
 
 impl Sandbox {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = Place::new();
         std::fs::create_dir(place.path("bin")).unwrap();
         std::os::unix::fs::symlink(BINARY, place.path("bin/dlock")).unwrap();
@@ -110,12 +110,14 @@ impl Sandbox {
             ("cargo run --release --", "dlock".into()),
             // It runs this very test; that it can be started is what is left to check.
             ("tests/run.sh", format!("test -x {repository}/tests/run.sh")),
+            // It takes minutes, and has a test of its own.
+            ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
             // Installing is cargo's business; that there is a locked package to install is ours.
             ("cargo install --locked --path .", format!("test -f {repository}/Cargo.lock")),
         ]
     }
 
-    fn replace(&self, text: &str) -> String {
+    pub(super) fn replace(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);
@@ -133,7 +135,7 @@ impl Sandbox {
         shell
     }
 
-    fn run(&self, command: &str) -> Output {
+    pub(super) fn run(&self, command: &str) -> Output {
         self.shell().args(["-c", &self.replace(command)]).output().unwrap()
     }
 
@@ -150,7 +152,7 @@ impl Sandbox {
     }
 
     /// Which of the reader's scripts have run since the last call.
-    fn take_ran(&self) -> String {
+    pub(super) fn take_ran(&self) -> String {
         let ran = self.place.read("ran");
         let _ = std::fs::remove_file(self.place.path("ran"));
         ran
@@ -158,8 +160,8 @@ impl Sandbox {
 }
 
 /// The script that a command line starts, as it writes itself into `ran`.
-fn script_of(command: &str) -> String {
-    let script = command.split([' ', '\'']).find(|word| word.starts_with("./"));
+pub(super) fn script_of(command: &str) -> String {
+    let script = command.split([' ', '\'', ')']).find(|word| word.starts_with("./"));
     script.map(|script| format!("{script}\n")).unwrap_or_default()
 }
 
@@ -322,22 +324,35 @@ fn the_crontab_line_of_the_readme_runs_the_job_or_skips_it_in_silence() {
     }
 }
 
+/// Those of the action and of the template are run by `tests/pipelines.py`, as they stand there.
 #[test]
-fn the_ci_step_of_the_readme_runs() {
+fn the_ci_steps_of_the_readme_run() {
     let sandbox = Sandbox::new();
-    for block in blocks("yaml") {
-        let at = |key: &str| block.text.iter().position(|line| line.trim() == key).expect(key);
-        let (env, run) = (at("env:"), at("run: |"));
+    let is_ours =
+        |block: &Block| !block.text.iter().any(|line| line.contains("uses: ") || line.contains("extends: "));
+    let steps: Vec<Block> = blocks("yaml").into_iter().filter(is_ours).collect();
+    assert_eq!(steps.len(), 2, "a step of GitHub, and one of Buildkite");
+    for block in steps {
         let mut shell = sandbox.shell();
         shell.env("CI", "true");
-        for line in &block.text[env + 1..run] {
-            let (name, value) = line.trim().split_once(": ").expect("a variable");
-            shell.env(name, sandbox.replace(value));
+        let mut script = Vec::new();
+        for line in &block.text {
+            let Some((key, value)) = line.trim().trim_start_matches("- ").split_once(": ") else {
+                // A line of the script, or a key with an object for its value.
+                script.extend((!line.trim().ends_with(':')).then_some(line.trim()));
+                continue;
+            };
+            match key {
+                "command" => script.push(value),
+                "name" | "run" => {}
+                _ => drop(shell.env(key, sandbox.replace(value))),
+            }
         }
         // As the usual runners do it.
-        let text = block.text[run + 1..].iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n");
+        let text = script.join("\n");
         let output = shell.args(["-e", "-c", &sandbox.replace(&text)]).output().unwrap();
-        assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), script_of(&text)));
+        assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), script_of(&text)), "{text}");
+        assert_ne!(script_of(&text), "", "README.md:{}: runs no script", block.line);
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
 }
