@@ -8,7 +8,7 @@
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] | values, time, and the way out |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] [`name_services`] | values, time, and the way out |
 
 pub mod backend;
 pub mod child;
@@ -23,6 +23,7 @@ pub mod home;
 pub mod identity;
 pub mod lease;
 pub mod lock;
+pub mod name_services;
 pub mod plan;
 #[cfg(test)]
 mod random;

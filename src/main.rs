@@ -23,6 +23,7 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         .collect();
     // SAFETY: `argc` and `argv` come from the C start-up code, and the arguments have just been copied.
     let memory = unsafe { ArgvMemory::new(argc, argv) };
+    dlock::name_services::use_built_in();
     let exit = std::panic::catch_unwind(|| match Inherited::capture(memory) {
         Ok(inherited) => dlock::program(arguments, inherited),
         Err(_) => Exit::Status(exit::INTERNAL),

@@ -15,6 +15,7 @@ need redis-cli redis-tools
 need flock util-linux
 need python3 python3
 need curl curl
+need cc gcc
 PATH=$PATH:/usr/sbin:/sbin
 python=
 for candidate in "${DLOCK_TEST_PYTHON:-}" target/python/bin/python python3; do
@@ -158,6 +159,19 @@ check "by DNS" "$ours
 exit 0" "$(by_name redis.example.test)"
 check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name or service not known; the command did not run, see --retry
 exit 69" "$(by_name gone.example.test)"
+
+# On many systems nsswitch.conf(5) names more than files and dns. Those modules are made for that system's C library, and
+# loaded into a static program, which has another, they crash it. This one ends whoever loads it.
+mkdir -p "$root/lib" "$root/usr/lib"
+echo '__attribute__((constructor)) static void loaded(void) { __builtin_trap(); }' |
+    cc -shared -nostdlib -x c -o "$root/lib/libnss_trap.so.2" -
+cp "$root/lib/libnss_trap.so.2" "$root/usr/lib/libnss_trap.so.2"
+printf 'passwd: trap files\nhosts: trap [!UNAVAIL=return] files dns\n' >"$root/etc/nsswitch.conf"
+check "by DNS, beside a module for another C library" "$ours
+exit 0" "$(by_name redis.example.test)"
+check "a user that only such a module may know" "dlock: file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs
+exit 78" "$(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin timeout 60 chroot --userspec=54321:54321 "$root" /usr/bin/dlock run -q job -- dlock --version 2>&1 && echo "exit 0" || echo "exit $?")"
+rm -r "${root:?}/lib" "${root:?}/usr/lib"
 
 # --- remove -----------------------------------------------------------------------------------------------------------
 dpkg --root="$root" --log="$work/dpkg.log" --purge dlock >"$work/removed" 2>&1 || die "$(cat "$work/removed")"

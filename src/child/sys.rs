@@ -1,5 +1,5 @@
 //! The system calls that no safe wrapper offers in the form needed here, each behind a safe function. With
-//! `readiness.rs`, the only file of the library with `unsafe`.
+//! `readiness.rs` and `name_services.rs`, the only file of the library with `unsafe`.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
