@@ -148,6 +148,11 @@ exit 0" "$(run job)"
 check "the lock is where the documentation says" yes "$([ -f "$root/var/lib/dlock/job.lock" ] && echo yes)"
 check "a lock on a Redis, by address" "$ours
 exit 0" "$(by_name 127.0.0.1)"
+# As it is, and with every line that it has in comments.
+sed 's/^#\([a-z[]\)/\1/' packaging/config.toml >"$root/tmp/config.toml"
+check "the sample configuration" "exit 0" "$(inside config show --config /usr/share/doc/dlock/examples/config.toml | tail -n 1)"
+check "the sample configuration, all of it" 'backend            = "prod"   # /tmp/config.toml:8
+exit 0' "$(inside config show --config /tmp/config.toml | grep -E '^(backend |exit )')"
 mkdir -p "$root/etc"
 echo '127.0.0.1 localhost store.internal' >"$root/etc/hosts"
 check "by localhost" "$ours
