@@ -1,8 +1,8 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
 pub mod breaking;
-pub mod config;
 pub mod complete;
+pub mod config;
 pub mod generate;
 pub mod run;
 pub mod status;
