@@ -60,6 +60,13 @@ fn a_server_without_hello_and_client_is_good_enough() {
     a_lock_lives(&redis.url(), &redis, None);
 }
 
+/// As some hosted servers and proxies have it: the script is sent whole each time.
+#[test]
+fn a_server_without_evalsha_is_good_enough() {
+    let redis = Redis::start_with_args(&["--rename-command", "EVALSHA", ""]);
+    a_lock_lives(&redis.url(), &redis, None);
+}
+
 #[test]
 fn the_old_protocol_can_be_asked_for() {
     let redis = Redis::start();

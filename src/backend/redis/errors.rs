@@ -30,8 +30,13 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
 
 /// Whether a script has to be sent whole.
 pub(super) fn is_no_script(error: &ServerError) -> bool {
-    let may_not = || error.details().is_some_and(|details| details.to_lowercase().contains("'evalsha'"));
-    error.code() == "NOSCRIPT" || error.code() == "NOPERM" && may_not()
+    // Denied, or not there at all: "ERR unknown command 'EVALSHA', with args beginning with: ...".
+    let is_about_digests = || {
+        let details = error.details().unwrap_or_default().to_lowercase();
+        let command = details.split(", with args").next().unwrap_or_default();
+        command.contains("'evalsha'") || command.contains("`evalsha`")
+    };
+    error.code() == "NOSCRIPT" || matches!(error.code(), "NOPERM" | "ERR") && is_about_digests()
 }
 
 /// The error's code. Before Redis 7 a script's failure has its own, and that of the command is in the text.
