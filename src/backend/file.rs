@@ -2,6 +2,7 @@
 //! excluded by it. The lock file's content is never touched. What dlocks have to agree on (fencing counter, holders,
 //! the line, slots) is in a sidecar file beside it, under its own short lock.
 
+mod examining;
 mod foreign;
 mod history;
 mod holding;

@@ -1,6 +1,7 @@
 //! What a store of locks is to dlock: try, renew, release, and word of a change. Everything that stores have in common
 //! (waiting, deadlines, retries, supervision) is done once, above this trait.
 
+pub mod examination;
 pub mod file;
 pub mod locator;
 pub mod oversight;

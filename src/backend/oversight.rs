@@ -1,5 +1,6 @@
 //! What operators ask of a store, beside the locking itself: who holds what, who waits, what has been, and to end a hold.
 
+use super::examination::Examination;
 use super::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
 
@@ -54,6 +55,14 @@ pub trait Oversight: Backend {
         name: &'a LockName,
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>>;
+
+    /// Finds out whether the store is fit to hold locks, and tells what it finds as it finds it. Tries what dlock needs on
+    /// a scratch lock of its own, which is gone afterwards, or ends by itself soon after this was dropped halfway.
+    ///
+    /// # Errors
+    /// What was configured cannot be used at all ([`StoreError::Config`]), so the store was not contacted. Whatever is
+    /// wrong with the store itself is no error here, but found.
+    fn examine<'a>(&'a mut self, examination: &'a Examination) -> Reply<'a, Result<(), StoreError>>;
 }
 
 /// What was seen at one time.

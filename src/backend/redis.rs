@@ -5,8 +5,10 @@
 //! What those clients do not know (who holds the lock, the fencing counter) lies in side keys under a reserved prefix.
 
 mod answers;
+mod certificate;
 mod connection;
 mod errors;
+mod examining;
 mod keys;
 mod location;
 mod looking;
@@ -44,6 +46,8 @@ pub struct RedisStore {
     untracked: bool,
     /// How the server evicts keys, if it does.
     eviction: Option<String>,
+    /// How long a fencing counter outlives the last grant.
+    counter_life: Duration,
 }
 
 /// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
@@ -62,6 +66,7 @@ impl RedisStore {
             known: false,
             untracked: false,
             eviction: None,
+            counter_life: COUNTER_LIFE,
         }
     }
 
@@ -138,7 +143,7 @@ impl RedisStore {
         let mut arguments = vec![
             claim.ttl.max(claim.min_hold).as_millis().to_string(),
             identity,
-            COUNTER_LIFE.as_millis().to_string(),
+            self.counter_life.as_millis().to_string(),
             mode.to_owned(),
             slots.to_string(),
             if waits { "wait" } else { "now" }.to_owned(),

@@ -186,14 +186,14 @@ const NETWORK_FILE_SYSTEMS: &[(i64, &str)] = &[
 ];
 
 #[cfg(target_os = "linux")]
-fn network_file_system(directory: &Path) -> Option<&'static str> {
+pub(super) fn network_file_system(directory: &Path) -> Option<&'static str> {
     // The type of the field differs between architectures, and so does its sign.
     let magic = nix::sys::statfs::statfs(directory).ok()?.filesystem_type().0 as i64 & 0xFFFF_FFFF;
     NETWORK_FILE_SYSTEMS.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn network_file_system(_: &Path) -> Option<&'static str> {
+pub(super) fn network_file_system(_: &Path) -> Option<&'static str> {
     None
 }
 

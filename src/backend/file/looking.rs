@@ -9,6 +9,7 @@ use super::line::Member;
 use super::presence::{Role, is_there};
 use super::sidecar::{Sidecar, SidecarError};
 use super::{FileStore, describe, foreign, history, sidecar_failure};
+use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::{Reply, StoreError};
 use crate::clock::{Moment, boot_id, wall_micros};
@@ -182,5 +183,15 @@ impl Oversight for FileStore {
     /// A descriptor is never torn away from its owner.
     fn remove<'a>(&'a mut self, _: &'a LockName, _: &'a Holder) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async { Ok(Removal::Impossible) })
+    }
+
+    /// In a thread: a file system may not answer.
+    fn examine<'a>(&'a mut self, examination: &'a Examination) -> Reply<'a, Result<(), StoreError>> {
+        let (location, examination) = (self.location.clone(), examination.clone());
+        Box::pin(async move {
+            let examined =
+                tokio::task::spawn_blocking(move || super::examining::examine(&location, &examination));
+            examined.await.map_err(|error| StoreError::unreachable(error.to_string()))
+        })
     }
 }

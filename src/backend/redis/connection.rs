@@ -85,9 +85,19 @@ impl Connection {
     pub(super) async fn open(location: &Location, old_protocol: bool) -> Result<Connection, StoreError> {
         let password = location.password()?;
         let stream = stream::open(location).await?;
+        Ok(Connection::begin(location, password, stream, old_protocol))
+    }
+
+    /// Over a stream that has been opened; says nothing yet.
+    pub(super) fn begin(
+        location: &Location,
+        password: Option<String>,
+        stream: Bounded<Box<dyn Stream>>,
+        old_protocol: bool,
+    ) -> Connection {
         let username = location.username().map(str::to_owned);
         let hello = location.resp3() && !old_protocol;
-        Ok(Connection::over(stream, Greeting { username, password, database: location.database(), hello }))
+        Connection::over(stream, Greeting { username, password, database: location.database(), hello })
     }
 
     fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
@@ -178,6 +188,22 @@ impl Connection {
         Ok(answers)
     }
 
+    /// Whether the server pushes, as far as that was tried.
+    pub(super) fn pushes(&self) -> bool {
+        self.pushes
+    }
+
+    /// Greets, and asks one question. Its answer is given as it is, even if it is an error.
+    ///
+    /// # Errors
+    /// The greeting was refused, or the connection is broken.
+    pub(super) async fn greet(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        match self.greeting.take() {
+            Some(greeting) => self.greet_and_ask(greeting, Vec::new(), command).await,
+            None => self.exchange(&[], command).await.map(|(_, answer)| answer),
+        }
+    }
+
     fn note_wishes(&mut self, wishes: &[Cmd], replies: &[Value]) {
         for (wish, reply) in wishes.iter().zip(replies) {
             let state = if server_error(reply).is_some() { Switch::Refused } else { Switch::On };
@@ -260,8 +286,15 @@ impl Connection {
         Err(error)
     }
 
-    /// One write, then as many answers as commands.
-    async fn exchange(&mut self, first: &[Cmd], command: &Cmd) -> Result<(Vec<Value>, Value), StoreError> {
+    /// One write, then as many answers as commands, each as it is. The greeting is over.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn exchange(
+        &mut self,
+        first: &[Cmd],
+        command: &Cmd,
+    ) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
         let mut flight = Vec::new();
         for command in first.iter().chain([command]) {
@@ -375,13 +408,13 @@ fn select(database: u32) -> Cmd {
 }
 
 /// Word of every key read here that somebody else touches, but not of our own changes.
-fn tracking() -> Cmd {
+pub(super) fn tracking() -> Cmd {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
     command
 }
 
-fn subscribe(channel: &str) -> Cmd {
+pub(super) fn subscribe(channel: &str) -> Cmd {
     let mut command = redis::cmd("SUBSCRIBE");
     command.arg(channel);
     command
@@ -391,7 +424,7 @@ fn begins_with(command: &Cmd, name: &[u8]) -> bool {
     matches!(command.args_iter().next(), Some(redis::Arg::Simple(first)) if first == name)
 }
 
-fn server_error(value: &Value) -> Option<&ServerError> {
+pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
     match value {
         Value::ServerError(error) => Some(error),
         _ => None,

@@ -1,7 +1,7 @@
 //! Where a Redis is and how to speak to it: a URL understood in full, contacting nobody.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -209,6 +209,14 @@ impl Location {
 
     pub(super) fn tls(&self) -> Option<&TlsSettings> {
         self.tls.as_ref()
+    }
+
+    /// The file that the password is in.
+    pub(super) fn password_file(&self) -> Option<&Path> {
+        match &self.password {
+            Password::File(path) => Some(path),
+            Password::None | Password::Text(_) => None,
+        }
     }
 
     /// The password as it is now.

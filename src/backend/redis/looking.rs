@@ -10,6 +10,7 @@ use super::answers::{Said, hint, nobody, nonsense, number, text};
 use super::connection::{Answer, Connection, Wishes};
 use super::keys::{INDEX, Keys};
 use super::script::{By, LOOK, Operation, Question};
+use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{
@@ -332,6 +333,10 @@ impl Oversight for RedisStore {
             };
             Ok(if gone == 0 { Removal::Changed } else { Removal::Removed })
         })
+    }
+
+    fn examine<'a>(&'a mut self, examination: &'a Examination) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(self.examine_server(examination))
     }
 }
 

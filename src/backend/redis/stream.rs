@@ -26,14 +26,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// It cannot be reached, or does not prove to be the one that is meant.
 pub(super) async fn open(location: &Location) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
     // The files before the network: nobody is contacted when they cannot be used.
-    let tls = location.tls().map(|settings| Session::new(settings, &location.host().name)).transpose()?;
-    let tcp = connect(location).await?;
-    // One small write each way at a time: nothing to be gained by waiting for more.
-    let _ = tcp.set_nodelay(true);
-    Ok(Bounded::new(match tls {
-        Some(session) => Box::new(session.begin(tcp).await?),
-        None => Box::new(tcp),
-    }))
+    let session = session(location)?;
+    let (stream, _) = secure(connect(location).await?, session).await?;
+    Ok(stream)
+}
+
+/// A TLS session to be begun, if so located.
+///
+/// # Errors
+/// A file cannot be used.
+pub(super) fn session(location: &Location) -> Result<Option<Session>, StoreError> {
+    location.tls().map(|settings| Session::new(settings, &location.host().name)).transpose()
+}
+
+/// Begins the session, if there is to be one. With it comes the certificate that the server has shown.
+///
+/// # Errors
+/// The server does not prove to be the one that is meant.
+pub(super) async fn secure(
+    tcp: TcpStream,
+    session: Option<Session>,
+) -> Result<(Bounded<Box<dyn Stream>>, Option<Vec<u8>>), StoreError> {
+    let Some(session) = session else { return Ok((Bounded::new(Box::new(tcp)), None)) };
+    let tls = session.begin(tcp).await?;
+    let shown = tls.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.to_vec()));
+    Ok((Bounded::new(Box::new(tls)), shown))
 }
 
 /// A stream that ends in an error after so many bytes without a whole answer.
@@ -74,7 +91,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
 
 /// Connects to the first address that accepts: all of them are tried at once, so that one that answers nothing does not
 /// hold up another.
-async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
+///
+/// # Errors
+/// None of them does, or there is none.
+pub(super) async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
+    let tcp = connect_to_any(location).await?;
+    // One small write each way at a time: nothing to be gained by waiting for more.
+    let _ = tcp.set_nodelay(true);
+    Ok(tcp)
+}
+
+async fn connect_to_any(location: &Location) -> Result<TcpStream, StoreError> {
     let host = location.host();
     let port = host.port.unwrap_or(location.default_port());
     let failed = |error: &io::Error| StoreError::unreachable(format!("cannot connect: {}", io_text(error)));

@@ -1,0 +1,308 @@
+//! Each command that dlock uses, on each kind of key that it uses it on, tried by itself: inside a script a server does not
+//! say which right was missing.
+//!
+//! The keys are those of a lock that nobody uses. Each is made as a string that expires soon, whatever kind it is of
+//! otherwise: the kind of a key is looked at after the rights (Redis, `server.c`), so `HSET` answers that it is the wrong
+//! one, and nothing is left without an end.
+
+mod trials;
+
+use std::collections::BTreeSet;
+
+use redis::{Cmd, ServerError, Value};
+
+pub(super) use self::trials::{Need, Place};
+use self::trials::{TRIALS, Trial};
+use super::super::connection::server_error;
+use super::super::errors::describe;
+use super::super::keys::{INDEX, Keys, RESERVED};
+use crate::backend::examination::Finding;
+
+/// So long does a scratch key live, in ms, if nobody removes it.
+pub(super) const SCRATCH_LIFE_MS: usize = 10_000;
+
+/// The keys of a lock that expire by themselves.
+const OWN: &[Place] = &[
+    Place::Lock,
+    Place::Holder,
+    Place::Fencing,
+    Place::Queue,
+    Place::Waiters,
+    Place::Member,
+    Place::History,
+];
+
+/// What a server refuses.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// Commands, with what each is needed for.
+    commands: BTreeSet<(Need, &'static str)>,
+    /// Commands that are not there at all.
+    absent: BTreeSet<(Need, &'static str)>,
+    /// Kinds of keys.
+    places: BTreeSet<(Need, Place)>,
+    /// What it said of a state of its own in which it refuses what it would do otherwise.
+    pub(super) state: Option<String>,
+}
+
+/// The rights to be tried, one flight after the other.
+pub(super) struct Rights<'a> {
+    keys: &'a Keys,
+    token: &'a str,
+    pub(super) refused: Refused,
+}
+
+impl<'a> Rights<'a> {
+    pub(super) fn of(keys: &'a Keys, token: &'a str) -> Rights<'a> {
+        Rights { keys, token, refused: Refused::default() }
+    }
+
+    fn key(&self, place: Place) -> String {
+        let keys = self.keys;
+        match place {
+            Place::None | Place::Channel => String::new(),
+            Place::Lock => keys.lock.clone(),
+            Place::Holder => keys.holder.clone(),
+            Place::Fencing => keys.fencing.clone(),
+            Place::Queue => keys.queue.clone(),
+            Place::Waiters => keys.waiters.clone(),
+            Place::Member => format!("{}{}", keys.members, self.token),
+            Place::History => keys.history.clone(),
+            Place::Index => INDEX.to_owned(),
+        }
+    }
+
+    /// What makes each key, to expire soon: its answer to [`Rights::trials`].
+    pub(super) fn preparations(&self) -> Vec<Cmd> {
+        let make = |place: &Place| {
+            let mut set = redis::cmd("SET");
+            set.arg(self.key(*place)).arg("x").arg("PX").arg(SCRATCH_LIFE_MS);
+            set
+        };
+        OWN.iter().map(make).collect()
+    }
+
+    /// What is to be tried. What would make a key without an end is left out.
+    fn trials(&self, prepared: &[Value]) -> Vec<&'static Trial> {
+        let is_there = |place: Place| {
+            let index = OWN.iter().position(|own| *own == place);
+            index.and_then(|index| prepared.get(index)).is_some_and(|answer| server_error(answer).is_none())
+        };
+        let safe = |trial: &&Trial| !trial.makes || trial.command == "SET" || is_there(trial.place);
+        TRIALS.iter().filter(safe).collect()
+    }
+
+    /// The commands to be tried, which [`Rights::note_all`] takes the answers of.
+    pub(super) fn commands(&self, prepared: &[Value]) -> Vec<Cmd> {
+        let command = |trial: &&Trial| {
+            let mut command = redis::cmd(trial.command);
+            if trial.place != Place::None {
+                command.arg(self.key(trial.place));
+            }
+            command.arg(trial.arguments);
+            command
+        };
+        self.trials(prepared).iter().map(command).collect()
+    }
+
+    /// Understands the answers.
+    pub(super) fn note_all(&mut self, prepared: &[Value], answers: &[Value]) {
+        for (trial, answer) in self.trials(prepared).iter().zip(answers) {
+            self.refused.note(trial.need, trial.command, trial.place, answer);
+        }
+    }
+
+    /// What removes each key; one command for each, because all would be refused for one.
+    pub(super) fn removals(&self) -> Vec<Cmd> {
+        let remove = |place: &Place| {
+            let mut remove = redis::cmd("DEL");
+            remove.arg(self.key(*place));
+            remove
+        };
+        OWN.iter().map(remove).collect()
+    }
+}
+
+impl Refused {
+    /// Understands the answer to one command.
+    pub(super) fn note(&mut self, need: Need, command: &'static str, place: Place, answer: &Value) {
+        let Some(error) = server_error(answer) else { return };
+        let details = error.details().unwrap_or_default();
+        match error.code() {
+            "NOPERM" if details.contains(" run the ") => {
+                self.commands.insert((need, command));
+            }
+            "NOPERM" => {
+                self.places.insert((need_of(place, need), place));
+            }
+            "ERR" if details.starts_with("unknown command") => {
+                self.absent.insert((need, command));
+            }
+            _ if is_state(error) => self.state = self.state.take().or(Some(describe(error))),
+            // The wrong kind of key, no such script: it was allowed to try.
+            _ => {}
+        }
+    }
+
+    /// Whether anything is missing that is needed for this.
+    pub(super) fn lacks(&self, need: Need) -> bool {
+        let has = |set: &BTreeSet<(Need, &str)>| set.iter().any(|(of, _)| *of == need);
+        has(&self.commands) || has(&self.absent) || self.places.iter().any(|(of, _)| *of == need)
+    }
+
+    /// One finding for each thing that cannot be done, or one that all can.
+    pub(super) fn findings(&self, prefix: &str, user: &str) -> Vec<Finding> {
+        const ALL: &[Need] = &[
+            Need::Lock,
+            Need::Line,
+            Need::Call,
+            Need::Watch,
+            Need::Digest,
+            Need::List,
+            Need::History,
+            Need::Foreign,
+            Need::Info,
+        ];
+        let lacking: Vec<Need> = ALL.iter().copied().filter(|need| self.lacks(*need)).collect();
+        if lacking.is_empty() {
+            let found = format!("{user} may do all that is needed on {prefix}* and {RESERVED}*");
+            return vec![Finding::ok("rights", found)];
+        }
+        lacking.into_iter().map(|need| self.finding(need, prefix, user)).collect()
+    }
+
+    fn finding(&self, need: Need, prefix: &str, user: &str) -> Finding {
+        let of_need = |set: &BTreeSet<(Need, &'static str)>| -> Vec<&'static str> {
+            set.iter().filter(|(of, _)| *of == need).map(|(_, command)| *command).collect()
+        };
+        let (commands, absent) = (of_need(&self.commands), of_need(&self.absent));
+        let places: Vec<Place> =
+            self.places.iter().filter(|(of, _)| *of == need).map(|(_, place)| *place).collect();
+        let patterns = patterns(&places, prefix);
+        let mut parts = Vec::new();
+        if !commands.is_empty() {
+            parts.push(format!("{user} may not run {}", commands.join(", ")));
+        }
+        if !patterns.is_empty() {
+            parts.push(format!("{user} has no access to {}", patterns.join(", ")));
+        }
+        if !absent.is_empty() {
+            parts.push(format!("the server does not know {}", absent.join(", ")));
+        }
+        let mut remedies = Vec::new();
+        if !commands.is_empty() || !patterns.is_empty() {
+            let rules =
+                commands.iter().map(|command| format!("+{}", command.to_lowercase().replace(' ', "|")));
+            let access = patterns.iter().map(|pattern| match pattern.contains("#call:") {
+                true => format!("&{pattern}"),
+                false => format!("~{pattern}"),
+            });
+            let rules: Vec<String> = rules.chain(access).collect();
+            remedies.push(format!("ACL SETUSER {user} {}", rules.join(" ")));
+        }
+        if !absent.is_empty() {
+            remedies.push("do not rename these commands, and use no proxy that leaves them out".to_owned());
+        }
+        let (found, remedy) = (parts.join("; "), remedies.join("; "));
+        let consequence = consequence(need);
+        match need {
+            Need::Lock | Need::Line => Finding::problem("rights", found, consequence, remedy),
+            _ => Finding::warning("rights", found, consequence, remedy),
+        }
+    }
+}
+
+/// The states of a server in which it refuses what a user may do.
+fn is_state(error: &ServerError) -> bool {
+    const STATES: &[&str] = &[
+        "OOM",
+        "READONLY",
+        "MISCONF",
+        "NOREPLICAS",
+        "LOADING",
+        "MASTERDOWN",
+        "BUSY",
+        "CLUSTERDOWN",
+        "MOVED",
+        "ASK",
+        "TRYAGAIN",
+    ];
+    STATES.contains(&error.code())
+}
+
+/// What a kind of key is needed for, whatever was tried on it.
+fn need_of(place: Place, need: Need) -> Need {
+    match place {
+        Place::Index => Need::List,
+        Place::History => Need::History,
+        Place::Channel => Need::Call,
+        Place::None => need,
+        _ => Need::Lock,
+    }
+}
+
+/// As a rule of an ACL names them; all of dlock's own in one when none of those of a lock is open.
+fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
+    let all_own = OWN[1..OWN.len() - 1].iter().all(|own| places.contains(own));
+    let mut patterns = Vec::new();
+    if all_own {
+        patterns.push(format!("{RESERVED}*"));
+    }
+    for place in places {
+        let kind = match place {
+            Place::None => continue,
+            Place::Lock => {
+                patterns.insert(0, format!("{prefix}*"));
+                continue;
+            }
+            Place::Index => {
+                patterns.push(INDEX.to_owned());
+                continue;
+            }
+            _ if all_own => continue,
+            Place::Holder => "holder",
+            Place::Fencing => "fencing",
+            Place::Queue => "queue",
+            Place::Waiters => "waiters",
+            Place::Member => "member",
+            Place::History => "history",
+            Place::Channel => "call",
+        };
+        patterns.push(format!("{RESERVED}{kind}:*"));
+    }
+    patterns
+}
+
+fn consequence(need: Need) -> &'static str {
+    match need {
+        Need::Lock => "locks cannot be taken, shared, kept or given back: dlock run ends with 77 or 76",
+        Need::Line => "nobody can wait for a lock: where one is held, dlock run ends with 77",
+        Need::Call => "who waits is not called when it is its turn, but asks every now and then",
+        Need::Watch => {
+            "a lock that somebody else removes is missed at the next renewal only, and who waits for another program's \
+             lock asks every now and then"
+        }
+        Need::Digest => "the whole script travels with every question, some 15 KB",
+        Need::List => {
+            "dlock status lists no locks that are not named, and leftovers of dead ones stay in the list"
+        }
+        Need::History => "no history of a lock is kept or shown (dlock status --history)",
+        Need::Foreign => "dlock break cannot remove another program's lock that is no plain string",
+        Need::Info => {
+            "whether the server evicts keys, persists them, or is a replica cannot be seen, by dlock run neither"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_as_few_as_can_be() {
+        let own = [Place::Lock, Place::Holder, Place::Fencing, Place::Queue, Place::Waiters, Place::Member];
+        assert_eq!(patterns(&own, "dlock:"), ["dlock:*", "dlock#*"]);
+        assert_eq!(patterns(&own[..2], ""), ["*", "dlock#holder:*"]);
+        assert_eq!(patterns(&[Place::Channel], ""), ["dlock#call:*"]);
+    }
+}
