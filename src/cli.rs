@@ -3,6 +3,7 @@
 mod breaking;
 mod common;
 mod config;
+mod doctor;
 mod generate;
 mod run;
 mod status;
@@ -19,6 +20,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use self::breaking::BreakArguments;
 pub use self::common::{CommonArguments, LogFormat};
 pub use self::config::{ConfigArguments, ConfigCommand, ShowArguments};
+pub use self::doctor::DoctorArguments;
 pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
 pub use self::status::StatusArguments;
@@ -49,6 +51,8 @@ pub enum Command {
     Status(Box<StatusArguments>),
     /// Have a lock given up: its holder stops its command
     Break(Box<BreakArguments>),
+    /// Find out whether the store is fit to hold locks
+    Doctor(DoctorArguments),
     /// Show the configuration
     Config(ConfigArguments),
     /// Print the completion script of a shell

@@ -49,6 +49,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Break(arguments))) => commands::breaking::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
+        Ok(Request::Command(Command::Doctor(arguments))) => commands::doctor::doctor(&arguments),
         Ok(Request::Command(Command::Completions(arguments))) => commands::generate::completions(&arguments),
         Ok(Request::Command(Command::Man(arguments))) => commands::generate::man(&arguments),
         Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),

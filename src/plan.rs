@@ -1,6 +1,7 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
 mod breaking;
+mod doctor;
 mod limits;
 mod run;
 mod shown;
@@ -10,6 +11,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 pub use self::breaking::BreakPlan;
+pub use self::doctor::DoctorPlan;
 pub use self::run::{OnLost, RunPlan, known, program_failure};
 pub use self::shown::{Shown, ShownTable, ShownValue};
 pub use self::status::StatusPlan;

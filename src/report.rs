@@ -1,6 +1,7 @@
 //! Everything that dlock itself prints: one line each, on standard error. Nothing else writes there. And what a run came
 //! to, for programs: [`RunReport`] is written to the files of `--report` and `--metrics-file`.
 
+mod doctor;
 mod file;
 mod files;
 mod histogram;
@@ -12,6 +13,7 @@ pub mod status;
 use std::io::Write;
 use std::time::Duration;
 
+pub use self::doctor::Diagnosis;
 pub use self::files::{Files, write_report};
 pub use self::histogram::Histogram;
 pub use self::holder::HolderView;

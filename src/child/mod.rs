@@ -30,6 +30,24 @@ pub use supervise::{Event, Supervisor};
 pub use terminal::Terminal;
 pub use tree::{parent_of, start_of};
 
+/// Whether a cgroup could be made for a command; makes one and removes it.
+///
+/// # Errors
+/// Why not, in a few words.
+pub fn try_cgroup() -> Result<(), String> {
+    let place = cgroup::Place::choose().ok_or("cgroup v2 is not mounted")?;
+    match cgroup::Cgroup::create(&place) {
+        Ok(cgroup) => {
+            cgroup.remove();
+            Ok(())
+        }
+        Err(error) => Err(match error.raw_os_error() {
+            Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
+            None => error.to_string(),
+        }),
+    }
+}
+
 /// Stands in where there are no cgroups.
 #[cfg(not(target_os = "linux"))]
 mod cgroup {

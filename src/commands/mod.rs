@@ -3,6 +3,7 @@
 pub mod breaking;
 pub mod complete;
 pub mod config;
+pub mod doctor;
 pub mod generate;
 pub mod run;
 pub mod status;

@@ -12,6 +12,7 @@ mod bad_names;
 mod bad_urls;
 mod configuration;
 mod conformance;
+mod doctor;
 mod exit_codes;
 mod failed_start;
 mod faults;

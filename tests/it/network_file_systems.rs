@@ -3,6 +3,7 @@
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What `statfs(2)` says is taken from the environment.
@@ -26,16 +27,22 @@ int statfs64(const char *path, struct statfs64 *buf) {
 }
 "#;
 
-/// F38
-#[test]
-fn a_network_file_system_is_named_once_and_used() {
-    let place = Place::new();
+/// The library to be preloaded; `FS_MAGIC` says what it lets the kernel say.
+pub fn library(place: &Place) -> PathBuf {
     let source = place.write("shim.c", SHIM);
     let library = place.path("shim.so");
     let built =
         Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").output();
     let built = built.expect("a C compiler: apt-get install gcc");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    library
+}
+
+/// F38
+#[test]
+fn a_network_file_system_is_named_once_and_used() {
+    let place = Place::new();
+    let library = library(&place);
     let on = |magic: &str| {
         place.run().env("LD_PRELOAD", &library).env("FS_MAGIC", magic).sh("unset LD_PRELOAD; echo ran")
     };

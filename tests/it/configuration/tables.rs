@@ -24,7 +24,7 @@ fn every_command_reads_the_configuration() {
     let place = Place::new();
     let file =
         super::write(&place, "c.toml", format!("backend = \"p\"\n[backends.p]\nurl = \"{}\"\n", place.url()));
-    for arguments in [&["status"][..], &["break", "--yes", "x"]] {
+    for arguments in [&["status"][..], &["break", "--yes", "x"], &["doctor"]] {
         let output = place.bare().args(arguments).arg("--config").arg(&file).output();
         assert_eq!(output.exit, Exit::Code(0), "{arguments:?}: {output:?}");
         let output = place.bare().args(arguments).env("DLOCK_CONFIG", "/no/such/file").output();

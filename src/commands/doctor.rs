@@ -1,0 +1,109 @@
+//! `dlock doctor`: lets the store examine itself, looks at this host, and prints what was found.
+
+mod host;
+
+use crate::backend::StoreError;
+use crate::backend::examination::{Examination, Finding, Note};
+use crate::cli::DoctorArguments;
+use crate::clock::{Alarm, Moment};
+use crate::duration::show;
+use crate::exit::{Exit, Failure};
+use crate::plan::{Access, DoctorPlan};
+use crate::report::status::Style;
+use crate::report::{Diagnosis, Reporter};
+
+/// The status that tells that there are problems.
+const PROBLEMS: u8 = 1;
+
+/// Examines the store. Signals keep their actions: there is nothing to tidy up that does not end by itself.
+pub fn doctor(arguments: &DoctorArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.common);
+    match diagnose(arguments, &reporter) {
+        Ok((diagnosis, json)) => {
+            let text = if json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
+            match super::print(&text) {
+                Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),
+                exit => exit,
+            }
+        }
+        Err(failure) => reporter.failure(&failure),
+    }
+}
+
+fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(Diagnosis, bool), Failure> {
+    let plan = DoctorPlan::new(arguments)?;
+    plan.access.tell_notices(reporter);
+    let internal = |error: std::io::Error| Failure::internal(format!("cannot start the event loop: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
+    let diagnosis = runtime.block_on(async {
+        let alarm = Alarm::new().map_err(internal)?;
+        examine(&plan.access, &alarm).await
+    });
+    // A thread may still wait for a file system that does not answer.
+    std::mem::forget(runtime);
+    let mut diagnosis = diagnosis?;
+    diagnosis.findings.extend(host::findings());
+    Ok((diagnosis, plan.json))
+}
+
+/// Listens while the store examines itself, until it is done or has not been heard of for too long.
+async fn examine(access: &Access, alarm: &Alarm) -> Result<Diagnosis, Failure> {
+    let (examination, mut notes) = Examination::new();
+    let mut store = access.store.oversee();
+    let mut diagnosis = Diagnosis::of(access.store.display());
+    let mut step = "reachability";
+    let mut begun = Moment::now();
+    let examined = {
+        let mut examining = store.examine(&examination);
+        loop {
+            tokio::select! {
+                biased;
+                examined = &mut examining => break Some(examined),
+                Some(note) = notes.recv() => {
+                    begun = Moment::now();
+                    step = take(note, &mut diagnosis).unwrap_or(step);
+                }
+                () = alarm.until(begun + access.connect_timeout) => break None,
+            }
+        }
+    };
+    while let Ok(note) = notes.try_recv() {
+        step = take(note, &mut diagnosis).unwrap_or(step);
+    }
+    match examined {
+        Some(Ok(())) => Ok(diagnosis),
+        Some(Err(StoreError::Config(text))) => {
+            Err(Failure::config(format!("{}: {text}", access.store.display())))
+        }
+        Some(Err(error)) => {
+            diagnosis.findings.push(broken_off(step, error.to_string()));
+            Ok(diagnosis)
+        }
+        None => {
+            diagnosis
+                .findings
+                .push(broken_off(step, format!("no answer within {}", show(access.connect_timeout))));
+            Ok(diagnosis)
+        }
+    }
+}
+
+/// Keeps what was told; returns the step that begins.
+fn take(note: Note, diagnosis: &mut Diagnosis) -> Option<&'static str> {
+    match note {
+        Note::Begins(step) => return Some(step),
+        Note::Found(finding) => diagnosis.findings.push(finding),
+        Note::Ttl(ttl) => diagnosis.recommended_ttl = Some(ttl),
+    }
+    None
+}
+
+fn broken_off(step: &'static str, found: String) -> Finding {
+    Finding::problem(
+        step,
+        found,
+        "while this is so no lock can be taken (dlock run ends with 69), and a running command is stopped before its \
+         lease ends; what else there is to examine was not",
+        "see that the store runs and that nothing in between drops what is sent; --connect-timeout gives it longer",
+    )
+}

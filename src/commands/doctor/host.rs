@@ -1,0 +1,36 @@
+//! What this host needs to have so that no command outlives its lock.
+
+use crate::backend::examination::Finding;
+
+/// What was found.
+pub fn findings() -> Vec<Finding> {
+    if cfg!(target_os = "linux") { vec![processes()] } else { vec![elsewhere()] }
+}
+
+/// How the processes of a command are found when it has to be stopped.
+fn processes() -> Finding {
+    if !std::path::Path::new("/proc/self/stat").exists() {
+        return Finding::warning(
+            "processes",
+            "no /proc on this host",
+            "background processes in groups of their own cannot be found, so they outlive a command that is stopped",
+            "mount /proc",
+        );
+    }
+    match crate::child::try_cgroup() {
+        Ok(()) => Finding::ok("processes", "a cgroup can be made: a whole tree is killed in one step"),
+        Err(why) => {
+            Finding::ok("processes", format!("found one by one in /proc; no cgroup of their own: {why}"))
+        }
+    }
+}
+
+fn elsewhere() -> Finding {
+    Finding::warning(
+        "processes",
+        "this system is not Linux",
+        "only the command's process group is stopped, and only while the command itself lives; what was started in other \
+         groups goes on",
+        "run commands that must not outlive their lock on Linux",
+    )
+}

@@ -1,0 +1,178 @@
+//! What `dlock doctor` found, for people and for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::printable;
+use super::status::Style;
+use crate::backend::examination::{Finding, Level};
+use crate::duration::show;
+
+/// What was found, on one store.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    backend: String,
+    /// In the order in which it was found.
+    pub findings: Vec<Finding>,
+    /// A lease that goes well with how fast the store answers, if that is known.
+    pub recommended_ttl: Option<Duration>,
+}
+
+/// Lines are broken before they get longer than this, where they can be.
+const WIDTH: usize = 100;
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    backend: &'a str,
+    findings: Vec<JsonFinding<'a>>,
+    problems: usize,
+    warnings: usize,
+    recommended_ttl_ms: Option<u128>,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    check: &'a str,
+    level: &'a str,
+    found: &'a str,
+    consequence: Option<&'a str>,
+    remedy: Option<&'a str>,
+}
+
+impl Diagnosis {
+    /// Nothing was found so far.
+    pub fn of(backend: &str) -> Diagnosis {
+        Diagnosis { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
+    }
+
+    /// How many problems there are.
+    pub fn problems(&self) -> usize {
+        self.count(Level::Problem)
+    }
+
+    fn count(&self, level: Level) -> usize {
+        self.findings.iter().filter(|finding| finding.level == level).count()
+    }
+
+    /// One object in one line.
+    pub fn json(&self) -> String {
+        let findings = self.findings.iter().map(|finding| JsonFinding {
+            check: finding.check,
+            level: finding.level.as_str(),
+            found: &finding.found,
+            consequence: finding.consequence.as_deref(),
+            remedy: finding.remedy.as_deref(),
+        });
+        let object = Json {
+            version: 1,
+            backend: &self.backend,
+            findings: findings.collect(),
+            problems: self.problems(),
+            warnings: self.count(Level::Warning),
+            recommended_ttl_ms: self.recommended_ttl.map(|ttl| ttl.as_millis()),
+        };
+        serde_json::to_string(&object).unwrap_or_default() + "\n"
+    }
+
+    /// A table for people.
+    pub fn text(&self, style: Style) -> String {
+        let mut text = format!("{}\n\n", printable(&self.backend));
+        let widest = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+        let indent = "problem".len() + 2 + widest + 2;
+        for finding in &self.findings {
+            let level = finding.level.as_str();
+            let (on, off) = colours(finding.level, style);
+            let head = format!("{on}{level:7}{off}  {:widest$}  ", finding.check);
+            let lines = [Some(&finding.found), finding.consequence.as_ref()].into_iter().flatten();
+            let mut lines: Vec<String> =
+                lines.flat_map(|line| broken(&printable(line), indent, "")).collect();
+            lines.extend(finding.remedy.iter().flat_map(|line| broken(&printable(line), indent, "-> ")));
+            text.push_str(&head);
+            text.push_str(&lines.join(&format!("\n{:indent$}", "")));
+            text.push('\n');
+        }
+        text.push('\n');
+        if let Some(ttl) = self.recommended_ttl {
+            text.push_str(&format!("Recommended: --ttl {}\n", show(ttl)));
+        }
+        let (problems, warnings) = (self.problems(), self.count(Level::Warning));
+        text + &format!("{}, {}\n", counted(problems, "problem"), counted(warnings, "warning"))
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// A text in lines that are short enough behind so many columns; the first one begins with this, the others as far in.
+fn broken(text: &str, indent: usize, first: &str) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        let is_empty = line.trim_end().len() == first.trim_end().len() || line.trim().is_empty();
+        if !is_empty && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{:1$}{word}", "", first.len()));
+        } else {
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+/// What begins and ends the colour of a level: green, yellow, red.
+fn colours(level: Level, style: Style) -> (&'static str, &'static str) {
+    match (style, level) {
+        (Style::Plain, _) => ("", ""),
+        (Style::Coloured, Level::Ok) => ("\u{1b}[32m", "\u{1b}[0m"),
+        (Style::Coloured, Level::Warning) => ("\u{1b}[33m", "\u{1b}[0m"),
+        (Style::Coloured, Level::Problem) => ("\u{1b}[31m", "\u{1b}[0m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnosis() -> Diagnosis {
+        let mut diagnosis = Diagnosis::of("redis://h:6379/0");
+        diagnosis.findings = vec![
+            Finding::ok("latency", "p50 1ms"),
+            Finding::problem("eviction", "hostile \u{1b}[2J", "word ".repeat(30).trim_end(), "do this"),
+        ];
+        diagnosis
+    }
+
+    #[test]
+    fn findings_are_aligned_broken_and_safe() {
+        let words = |count| vec!["word"; count].join(" ");
+        let expected = format!(
+            "redis://h:6379/0\n\nok       latency   p50 1ms\nproblem  eviction  hostile \\u{{1b}}[2J\n{0:19}{1}\n{0:19}{2}\n\
+             {0:19}-> do this\n\n1 problem, no warnings\n",
+            "",
+            words(16),
+            words(14)
+        );
+        assert_eq!(diagnosis().text(Style::Plain), expected);
+        assert!(expected.lines().all(|line| line.len() <= WIDTH));
+        assert!(diagnosis().text(Style::Coloured).contains("\u{1b}[31mproblem\u{1b}[0m  eviction"));
+    }
+
+    #[test]
+    fn the_object_begins_with_its_version() {
+        let json = Diagnosis { findings: Vec::new(), ..diagnosis() }.json();
+        assert_eq!(
+            json,
+            "{\"version\":1,\"backend\":\"redis://h:6379/0\",\"findings\":[],\"problems\":0,\"warnings\":0,\
+             \"recommended_ttl_ms\":null}\n"
+        );
+    }
+}

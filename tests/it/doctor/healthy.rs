@@ -1,0 +1,129 @@
+//! A server that is as it should be.
+
+use super::{Findings, doctor, without_numbers};
+use crate::support::place::Place;
+use crate::support::redis::{Options, Redis};
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+use crate::support::tls::Flaw;
+
+const FINDINGS: &str = "\
+ok       reachability    N:N in Nms
+ok       authentication  user default, the server wants no password; database N
+ok       latency         pN Nms, pN Nms of N pings
+ok       version         Redis N
+ok       role            a master without replicas
+ok       eviction        noeviction: no key is removed for want of memory
+ok       persistence     append-only file, synced at every write: a crash loses no lock
+ok       idle            connections that say nothing stay open (timeout N)
+ok       one server      two connections have reached the same server
+ok       clock           the server's clock is Nms ahead of this host's
+ok       notifications   RESPN: who waits is called, and who holds a lock is told of its loss
+ok       rights          default may do all that is needed on dlock:* and dlock#*
+ok       lock            taken, renewed and given back in Nms
+ok       processes       a cgroup can be made: a whole tree is killed in one step
+";
+
+fn healthy() -> Redis {
+    Redis::start_with(Options { persistent: true, ..Options::default() })
+}
+
+#[test]
+fn a_healthy_server_has_nothing_but_good_findings() {
+    let (redis, place) = (healthy(), Place::new());
+    let output = doctor(&place, &redis.url()).output();
+    let expected = format!("redis://N:N/N\n\n{FINDINGS}\nRecommended: --ttl Ns\nno problems, no warnings\n");
+    assert_eq!(
+        (output.exit, without_numbers(&output.stdout).as_str(), output.stderr.as_str()),
+        (Exit::Code(0), expected.as_str(), "")
+    );
+}
+
+#[test]
+fn a_healthy_server_is_told_to_programs_in_the_same_words() {
+    let (redis, place) = (healthy(), Place::new());
+    let output = doctor(&place, &redis.url()).arg("--json").output();
+    let findings: Vec<String> = FINDINGS
+        .lines()
+        .map(|line| {
+            let (check, found) = (line[9..25].trim_end(), &line[25..]);
+            format!(
+                "{{\"check\":\"{check}\",\"level\":\"ok\",\"found\":\"{found}\",\"consequence\":null,\"remedy\":null}}"
+            )
+        })
+        .collect();
+    let expected = format!(
+        "{{\"version\":N,\"backend\":\"redis://N:N/N\",\"findings\":[{}],\"problems\":N,\"warnings\":N,\
+         \"recommended_ttl_ms\":N}}\n",
+        findings.join(",")
+    );
+    // What is put in place of the line about processes ends with the line, so that comes from the object itself.
+    let found = Findings::read(&output);
+    let processes = found.only("processes", "ok");
+    let stdout = output.stdout.replace(processes, "a cgroup can be made: a whole tree is killed in one step");
+    assert_eq!((output.exit, without_numbers(&stdout)), (Exit::Code(0), expected));
+}
+
+/// Whatever a lock needs was tried, and nothing of it stays.
+#[test]
+fn nothing_is_left_of_the_scratch_lock() {
+    let (redis, place) = (healthy(), Place::new());
+    Findings::of(doctor(&place, &redis.url()));
+    assert_eq!(redis.command(&["KEYS", "*"]), Value::List(Vec::new()));
+    // And nothing is changed for others.
+    let run = place.run().backend(redis.url()).command(["true"]).output();
+    assert_eq!(run.outcome(), (Exit::Code(0), "", ""));
+    let keys = || {
+        let mut keys = redis.command(&["KEYS", "*"]).texts();
+        keys.sort();
+        keys
+    };
+    let before = keys();
+    Findings::of(doctor(&place, &redis.url()));
+    assert_eq!(keys(), before);
+}
+
+/// An interrupted one leaves what ends by itself.
+#[test]
+fn every_scratch_key_expires_by_itself() {
+    let redis = Redis::start_with_args(&["--rename-command", "DEL", ""]);
+    Findings::of(doctor(&Place::new(), &redis.url()));
+    let keys = redis.command(&["KEYS", "*"]).texts();
+    assert!(keys.iter().any(|key| key.starts_with("dlock:dlock-doctor-")), "{keys:?}");
+    for key in keys {
+        let left = redis.command(&["PTTL", &key]).int();
+        assert!((0..=10_000).contains(&left), "{key}: {left}");
+    }
+}
+
+#[test]
+fn a_server_with_a_certificate_tells_how_long_it_is_valid() {
+    let redis = Redis::start_with(Options { tls: Some(Flaw::None), persistent: true, ..Options::default() });
+    let place = Place::new();
+    let findings = Findings::of(doctor(&place, &redis.url()));
+    assert!(findings.only("tls", "ok").starts_with("the server's certificate is valid for another "));
+    assert_eq!(findings.at("ok").len(), findings.all().len(), "{findings:?}");
+    let url = format!("rediss://127.0.0.1:{}/0?insecure=true", redis.port());
+    let output = doctor(&place, &url).output();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+    assert!(output.stdout.contains("warning  tls             the server's certificate is not checked"));
+}
+
+/// As containers mount it.
+#[test]
+fn a_password_file_that_everybody_can_read_is_remarked_on() {
+    use std::os::unix::fs::PermissionsExt;
+    let redis = Redis::start_with_args(&["--requirepass", "s3cret"]);
+    let place = Place::new();
+    let file = place.write("password", "s3cret\n");
+    let url = format!("redis://127.0.0.1:{}/0?password_file={}", redis.port(), file.display());
+    for (mode, expected) in [(0o600, 0), (0o640, 0), (0o444, 1)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let findings = Findings::of(doctor(&place, &url));
+        assert_eq!(findings.check("password file").len(), expected, "{mode:o}");
+        if expected == 1 {
+            assert!(findings.only("password file", "warning").contains("(mode 0444)"));
+        }
+        assert_eq!(findings.only("authentication", "ok"), "user default, with a password; database 0");
+    }
+}
