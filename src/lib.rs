@@ -5,7 +5,7 @@
 //! | floor | what it is |
 //! |---|---|
 //! | [`commands`] | what the user asked for, from arguments to exit |
-//! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] | arguments and environment become one resolved, checked value; what dlock prints |
+//! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
 //! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] [`name_services`] | values, time, and the way out |
@@ -24,6 +24,7 @@ pub mod identity;
 pub mod lease;
 pub mod lock;
 pub mod name_services;
+pub mod outer;
 pub mod plan;
 #[cfg(test)]
 mod random;

@@ -4,7 +4,6 @@
 mod acquiring;
 mod ending;
 mod environment;
-mod nesting;
 mod releasing;
 mod running;
 
@@ -19,11 +18,11 @@ use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::together::Lock;
 use crate::lock::{Claim, LockName, Token};
+use crate::outer::OuterHolds;
 use crate::plan::{self, RunPlan};
 use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
 
 use self::acquiring::Acquired;
-use self::nesting::OuterHolds;
 use self::releasing::was_given_back;
 use self::running::End;
 

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::nesting::OuterHolds;
 use crate::child::protocol::{Group, Launch};
 use crate::lease::together::{Held, Lock};
 use crate::lock::FencingToken;
+use crate::outer::OuterHolds;
 use crate::plan::RunPlan;
 
 /// The command's part of the environment (`DLOCK_*`).

@@ -8,7 +8,7 @@ use crate::lock::{LockName, Token};
 
 /// What outer dlocks hold, outermost first.
 #[derive(Debug, Default)]
-pub(super) struct OuterHolds {
+pub struct OuterHolds {
     /// As they are to be passed on.
     raw: Vec<serde_json::Value>,
     holds: Vec<OuterHold>,
@@ -16,11 +16,13 @@ pub(super) struct OuterHolds {
 
 /// One lock that an outer dlock holds, or held. Everything but the token may be wrong.
 #[derive(Debug, Deserialize)]
-struct OuterHold {
-    name: String,
+pub struct OuterHold {
+    /// The lock, as it was typed.
+    pub name: String,
     token: String,
+    /// The store, without secrets; empty where unknown.
     #[serde(default)]
-    backend: String,
+    pub backend: String,
     #[serde(default)]
     pid: u32,
     #[serde(default)]
@@ -31,7 +33,7 @@ struct OuterHold {
 
 impl OuterHolds {
     /// Those of our environment; garbage counts as nothing.
-    pub(super) fn of_environment() -> OuterHolds {
+    pub fn of_environment() -> OuterHolds {
         let text =
             config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
         OuterHolds::parse(&text)
@@ -48,22 +50,34 @@ impl OuterHolds {
     }
 
     /// What is to be passed on to the command.
-    pub(super) fn entries(&self) -> Vec<serde_json::Value> {
+    pub fn entries(&self) -> Vec<serde_json::Value> {
         self.raw.clone()
     }
 
+    /// Each of them, outermost first.
+    pub fn holds(&self) -> &[OuterHold] {
+        &self.holds
+    }
+
     /// All tokens: which of them hold a lock is for its store to say, which may have more than one URL.
-    pub(super) fn tokens(&self) -> Vec<Token> {
-        self.holds.iter().map(|hold| Token::from_text(hold.token.as_str())).collect()
+    pub fn tokens(&self) -> Vec<Token> {
+        self.holds.iter().map(OuterHold::token).collect()
     }
 
     /// Whether a dlock that lives says that it holds this lock on the store with this very name.
-    pub(super) fn claims(&self, name: &LockName, store: &str) -> bool {
+    pub fn claims(&self, name: &LockName, store: &str) -> bool {
         self.holds.iter().any(|hold| {
             hold.name == name.as_str()
                 && hold.backend == store
                 && identity::lives(hold.pid, hold.start, &hold.boot)
         })
+    }
+}
+
+impl OuterHold {
+    /// What proves it.
+    pub fn token(&self) -> Token {
+        Token::from_text(self.token.as_str())
     }
 }
 
