@@ -1,5 +1,6 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
+mod awaiting;
 pub mod breaking;
 pub mod complete;
 pub mod config;
