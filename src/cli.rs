@@ -1,5 +1,6 @@
 //! The command line: names, help text, and nothing else. Checks that need more than one option are in [`crate::plan`].
 
+mod acquire;
 mod breaking;
 mod common;
 mod config;
@@ -7,6 +8,7 @@ mod doctor;
 mod generate;
 mod run;
 mod status;
+mod tokens;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +19,7 @@ use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use self::acquire::AcquireArguments;
 pub use self::breaking::BreakArguments;
 pub use self::common::{CommonArguments, LogFormat};
 pub use self::config::{ConfigArguments, ConfigCommand, ShowArguments};
@@ -24,6 +27,7 @@ pub use self::doctor::DoctorArguments;
 pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::run::{OnLostArgument, OrphansArgument, RunArguments};
 pub use self::status::StatusArguments;
+pub use self::tokens::{CheckArguments, ReleaseArguments, RenewArguments, TokenArguments};
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::Mode;
@@ -59,6 +63,14 @@ pub enum Command {
     Completions(Box<CompletionsArguments>),
     /// Print the man page, or write all of them into a directory
     Man(Box<ManArguments>),
+    /// Take a lease without a process; prints its token
+    Acquire(Box<AcquireArguments>),
+    /// Extend the lease that a token proves
+    Renew(Box<RenewArguments>),
+    /// Give back the lock that a token proves
+    Release(Box<ReleaseArguments>),
+    /// Tell whether the lock is still ours: 0 yes, 76 no
+    Check(Box<CheckArguments>),
 }
 
 /// What the user asked for.

@@ -1,24 +1,31 @@
 //! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
 
+mod acquire;
 mod breaking;
+mod check;
 mod doctor;
 mod limits;
 mod run;
 mod shown;
 mod status;
+mod token;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+pub use self::acquire::AcquirePlan;
 pub use self::breaking::BreakPlan;
+pub use self::check::{CheckPlan, Proof};
 pub use self::doctor::DoctorPlan;
 pub use self::run::{OnLost, RunPlan, known, program_failure};
 pub use self::shown::{Shown, ShownTable, ShownValue};
 pub use self::status::StatusPlan;
+pub use self::token::{RenewPlan, TokenPlan};
 use crate::backend::locator::Locator;
-use crate::cli::CommonArguments;
+use crate::cli::{CommonArguments, WaitArgument};
 use crate::config::{self, Accepted, Backend, Source, Warning};
 use crate::exit::Failure;
+use crate::lease::acquire::{Patience, Wait};
 use crate::lock::LockName;
 use crate::report::Reporter;
 
@@ -88,11 +95,41 @@ impl Access {
                 "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
             );
         }
-        let connect_timeout = arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT);
-        if connect_timeout.is_zero() {
-            return Err(Failure::usage("--connect-timeout: 0 leaves no time to connect"));
-        }
+        let connect_timeout = connect_timeout(arguments)?;
         Ok(Access { store, connect_timeout, accepted: backend.accepted, notices })
+    }
+}
+
+fn connect_timeout(arguments: &CommonArguments) -> Result<Duration, Failure> {
+    match arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT) {
+        Duration::ZERO => Err(Failure::usage("--connect-timeout: 0 leaves no time to connect")),
+        connect_timeout => Ok(connect_timeout),
+    }
+}
+
+/// The name where there is one only.
+fn one_name(names: &[OsString], too_many: &str, example: &str) -> Result<LockName, Failure> {
+    match names {
+        [name] => checked_name(name),
+        [] => Err(Failure::usage(format!("no lock name: did you mean: dlock {example}"))),
+        // What stands behind the first may be a secret, and is not repeated.
+        _ => Err(Failure::usage(too_many)),
+    }
+}
+
+fn patience(wait: Option<WaitArgument>, retry: Option<Duration>) -> Patience {
+    let wait = match wait {
+        None | Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
+        Some(WaitArgument::For(duration)) => Wait::For(duration),
+        Some(WaitArgument::Forever) => Wait::Forever,
+    };
+    Patience { wait, retry: retry.unwrap_or_default() }
+}
+
+fn check_wait(no_wait: bool, wait: Option<WaitArgument>) -> Result<(), Failure> {
+    match no_wait && wait.is_some() {
+        true => Err(Failure::usage("--no-wait and --wait contradict each other: give one of them")),
+        false => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ mod holder;
 mod metrics;
 mod outcome;
 pub mod status;
+mod token_file;
 
 use std::io::Write;
 use std::time::Duration;
@@ -18,11 +19,12 @@ pub use self::files::{Files, write_report};
 pub use self::histogram::Histogram;
 pub use self::holder::HolderView;
 pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
+pub use self::token_file::{TokenFile, to_stdout};
 use crate::backend::{Busy, Hazard, StoreError};
 use crate::cli::{CommonArguments, LogFormat};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Holder, Identity, LockName, Revocation};
+use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
 
 /// How loud, and in which form.
 #[derive(Clone, Copy, Debug)]
@@ -204,6 +206,11 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
     };
     let age = holder.age.map(|age| format!(" for {}", show(age))).unwrap_or_default();
     let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
+    if identity.unattended {
+        let rest =
+            holder.remaining.map(|rest| format!(", {} of the lease left", show(rest))).unwrap_or_default();
+        return format!("a token of {} ({}, dlock acquire{note}){age}{rest}", identity.host, identity.user);
+    }
     format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)
 }
 
@@ -235,15 +242,30 @@ pub fn store_error(store: &str, error: &StoreError) -> Failure {
 
 /// What a store's failure means for the exit status, in words that name the lock, the store and the flag that helps.
 pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry: bool) -> Failure {
-    let (kind, help) = match error {
-        StoreError::Unavailable { .. } if can_retry => {
-            (FailureKind::Unavailable, "; the command did not run, see --retry")
-        }
-        StoreError::Unavailable { .. } => (FailureKind::Unavailable, "; the command did not run"),
-        StoreError::Denied(_) => (FailureKind::Denied, "; the command did not run"),
-        StoreError::Config(_) => (FailureKind::Config, "; the command did not run"),
+    let help = match error {
+        StoreError::Unavailable { .. } if can_retry => "; the command did not run, see --retry",
+        _ => "; the command did not run",
     };
-    Failure::new(kind, format!("{name} on {store}: {error}{help}"))
+    not_asked(name, store, error, help)
+}
+
+/// What a store's failure means for the exit status, in words that name the lock, the store and, behind that, what helps.
+pub fn not_asked(name: &LockName, store: &str, error: &StoreError, help: &str) -> Failure {
+    let Failure { kind, message } = store_error(&format!("{name} on {store}"), error);
+    Failure::new(kind, message + help)
+}
+
+/// That a token does not own a lock, and who has it instead.
+pub fn not_owned(state: &LockState, store: &str) -> Failure {
+    let name = &state.name;
+    let who = match state.holders.as_slice() {
+        [] => "it is free".to_owned(),
+        [first] => format!("it is held by {}", describe_holder(first, store)),
+        [first, others @ ..] => {
+            format!("it is held by {} and {} more", describe_holder(first, store), others.len())
+        }
+    };
+    Failure::new(FailureKind::Lost, format!("{name} on {store}: not ours, or not any more: {who}"))
 }
 
 /// A time since 1970 as RFC 3339 in UTC, with milliseconds.
@@ -328,6 +350,13 @@ mod tests {
         let holder =
             Holder { identity: Some(identity), age: Some(Duration::from_secs(720)), ..Holder::default() };
         assert_eq!(describe_holder(&holder, "x"), "web-3 (pid 4121, root, backup.sh) for 12m");
+        let unattended = Identity { unattended: true, ..holder.identity.clone().unwrap_or_default() };
+        let remaining = Some(Duration::from_secs(60));
+        let token = Holder { identity: Some(unattended), remaining, ..holder };
+        assert_eq!(
+            describe_holder(&token, "x"),
+            "a token of web-3 (root, dlock acquire) for 12m, 1m of the lease left"
+        );
         assert_eq!(
             describe_holder(&Holder::default(), "redis://h:6379/0"),
             "another program on redis://h:6379/0 (no dlock)"

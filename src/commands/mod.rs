@@ -1,11 +1,16 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
+pub mod acquire;
 mod awaiting;
 pub mod breaking;
+pub mod check;
 pub mod complete;
 pub mod config;
 pub mod doctor;
 pub mod generate;
+mod hold;
+pub mod release;
+pub mod renew;
 pub mod run;
 pub mod status;
 
@@ -59,6 +64,11 @@ pub fn not_understood(failure: &Failure, report: Option<PathBuf>, reporter: &Rep
         write_report(&path, &RunReport::new(Started::now(), &[], None).failed(failure), reporter);
     }
     exit
+}
+
+/// Says why a command failed, if it did.
+fn finish(result: Result<Exit, Failure>, reporter: &Reporter) -> Exit {
+    result.unwrap_or_else(|failure| reporter.failure(&failure))
 }
 
 /// Ends the process: with the status, or by the signal, without a core dump of ours on top of the command's. The init

@@ -275,7 +275,7 @@ fn reconnect_after(failures: u32) -> Duration {
 
 fn too_late(sent: Moment, validity: Validity) -> StoreError {
     StoreError::unreachable(format!(
-        "the grant took {} ms of a lease of {} ms: too late to run a command safely",
+        "the grant took {} ms of a lease of {} ms: too late to be used safely",
         (Moment::now() - sent).as_millis(),
         (validity.ends - sent).as_millis()
     ))

@@ -47,13 +47,19 @@ pub(super) fn check(settings: &Settings) -> Result<Terms, Failure> {
     terms(settings, Duration::ZERO)
 }
 
+/// The length of a lease, if it can be one.
+pub(super) fn checked_ttl(ttl: Duration, source: &Source) -> Result<Duration, Failure> {
+    match (SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
+        true => Ok(ttl),
+        false => Err(source.failure(format!("{} is not between 1s and 24h", show(ttl)))),
+    }
+}
+
 /// Lease, grace and time-outs, if they fit into each other.
 pub(super) fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Terms, Failure> {
     let default = Sourced { value: DEFAULT_TTL, source: Source::Default };
     let Sourced { value: ttl, source: ttl_source } = settings.ttl.clone().unwrap_or(default);
-    if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-        return Err(ttl_source.failure(format!("{} is not between 1s and 24h", show(ttl))));
-    }
+    checked_ttl(ttl, &ttl_source)?;
     let Some(Sourced { value: grace, source }) = settings.grace.clone() else {
         return Ok(Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout });
     };

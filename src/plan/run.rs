@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::limits::{min_hold, note, terms, value};
-use super::{Access, checked_name};
+use super::{Access, check_wait, checked_name, patience};
 use crate::backend::locator::Locator;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
-use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument};
+use crate::cli::{OnLostArgument, OrphansArgument, RunArguments};
 use crate::config::{Accepted, Configuration, Settings};
 use crate::exit::{Failure, FailureKind};
-use crate::lease::acquire::{Patience, Wait};
+use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
 
@@ -78,9 +78,7 @@ impl RunPlan {
         configuration: &Result<Configuration, Failure>,
     ) -> Result<RunPlan, Failure> {
         refuse_flock_options(arguments)?;
-        if arguments.no_wait && arguments.wait.is_some() {
-            return Err(Failure::usage("--no-wait and --wait contradict each other: give one of them"));
-        }
+        check_wait(arguments.no_wait, arguments.wait)?;
         let command = command(arguments)?;
         let names = names(arguments)?;
         refuse_two_modes(arguments)?;
@@ -92,12 +90,6 @@ impl RunPlan {
             Access::new(&arguments.common, backend, &names)?;
         let terms = terms(&settings, connect_timeout)?;
         let min_hold = min_hold(&settings)?;
-        let wait = match value(&settings.wait) {
-            None => Wait::No,
-            Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
-            Some(WaitArgument::For(duration)) => Wait::For(duration),
-            Some(WaitArgument::Forever) => Wait::Forever,
-        };
         let note = note(&settings)?;
         let first = names[0].clone();
         let names = in_order(names);
@@ -115,7 +107,7 @@ impl RunPlan {
             min_hold,
             store,
             terms,
-            patience: Patience { wait, retry: value(&settings.retry).unwrap_or_default() },
+            patience: patience(value(&settings.wait), value(&settings.retry)),
             max_runtime: value(&settings.max_runtime).filter(|limit| !limit.is_zero()),
             orphans: match value(&settings.orphans) {
                 None | Some(OrphansArgument::Leave) => Orphans::Leave,

@@ -159,11 +159,11 @@ fn own_descriptor(number: i32) -> io::Result<OwnedFd> {
 }
 
 /// A file that is not yet where it belongs, and goes when it never gets there.
-struct Temporary(Option<PathBuf>);
+pub(super) struct Temporary(Option<PathBuf>);
 
 impl Temporary {
     /// A new, empty file in the directory of `path`, hidden, and named unlike anything that is collected there.
-    fn beside(path: &Path, mode: u32) -> io::Result<(Temporary, File)> {
+    pub(super) fn beside(path: &Path, mode: u32) -> io::Result<(Temporary, File)> {
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let random = u64::from_ne_bytes(random);
@@ -173,7 +173,7 @@ impl Temporary {
         Ok((Temporary(Some(name)), file))
     }
 
-    fn rename(mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn rename(mut self, path: &Path) -> io::Result<()> {
         if let Some(name) = &self.0 {
             fs::rename(name, path)?;
         }
@@ -228,7 +228,7 @@ fn open_special(path: &Path) -> io::Result<File> {
 }
 
 /// Writes without ever waiting for a reader for longer than [`READER_WITHIN`].
-fn write_in_time(descriptor: BorrowedFd<'_>, content: &[u8]) -> io::Result<()> {
+pub(super) fn write_in_time(descriptor: BorrowedFd<'_>, content: &[u8]) -> io::Result<()> {
     let mut rest = content;
     while !rest.is_empty() {
         let mut fds = [PollFd::new(descriptor, PollFlags::POLLOUT)];

@@ -57,6 +57,11 @@ pub(super) fn number_of(file: &File) -> io::Result<(u64, u64)> {
     file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
+/// Which file the path leads to, if there is one.
+pub(super) fn number_at(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// Whether the path still leads to the open file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (number_of(file), fs::symlink_metadata(path)) {

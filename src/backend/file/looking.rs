@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::line::Member;
 use super::presence::{Role, is_there};
 use super::sidecar::{Sidecar, SidecarError};
-use super::{FileStore, describe, foreign, history, sidecar_failure};
+use super::{FileStore, describe, foreign, history, lock_file, sidecar_failure};
 use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::{Reply, StoreError};
@@ -57,13 +57,17 @@ impl FileStore {
         };
         if let Some((sidecar, content)) = &opened {
             let now = Moment::now().since_boot();
+            let lock_path = self.location.lock_path(name);
             for member in &content.members {
                 let there = is_there(sidecar.file(), Role::Holding, member.ticket, &member.identity);
                 let kept =
                     member.kept_until.filter(|until| now < *until && member.identity.boot == boot_id());
                 if there || kept.is_some() {
                     state.mode = Some(member.mode);
-                    state.holders.push(holder(member, there, kept.map(|until| until - now), token));
+                    let mut holder = holder(member, there, kept.map(|until| until - now), token);
+                    // Whose lock file was removed or replaced has lost the lock, even if it does not know yet.
+                    holder.ours &= lock_file::number_at(&lock_path) == Some(member.file);
+                    state.holders.push(holder);
                 }
             }
             for waiter in &content.line {

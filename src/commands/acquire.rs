@@ -1,0 +1,178 @@
+//! `dlock acquire`: take a lease without a process, for whoever has its token.
+
+use std::io;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::awaiting::{Awaiting, BrokenOff};
+use super::hold::give_back;
+use super::{block_on, finish};
+use crate::backend::{Hazard, Release, StoreError, io_text};
+use crate::child::signals::{self, Source};
+use crate::cli::AcquireArguments;
+use crate::clock::{Alarm, Moment};
+use crate::config::Warning;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::identity;
+use crate::lease::acquire::Wait;
+use crate::lease::together::{Held, Lock, Together};
+use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
+use crate::plan::AcquirePlan;
+use crate::report::{self, Reporter, hazard_of, milliseconds, not_asked, revoked, to_stdout};
+
+/// What others see in place of a command.
+const COMMAND: &str = "dlock acquire";
+
+/// Takes the lock, tells its token, and returns how dlock ends.
+pub fn acquire(arguments: &AcquireArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.common);
+    // From the beginning: a file that may not grow is an error then, and no death (SIGXFSZ).
+    let blocked = signals::block().map(drop).map_err(internal);
+    let acquired = blocked.and_then(|()| AcquirePlan::new(arguments)).and_then(|plan| {
+        let reporter = reporter.silenced(plan.quiet);
+        plan.notices.iter().for_each(|notice| reporter.warning(notice));
+        block_on(Acquiring { plan: &plan, reporter: &reporter }.take_and_tell())?
+    });
+    finish(acquired, &reporter)
+}
+
+fn internal(error: io::Error) -> Failure {
+    Failure::internal(format!("cannot hear signals: {error}"))
+}
+
+struct Acquiring<'a> {
+    plan: &'a AcquirePlan,
+    reporter: &'a Reporter,
+}
+
+impl Acquiring<'_> {
+    async fn take_and_tell(&self) -> Result<Exit, Failure> {
+        let plan = self.plan;
+        let signals = Source::new().map_err(internal)?;
+        let alarm = Alarm::new().map_err(internal)?;
+        let lock = Lock::new(self.claim()?, plan.store.open());
+        let awaiting = Awaiting {
+            reporter: self.reporter,
+            signals: &signals,
+            alarm: &alarm,
+            store: plan.store.display(),
+            patience: plan.patience,
+            terms: &plan.terms,
+        };
+        let awaited = match awaiting.locks(std::slice::from_ref(&lock), None).await {
+            Ok(awaited) => awaited,
+            Err(BrokenOff::Signal(signal)) => return Ok(Exit::Signal(signal)),
+            Err(BrokenOff::Guard(why)) => return Err(Failure::internal(why)),
+        };
+        let held = match awaited.together {
+            Together::Granted(held, keeping) => {
+                drop(keeping);
+                held
+            }
+            Together::Contended(_, ref busy) => {
+                let instead =
+                    "a token of its own cannot be had inside: leave out dlock acquire, or take another name";
+                awaiting.say_contended(&awaited, &plan.name, busy, instead);
+                return Ok(Exit::Status(plan.conflict_exit_code));
+            }
+            Together::Failed(_, error) => return Err(self.failed(&error)),
+            Together::Revoked(_, revocation) => {
+                let what = revoked(&plan.name, plan.store.display(), &revocation);
+                return Err(Failure::new(FailureKind::Lost, what));
+            }
+            Together::Refused(..) | Together::GivenUp => {
+                return Err(Failure::internal("gave up without a reason"));
+            }
+        };
+        let told = self.tell(&held, &lock.claim.token);
+        if let Err(failure) = told {
+            return Err(self.take_back(&lock, failure).await);
+        }
+        let is_news = |hazard: &&Hazard| !plan.accepted.accepts(Warning::of(hazard));
+        if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
+            self.reporter.warning(&hazard_of(plan.store.display(), hazard));
+        }
+        Ok(Exit::SUCCESS)
+    }
+
+    fn claim(&self) -> Result<Claim, Failure> {
+        let plan = self.plan;
+        let token = Token::random()
+            .map_err(|error| Failure::internal(format!("no random numbers for a token: {error}")))?;
+        let of_this_process = identity::of_this_process(COMMAND.into(), plan.note.clone());
+        Ok(Claim {
+            name: plan.name.clone(),
+            token,
+            mode: Mode::Exclusive,
+            ttl: plan.terms.ttl,
+            min_hold: Duration::ZERO,
+            identity: Identity { unattended: true, ..of_this_process },
+            // Where we run inside a hold of this lock: whoever has the token would be inside without knowing when it ends.
+            outer: Vec::new(),
+            inside: false,
+        })
+    }
+
+    /// Tells the token to whom it was asked for; nobody else has it.
+    fn tell(&self, held: &[Held], token: &Token) -> Result<(), Failure> {
+        let plan = self.plan;
+        let Some(Held { grant, standing, .. }) = held.first() else {
+            return Err(Failure::internal("granted without a lock"));
+        };
+        if standing.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
+            // Stopped between the grant and now.
+            return Err(self.failed(&StoreError::unreachable("too little of the lease is left")));
+        }
+        let cannot = |what: String, error: io::Error| {
+            Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
+        };
+        if let Some(file) = &plan.token_file {
+            file.write(token).map_err(|error| cannot(format!("'{}'", file.path().display()), error))?;
+        }
+        let text = match (plan.json, &plan.token_file) {
+            (true, file) => report::json(&Told {
+                version: 1,
+                name: plan.name.as_str(),
+                token: file.is_none().then(|| token.reveal()),
+                fencing_token: grant.fencing,
+                expires_in_ms: standing.validity.map(|validity| milliseconds(validity.ends - Moment::now())),
+                backend: plan.store.display(),
+            }),
+            (false, None) => format!("{}\n", token.reveal()),
+            (false, Some(_)) => return Ok(()),
+        };
+        to_stdout(&text).map_err(|error| cannot("standard output".into(), error))
+    }
+
+    /// Gives the lock back because its token could not be told.
+    async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
+        let given_back = give_back(&mut *lock.backend(), &lock.claim, self.plan.terms.connect_timeout).await;
+        let then = match given_back {
+            Ok(Release::Released) => "the lock was given back".to_owned(),
+            Ok(_) => "the lock was not ours any more".to_owned(),
+            Err(error) => format!("and the lock could not be given back, it ends with its lease: {error}"),
+        };
+        Failure { kind, message: format!("{message}; {then}") }
+    }
+
+    fn failed(&self, error: &StoreError) -> Failure {
+        let can_retry = self.plan.patience.retry.is_zero() && self.plan.patience.wait == Wait::No;
+        let help = match error {
+            StoreError::Unavailable { .. } if can_retry => "; see --retry",
+            _ => "",
+        };
+        not_asked(&self.plan.name, self.plan.store.display(), error, help)
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Told<'a> {
+    version: u32,
+    name: &'a str,
+    token: Option<&'a str>,
+    fencing_token: Option<FencingToken>,
+    expires_in_ms: Option<u64>,
+    backend: &'a str,
+}

@@ -1,0 +1,54 @@
+//! `dlock check`: is the lock still ours?
+
+use super::hold::look;
+use super::{block_on, finish};
+use crate::backend::oversight::Oversight;
+use crate::cli::CheckArguments;
+use crate::duration::show;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::plan::{CheckPlan, Proof};
+use crate::report::{Reporter, not_asked, not_owned};
+
+/// Asks whether every lock is ours and returns how dlock ends.
+pub fn check(arguments: &CheckArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.token.common);
+    let checked = CheckPlan::new(arguments).and_then(|plan| {
+        plan.notices.iter().for_each(|notice| reporter.warning(notice));
+        block_on(ask_all(&plan, &reporter))?
+    });
+    finish(checked, &reporter)
+}
+
+/// One that is lost counts for more than others whose store gives no answer.
+async fn ask_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+    let mut unknown = None;
+    let mut last: Option<(&str, Box<dyn Oversight>)> = None;
+    for proof in &plan.proofs {
+        let display = proof.store.display();
+        let (_, mut store) =
+            last.take_if(|(known, _)| *known == display).unwrap_or_else(|| (display, proof.store.oversee()));
+        match ask(plan, proof, &mut *store, reporter).await {
+            Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
+            Err(failure) => unknown = unknown.or(Some(failure)),
+            Ok(()) => last = Some((display, store)),
+        }
+    }
+    unknown.map_or(Ok(Exit::SUCCESS), Err)
+}
+
+async fn ask(
+    plan: &CheckPlan,
+    proof: &Proof,
+    store: &mut dyn Oversight,
+    reporter: &Reporter,
+) -> Result<(), Failure> {
+    let (name, display) = (&proof.name, proof.store.display());
+    let state = look(store, name, &proof.token, plan.connect_timeout).await;
+    let state = state.map_err(|error| not_asked(name, display, &error, proof.help))?;
+    let Some(holder) = state.holders.iter().find(|holder| holder.ours) else {
+        return Err(not_owned(&state, display));
+    };
+    let rest = holder.remaining.map(|rest| format!(", for another {}", show(rest))).unwrap_or_default();
+    reporter.detail(&format!("{name} on {display}: ours{rest}"));
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! `dlock release`: give back the lock that a token proves.
+
+use super::hold::{Hold, give_back};
+use super::{block_on, finish};
+use crate::backend::Release;
+use crate::cli::ReleaseArguments;
+use crate::exit::{Exit, Failure};
+use crate::plan::TokenPlan;
+use crate::report::Reporter;
+
+/// Gives the lock back and returns how dlock ends.
+pub fn release(arguments: &ReleaseArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.token.common);
+    let released = TokenPlan::of_release(arguments).and_then(|plan| {
+        plan.notices.iter().for_each(|notice| reporter.warning(notice));
+        block_on(free(&plan))?
+    });
+    finish(released, &reporter)
+}
+
+async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
+    let mut hold = Hold::find(plan).await?;
+    let claim = hold.claim(hold.holder.lease.unwrap_or_default());
+    match give_back(&mut *hold.store, &claim, plan.connect_timeout).await {
+        Ok(Release::NotHeld) => Err(hold.lost().await),
+        Ok(Release::Released | Release::Kept | Release::NotYet(_)) => Ok(Exit::SUCCESS),
+        Err(error) => Err(hold.failed(&error)),
+    }
+}

@@ -1,0 +1,77 @@
+//! `dlock renew`: extend the lease that a token proves.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::hold::{Hold, bounded};
+use super::{block_on, finish};
+use crate::backend::{Renewal, StoreError};
+use crate::cli::RenewArguments;
+use crate::clock::Moment;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::lock::{FencingToken, Revocation};
+use crate::plan::RenewPlan;
+use crate::report::{self, Reporter, milliseconds, revoked};
+
+/// Extends the lease and returns how dlock ends.
+pub fn renew(arguments: &RenewArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.token.common);
+    let renewed = RenewPlan::new(arguments).and_then(|plan| {
+        plan.hold.notices.iter().for_each(|notice| reporter.warning(notice));
+        block_on(extend(&plan))?
+    });
+    finish(renewed, &reporter)
+}
+
+async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
+    let mut hold = Hold::find(&plan.hold).await?;
+    let broken = |revocation: &Revocation| {
+        let what = revoked(&plan.hold.name, plan.hold.store.display(), revocation);
+        Failure::new(FailureKind::Lost, format!("{what}; give it back with dlock release"))
+    };
+    if let Some(revocation) = &hold.holder.revoked {
+        return Err(broken(revocation));
+    }
+    let Some(lease) = plan.ttl.or(hold.holder.lease) else {
+        let error = StoreError::unreachable("it is not noted how long its lease is: give --ttl");
+        return Err(hold.failed(&error));
+    };
+    let claim = hold.claim(lease);
+    let mut sent = Moment::now();
+    let store = &mut hold.store;
+    let renewal = bounded(plan.hold.connect_timeout, async || {
+        store.connect().await?;
+        sent = Moment::now();
+        store.renew(&claim, Duration::ZERO).await
+    });
+    match renewal.await {
+        Ok(Renewal::Held { revoked: Some(revocation), .. }) => Err(broken(&revocation)),
+        Ok(Renewal::Held { lease, revoked: None }) => {
+            let rest = lease.map(|lease| sent + lease - Moment::now());
+            if plan.json {
+                let renewed = Renewed {
+                    version: 1,
+                    name: plan.hold.name.as_str(),
+                    fencing_token: hold.holder.fencing,
+                    expires_in_ms: rest.map(milliseconds),
+                    backend: plan.hold.store.display(),
+                };
+                return Ok(super::print(&report::json(&renewed)));
+            }
+            Ok(Exit::SUCCESS)
+        }
+        Ok(Renewal::Lost(_)) => Err(hold.lost().await),
+        Err(error) => Err(hold.failed(&error)),
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Renewed<'a> {
+    version: u32,
+    name: &'a str,
+    fencing_token: Option<FencingToken>,
+    expires_in_ms: Option<u64>,
+    backend: &'a str,
+}

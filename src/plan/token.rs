@@ -1,0 +1,116 @@
+//! What `dlock renew` and `dlock release` are to do, and where a token comes from.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::limits::checked_ttl;
+use super::{Access, one_name};
+use crate::backend::io_text;
+use crate::backend::locator::Locator;
+use crate::cli::{ReleaseArguments, RenewArguments, TokenArguments};
+use crate::config::{self, Source, Sourced};
+use crate::exit::Failure;
+use crate::lock::{LockName, Token};
+
+/// A lock, and what proves that it is ours.
+pub struct TokenPlan {
+    /// Which lock.
+    pub name: LockName,
+    /// Where it is.
+    pub store: Locator,
+    /// What proves that it is ours.
+    pub token: Token,
+    /// How long the store may take for an answer.
+    pub connect_timeout: Duration,
+    /// To be said once, before anything is contacted.
+    pub notices: Vec<String>,
+}
+
+/// What `dlock renew` is to do.
+pub struct RenewPlan {
+    /// To which lock.
+    pub hold: TokenPlan,
+    /// The new lease; `None` is as long as the one it was taken with.
+    pub ttl: Option<Duration>,
+    /// Tell when it ends, as JSON.
+    pub json: bool,
+}
+
+/// Longer than any token of ours.
+const LONGEST_TOKEN: u64 = 256;
+
+pub(super) const NO_TOKEN: &str =
+    "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
+pub(super) const ONE_NAME: &str = "one NAME, and no token: what stands on a command line can be read by every user of \
+                                   this host; use DLOCK_TOKEN or --token-file";
+
+impl TokenPlan {
+    /// Checks everything and reads the token.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
+        let name = one_name(&arguments.names, ONE_NAME, &format!("{command} nightly"))?;
+        let access = Access::of(&arguments.common, std::slice::from_ref(&name))?;
+        let token = token(&arguments.token_file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
+        let Access { store, connect_timeout, notices, .. } = access;
+        Ok(TokenPlan { name, store, token, connect_timeout, notices })
+    }
+
+    /// What `dlock release` is to do.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    pub fn of_release(arguments: &ReleaseArguments) -> Result<TokenPlan, Failure> {
+        TokenPlan::new(&arguments.token, "release")
+    }
+}
+
+impl RenewPlan {
+    /// Checks everything and reads the token.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    pub fn new(arguments: &RenewArguments) -> Result<RenewPlan, Failure> {
+        let ttl = arguments.ttl.map(|ttl| checked_ttl(ttl, &Source::Flag("--ttl"))).transpose()?;
+        Ok(RenewPlan { hold: TokenPlan::new(&arguments.token, "renew")?, ttl, json: arguments.json })
+    }
+}
+
+/// The token that we were given, if any: that of the file before that of the environment.
+pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
+    let found = match file {
+        Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
+        None => config::variable("DLOCK_TOKEN").map(|value| Sourced {
+            value: checked(value.as_encoded_bytes()).map_err(|error| format!("the token {error}")),
+            source: Source::Environment("DLOCK_TOKEN"),
+        }),
+    };
+    found.map(|Sourced { value, source }| value.map_err(|error| source.failure(error))).transpose()
+}
+
+fn read(path: &Path) -> Result<Token, String> {
+    let shown = path.display();
+    let mut content = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_TOKEN + 2).read_to_end(&mut content));
+    read.map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
+    let line = content.strip_suffix(b"\n").unwrap_or(&content);
+    checked(line).map_err(|error| format!("'{shown}' {error}"))
+}
+
+/// What can be a token: one line, and not endless. Whether it is one is for the store to say.
+fn checked(text: &[u8]) -> Result<Token, String> {
+    if text.is_empty() {
+        return Err("is empty".into());
+    }
+    if text.len() as u64 > LONGEST_TOKEN {
+        return Err(format!("has more than {LONGEST_TOKEN} bytes: this is no token"));
+    }
+    let text = std::str::from_utf8(text).map_err(|_| "is no text: this is no token")?;
+    match text.chars().any(char::is_control) {
+        true => Err("has line breaks or control characters: a token is one line".into()),
+        false => Ok(Token::from_text(text)),
+    }
+}
