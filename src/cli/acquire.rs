@@ -59,9 +59,10 @@ pub struct AcquireArguments {
 }
 
 const DETAILS: &str = "\
-Takes the lock for later steps, which may run on other machines, and ends. No process keeps the lock: whoever has the token
-renews it, or it ends with its lease. Where one command is all there is to do, dlock run is safer: it renews by itself, and
-stops the command when the lock is lost.
+Takes the lock for later steps, which may run on other machines, and ends. No
+process keeps the lock: whoever has the token renews it, or it ends with its
+lease. Where one command is all there is to do, dlock run is safer: it renews by
+itself, and stops the command when the lock is lost.
 
 Examples:
   DLOCK_TOKEN=$(dlock acquire --ttl 10m --wait 30m deploy) && export DLOCK_TOKEN
@@ -76,7 +77,8 @@ Examples:
       the same with a file, for the --token-file of the others
 
 Stores:
-  Those that keep a lease: redis://, rediss://. What file: locks lives only as long as a process does.
+  Those that keep a lease: redis://, rediss://. What file: locks is locked only
+  as long as a process lives.
 
 Environment:
   DLOCK_BACKEND, DLOCK_WAIT   defaults of --backend, --wait; DLOCK_TTL does not count

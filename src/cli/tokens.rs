@@ -73,8 +73,9 @@ pub struct CheckArguments {
 }
 
 const RENEW: &str = "\
-Counts the lease of a lock that dlock acquire has taken anew, from now on: as long as it was acquired for, or as long as
---ttl says, be that less than what is left. A lock that is not ours any more is not taken again.
+Lets the lease of a lock that dlock acquire has taken begin anew: as long as it
+was acquired for, or as --ttl says, even if that is less than what is left. A
+lock that is not ours any more is not taken again.
 
 Examples:
   dlock renew deploy
@@ -112,10 +113,14 @@ Exit status:
   76   the token does not own the lock, or not any more; nothing has changed";
 
 const CHECK: &str = "\
-Asks the store whether the lock is still ours, and says nothing if it is. Ours are, in this order: what the token in
---token-file owns; under dlock run, what DLOCK_HELD tells (without NAME all of that, with NAME each hold of it); what
-the token in DLOCK_TOKEN owns. A hold of DLOCK_HELD is asked at the store where it was taken, unless -b names one; that
-store's URL is taken from DLOCK_BACKEND if it is the same, as DLOCK_HELD has no passwords.
+Asks the store whether the lock is still ours, and says nothing if it is. What
+is asked about is, in this order: the token in --token-file; under dlock run,
+what DLOCK_HELD tells (without NAME all of that has to be ours, with NAME each
+hold of it); the token in DLOCK_TOKEN.
+
+A hold of DLOCK_HELD is asked for at the store where it was taken, unless -b
+names another. DLOCK_HELD has no passwords: where one is needed, name the store
+by DLOCK_BACKEND or -b.
 
 Examples:
   dlock run nightly -c './dump.sh && dlock check && ./upload.sh'

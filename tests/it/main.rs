@@ -59,6 +59,7 @@ mod surroundings;
 mod terminal;
 #[cfg(feature = "redis")]
 mod tls;
+mod tokens;
 mod transparency;
 mod tree;
 mod waiting;

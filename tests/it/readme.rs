@@ -189,7 +189,7 @@ fn every_command_of_the_readme_succeeds_and_runs_its_script() {
     sandbox.place.write("go", "");
     let blocks = blocks("sh").into_iter();
     // Those that are left out have tests of their own.
-    for block in blocks.filter(|block| block.section != fencing_recipes::SECTION) {
+    for block in blocks.filter(|block| ![fencing_recipes::SECTION, STEPS].contains(&block.section)) {
         sandbox.configure(block.section);
         for command in block.text {
             let output = sandbox.run(command);
@@ -235,6 +235,33 @@ fn the_configuration_of_the_readme_counts() {
     sandbox.place.write("go", "");
     let output = sandbox.run("dlock run nightly-db -- sh -c 'printenv DLOCK_HELD'");
     assert!(String::from_utf8_lossy(&output.stdout).contains("?prefix=jobs:"), "{output:?}");
+}
+
+/// The heading of what takes several commands, one after the other.
+const STEPS: &str = "Hold a lock over several steps of a pipeline";
+
+#[test]
+fn the_steps_of_the_readme_hold_the_lock_from_the_first_to_the_last() {
+    let sandbox = Sandbox::new();
+    let blocks: Vec<_> = blocks("sh").into_iter().filter(|block| block.section == STEPS).collect();
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        // Each script says whether somebody holds the lock while it runs.
+        let text =
+            block.text.join("\n").replace("./deploy.sh", "./held.sh").replace("./migrate.sh", "./held.sh");
+        sandbox.place.script("held.sh", "#!/bin/sh\nredis-cli -u \"$PLAIN\" exists dlock:release >>held\n");
+        let output = sandbox.run(&format!("set -e\n{text}"));
+        let seen = (output.status.code(), without_notice(&output.stderr));
+        assert_eq!(seen, (Some(0), String::new()), "README.md:{}", block.line);
+        // And no token.
+        let shown = if text.contains("./report.sh") { "report\n" } else { "" };
+        assert_eq!(String::from_utf8_lossy(&output.stdout), shown, "README.md:{}", block.line);
+        let expected = text.matches("./held.sh").count();
+        assert_eq!(sandbox.place.read("held"), "1\n".repeat(expected), "README.md:{}", block.line);
+        let _ = std::fs::remove_file(sandbox.place.path("held"));
+        let left = sandbox.plain.command(&["EXISTS", "dlock:release"]);
+        assert_eq!(left, crate::support::resp::Value::Int(0), "README.md:{}", block.line);
+    }
 }
 
 /// Types the demo into a shell, line by line, waiting for the answers that the README shows.
@@ -363,11 +390,11 @@ fn the_ci_steps_of_the_readme_run() {
 /// What the README writes in code style and is an option must be one.
 #[test]
 fn every_option_that_the_readme_names_exists() {
-    let help = |command: &str| {
-        let help = Command::new(BINARY).args([command, "--help"]).output().unwrap();
-        String::from_utf8(help.stdout).unwrap()
-    };
-    let help = help("run") + &help("doctor");
+    let help: String = ["run", "acquire", "renew", "doctor", "status", "break"]
+        .iter()
+        .map(|command| Command::new(BINARY).args([command, "--help"]).output().unwrap().stdout)
+        .map(|help| String::from_utf8(help).unwrap())
+        .collect();
     let mut options: Vec<&str> = README
         .split(|c: char| c.is_whitespace() || "`'\"(),;|".contains(c))
         .filter(|word| {

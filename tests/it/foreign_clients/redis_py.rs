@@ -202,6 +202,31 @@ fn redis_py_is_excluded_by_dlock() {
     assert_eq!(python.ask("release"), "release None");
 }
 
+/// F49: no process stands behind the lock.
+#[test]
+fn redis_py_is_excluded_by_a_token_until_it_is_given_back() {
+    let (space, place) = scene();
+    let mut python = Client::new(&place, &space, "x", "600");
+    let url = space.url();
+    let acquire = || place.bare().args(["acquire", "-b", &url, "--ttl", "60s", "x"]).output();
+    let token = acquire().stdout.trim_end().to_owned();
+    let with_token = |command: &str| {
+        place.bare().args([command, "-b", &url, "x"]).env("DLOCK_TOKEN", &token).output().exit
+    };
+    assert_eq!(python.ask("try"), "try False");
+    assert_eq!(with_token("renew"), Exit::Code(0));
+    assert_eq!(python.ask("try"), "try False");
+    python.say("wait 30");
+    assert_eq!(python.answer(), "waiting");
+    throughout(Duration::from_millis(200), "redis-py waits", || python.is_silent());
+    assert_eq!(with_token("release"), Exit::Code(0));
+    assert_eq!(python.answer(), "wait True");
+    assert_eq!([with_token("check"), with_token("renew"), with_token("release")], [Exit::Code(76); 3]);
+    assert_eq!(acquire().exit, Exit::Code(75));
+    assert_eq!(python.ask("owned"), "owned True");
+    assert_eq!(python.ask("release"), "release None");
+}
+
 /// F49: redis-py does not release or extend what is a dlock's, nor a dlock what is redis-py's.
 #[test]
 fn neither_touches_what_it_has_lost_to_the_other() {
