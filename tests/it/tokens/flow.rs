@@ -180,3 +180,28 @@ fn a_token_file_serves_instead_of_the_variable() {
     let piped = dlock(&store, "check").args(["--token-file", "/dev/stdin", "x"]);
     assert_silent(&piped.stdin(std::fs::File::open(&file).unwrap()).output());
 }
+
+/// All that the configuration says of the lock, but its lease; and under a run no file has to name the store.
+#[test]
+fn the_configuration_of_a_lock_counts_for_its_tokens() {
+    let store = Store::redis();
+    let text = format!(
+        "[locks.x]\nbackend = \"{}\"\nttl = \"2h\"\nnote = \"configured\"\nconflict_exit_code = 9\nquiet = true\n",
+        store.url()
+    );
+    let file = store.place.write("config.toml", &text).display().to_string();
+    let run = |command: &str| store.place.bare().args([command, "--config", &file]);
+    let acquired = run("acquire").args(["--ttl", "60s", "x"]).output();
+    let token = acquired.stdout.trim_end();
+    assert_eq!((acquired.exit, acquired.stderr.as_str(), token.len()), (Exit::Code(0), "", 32));
+    assert!(left(&store) <= 60_000);
+    assert_eq!(run("acquire").arg("x").output().exit, Exit::Code(64), "--ttl is not configured");
+    let refused = run("acquire").args(["--ttl", "60s", "x"]).output();
+    assert_eq!(refused.outcome(), (Exit::Code(9), "", ""));
+    assert!(store.run().command(["true"]).output().stderr.contains("note: configured"));
+    for command in ["renew", "check", "release"] {
+        assert_silent(&run(command).arg("x").env("DLOCK_TOKEN", token).output());
+    }
+    let inner = format!("'{}' check --config '{file}'", crate::support::dlock::BINARY);
+    assert_silent(&store.run().sh(&inner).output());
+}
