@@ -1,9 +1,15 @@
 //! The values that locking is about. No I/O.
 
+mod record;
+mod seen;
+
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::record::{NotedRecord, Record};
+pub use self::seen::{Holder, LockState, Phase, Revocation, Waiter};
 
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.
@@ -214,162 +220,6 @@ pub struct Grant {
     /// Which slot of a semaphore, from 0; no other living holder has it.
     pub slot: Option<u32>,
 }
-
-/// What a holder is about to do with its lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Its command runs.
-    Running,
-    /// Its command has ended, and the lock is kept by `--min-hold`.
-    MinHold,
-    /// No process stands behind it, but a token.
-    Token,
-    /// It has been told to give the lock up.
-    Revoking,
-    /// A foreign client does not tell.
-    Unknown,
-}
-
-impl Phase {
-    /// The phase's name, as it is shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Running => "running",
-            Phase::MinHold => "min_hold",
-            Phase::Token => "token",
-            Phase::Revoking => "revoking",
-            Phase::Unknown => "unknown",
-        }
-    }
-}
-
-/// One who holds a lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holder {
-    /// What a dlock wrote of itself; `None` for a foreign client.
-    pub identity: Option<Identity>,
-    /// For how long it has held the lock, by the store's clock.
-    pub age: Option<Duration>,
-    /// What is left of its lease. `None`: no lease, or unknown.
-    pub remaining: Option<Duration>,
-    /// Its command ended so long ago; the lock is kept by `--min-hold`.
-    pub ended: Option<Duration>,
-    /// What else the store tells of a foreign holder, for instance the type of its key.
-    pub hint: Option<String>,
-    /// The fencing token of its hold.
-    pub fencing: Option<FencingToken>,
-    /// Its slot of a semaphore.
-    pub slot: Option<u32>,
-    /// The length of the lease that it asked for last.
-    pub lease: Option<Duration>,
-    /// It has no lease that ends, as it should: it stays until somebody deletes it.
-    pub immortal: bool,
-    /// It has been told to give the lock up.
-    pub revoked: Option<Revocation>,
-    /// The token that was asked with is its own.
-    pub ours: bool,
-    /// Stands for a foreign value, which is nobody's to read: as long as this is the same, so is the value.
-    pub digest: Option<String>,
-}
-
-impl Holder {
-    /// What it is about.
-    pub fn phase(&self) -> Phase {
-        match &self.identity {
-            None => Phase::Unknown,
-            Some(_) if self.ended.is_some() => Phase::MinHold,
-            Some(_) if self.revoked.is_some() => Phase::Revoking,
-            Some(identity) if identity.unattended => Phase::Token,
-            Some(_) => Phase::Running,
-        }
-    }
-}
-
-/// Somebody's word that a hold is to end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revocation {
-    /// Who said so: `user@host`.
-    pub by: String,
-    /// `--reason`
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// One who waits for a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiter {
-    /// What a dlock wrote of itself.
-    pub identity: Option<Identity>,
-    /// What it wants.
-    pub mode: Mode,
-    /// For how long it has been waiting, by the store's clock.
-    pub waiting: Duration,
-}
-
-/// Everything that a store tells about a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockState {
-    /// Which lock.
-    pub name: LockName,
-    /// How it is held; `None` when it is free, or by a client that does not tell.
-    pub mode: Option<Mode>,
-    /// Who holds it.
-    pub holders: Vec<Holder>,
-    /// Who waits for it, in order.
-    pub waiters: Vec<Waiter>,
-}
-
-impl LockState {
-    /// A lock that nobody holds or awaits.
-    pub fn free(name: LockName) -> LockState {
-        LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new() }
-    }
-}
-
-/// How a run ended or why it did not begin, as it is kept in the store for those who ask later.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// What came of it, as `--report` names it.
-    pub outcome: String,
-    /// Who ran it, or would have.
-    pub identity: Identity,
-    /// How dlock exited; 128 + n when it died of a signal.
-    pub dlock_exit: i32,
-    /// How the command exited, if it ran and was not killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_status: Option<i32>,
-    /// The signal that the command died of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signal: Option<i32>,
-    /// The fencing token of its hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fencing_token: Option<FencingToken>,
-    /// For how long it waited, in ms.
-    pub waited_ms: u64,
-    /// For how long it held the lock, in ms.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_ms: Option<u64>,
-    /// Who had the lock instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<Identity>,
-    /// Why the lock was revoked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// What went wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl Record {
-    /// Whether the lock was its own, for a while. Such records are kept apart from the others, so that many who did not get
-    /// it do not push out the one who did.
-    pub fn has_held(&self) -> bool {
-        self.held_ms.is_some()
-    }
-}
-
-/// A record, and when the store noted it, in ms since 1970 by the store's clock.
-pub type NotedRecord = (u64, Record);
 
 #[cfg(test)]
 mod tests {
