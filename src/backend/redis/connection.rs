@@ -2,12 +2,15 @@
 //!
 //! The wire format is the redis crate's. The flights are our own, because its connections greet first and ask after.
 
+mod greeting;
+
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
 use tokio::io::AsyncWriteExt;
 
-use super::errors::{describe, is_no_script, refusal, shortened};
+use self::greeting::Greeting;
+use super::errors::{is_no_script, refusal, shortened};
 use super::location::Location;
 use super::stream::{self, Bounded, Stream};
 use crate::backend::{StoreError, io_text};
@@ -70,14 +73,6 @@ pub(super) enum Word {
     Touched,
     /// It is our turn.
     Called,
-}
-
-/// What has to be said first; goes with the first question.
-struct Greeting {
-    username: Option<String>,
-    password: Option<String>,
-    database: u32,
-    hello: bool,
 }
 
 impl Connection {
@@ -214,78 +209,6 @@ impl Connection {
         }
     }
 
-    async fn greet_and_ask(
-        &mut self,
-        greeting: Greeting,
-        wishes: Vec<Cmd>,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
-        let mut first = Vec::new();
-        if greeting.hello {
-            first.push(hello(&greeting));
-        } else if let Some(auth) = auth(&greeting) {
-            first.push(auth);
-        }
-        if greeting.database != 0 {
-            first.push(select(greeting.database));
-        }
-        let own = first.len();
-        let subscribes = wishes.iter().any(|wish| begins_with(wish, b"SUBSCRIBE"));
-        first.extend(wishes);
-        let (replies, answer) = self.exchange(&first, command).await?;
-        let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
-        if let Some(error) = hello_refused {
-            match error.code() {
-                "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" | "LOADING" | "BUSY" | "MASTERDOWN" => {
-                    return self.spoil(refusal(error, true));
-                }
-                _ => {}
-            }
-            // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3; in which words
-            // it says so is its own affair.
-            self.pushes = false;
-            if subscribes {
-                // In RESP2 a connection that has subscribed takes no questions any more.
-                self.usable = false;
-                self.outdated = true;
-                return Err(StoreError::unreachable("the server does not speak RESP3"));
-            }
-            if greeting.password.is_none() {
-                return self.check(&greeting, &first[1..own], &replies[1..own]).map(|()| answer);
-            }
-            // The password went with the HELLO. If the question was carried out all the same, asking again changes
-            // nothing.
-            let plain = Greeting { hello: false, ..greeting };
-            return Box::pin(self.greet_and_ask(plain, Vec::new(), command)).await;
-        }
-        self.check(&greeting, &first[..own], &replies[..own])?;
-        self.note_wishes(&first[own..], &replies[own..]);
-        Ok(answer)
-    }
-
-    /// Whether the answers to the greeting allow the answer to the question to stand.
-    fn check(&mut self, greeting: &Greeting, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
-        for (asked, reply) in first.iter().zip(replies) {
-            match server_error(reply) {
-                None => {}
-                Some(error) if begins_with(asked, b"SELECT") && !error.code().starts_with("NO") => {
-                    let text = format!("database {}: {}", greeting.database, describe(error));
-                    return self.spoil(StoreError::Config(text));
-                }
-                Some(error) => return self.spoil(refusal(error, true)),
-            }
-        }
-        Ok(())
-    }
-
-    /// The greeting failed, so the question ran without the rights or the database it was meant for: whatever it did
-    /// has to be undone.
-    fn spoil<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
-        self.usable = false;
-        self.spoiled = true;
-        Err(error)
-    }
-
     /// One write, then as many answers as commands, each as it is. The greeting is over.
     ///
     /// # Errors
@@ -380,31 +303,6 @@ fn understood(answer: Value, greeted: bool) -> Result<Answer, StoreError> {
         Value::ServerError(error) => Err(refusal(&error, greeted)),
         answer => Ok(Answer::Value(answer)),
     }
-}
-
-fn hello(greeting: &Greeting) -> Cmd {
-    let mut command = redis::cmd("HELLO");
-    command.arg(3);
-    if let Some(password) = &greeting.password {
-        command.arg("AUTH").arg(greeting.username.as_deref().unwrap_or("default")).arg(password);
-    }
-    command
-}
-
-fn auth(greeting: &Greeting) -> Option<Cmd> {
-    let password = greeting.password.as_deref()?;
-    let mut command = redis::cmd("AUTH");
-    if let Some(username) = &greeting.username {
-        command.arg(username);
-    }
-    command.arg(password);
-    Some(command)
-}
-
-fn select(database: u32) -> Cmd {
-    let mut command = redis::cmd("SELECT");
-    command.arg(database);
-    command
 }
 
 /// Word of every key read here that somebody else touches, but not of our own changes.
