@@ -487,9 +487,13 @@ local function hand_on()
 end
 
 -- More given: for how many ms to keep the lock without its owner, and what to note of the run. Answers 1: given up, 2:
--- kept, 0: gone, -1: somebody else's. A place in the line is given up in any case.
+-- kept, 0: gone, -1: somebody else's. A place in the line is given up in any case. What somebody wants to be given up is not
+-- kept.
 local function release()
   local rest, result = tonumber(given[6]), mode and -1 or 0
+  if mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'r:' .. token) == 1 then
+    rest = 0
+  end
   record(given[7])
   local place = redis.call('ZRANK', queue, token)
   if place then
@@ -522,8 +526,11 @@ local function revoke()
         take_out(id, 0)
         out = out + 1
       else
+        -- An expiry that somebody has removed is put back. It comes first: after that even a server out of memory takes the
+        -- note.
+        local left = redis.call('PTTL', lock)
+        redis.call('PEXPIRE', lock, left >= 0 and left or math.max(longest, 1000))
         redis.call('HSET', holder, 'r:' .. id, given[7])
-        redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), 1))
         told = told + 1
       end
     end

@@ -45,7 +45,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "5b48cf679a3c551c2420ec7431d3555f8227a604");
+static LOCK: Script = script!("lock.lua", "fef197ac2231b6f1e87e663ac9372bbd900f9ed8");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "9f906878216a77366fd9cd49636f10005a128eac");
