@@ -76,6 +76,7 @@ impl<'a> Awaiting<'a> {
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, BrokenOff> {
         let (give_up, given_up) = watch::channel(false);
+        let look_again = watch::Sender::new(());
         let begin = Moment::now();
         let limits = self.patience.from(begin);
         let told = Told::default();
@@ -93,7 +94,12 @@ impl<'a> Awaiting<'a> {
             *told.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
             Advice::Wait
         };
-        let mut around = Surroundings { give_up: given_up, alarm: self.alarm, on_busy: &mut on_busy };
+        let mut around = Surroundings {
+            give_up: given_up,
+            look_again: look_again.subscribe(),
+            alarm: self.alarm,
+            on_busy: &mut on_busy,
+        };
         let (together, ended_by) = {
             let attempt = acquire_all(locks, &limits, self.terms, &mut around);
             tokio::pin!(attempt);
@@ -115,6 +121,10 @@ impl<'a> Awaiting<'a> {
                                 break (attempt.await, Some(BrokenOff::Guard(why)));
                             }
                             continue;
+                        }
+                        if signal == libc::SIGCONT {
+                            // Somebody may have revoked one of several locks that is ours already.
+                            look_again.send_replace(());
                         }
                         match signals::while_waiting(signal) {
                             WhileWaiting::Stop if !signals::is_ignored(signal) => sys::raise_default(signal),

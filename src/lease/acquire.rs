@@ -95,6 +95,8 @@ pub enum Advice {
 pub struct Surroundings<'a> {
     /// Becomes true when we are to give up.
     pub give_up: watch::Receiver<bool>,
+    /// Changes when what is ours already is to be looked after at once.
+    pub look_again: watch::Receiver<()>,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
     /// Hears of the holders each time.

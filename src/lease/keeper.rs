@@ -63,6 +63,9 @@ impl Standing {
     }
 }
 
+/// Where there is no lease, a lock is looked after at least so often.
+pub const LONGEST_UNWATCHED: Duration = Duration::from_secs(10);
+
 /// Between two attempts after a failure, pauses grow from this ...
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// ... to this.
@@ -138,9 +141,11 @@ pub async fn keep(
     }
 }
 
-/// Without a lease the lock is looked after as often as one of the asked length would be renewed.
+/// Without a lease the lock is looked after as often as one of the asked length would be renewed; but whoever wants it to
+/// be given up need not wait for hours.
 fn due_after(validity: Option<Validity>, terms: &Terms) -> Moment {
-    validity.map_or_else(|| Moment::now() + terms.ttl / 3, |validity| validity.renew)
+    let without = || Moment::now() + (terms.ttl / 3).min(LONGEST_UNWATCHED);
+    validity.map_or_else(without, |validity| validity.renew)
 }
 
 async fn renew(

@@ -188,6 +188,7 @@ async fn once<'a>(
     let mut keeping = Keeping::nothing();
     let mut held: Vec<Held> = Vec::new();
     let mut revoked = None;
+    let mut look_again = around.look_again.clone();
     for lock in locks {
         let outcome = {
             let mut backend = lock.backend();
@@ -197,6 +198,7 @@ async fn once<'a>(
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break Some(outcome),
+                    Ok(()) = look_again.changed() => keeping.check_now(),
                     (index, event) = keeping.next(), if !held.is_empty() => match event {
                         Event::Renewed { validity, .. } => held[index].standing.validity = validity,
                         Event::Trouble(_) => {}

@@ -31,6 +31,8 @@ pub(super) struct Awaited {
 /// tells nobody.
 const LOOK_AFTER_THE_FIRST: Duration = Duration::from_millis(250);
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
+/// A note whose owner is gone may be taken back by somebody (`dlock break`), of which nobody hears.
+const A_NOTE_MAY_GO: Duration = Duration::from_secs(1);
 
 impl FileStore {
     /// Takes a place in the line, or keeps the one we have.
@@ -125,7 +127,12 @@ impl FileStore {
         again = again.min(ends.map_or(LONGEST_LOOK, |rest| rest + Duration::from_millis(1)));
         let mut watched = true;
         match index {
-            Some(0) => watched = self.watch_holders(claim, decision, sidecar, content),
+            Some(0) => {
+                watched = self.watch_holders(claim, decision, sidecar, content);
+                if content.members.iter().any(|member| is_only_noted(member, sidecar)) {
+                    again = again.min(A_NOTE_MAY_GO);
+                }
+            }
             Some(index) => {
                 let before = content.line[index - 1].ticket;
                 watched = self.watch(claim, Role::Waiting, before);
@@ -156,8 +163,8 @@ impl FileStore {
         }
         let mut all = true;
         for member in &content.members {
-            // One whose owner is gone is only a note, and has its time.
-            if is_there(sidecar, Role::Holding, member.ticket, &member.identity) {
+            // One whose owner is gone has its time.
+            if !is_only_noted(member, sidecar) {
                 all &= self.watch(claim, Role::Holding, member.ticket);
             }
         }
@@ -195,6 +202,11 @@ impl FileStore {
             awaited.arrived = true;
         }
     }
+}
+
+/// Whether the lock is kept for a member though its owner is gone.
+fn is_only_noted(member: &Member, sidecar: &File) -> bool {
+    !is_there(sidecar, Role::Holding, member.ticket, &member.identity)
 }
 
 fn since(micros: u64) -> Duration {

@@ -12,6 +12,7 @@ use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
 use crate::exit::{Failure, FailureKind};
+use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lease::together::{Held, Lock, all};
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport};
@@ -149,7 +150,8 @@ impl Session<'_> {
             match timeout(bound, attempt).await.unwrap_or_else(late) {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);
-                    let _ = timeout(again, async {
+                    // Whoever wants it to be given up may not be able to tell us.
+                    let _ = timeout(again.min(LONGEST_UNWATCHED), async {
                         tokio::select! {
                             _ = backend.changed() => {}
                             () = look_again.notified() => {}

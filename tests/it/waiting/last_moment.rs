@@ -117,8 +117,12 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
         let limits = Patience { wait: Wait::For(wait), retry: Duration::ZERO }.from(begin);
         let released = Cell::new(false);
         let outcome = {
-            let mut around =
-                Surroundings { give_up: given_up.clone(), alarm: &alarm, on_busy: &mut |_, _| Advice::Wait };
+            let mut around = Surroundings {
+                give_up: given_up.clone(),
+                look_again: tokio::sync::watch::channel(()).1,
+                alarm: &alarm,
+                on_busy: &mut |_, _| Advice::Wait,
+            };
             let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &mut around);
             let ends = async {
                 other_alarm.until(begin + free).await;
