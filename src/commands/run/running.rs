@@ -227,7 +227,8 @@ impl Watch<'_> {
 
     fn on_lost(&mut self, lock: usize, loss: Loss) {
         let plan = self.session.plan;
-        if plan.on_lost == OnLost::Warn {
+        let is_revoked = matches!(self.end.stopped, Some(Stopped::Revoked(..)));
+        if plan.on_lost == OnLost::Warn && !is_revoked {
             self.validities[lock] = None;
             self.end.lost[lock] = true;
             self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
@@ -393,6 +394,10 @@ impl Watch<'_> {
             OnLost::Kill => {
                 self.checked = true;
                 self.end.stopped.get_or_insert(Stopped::Deadline(lock));
+                self.supervisor.kill_directly();
+            }
+            OnLost::Warn if matches!(self.end.stopped, Some(Stopped::Revoked(..))) => {
+                self.checked = true;
                 self.supervisor.kill_directly();
             }
             OnLost::Warn => {
