@@ -82,6 +82,11 @@ impl Reporter {
         let _ = write!(std::io::stderr(), "dlock: {text} ");
     }
 
+    /// Nobody has answered, and what is said next begins on a line of its own.
+    pub fn end_of_question(&self) {
+        let _ = writeln!(std::io::stderr());
+    }
+
     /// Something for `-v`.
     pub fn detail(&self, message: &str) {
         if self.verbose > 0 {

@@ -24,7 +24,7 @@ pub struct BreakArguments {
     pub yes: bool,
 
     /// Only the hold with this fencing token, as status shows it
-    #[arg(long, value_name = "N", value_parser = checked(parse_fencing_token), help_heading = "Break")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_fencing_token), help_heading = "Break")]
     pub fencing_token: Option<FencingToken>,
 
     /// Told to whoever holds the lock

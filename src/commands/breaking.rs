@@ -66,9 +66,13 @@ impl Breaking<'_> {
             let token = holder.fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
             say(&format!("{name} is held by {}{token}", describe_holder(holder, store)));
         }
-        if !self.is_confirmed() {
-            self.reporter.error(&format!("{name} is left as it is"));
-            return Ok(Exit::Status(exit::CONTENDED));
+        if self.is_to_ask() {
+            if !self.is_confirmed() {
+                self.reporter.error(&format!("{name} is left as it is"));
+                return Ok(Exit::Status(exit::CONTENDED));
+            }
+            // The answer may have taken longer than a server keeps a connection on which nothing is said.
+            self.store = plan.access.store.oversee();
         }
         let begin = Moment::now();
         for holder in &holders {
@@ -90,19 +94,21 @@ impl Breaking<'_> {
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 
-    /// Asks where somebody can answer.
+    /// Whether somebody is there who can answer.
+    fn is_to_ask(&self) -> bool {
+        !self.plan.yes && std::io::stdin().is_terminal()
+    }
+
     fn is_confirmed(&self) -> bool {
-        let stdin = std::io::stdin();
-        if self.plan.yes || !stdin.is_terminal() {
-            return true;
-        }
-        let question = match self.plan.force {
-            true => "take it away, whatever runs under it? [y/N]",
+        self.reporter.question(match self.plan.force {
+            true => "take it away, although its command may go on beside that of the next holder? [y/N]",
             false => "stop its command and break it? [y/N]",
-        };
-        self.reporter.question(question);
+        });
         let mut answer = String::new();
-        let answered = stdin.lock().read_line(&mut answer).is_ok();
+        let answered = std::io::stdin().lock().read_line(&mut answer).is_ok();
+        if !answer.ends_with('\n') {
+            self.reporter.end_of_question();
+        }
         answered && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
     }
 
@@ -147,22 +153,29 @@ impl Breaking<'_> {
     fn not_yet(&self, left: &[Holder]) -> Exit {
         let plan = self.plan;
         let (name, store) = (&plan.name, plan.access.store.display());
+        let keeps_leases = plan.access.store.keeps_leases();
         for holder in left {
+            let told = can_be_told(holder);
+            let what = match holder.phase() {
+                _ if told => "it has been told, and has not given it up yet",
+                Phase::Token => "it was taken by dlock acquire, and nobody is there to be told",
+                _ => "it is no dlock, and cannot be told",
+            };
             let rest = match holder.remaining {
-                Some(rest) => format!("; its lease ends in {} unless it is renewed", show(rest)),
-                None => String::new(),
+                // Of a foreign one it has been said.
+                Some(rest) if holder.identity.is_some() => {
+                    format!("; its lease ends in {} unless it is renewed", show(rest))
+                }
+                _ => String::new(),
             };
-            let what = match (can_be_told(holder), holder.phase()) {
-                (true, _) => "has been told, and still has it",
-                (false, Phase::Token) => "holds a token of dlock acquire, and nobody is there to be told",
-                (false, _) => "is no dlock, and cannot be told",
-            };
-            let help = match plan.access.store.keeps_leases() {
-                true => "; --force takes it away, whatever runs under it",
-                false => "; stop that process, and the lock is free",
+            let help = match (keeps_leases, told) {
+                (true, true) => "; wait longer (--wait), or take it away whatever runs under it (--force)",
+                (true, false) => "; --force takes it away, whatever runs under it",
+                (false, true) => "; wait longer (--wait), or stop that process",
+                (false, false) => "; stop that process, and the lock is free",
             };
             self.reporter.contention(&format!(
-                "{name} is still held by {}: it {what}{rest}{help}",
+                "{name} is still held by {}: {what}{rest}{help}",
                 describe_holder(holder, store)
             ));
         }
@@ -190,7 +203,7 @@ impl Breaking<'_> {
                 Removal::Impossible => {
                     self.reporter.contention(&format!(
                         "{name} is held by {whose} in a descriptor of its own, which nobody can take away: stop that \
-                         process"
+                         process, and the lock is free"
                     ));
                     status = Exit::Status(exit::CONTENDED);
                 }
