@@ -10,6 +10,7 @@ mod bad_input;
 mod bad_modes;
 mod bad_names;
 mod bad_urls;
+mod breaking;
 mod configuration;
 mod conformance;
 mod doctor;

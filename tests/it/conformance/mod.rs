@@ -4,8 +4,8 @@
 //! own, such as `conformance::file::a_stale_owner_cannot_release`. A new store brings a rig, a new promise one function
 //! and one line here.
 
-mod client;
-mod rig;
+pub mod client;
+pub mod rig;
 mod suite;
 
 mod file;
@@ -170,6 +170,17 @@ macro_rules! every_check {
                 a_release_with_a_rest_keeps_the_lock_for_nobody
                 a_slot_is_kept_as_well
                 the_least_time_of_an_inner_run_counts
+            }
+            revoking {
+                who_is_to_give_up_hears_of_it_and_keeps_the_lock_until_then
+                another_hold_is_not_meant
+                only_one_of_several_is_told
+                all_who_are_inside_are_told
+                what_is_to_be_given_up_is_not_kept
+                what_nobody_runs_under_any_more_ends_at_once
+                a_hold_is_taken_away_only_where_a_store_has_it
+                a_foreign_lock_is_taken_away_only_where_a_store_has_it
+                what_is_gone_is_not_there_to_be_taken_away
             }
         }
     };

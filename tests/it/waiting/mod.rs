@@ -10,7 +10,7 @@ mod lost_words;
 mod notices;
 #[cfg(feature = "redis")]
 mod poor_stores;
-mod scene;
+pub mod scene;
 #[cfg(feature = "redis")]
 mod storms;
 #[cfg(feature = "redis")]

@@ -12,6 +12,7 @@ pub mod nesting;
 pub mod nesting_refused;
 pub mod ownership;
 pub mod places;
+pub mod revoking;
 pub mod sharing;
 pub mod slots;
 pub mod together;
