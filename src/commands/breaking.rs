@@ -14,7 +14,7 @@ use crate::duration::show;
 use crate::exit::{self, Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
-use crate::lock::{Holder, Phase, Revocation};
+use crate::lock::{Holder, Revocation};
 use crate::plan::BreakPlan;
 use crate::report::{Reporter, describe_holder, printable, store_error};
 
@@ -156,14 +156,14 @@ impl Breaking<'_> {
         let keeps_leases = plan.access.store.keeps_leases();
         for holder in left {
             let told = can_be_told(holder);
-            let what = match holder.phase() {
-                _ if told => "it has been told, and has not given it up yet",
-                Phase::Token => "it was taken by dlock acquire, and nobody is there to be told",
-                _ => "it is no dlock, and cannot be told",
+            let what = match &holder.identity {
+                Some(_) if told => "it has been told, and has not given it up yet",
+                Some(_) => "nobody stands behind it who could be told",
+                None => "it is no dlock, and cannot be told",
             };
             let rest = match holder.remaining {
-                // Of a foreign one it has been said.
-                Some(rest) if holder.identity.is_some() => {
+                // Of the others it has been said.
+                Some(rest) if told => {
                     format!("; its lease ends in {} unless it is renewed", show(rest))
                 }
                 _ => String::new(),
@@ -216,9 +216,10 @@ impl Breaking<'_> {
     }
 }
 
-/// A dlock that lives, or has left its lock to the store.
+/// A dlock that lives, or has left its lock to the store; not a token that nobody stands behind.
 fn can_be_told(holder: &Holder) -> bool {
-    matches!(holder.phase(), Phase::Running | Phase::Revoking | Phase::MinHold) && holder.fencing.is_some()
+    let attended = holder.identity.as_ref().is_some_and(|identity| !identity.unattended);
+    attended && holder.fencing.is_some()
 }
 
 /// Whether both are the same hold: tokens are given once, and a foreign value is its own.

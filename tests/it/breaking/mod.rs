@@ -10,6 +10,8 @@ mod kept;
 mod living;
 mod races;
 #[cfg(feature = "redis")]
+pub mod readme;
+#[cfg(feature = "redis")]
 mod rights;
 mod several;
 mod stopped;
@@ -89,7 +91,7 @@ fn assert_not_yet(output: &Output, said: &str) {
     assert_eq!(without_times(line), format!("{said}\n"));
 }
 
-/// A text without what differs from run to run: `for 12s` and `in 24s`, and the pid of a dlock.
+/// A text without what differs from run to run: `for 12s`, `in 24s`, and the pid of a dlock.
 fn without_times(text: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -98,7 +100,7 @@ fn without_times(text: &str) -> String {
         let is_time =
             number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(|c: char| "smh".contains(c));
         match words.last().map(String::as_str) {
-            Some("for" | "in" | "another") if is_time => words.push(format!("TIME{end}")),
+            Some("for" | "in" | "another" | "TIME,") if is_time => words.push(format!("TIME{end}")),
             // `1m 30s`
             Some("TIME") if is_time => *words.last_mut().unwrap() = format!("TIME{end}"),
             Some("(pid") => words.push(format!("PID{end}")),

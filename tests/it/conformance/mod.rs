@@ -4,7 +4,7 @@
 //! own, such as `conformance::file::a_stale_owner_cannot_release`. A new store brings a rig, a new promise one function
 //! and one line here.
 
-pub mod client;
+mod client;
 pub mod rig;
 mod suite;
 
