@@ -37,14 +37,22 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
 
 async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let store = plan.access.store.display();
-    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee() };
-    breaking.run().await.map_err(|error| store_error(&format!("{} on {store}", plan.name), &error))
+    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee(), told: false };
+    breaking.run().await.map_err(|error| {
+        let mut failure = store_error(&format!("{} on {store}", plan.name), &error);
+        if breaking.told {
+            failure.message.push_str("; its holder has been told before, see dlock status");
+        }
+        failure
+    })
 }
 
 struct Breaking<'a> {
     plan: &'a BreakPlan,
     reporter: &'a Reporter,
     store: Box<dyn Oversight>,
+    /// The store has heard that a hold is to end.
+    told: bool,
 }
 
 impl Breaking<'_> {
@@ -119,6 +127,7 @@ impl Breaking<'_> {
         let revocation = Revocation { by, reason: self.plan.reason.clone() };
         let told = self.store.revoke(&self.plan.name, fencing, &revocation);
         within(self.plan.access.connect_timeout, told).await?;
+        self.told = true;
         if let Some(identity) = &holder.identity {
             identity::wake(identity);
         }

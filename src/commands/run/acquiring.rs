@@ -21,6 +21,8 @@ pub(super) enum Acquired<'a> {
 pub(super) enum NotAcquired {
     /// Somebody else has one of them: who, if that is known, and what was said of it.
     Contended(Option<Box<Holder>>, String),
+    /// One of them was ours already, and somebody wanted it, with this reason.
+    Revoked(Option<String>, Failure),
     /// A signal came first.
     Interrupted(i32),
     /// It has not been said yet.
@@ -55,10 +57,8 @@ impl<'a> Session<'a> {
             }
             Together::Revoked(lock, revocation) => {
                 let what = revoked(&lock.claim.name, store, &revocation);
-                NotAcquired::Failed(Failure::new(
-                    FailureKind::Lost,
-                    format!("{what}; the command did not run"),
-                ))
+                let what = format!("{what}; the command did not run");
+                NotAcquired::Revoked(revocation.reason, Failure::new(FailureKind::Lost, what))
             }
             Together::Refused(lock, refusal) => NotAcquired::Failed(self.refused(&lock.claim, refusal)),
             Together::Failed(lock, error) => NotAcquired::Failed(self.failed(&lock.claim.name, &error)),

@@ -22,6 +22,10 @@ impl Session<'_> {
                 report.holder = holder.map(|holder| *holder);
                 report.error = Some(line);
             }
+            NotAcquired::Revoked(reason, failure) => {
+                report.reason = reason;
+                return Err(failure);
+            }
             NotAcquired::Interrupted(signal) => {
                 report.outcome = Outcome::Interrupted;
                 report.exit = Exit::Signal(signal);

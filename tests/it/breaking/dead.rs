@@ -58,6 +58,8 @@ fn a_store_that_hangs_later_is_unavailable_too() {
     redis.stop();
     let output = breaks.wait();
     assert_eq!(output.exit, Exit::Code(69), "{output:?}");
+    let told = "; its holder has been told before, see dlock status\n";
+    assert!(output.stderr.ends_with(told), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
     redis.resume();
     assert_eq!(run.wait().exit, Exit::Code(76));

@@ -129,13 +129,15 @@ fn whoever_has_one_and_waits_for_another_gives_up_both() {
     for store in Store::each() {
         let line = Line::of(store.clone()).ttl("1h");
         let mut holder = line.holder("holder");
-        let run = store.run_with_ttl("1h").args(["--wait", "forever", "a"]).sh("echo ran");
+        let run = store.run_with_ttl("1h").args(["--wait", "forever", "--report", "r", "a"]).sh("echo ran");
         let mut run = line.joined(run);
         assert_ended(&breaking_of(&store, "a").args(["--wait", "forever", "--reason", "no"]).output());
         let (user, host, url) = (user(), host(), store.url());
         let told =
             format!("dlock: a on {url}: the lock was broken by {user}@{host}: no; the command did not run\n");
         assert_eq!(run.wait().outcome(), (Exit::Code(76), "", told.as_str()));
+        let report: serde_json::Value = serde_json::from_str(&store.place.read("r")).unwrap();
+        assert_eq!((&report["outcome"], &report["reason"]), (&"lost".into(), &"no".into()), "{report}");
         assert_eq!(line.pids(), [0; 0], "nobody stands in line any more");
         holder.assert_running();
         line.let_go("holder");
