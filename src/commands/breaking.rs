@@ -72,7 +72,13 @@ impl Breaking<'_> {
         }
         for holder in &holders {
             let token = holder.fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
-            say(&format!("{name} is held by {}{token}", describe_holder(holder, store)));
+            let before = holder.revoked.as_ref().map(|revocation| {
+                let reason =
+                    revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!(", broken before by {}{reason}", revocation.by)
+            });
+            let before = before.unwrap_or_default();
+            say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }
         if self.is_to_ask() {
             if !self.is_confirmed() {

@@ -95,7 +95,7 @@ fn who_does_not_wait_has_told_it_even_so() {
     for store in Store::each() {
         let leash = store.place.leash();
         let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &leash);
-        let output = breaking(&store).args(["--wait", "0"]).output();
+        let output = breaking(&store).args(["--wait", "0", "--reason", "now"]).output();
         let (host, user) = (host(), user());
         let (rest, help) = match store.url().starts_with("redis") {
             true => (
@@ -116,9 +116,15 @@ fn who_does_not_wait_has_told_it_even_so() {
         let shown =
             store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
         assert!(shown.contains("\"phase\":\"revoking\""), "{shown}");
-        assert_ended(&breaking(&store).args(["--wait", "forever"]).output());
+        let output = breaking(&store).args(["--wait", "forever", "--reason", "again"]).output();
+        assert_ended(&output);
+        let before = format!(", broken before by {user}@{host}: now\n");
+        assert!(output.stdout.contains(&before), "{}", output.stdout);
         assert!(leash.is_free());
-        assert_broken(&store, "x", &mut run);
+        // The first word counts.
+        let output = run.wait();
+        assert!(output.stderr.contains(&format!("broken by {user}@{host}: now; ")), "{output:?}");
+        assert_eq!(output.exit, Exit::Code(76));
     }
 }
 
