@@ -1,12 +1,10 @@
 //! The question, where somebody sits who can answer.
 
 use super::{assert_broken, assert_ended, breaking, working};
-use crate::support::SOON;
 use crate::support::dlock::BINARY;
 use crate::support::pty::{CTRL_C, CTRL_D, Terminal};
 use crate::support::running::Exit;
 use crate::support::store::Store;
-use crate::support::wait::until;
 use nix::sys::signal::Signal;
 use std::process::Command;
 
@@ -112,7 +110,8 @@ fn a_late_answer_does_not_hit_the_next_holder() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_late_answer_does_not_depend_on_the_connection_of_the_question() {
-    let redis = crate::support::redis::Redis::start();
+    use crate::support::{SOON, redis::Redis, wait::until};
+    let redis = Redis::start();
     let store = Store::on(&redis);
     let mut run = working(store.run());
     let mut terminal = at_a_terminal(&store, &[]);

@@ -1,7 +1,6 @@
 //! A lock that is held by another program, which cannot be told.
 
 use super::{assert_not_yet, breaking};
-use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::fs::File;
 
@@ -71,6 +70,7 @@ mod on_redis {
     use super::super::asking::at_a_terminal;
     use super::*;
     use crate::support::resp::Value;
+    use crate::support::running::Exit;
 
     /// What is to be said of a key of another program, and how it is made.
     fn keys(store: &Store) -> Vec<(Vec<Vec<String>>, String)> {

@@ -1,14 +1,17 @@
 //! A holder that does nothing at the moment, or is far away.
 
+use super::{assert_broken, assert_ended, breaking};
 #[cfg(feature = "redis")]
-use super::move_to_another_host;
-use super::{assert_broken, assert_ended, breaking, stubborn, working};
+use super::{move_to_another_host, stubborn, working};
 use crate::support::SOON;
 use crate::support::process;
+#[cfg(feature = "redis")]
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use crate::support::wait::until;
-use crate::waiting::scene::{go_on, stop};
+#[cfg(feature = "redis")]
+use crate::waiting::scene::go_on;
+use crate::waiting::scene::stop;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
