@@ -43,9 +43,24 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         note,
         start: crate::child::start_of(pid as i32).unwrap_or(0),
         boot: boot_id(),
-        url: None,
+        url: job_page(&|name| crate::config::variable(name)?.into_string().ok()),
         unattended: false,
     }
+}
+
+/// A longer one is no address, and would be stored beside every lock.
+const LONGEST_URL: usize = 1000;
+
+/// The page of the CI job that we are part of, as GitHub and Forgejo Actions, GitLab, Buildkite and Jenkins tell it.
+fn job_page(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let actions = || {
+        let run = variable("GITHUB_RUN_ID")?;
+        let (server, repository) = (variable("GITHUB_SERVER_URL")?, variable("GITHUB_REPOSITORY")?);
+        Some(format!("{}/{repository}/actions/runs/{run}", server.trim_end_matches('/')))
+    };
+    let others = ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "BUILD_URL"];
+    let page = actions().or_else(|| others.into_iter().find_map(variable));
+    page.filter(|page| page.len() <= LONGEST_URL)
 }
 
 /// Whether the process is there, on this boot of this host, and is not another one with the same number.
@@ -82,6 +97,28 @@ pub fn is_our_ancestor(identity: &Identity) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_a_ci_job_is_known() {
+        let page = |variables: &[(&str, &str)]| {
+            let value = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            job_page(&|name| value(name).map(|(_, value)| (*value).to_owned()))
+        };
+        let actions = [
+            ("GITHUB_SERVER_URL", "https://github.com"),
+            ("GITHUB_REPOSITORY", "o/r"),
+            ("GITHUB_RUN_ID", "17"),
+            ("CI_JOB_URL", "https://gitlab.com/1"),
+        ];
+        assert_eq!(page(&actions).as_deref(), Some("https://github.com/o/r/actions/runs/17"));
+        assert_eq!(page(&actions[1..]).as_deref(), Some("https://gitlab.com/1"));
+        assert_eq!(page(&actions[1..3]), None);
+        for name in ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "BUILD_URL"] {
+            assert_eq!(page(&[(name, "https://ci/1")]).as_deref(), Some("https://ci/1"));
+        }
+        assert_eq!(page(&[("BUILD_URL", &"x".repeat(1001))]), None);
+        assert_eq!(page(&[]), None);
+    }
 
     #[test]
     fn login_names_are_found_by_number() {
