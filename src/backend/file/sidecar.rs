@@ -20,6 +20,8 @@ use crate::clock::{Moment, wall_micros};
 const FORMAT: u32 = 1;
 /// Larger than any content that dlock writes.
 const LARGEST: u64 = 16 << 20;
+/// And no content is so far from the beginning of its file.
+const FARTHEST: u64 = 1 << 40;
 /// What is written in one piece, or not at all.
 const PAGE: usize = 4096;
 /// How long another dlock may have the content locked: each use is a few system calls, unless its process was stopped in
@@ -140,7 +142,7 @@ impl Sidecar {
         let (Some(at), Some(length)) = (first.at, first.length) else {
             return serde_json::from_slice(line).map_err(|_| damaged());
         };
-        if at < PAGE as u64 || length > LARGEST {
+        if at < PAGE as u64 || at > FARTHEST || length > LARGEST {
             return Err(damaged());
         }
         self.behind = Some((at, at + length));
