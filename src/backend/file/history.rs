@@ -37,9 +37,14 @@ pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
     if line.len() > LONGEST_LINE {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long"));
     }
-    let mut file = options().append(true).create(true).mode(0o600).open(path)?;
+    let mut file = options().read(true).append(true).create(true).mode(0o600).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut last = [b'\n'];
+    if file.seek(SeekFrom::End(-1)).is_ok() && file.read(&mut last).is_ok() && last != [b'\n'] {
+        // Somebody was killed, or the disk was full, in the middle of a line.
+        line.insert(0, b'\n');
     }
     file.write_all(&line)?;
     if file.metadata()?.len() > LARGEST {
