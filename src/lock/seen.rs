@@ -115,4 +115,16 @@ impl LockState {
     pub fn free(name: LockName) -> LockState {
         LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new() }
     }
+
+    /// Makes it what it is so much later if nothing happens.
+    pub fn age(&mut self, time: Duration) {
+        for holder in &mut self.holders {
+            holder.age = holder.age.map(|age| age + time);
+            holder.ended = holder.ended.map(|ended| ended + time);
+            holder.remaining = holder.remaining.map(|rest| rest.saturating_sub(time));
+        }
+        for waiter in &mut self.waiters {
+            waiter.waiting += time;
+        }
+    }
 }

@@ -31,6 +31,18 @@ impl FileStore {
         Ok(names)
     }
 
+    /// A directory that somebody has named and that is not there is a mistake, and no store in which all is free.
+    fn check_directory(&self) -> Result<(), StoreError> {
+        let directory = self.location.directory();
+        match fs::metadata(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.location.is_default() => Ok(()),
+            Ok(metadata) if !metadata.is_dir() => {
+                Err(describe(&io::ErrorKind::NotADirectory.into(), "read the directory", directory))
+            }
+            result => result.map(drop).map_err(|error| describe(&error, "read the directory", directory)),
+        }
+    }
+
     /// The lock that a sidecar file belongs to. The name of one that has a digest instead is in the file.
     fn name_of(&self, path: &Path) -> Option<LockName> {
         let file = path.file_name()?.to_str()?;
@@ -43,7 +55,7 @@ impl FileStore {
         (self.location.sidecar_path(&name) == path).then_some(name)
     }
 
-    fn look(&self, name: &LockName, token: Option<&Token>) -> Result<LockState, StoreError> {
+    fn look(&self, name: &LockName, token: Option<&Token>, at: u64) -> Result<LockState, StoreError> {
         let path = self.location.sidecar_path(name);
         let mut state = LockState::free(name.clone());
         let opened = match Sidecar::open_existing(&path) {
@@ -64,7 +76,7 @@ impl FileStore {
                     member.kept_until.filter(|until| now < *until && member.identity.boot == boot_id());
                 if there || kept.is_some() {
                     state.mode = Some(member.mode);
-                    let mut holder = holder(member, there, kept.map(|until| until - now), token);
+                    let mut holder = holder(member, there, kept.map(|until| until - now), token, at);
                     // Whose lock file was removed or replaced has lost the lock, even if it does not know yet.
                     holder.ours &= lock_file::number_at(&lock_path) == Some(member.file);
                     state.holders.push(holder);
@@ -75,7 +87,7 @@ impl FileStore {
                     state.waiters.push(Waiter {
                         identity: Some(waiter.identity.clone()),
                         mode: waiter.mode,
-                        waiting: since(waiter.since),
+                        waiting: between(waiter.since, at),
                     });
                 }
             }
@@ -124,12 +136,12 @@ impl FileStore {
     }
 }
 
-fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&Token>) -> Holder {
+fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&Token>, at: u64) -> Holder {
     // One that is not there any more can only have ended.
-    let ended = member.ended_at.map(since).or_else(|| (!there).then_some(Duration::ZERO));
+    let ended = member.ended_at.map(|then| between(then, at)).or_else(|| (!there).then_some(Duration::ZERO));
     Holder {
         identity: Some(member.identity.clone()),
-        age: Some(since(member.acquired_at)),
+        age: Some(between(member.acquired_at, at)),
         remaining: rest.filter(|_| ended.is_some()),
         ended,
         fencing: FencingToken::new(member.fencing_token),
@@ -140,8 +152,9 @@ fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&T
     }
 }
 
-fn since(micros: u64) -> Duration {
-    Duration::from_micros(wall_micros().saturating_sub(micros))
+/// Both in microseconds; told in whole milliseconds, so that what is reckoned back from them is always the same.
+fn between(then: u64, now: u64) -> Duration {
+    Duration::from_millis((now / 1000).saturating_sub(then / 1000))
 }
 
 impl Oversight for FileStore {
@@ -155,7 +168,9 @@ impl Oversight for FileStore {
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>> {
         Box::pin(async move {
-            let look = |name: &LockName| match self.look(name, token) {
+            self.check_directory()?;
+            let at = wall_micros();
+            let look = |name: &LockName| match self.look(name, token, at) {
                 // One file among many that is not ours to read.
                 Err(error) if names.len() > 1 => {
                     let holder = Holder { hint: Some(error.to_string()), ..Holder::default() };
@@ -164,12 +179,13 @@ impl Oversight for FileStore {
                 state => state,
             };
             let locks = names.iter().map(look).collect::<Result<_, _>>()?;
-            Ok(Inspection { now_ms: wall_micros() / 1000, locks })
+            Ok(Inspection { now_ms: at / 1000, locks })
         })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         Box::pin(async {
+            self.check_directory()?;
             let path = self.location.history_path(name);
             history::read(&path).map_err(|error| describe(&error, "read", &path))
         })
@@ -181,7 +197,10 @@ impl Oversight for FileStore {
         fencing: FencingToken,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
-        Box::pin(async move { self.revoke_now(name, fencing, revocation) })
+        Box::pin(async move {
+            self.check_directory()?;
+            self.revoke_now(name, fencing, revocation)
+        })
     }
 
     /// A descriptor is never torn away from its owner.

@@ -7,16 +7,39 @@
 -- lease; the digest of a foreign value; how many holders were looked at, and of how many; the same of the waiters; then
 -- for each holder what it says, the rest of its lease, its slot, whether the token is its, whether it is told to give up
 -- and why, and for each waiter its mode, slots, its number in the line, who it is.
+--
+-- Where the index would be stands nothing: looks at the history instead. Behind the token stand a list and how many of its
+-- outcomes to pass over; answers how many were looked at, of how many there can be, and those that are not too long.
 local given = cjson.decode(ARGV[1])
 local index, token = given[1], given[2]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- So many bytes of what others have stored, and not more.
 local budget = 60000
+-- What is longer than this no dlock has written; what is larger than that nobody needs to know by its digest.
+local longest, largest = 8192, 1048576
+
+if index == '' then
+  local list, seen, of = given[3], given[4], 20
+  local outcomes = {}
+  while seen < of and budget > 0 do
+    local found = redis.pcall('LRANGE', list, seen, seen)
+    if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
+      return found
+    end
+    local outcome = found[1]
+    seen = outcome and seen + 1 or of
+    if outcome and string.len(outcome) <= longest then
+      budget = budget - string.len(outcome)
+      outcomes[#outcomes + 1] = outcome
+    end
+  end
+  return {seen, of, outcomes}
+end
 
 local function text_of(key)
   local text = redis.pcall('GET', key)
-  if type(text) ~= 'string' or string.len(text) > 8192 then
+  if type(text) ~= 'string' or string.len(text) > longest then
     return ''
   end
   budget = budget - string.len(text)
@@ -24,37 +47,40 @@ local function text_of(key)
 end
 
 local function look(lock, tail, holders_from, waiters_from)
-  local kind = redis.call('TYPE', lock).ok
-  local value = kind == 'string' and redis.call('GET', lock) or false
+  -- The token of a dlock is short, and the value of anybody else can be data of any size. Whoever may not ask for its
+  -- length reads it; what is no string, or nothing, has another type.
+  local length = redis.pcall('STRLEN', lock)
+  local known = type(length) == 'number'
+  local kind = known and length > 0 and 'string' or redis.call('TYPE', lock).ok
+  local value = kind == 'string' and not (known and length > largest) and redis.call('GET', lock)
   local rest = kind == 'none' and -2 or redis.call('PTTL', lock)
-  local holder, queue, waiters = 'dlock#holder:' .. tail, 'dlock#queue:' .. tail, 'dlock#waiters:' .. tail
-  local members = 'dlock#member:' .. tail .. ':'
   local mode, slots, digest = '', 0, ''
   local holders, held, of_held = {}, holders_from, 0
-  if value then
-    local noted = redis.pcall('HGETALL', holder)
-    local fields = {}
-    for i = 1, noted.err and 0 or #noted, 2 do
-      fields[noted[i]] = noted[i + 1]
-    end
-    if fields.value == value then
-      if fields.format ~= '1' then
-        mode = '?'
-      else
-        mode, slots = fields.mode or '', tonumber(fields.slots) or 0
-        for i = 1, #noted, 2 do
-          local id = string.match(noted[i], '^m:(.*)$')
-          if id then
-            of_held = of_held + 1
-            if of_held > held and budget > 0 then
-              held = of_held
-              local left = redis.call('PTTL', members .. id)
-              if left ~= -2 then
-                left = left == -1 and rest or left
-                local told = fields['r:' .. id]
-                budget = budget - 200 - string.len(told or '')
-                holders[#holders + 1] = {text_of(members .. id), left, noted[i + 1], id == token and 1 or 0, told}
-              end
+  local noted = value and redis.pcall('HGETALL', 'dlock#holder:' .. tail) or {}
+  local fields = {}
+  for i = 1, noted.err and 0 or #noted, 2 do
+    fields[noted[i]] = noted[i + 1]
+  end
+  if value and fields.value == value then
+    if fields.format ~= '1' then
+      mode = '?'
+    else
+      mode, slots = string.sub(fields.mode or '', 1, 1), tonumber(fields.slots) or 0
+      local members = 'dlock#member:' .. tail .. ':'
+      for i = 1, #noted, 2 do
+        if string.sub(noted[i], 1, 2) == 'm:' then
+          of_held = of_held + 1
+          if of_held > held and budget > 0 then
+            held = of_held
+            local id = string.sub(noted[i], 3)
+            local left = redis.call('PTTL', members .. id)
+            if left ~= -2 then
+              left = left == -1 and rest or left
+              local told = fields['r:' .. id]
+              told = told and (string.len(told) <= longest and told or '')
+              budget = budget - 200 - string.len(told or '')
+              local slot = string.sub(noted[i + 1], 1, 10)
+              holders[#holders + 1] = {text_of(members .. id), left, slot, id == token and 1 or 0, told}
             end
           end
         end
@@ -62,9 +88,11 @@ local function look(lock, tail, holders_from, waiters_from)
     end
   end
   if kind ~= 'none' and mode == '' then
-    local foreign = value or redis.pcall('DUMP', lock)
+    local size = redis.pcall('MEMORY', 'USAGE', lock)
+    local foreign = value or not (type(size) == 'number' and size > largest) and redis.pcall('DUMP', lock)
     digest = type(foreign) == 'string' and redis.sha1hex(foreign) or ''
   end
+  local queue = 'dlock#queue:' .. tail
   local line, seen, of_line = {}, waiters_from, redis.pcall('ZCARD', queue)
   of_line = type(of_line) == 'number' and of_line or 0
   if of_line > seen then
@@ -74,8 +102,8 @@ local function look(lock, tail, holders_from, waiters_from)
         break
       end
       seen = seen + 1
-      local text = redis.pcall('HGET', waiters, ids[i])
-      if type(text) == 'string' and string.len(text) <= 8192 then
+      local text = redis.pcall('HGET', 'dlock#waiters:' .. tail, ids[i])
+      if type(text) == 'string' and string.len(text) <= longest then
         local m, of, ends, who = string.match(text, '^(%a) (%d+) %d (%d+) %d+ (.*)$')
         if m and tonumber(ends) >= now then
           budget = budget - string.len(who) - 100

@@ -20,7 +20,7 @@ use crate::lock::{
 /// So many locks are looked at in one step of the server, which does nothing else meanwhile.
 const LOCKS_A_STEP: usize = 32;
 /// So many steps are asked for at a time.
-const STEPS_A_FLIGHT: usize = 8;
+const STEPS_A_FLIGHT: usize = 16;
 /// So many entries of the index, about, are read at a time.
 const ENTRIES_A_PAGE: usize = 400;
 
@@ -59,7 +59,8 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("ZSCAN");
             scan.arg(INDEX).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
-            let Value::Array(answer) = self.ask_one(scan).await? else { return Err(nonsense()) };
+            let answer = self.ask_one(scan).await.map_err(not_an_index)?;
+            let Value::Array(answer) = answer else { return Err(nonsense()) };
             let (Some(next), Some(Value::Array(entries))) = (text(answer.first()), answer.get(1)) else {
                 return Err(nonsense());
             };
@@ -73,6 +74,27 @@ impl RedisStore {
                 return Ok(names);
             }
             cursor = next.to_owned();
+        }
+    }
+
+    /// What a list of outcomes says, in as many steps as the length of the answers needs.
+    async fn outcomes(&mut self, list: &str) -> Result<Vec<NotedRecord>, StoreError> {
+        let mut records = Vec::new();
+        let mut seen = 0;
+        loop {
+            let mut command = LOOK.command(By::Text);
+            command.arg(0).arg(serde_json::json!(["", "", list, seen]).to_string());
+            let Value::Array(answer) = self.ask_one(command).await? else { return Err(nonsense()) };
+            let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
+            let (Some(until), Some(of), Some(Value::Array(outcomes))) = (count(0), count(1), answer.get(2))
+            else {
+                return Err(nonsense());
+            };
+            records.extend(outcomes.iter().filter_map(noted));
+            if until >= of || until <= seen {
+                return Ok(records);
+            }
+            seen = until;
         }
     }
 
@@ -101,7 +123,7 @@ impl RedisStore {
                     continue;
                 };
                 let now = text(answer.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
-                now_ms = now;
+                now_ms = now_ms.max(now);
                 if answer.len() < 2 {
                     return Err(nonsense());
                 }
@@ -110,7 +132,18 @@ impl RedisStore {
                 }
             }
         }
-        Ok(Inspection { now_ms, locks: views.into_iter().map(|view| view.state).collect() })
+        // All as of the same moment: what began when must not depend on which step told of it.
+        let locks = views.into_iter().map(|view| view.at(now_ms).state).collect();
+        Ok(Inspection { now_ms, locks })
+    }
+}
+
+fn not_an_index(error: StoreError) -> StoreError {
+    match error.to_string().contains("WRONGTYPE") {
+        true => StoreError::Config(format!(
+            "something else is in the key {INDEX}, where all locks are listed: name the locks, or delete it"
+        )),
+        false => error,
     }
 }
 
@@ -136,12 +169,25 @@ struct View {
     holders: u64,
     waiters: u64,
     is_whole: bool,
+    /// When it was seen so, in ms since 1970.
+    now: u64,
     state: LockState,
 }
 
 impl View {
     fn new(name: LockName, keys: Keys) -> View {
-        View { keys, holders: 0, waiters: 0, is_whole: false, state: LockState::free(name) }
+        View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
+    }
+
+    /// What it is then if nothing happens.
+    fn at(mut self, now: u64) -> View {
+        self.age(now);
+        self
+    }
+
+    fn age(&mut self, now: u64) {
+        self.state.age(Duration::from_millis(now.saturating_sub(self.now)));
+        self.now = now;
     }
 
     /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
@@ -163,6 +209,7 @@ impl View {
         };
         let remaining = duration(rest);
         let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
+        self.age(now);
         self.state.mode = mode_of(mode, slots);
         if kind != "none" && !matches!(mode, "x" | "s" | "c") {
             let foreign = match mode {
@@ -272,17 +319,8 @@ impl Oversight for RedisStore {
         Box::pin(async move {
             self.connect().await?;
             let keys = self.keys(name);
-            let range = |key: &String| {
-                let mut range = redis::cmd("LRANGE");
-                range.arg(key).arg(0).arg(-1);
-                range
-            };
-            let mut records: Vec<NotedRecord> = Vec::new();
-            let ranges = [range(&keys.history), range(&keys.missed)];
-            for answer in self.ask_all("", &ranges, Wishes::default()).await? {
-                let Answer::Value(Value::Array(values)) = answer else { return Err(nonsense()) };
-                records.extend(values.iter().filter_map(noted));
-            }
+            let mut records = self.outcomes(&keys.history).await?;
+            records.extend(self.outcomes(&keys.missed).await?);
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
             Ok(records)
         })

@@ -48,7 +48,7 @@ macro_rules! script {
 static LOCK: Script = script!("lock.lua", "fef197ac2231b6f1e87e663ac9372bbd900f9ed8");
 
 /// What is run to look at locks.
-pub(super) static LOOK: Script = script!("look.lua", "9f906878216a77366fd9cd49636f10005a128eac");
+pub(super) static LOOK: Script = script!("look.lua", "cc7388d7d863409c1c1b6b347a25b1787af09f1e");
 
 /// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
