@@ -1,6 +1,6 @@
 //! `dlock status`: who holds what, who waits, and what has been.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use super::{block_on, within};
@@ -10,7 +10,7 @@ use crate::cli::StatusArguments;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{LockName, NotedRecord};
 use crate::plan::StatusPlan;
-use crate::report::status::{Screen, Style, history_json, history_text, status_json, status_text};
+use crate::report::status::{Screen, Style, began, history_json, history_text, status_json, status_text};
 use crate::report::{Reporter, store_error};
 
 /// So many locks are looked at within one time-out.
@@ -32,22 +32,40 @@ async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     if plan.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
         let display = plan.access.store.display();
-        return Ok(super::print(&match plan.json {
+        print(&match plan.json {
             true => history_json(display, &histories),
             false => history_text(display, &histories, Style::of_stdout()),
-        }));
+        })?;
+        return Ok(Exit::SUCCESS);
     }
     match plan.watch {
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
-            let printed = super::print(&text(plan, &seen, Style::of_stdout()));
+            print(&text(plan, &seen, Style::of_stdout()))?;
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
-            Ok(match printed {
-                Exit::SUCCESS if plan.exit_code && is_held => Exit::Status(exit::CONTENDED),
-                printed => printed,
+            Ok(match plan.exit_code && is_held {
+                true => Exit::Status(exit::CONTENDED),
+                false => Exit::SUCCESS,
             })
         }
+    }
+}
+
+/// Whoever reads what we print.
+#[derive(PartialEq, Eq)]
+enum Reader {
+    There,
+    /// It has seen enough, as `head` has, which is no failure.
+    Gone,
+}
+
+fn print(text: &str) -> Result<Reader, Failure> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Failure::internal(format!("cannot write to standard output: {error}"))),
     }
 }
 
@@ -68,9 +86,13 @@ async fn watch(
 ) -> Result<Exit, Failure> {
     let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::new);
     let mut has_begun = false;
+    let mut told = None;
     loop {
         let text = match look(plan, store).await {
-            Ok(seen) => text(plan, &seen, Style::of_stdout()),
+            Ok(seen) => {
+                told = None;
+                text(plan, &seen, Style::of_stdout())
+            }
             Err(error) => {
                 let failure = store_error(plan.access.store.display(), &error);
                 // What cannot be had at first is an error; later on it may come back.
@@ -80,7 +102,11 @@ async fn watch(
                 match &screen {
                     Some(_) => format!("{}\n", crate::report::printable(&failure.message)),
                     None => {
-                        reporter.warning(&failure.message);
+                        // Once, however long it lasts.
+                        if told.as_ref() != Some(&failure.message) {
+                            reporter.error(&failure.message);
+                        }
+                        told = Some(failure.message);
                         String::new()
                     }
                 }
@@ -91,8 +117,7 @@ async fn watch(
             None if has_begun && !plan.json && !text.is_empty() => format!("\n{text}"),
             None => text,
         };
-        let mut stdout = std::io::stdout();
-        if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
+        if print(&text)? == Reader::Gone {
             return Ok(Exit::SUCCESS);
         }
         has_begun = true;
@@ -107,7 +132,10 @@ async fn look(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Inspection
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let part = within(limit, store.inspect(names, None)).await?;
-        seen.now_ms = part.now_ms;
+        // All as of the same moment.
+        let since = Duration::from_millis(part.now_ms.saturating_sub(seen.now_ms));
+        seen.locks.iter_mut().for_each(|lock| lock.age(since));
+        seen.now_ms = part.now_ms.max(seen.now_ms);
         seen.locks.extend(part.locks);
     }
     seen.locks.retain(|lock| {
@@ -132,7 +160,8 @@ async fn histories(
 ) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
     let mut histories = Vec::new();
     for name in names(plan, store).await? {
-        let records = within(plan.access.connect_timeout, store.history(&name)).await?;
+        let mut records = within(plan.access.connect_timeout, store.history(&name)).await?;
+        records.sort_by_key(|(at, record)| std::cmp::Reverse(began(*at, record)));
         histories.push((name, records));
     }
     Ok(histories)

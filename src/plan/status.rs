@@ -57,6 +57,12 @@ impl StatusPlan {
         for given in &arguments.names {
             let pattern = given.to_str().map(Pattern::new);
             match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
+                Some((_, None)) if arguments.history => {
+                    return Err(Failure::usage(format!(
+                        "--history: {} is a pattern, and what nobody uses now is in no list: name the locks",
+                        given.display()
+                    )));
+                }
                 Some((pattern, None)) => patterns.push(pattern.clone()),
                 literal => {
                     let text = literal.and_then(|(_, literal)| literal);

@@ -61,7 +61,8 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
     for lock in &seen.locks {
         let mut name = Some(&lock.name);
         let mut row = |cells: Vec<Cell>| {
-            let first = name.take().map_or(Cell::empty(), |name| Cell::new(name.as_str()));
+            let first =
+                name.take().map_or(Cell::empty(), |name| Cell::cut(name.as_str(), LockName::MAX_BYTES));
             table.add([first].into_iter().chain(cells));
         };
         for holder in &lock.holders {
@@ -93,7 +94,7 @@ fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     cells.push(Cell::new(&holder.age.map_or("-".to_owned(), show)));
     cells.push(Cell::new(&lease));
     cells.push(Cell::new(&holder.fencing.map_or("-".to_owned(), |fencing| fencing.to_string())));
-    cells.push(Cell::new(&remarks(holder)));
+    cells.push(remark(&remarks(holder)));
     cells
 }
 
@@ -123,8 +124,13 @@ fn waiter_cells(place: usize, waiter: &Waiter) -> Vec<Cell> {
     cells.push(Cell::new(&show(waiter.waiting)));
     cells.extend([Cell::new("-"), Cell::new("-")]);
     let note = waiter.identity.as_ref().map(|identity| said(identity).join("; ")).unwrap_or_default();
-    cells.push(Cell::new(&note));
+    cells.push(remark(&note));
     cells
+}
+
+/// An address is to be copied, so it is shown in full.
+fn remark(text: &str) -> Cell {
+    Cell::cut(text, 1500)
 }
 
 /// Host, process, user, command.
@@ -159,8 +165,9 @@ fn said(identity: &Identity) -> Vec<String> {
 /// The last outcomes of each lock, the latest first.
 pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], style: Style) -> String {
     let mut text = format!("{}\n", printable(store));
-    for (name, records) in histories {
-        text.push_str(&format!("{}\n", printable(name.as_str())));
+    for (index, (name, records)) in histories.iter().enumerate() {
+        let gap = if index == 0 { "" } else { "\n" };
+        text.push_str(&format!("{gap}{}\n", printable(name.as_str())));
         if records.is_empty() {
             text.push_str("nothing is known of earlier runs\n");
             continue;
@@ -176,7 +183,7 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
             cells.push(Cell::new(
                 &record.held_ms.map_or("-".to_owned(), |ms| show(Duration::from_millis(ms))),
             ));
-            cells.push(Cell::new(&why(record)));
+            cells.push(remark(&why(record)));
             table.add(cells);
         }
         text.push_str(&table.to_text(style));
@@ -184,8 +191,8 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
     text
 }
 
-/// When a run began that was noted then, in ms.
-fn began(at: u64, record: &Record) -> u64 {
+/// When a run began that was noted then, in ms since 1970.
+pub fn began(at: u64, record: &Record) -> u64 {
     at.saturating_sub(record.waited_ms).saturating_sub(record.held_ms.unwrap_or(0))
 }
 
@@ -205,13 +212,13 @@ fn outcome(record: &Record) -> (String, Colour) {
 }
 
 fn why(record: &Record) -> String {
-    match (&record.holder, &record.error) {
+    let why = match (&record.holder, &record.error) {
         (Some(holder), _) => {
-            format!("held by {} (pid {}, {}, {})", holder.host, holder.pid, holder.user, holder.command)
+            Some(format!("held by {} (pid {}, {}, {})", holder.host, holder.pid, holder.user, holder.command))
         }
-        (None, Some(error)) => error.clone(),
-        (None, None) => String::new(),
-    }
+        (None, error) => error.clone(),
+    };
+    why.into_iter().chain(said(&record.identity)).collect::<Vec<_>>().join("; ")
 }
 
 /// The part of a terminal that is drawn again and again.

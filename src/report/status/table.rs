@@ -28,6 +28,11 @@ impl Colour {
     }
 }
 
+/// Foreign text beyond this is cut; the JSON has all of it.
+const LONGEST_TEXT: usize = 80;
+/// A column is not made wider than this for a cell of its own: what is behind that cell goes on the next line.
+const WIDEST: usize = 40;
+
 /// One cell; its text is safe for a terminal.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
@@ -36,9 +41,22 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Foreign text.
+    /// Foreign text, of which the beginning tells enough.
     pub(super) fn new(text: &str) -> Cell {
-        Cell { text: printable(text), colour: Colour::None }
+        Cell::cut(text, LONGEST_TEXT)
+    }
+
+    /// Foreign text, of which so many characters are shown.
+    pub(super) fn cut(text: &str, longest: usize) -> Cell {
+        let text = match text.char_indices().nth(longest) {
+            Some((end, _)) => format!("{}...", printable(&text[..end])),
+            None => printable(text),
+        };
+        Cell { text, colour: Colour::None }
+    }
+
+    fn is_nothing(&self) -> bool {
+        matches!(self.text.as_str(), "" | "-")
     }
 
     pub(super) fn empty() -> Cell {
@@ -69,22 +87,30 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Each line, with as many spaces between the columns as it takes and none at its end.
+    /// Each line, without the columns that say nothing, with as many spaces between the columns as it takes and none at its end.
     pub(super) fn to_text(&self, style: Style) -> String {
         let mut widths: Vec<usize> = self.headings.iter().map(|heading| heading.width()).collect();
+        let mut says = vec![false; widths.len()];
         for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.text.width().max(*width);
+            for ((width, says), cell) in widths.iter_mut().zip(&mut says).zip(row) {
+                let own = cell.text.width();
+                *width = if own <= WIDEST { own.max(*width) } else { *width };
+                *says |= !cell.is_nothing();
             }
         }
         let headings: Vec<Cell> = self.headings.iter().map(|heading| Cell::new(heading)).collect();
         let mut text = String::new();
         for row in [&headings].into_iter().chain(&self.rows) {
-            let mut gap = 0;
-            for (cell, width) in row.iter().zip(&widths) {
+            // Where the text so far ends on this line, and where the column begins.
+            let (mut at, mut column) = (0, 0);
+            for ((cell, width), _) in row.iter().zip(&widths).zip(&says).filter(|(_, says)| **says) {
                 if !cell.text.is_empty() {
-                    text.extend(std::iter::repeat_n(' ', gap));
-                    gap = 0;
+                    if at > 0 && at >= column {
+                        text.push('\n');
+                        at = 0;
+                    }
+                    text.extend(std::iter::repeat_n(' ', column - at));
+                    at = column + cell.text.width();
                     match (style, cell.colour) {
                         (Style::Coloured, colour) if colour != Colour::None => {
                             text.push_str(&format!("\x1b[{}m{}\x1b[0m", colour.code(), cell.text));
@@ -92,7 +118,7 @@ impl Table {
                         _ => text.push_str(&cell.text),
                     }
                 }
-                gap += width - cell.text.width() + 2;
+                column += width + 2;
             }
             text.push('\n');
         }
@@ -136,6 +162,20 @@ mod tests {
             "LOCK      STATE  NOTE\ngröße 🔒  free\n          held   a\\u{a}b\n"
         );
         assert!(table.to_text(Style::Coloured).contains("\x1b[32mfree\x1b[0m\n"));
+    }
+
+    #[test]
+    fn one_long_text_does_not_push_all_others_away() {
+        let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
+        let long = "x".repeat(100);
+        table.add([Cell::new("a"), Cell::new("held"), Cell::new("-")]);
+        table.add([Cell::cut(&long, 200), Cell::new("free"), Cell::empty()]);
+        table.add([Cell::empty(), Cell::new(&long), Cell::empty()]);
+        let cut = "x".repeat(LONGEST_TEXT);
+        assert_eq!(
+            table.to_text(Style::Plain),
+            format!("LOCK  STATE\na     held\n{long}\n      free\n      {cut}...\n")
+        );
     }
 
     #[test]
