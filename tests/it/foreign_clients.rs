@@ -134,6 +134,6 @@ fn a_script_and_its_directory_can_be_the_lock_file() {
 
 mod flock_modes;
 #[cfg(feature = "redis")]
-mod redis_py;
+pub(crate) mod redis_py;
 #[cfg(feature = "redis")]
 mod shared;

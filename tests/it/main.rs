@@ -55,6 +55,7 @@ mod secrets;
 mod sidecar_files;
 mod signals;
 mod silence;
+mod status;
 mod support;
 mod surroundings;
 mod terminal;

@@ -58,7 +58,7 @@ fn python() -> &'static PathBuf {
 }
 
 /// redis-py with one lock.
-pub(super) struct Client {
+pub(crate) struct Client {
     child: Child,
     log: PathBuf,
     seen: usize,
@@ -66,7 +66,7 @@ pub(super) struct Client {
 
 impl Client {
     /// The lock of this name, with this lease in seconds; 0 is none.
-    pub(super) fn new(place: &Place, space: &Keyspace, name: &str, timeout: &str) -> Self {
+    pub(crate) fn new(place: &Place, space: &Keyspace, name: &str, timeout: &str) -> Self {
         let log = place.path(&format!("python.{}", std::process::id()));
         let mut log =
             (0..).map(|number| log.with_extension(number.to_string())).find(|path| !path.exists()).unwrap();
@@ -80,7 +80,7 @@ impl Client {
     }
 
     /// Says a word, and returns what came of it.
-    pub(super) fn ask(&mut self, word: &str) -> String {
+    pub(crate) fn ask(&mut self, word: &str) -> String {
         self.say(word);
         self.answer()
     }

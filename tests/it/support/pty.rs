@@ -152,6 +152,14 @@ impl Terminal {
         &self.screen
     }
 
+    /// Gives the window another size.
+    pub fn resize(&self, lines: u16, columns: u16) {
+        let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: `size` is a winsize for the kernel to read.
+        let result = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(result, 0, "the size of a terminal can be set");
+    }
+
     /// The session leader's process id.
     pub fn leader(&self) -> i32 {
         i32::try_from(self.leader.id()).expect("a process id")

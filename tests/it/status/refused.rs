@@ -1,0 +1,334 @@
+//! Exit statuses and what is said: of command lines, of stores, and to programs.
+
+use super::{holding, status};
+use crate::support::pty::Terminal;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use std::process::{Command, Stdio};
+
+#[test]
+fn contradictions_and_bad_names_are_refused_before_anything_is_asked() {
+    let store = Store::file();
+    let long = "x".repeat(201);
+    let too_long =
+        format!("NAME '{}': a lock name may have at most 200 bytes, this one has 201", "x".repeat(40));
+    for (args, message) in [
+        (&["--history"][..], "--history: of which lock? dlock status --history NAME"),
+        (
+            &["--history", "x", "y*"],
+            "--history: y* is a pattern, and what nobody uses now is in no list: name the locks",
+        ),
+        (&["--watch", "--history", "x"], "--watch and --history contradict each other: give one of them"),
+        (&["--watch", "--exit-code", "x"], "--watch and --exit-code contradict each other: give one of them"),
+        (&["--watch=99ms"], "--watch: 99ms is too short, at least 100ms"),
+        (&["--watch=0"], "--watch: 0ms is too short, at least 100ms"),
+        (&[""], "NAME '': a lock name may not be empty"),
+        (&["."], "NAME '.': '.' and '..' are no lock names"),
+        (&["a\nb"], "NAME 'a\\u{a}b': a lock name may not contain control characters"),
+        (&[&long], &too_long),
+    ] {
+        let url = "redis://127.0.0.1:1";
+        let output = store.place.bare().args(["status", "-q", "-b", url]).args(args).output();
+        assert_eq!(output.outcome(), (Exit::Code(64), "", &*format!("dlock: {message}\n")), "{args:?}");
+    }
+    for args in [&["--watch=1M"][..], &["--watch="], &["--what"], &["--json=1"], &["--connect-timeout", "0"]]
+    {
+        let output = status(&store).args(args).output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""), "{args:?}");
+        assert_eq!(
+            (output.stderr.lines().count(), output.stderr.contains("dlock: ")),
+            (1, true),
+            "{}",
+            output.stderr
+        );
+    }
+    use std::os::unix::ffi::OsStrExt;
+    let output = status(&store).arg(std::ffi::OsStr::from_bytes(b"a\xff")).output();
+    assert_eq!(output.exit, Exit::Code(64));
+}
+
+#[test]
+fn a_bad_backend_is_a_configuration_error() {
+    let store = Store::file();
+    for (url, json) in [("ftp://x", false), ("redis://h?what=1", false), ("no-such-alias", true)] {
+        let run =
+            store.place.bare().args(["status", "-b", url]).args(if json { &["--json"][..] } else { &[] });
+        let output = run.output();
+        assert_eq!(
+            (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+            (Exit::Code(78), "", 1),
+            "{}",
+            output.stderr
+        );
+    }
+    let output = store.place.bare().arg("status").env("DLOCK_BACKEND", "ftp://x").output();
+    assert_eq!(
+        (output.exit, output.stderr.starts_with("dlock: DLOCK_BACKEND: ")),
+        (Exit::Code(78), true),
+        "{}",
+        output.stderr
+    );
+}
+
+/// Without a backend it says which one it takes, in the first line and as a notice.
+#[test]
+fn the_default_backend_is_named() {
+    let store = Store::file();
+    let default = if super::user() == "root" {
+        "file:///var/lib/dlock".to_owned()
+    } else {
+        format!("file://{}/.local/state/dlock", store.place.home().display())
+    };
+    let output = store.place.bare().args(["status", "x*"]).output();
+    let notice = format!(
+        "dlock: no backend configured: locking for user {} on this host only ({default})\n",
+        super::user()
+    );
+    assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{default}\n"), &*notice));
+    let output = store.place.bare().args(["status", "-q", "x*"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{default}\n"), ""));
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_no_empty_store() {
+    let store = Store::file();
+    let file = store.place.write("file", "");
+    for directory in [store.place.path("none"), file] {
+        let url = format!("file://{}", directory.display());
+        for args in [&[][..], &["x"], &["--json", "x*"], &["--history", "x"]] {
+            let output = store.place.bare().args(["status", "-b", &url]).args(args).output();
+            assert_eq!(
+                (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+                (Exit::Code(78), "", 1),
+                "{args:?}: {}",
+                output.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn the_exit_status_tells_whether_any_is_held() {
+    for store in Store::each() {
+        let code = |args: &[&str]| {
+            let output = status(&store).arg("--exit-code").args(args).output();
+            assert_eq!(output.stderr, "");
+            output.exit
+        };
+        for args in [&[][..], &["x"], &["x*"], &["-q", "x", "y"]] {
+            assert_eq!(code(args), Exit::Code(0), "{args:?}");
+        }
+        let _run = holding(store.run());
+        for args in [&[][..], &["x"], &["x*"], &["-q", "y", "x"], &["--json", "x"]] {
+            assert_eq!(code(args), Exit::Code(75), "{args:?}");
+        }
+        for args in [&["y"][..], &["y*"], &["--json", "y"]] {
+            assert_eq!(code(args), Exit::Code(0), "{args:?}");
+        }
+        // Without it, to have shown it is a success.
+        assert_eq!(status(&store).arg("x").output().exit, Exit::Code(0));
+    }
+}
+
+/// What was asked for is printed also with -q.
+#[test]
+fn quiet_does_not_silence_the_answer() {
+    for store in Store::each() {
+        let _run = holding(store.run());
+        let output = status(&store).args(["-q", "--json"]).output();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+        assert_eq!(super::parse(&output.stdout)["locks"][0]["state"], "held");
+    }
+}
+
+#[test]
+fn colour_is_for_terminals_only_and_not_with_no_color() {
+    let store = Store::file();
+    let _run = holding(store.run());
+    assert!(!status(&store).output().stdout.contains('\u{1b}'));
+    let mut terminal = Terminal::bash(&store.place);
+    let shown = terminal.ask("\"$DLOCK\" status");
+    assert!(shown.contains("\u{1b}[33mexclusive\u{1b}[0m"), "{shown:?}");
+    for command in ["NO_COLOR=1 \"$DLOCK\" status", "\"$DLOCK\" status --json", "\"$DLOCK\" status | cat"] {
+        let shown = terminal.ask(command);
+        assert!(shown.contains("exclusive") && !shown.contains('\u{1b}'), "{shown:?}");
+    }
+    // Empty is unset.
+    assert!(terminal.ask("NO_COLOR= \"$DLOCK\" status").contains("\u{1b}[33m"));
+}
+
+/// `dlock status | head -1` is no failure, and a full disk is one.
+#[test]
+fn a_reader_who_goes_is_no_failure_and_a_full_disk_is_one() {
+    let store = Store::file();
+    let _run = holding(store.run());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(status(&store).stdout(writer).output().outcome(), (Exit::Code(0), "", ""));
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = status(&store).stdout(full).output();
+    let line = "dlock: cannot write to standard output: No space left on device (os error 28)\n";
+    assert_eq!(output.outcome(), (Exit::Code(70), "", line));
+}
+
+#[test]
+fn help_has_examples_and_the_exit_statuses() {
+    let output = Command::new(crate::support::dlock::BINARY)
+        .args(["status", "--help"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    for part in ["dlock status [OPTIONS] [NAME|GLOB]...", "Examples:", "Exit status:", "NO_COLOR"] {
+        assert!(help.contains(part), "{help}");
+    }
+}
+
+#[cfg(feature = "redis")]
+mod on_redis {
+    use crate::status::status;
+    use crate::support::fake::Fake;
+    use crate::support::redis::Redis;
+    use crate::support::running::Exit;
+    use crate::support::store::Store;
+    use crate::support::wait::boot_ns;
+
+    #[test]
+    fn a_store_that_cannot_be_asked_is_69() {
+        let mut redis = Redis::start();
+        let store = Store::on(&redis);
+        redis.kill();
+        for args in
+            [&["x"][..], &["--json"], &["--history", "x"], &["--exit-code", "x"], &["-q"], &["--watch"]]
+        {
+            let output = status(&store).args(args).output();
+            assert_eq!(
+                (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+                (Exit::Code(69), "", 1),
+                "{}",
+                output.stderr
+            );
+            assert!(
+                output.stderr.starts_with("dlock: ") && output.stderr.contains(&redis.url()),
+                "{}",
+                output.stderr
+            );
+        }
+    }
+
+    #[test]
+    fn a_store_that_hangs_is_given_up_in_time() {
+        let redis = Redis::start();
+        let store = Store::on(&redis);
+        redis.stop();
+        let began = boot_ns();
+        let output = status(&store).args(["--connect-timeout", "300ms"]).output();
+        assert_eq!(
+            (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+            (Exit::Code(69), "", 1),
+            "{}",
+            output.stderr
+        );
+        assert!(boot_ns() - began < 10_000_000_000);
+        redis.resume();
+    }
+
+    #[test]
+    fn a_wrong_password_is_77_and_not_told() {
+        let redis = Redis::start_with_args(&["--requirepass", "hunter2"]);
+        let store = Store::file();
+        let names: Vec<String> = (0..40).map(|number| format!("{number:0>200}")).collect();
+        for (user, what) in [("", "password"), (":wrong-hunter3@", "password")] {
+            let url = format!("redis://{user}127.0.0.1:{}/0", redis.port());
+            for args in [&["x".to_owned()][..], &[], &names, &["--history".into(), "x".into()]] {
+                let output = store.place.bare().arg("status").args(args).env("DLOCK_BACKEND", &url).output();
+                assert_eq!(
+                    (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+                    (Exit::Code(77), "", 1),
+                    "{}",
+                    output.stderr
+                );
+                assert!(
+                    output.stderr.contains(what) && !output.stderr.contains("hunter3"),
+                    "{}",
+                    output.stderr
+                );
+            }
+        }
+    }
+
+    /// The rights of a run, and to read the index and the history.
+    #[test]
+    fn looking_needs_few_rights() {
+        let redis = Redis::start();
+        let store = Store::on(&redis);
+        let _run = crate::status::holding(store.run());
+        let _waiter = crate::status::waiting(store.run());
+        let rights = "eval evalsha time get type pttl hget hgetall zcard zrange zrem zscan lrange";
+        let mut words = vec![
+            "ACL".to_owned(),
+            "SETUSER".into(),
+            "looker".into(),
+            "on".into(),
+            ">s3cret".into(),
+            "resetchannels".into(),
+            "-@all".into(),
+            "~dlock:*".into(),
+            "~dlock#*".into(),
+        ];
+        words.extend(rights.split(' ').map(|right| format!("+{right}")));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        redis.command(&words);
+        let url = format!("redis://looker:s3cret@127.0.0.1:{}/0", redis.port());
+        let look = |args: &[&str]| {
+            store.place.bare().args(["status", "-q", "--json", "-b", &url]).args(args).output()
+        };
+        let output = look(&[]);
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+        let lock = crate::status::parse(&output.stdout)["locks"][0].take();
+        assert_eq!(
+            (lock["holders"][0]["host"].is_string(), lock["waiters"][0]["host"].is_string()),
+            (true, true),
+            "{lock}"
+        );
+        assert_eq!(look(&["--history", "x"]).exit, Exit::Code(0));
+        redis.command(&["SET", "dlock:foreign", "x"]);
+        assert_eq!(crate::status::parse(&look(&["foreign"]).stdout)["locks"][0]["state"], "held");
+        for right in ["-zscan", "-eval"] {
+            redis.command(&["ACL", "SETUSER", "looker", right, "-evalsha"]);
+            let output = look(&[]);
+            assert_eq!(
+                (output.exit, output.stderr.lines().count()),
+                (Exit::Code(77), 1),
+                "{}",
+                output.stderr
+            );
+        }
+    }
+
+    /// F47: a server that is none.
+    #[test]
+    fn a_server_that_answers_nonsense_is_69() {
+        let store = Store::file();
+        for answer in
+            ["HTTP/1.1 400 Bad Request\r\n\r\n", "$999999999999\r\n", "*-5\r\n", "+OK\r\n+OK\r\n+OK\r\n"]
+        {
+            let server = Fake::answering_once(answer);
+            let url = format!("redis://127.0.0.1:{}", server.port());
+            for args in [&[][..], &["x"], &["--history", "x"]] {
+                let output = store
+                    .place
+                    .bare()
+                    .args(["status", "-b", &url, "--connect-timeout", "1s"])
+                    .args(args)
+                    .output();
+                assert_eq!(
+                    (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
+                    (Exit::Code(69), "", 1),
+                    "{}",
+                    output.stderr
+                );
+            }
+        }
+    }
+}
