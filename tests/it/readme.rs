@@ -15,6 +15,8 @@ use super::support::wait::{eventually, until};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+mod captures;
+
 pub(super) const README: &str = include_str!("../../README.md");
 
 /// The reader's own programs. Each says that it ran, in the file `ran`.
@@ -175,7 +177,7 @@ fn without_notice(stderr: &[u8]) -> String {
 fn every_block_of_the_readme_is_run_by_a_test() {
     for block in all_blocks() {
         assert!(
-            ["console", "sh", "crontab", "yaml", "toml"].contains(&block.language),
+            ["console", "sh", "text", "crontab", "yaml", "toml"].contains(&block.language),
             "README.md:{}: no test runs a block of {:?}",
             block.line,
             block.language
