@@ -1,21 +1,19 @@
 //! Who holds what, who waits, what has been, and the end of a hold by somebody else's word.
 
-use std::time::Duration;
+mod view;
 
 use redis::{Cmd, Value};
-use serde::Deserialize;
 
+use self::view::{View, noted};
 use super::RedisStore;
-use super::answers::{Said, hint, nobody, nonsense, number, text};
+use super::answers::{nonsense, number, text};
 use super::connection::{Answer, Connection, Wishes};
-use super::keys::{INDEX, Keys};
+use super::keys::INDEX;
 use super::script::{By, LOOK, Operation, Question};
 use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::{Backend, Reply, StoreError};
-use crate::lock::{
-    FencingToken, Holder, Identity, LockName, LockState, Mode, NotedRecord, Revocation, Token, Waiter,
-};
+use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token};
 
 /// So many locks are looked at in one step of the server, which does nothing else meanwhile.
 const LOCKS_A_STEP: usize = 32;
@@ -160,140 +158,6 @@ fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>) -> Cm
     let mut command = LOOK.command(by);
     command.arg(0).arg(serde_json::Value::Array(given).to_string());
     command
-}
-
-/// What is known of a lock so far.
-struct View {
-    keys: Keys,
-    /// So many of its holders and waiters have been looked at.
-    holders: u64,
-    waiters: u64,
-    is_whole: bool,
-    /// When it was seen so, in ms since 1970.
-    now: u64,
-    state: LockState,
-}
-
-impl View {
-    fn new(name: LockName, keys: Keys) -> View {
-        View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
-    }
-
-    /// What it is then if nothing happens.
-    fn at(mut self, now: u64) -> View {
-        self.age(now);
-        self
-    }
-
-    fn age(&mut self, now: u64) {
-        self.state.age(Duration::from_millis(now.saturating_sub(self.now)));
-        self.now = now;
-    }
-
-    /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
-    fn add(&mut self, seen: &Value, now: u64) -> Result<(), StoreError> {
-        let Value::Array(seen) = seen else { return Err(nonsense()) };
-        let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
-        let (Some(kind), Some(mode), Some(rest)) =
-            (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
-        else {
-            return Err(nonsense());
-        };
-        let (Some(holders), Some(of_holders), Some(waiters), Some(of_waiters)) =
-            (count(5), count(6), count(7), count(8))
-        else {
-            return Err(nonsense());
-        };
-        let (Some(Value::Array(held)), Some(Value::Array(line))) = (seen.get(9), seen.get(10)) else {
-            return Err(nonsense());
-        };
-        let remaining = duration(rest);
-        let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
-        self.age(now);
-        self.state.mode = mode_of(mode, slots);
-        if kind != "none" && !matches!(mode, "x" | "s" | "c") {
-            let foreign = match mode {
-                "?" => Some("stored by another dlock".to_owned()),
-                _ => hint(kind, remaining),
-            };
-            let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
-            self.state.holders = vec![Holder {
-                remaining,
-                hint: foreign,
-                digest,
-                immortal: remaining.is_none(),
-                ..Holder::default()
-            }];
-        } else {
-            self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
-        }
-        self.state.waiters.extend(line.iter().filter_map(|waiter| self::waiter(waiter, now)));
-        let moved = holders > self.holders || waiters > self.waiters;
-        self.is_whole = !moved || holders >= of_holders && waiters >= of_waiters;
-        (self.holders, self.waiters) = (holders, waiters);
-        if self.is_whole {
-            self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
-        }
-        Ok(())
-    }
-}
-
-fn duration(ms: i64) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
-}
-
-fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
-    match mode {
-        "x" => Some(Mode::Exclusive),
-        "s" => Some(Mode::Shared),
-        "c" => Some(Mode::of_slots(slots)),
-        _ => None,
-    }
-}
-
-/// `{what it says, rest of its lease, slot, whether it is ours, revocation}`
-fn holder(value: &Value, now: u64) -> Holder {
-    let Value::Array(parts) = value else { return Holder::default() };
-    let said = text(parts.first()).and_then(|text| serde_json::from_str::<Said>(text).ok());
-    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
-    let mut holder = Holder {
-        remaining: number(parts.get(1)).and_then(duration),
-        slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
-        ours: number(parts.get(3)) == Some(1),
-        revoked: text(parts.get(4)).map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody())),
-        ..Holder::default()
-    };
-    match said {
-        Some(said) => {
-            holder.age = Some(ago(said.at));
-            holder.ended = said.ended.map(ago);
-            holder.fencing = said.fencing;
-            holder.lease = said.lease.map(Duration::from_millis);
-            holder.identity = Some(said.identity);
-        }
-        None => holder.hint = Some("what it says of itself cannot be read".into()),
-    }
-    holder
-}
-
-/// `{mode, slots, number in the line, who}`
-fn waiter(value: &Value, now: u64) -> Option<Waiter> {
-    let Value::Array(parts) = value else { return None };
-    let slots = number(parts.get(1)).and_then(|slots| slots.try_into().ok()).unwrap_or(1);
-    let since: f64 = text(parts.get(2))?.parse().ok()?;
-    Some(Waiter {
-        identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),
-        mode: mode_of(text(parts.first())?, slots)?,
-        // The numbers of the line are microseconds, or more where many came at a time.
-        waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
-    })
-}
-
-/// `TIME JSON`, as the history has it.
-fn noted(value: &Value) -> Option<NotedRecord> {
-    let (at, record) = text(Some(value))?.split_once(' ')?;
-    let mut record = serde_json::Deserializer::from_str(record);
-    Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))
 }
 
 impl Oversight for RedisStore {
