@@ -1,5 +1,7 @@
 //! `--history`: why did my job not run last night?
 
+mod in_files;
+
 use super::{holding, host, parse, status, user, waiting};
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
@@ -262,95 +264,4 @@ fn when_a_run_began_is_told() {
 fn chrono_now() -> String {
     let output = std::process::Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-mod in_files {
-    use super::{history, last, run, told};
-    use crate::status::status;
-    use crate::support::running::Exit;
-    use crate::support::store::Store;
-    use std::os::unix::fs::PermissionsExt;
-
-    /// What cannot be noted changes nothing about the run.
-    #[test]
-    fn a_history_that_cannot_be_written_does_no_harm() {
-        let store = Store::file();
-        let path = store.place.path("locks/x%history.dlock");
-        run(&store, "true");
-        assert_eq!(last(&store)["outcome"], "ran");
-        assert!(path.is_file(), "{:?}", std::fs::read_dir(store.place.locks()).unwrap().collect::<Vec<_>>());
-        for plant in
-            ["rm $1; mkdir $1", "rmdir $1; mkfifo $1", "rm $1; ln -s /dev/full $1", "rm $1; ln -s nowhere $1"]
-        {
-            let planted =
-                std::process::Command::new("sh").args(["-c", plant, "sh"]).arg(&path).status().unwrap();
-            assert!(planted.success());
-            assert_eq!(run(&store, "echo ran; exit 3").outcome(), (Exit::Code(3), "ran\n", ""), "{plant}");
-            let output = status(&store).args(["--json", "--history", "x"]).output();
-            assert_eq!(
-                output.stderr.lines().count(),
-                usize::from(output.exit != Exit::Code(0)),
-                "{}",
-                output.stderr
-            );
-        }
-        std::fs::remove_file(&path).unwrap();
-        run(&store, "exit 4");
-        assert_eq!(told(&last(&store)).2, Some(4));
-    }
-
-    #[test]
-    fn a_full_disk_costs_the_history_and_nothing_else() {
-        let store = Store::file();
-        let script = format!(
-            "mount -t tmpfs -o size=16k none locks || exit 99
-             \"$1\" run -b {url} x -- true || exit 98
-             dd if=/dev/zero of=locks/fill bs=512 count=1000 2>/dev/null
-             for i in $(seq 60); do \"$1\" run -b {url} x -- sh -c 'exit 3'; echo $?; done | sort | uniq -c
-             \"$1\" status -b {url} --history x >/dev/null; echo $?",
-            url = store.url()
-        );
-        let output = store.place.bare().wrapped_by(["unshare", "-m", "sh", "-c", &script, "sh"]).output();
-        let words: Vec<&str> = output.stdout.split_whitespace().collect();
-        assert_eq!((words, output.stderr.as_str()), (vec!["60", "3", "0"], ""));
-    }
-
-    /// Others may have written anything there.
-    #[test]
-    fn lines_that_make_no_sense_are_passed_over() {
-        let store = Store::file();
-        run(&store, "exit 3");
-        let path = store.place.path("locks/x%history.dlock");
-        let good = std::fs::read(&path).unwrap();
-        let mut bytes = b"{\n\xff\xfe\n\n[]\n{\"at\":1}\n{\"at\":-1,\"outcome\":\"ran\"}\n".to_vec();
-        bytes.extend(&good);
-        bytes.extend(vec![b'x'; 300_000]);
-        bytes.push(b'\n');
-        bytes.extend(&good);
-        bytes.extend(b"{\"at\":17,\"outc");
-        std::fs::write(&path, bytes).unwrap();
-        let seen = history(&store, "x");
-        assert!(!seen.is_empty() && seen.iter().all(|record| told(record).2 == Some(3)), "{seen:?}");
-        // Half a line of one who was killed does not spoil the next.
-        run(&store, "exit 4");
-        assert_eq!(told(&last(&store)).2, Some(4));
-    }
-
-    #[test]
-    fn a_history_that_may_not_be_read_is_said() {
-        let store = Store::file();
-        run(&store, "exit 3");
-        let path = store.place.path("locks/x%history.dlock");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
-        let output = status(&store)
-            .args(["--history", "x"])
-            .wrapped_by(["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
-            .output();
-        assert_eq!(
-            (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
-            (Exit::Code(77), "", 1),
-            "{}",
-            output.stderr
-        );
-    }
 }
