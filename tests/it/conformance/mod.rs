@@ -38,6 +38,19 @@ macro_rules! every_check {
                 renewal_keeps_the_lock
                 whoever_asks_without_being_granted_leaves_nothing
             }
+            oversight {
+                looking_tells_of_those_who_hold_and_wait
+                looking_tells_whose_hold_a_token_proves
+                looking_leaves_nothing_and_takes_nothing
+                what_is_held_or_awaited_is_listed
+                the_last_outcomes_are_kept
+                a_revocation_is_told_with_the_next_renewal
+                only_the_hold_that_is_meant_is_revoked
+                a_hold_is_removed_only_where_it_is_not_in_a_descriptor
+                a_hold_that_was_not_seen_is_not_removed
+                a_foreign_hold_is_seen_and_is_removed_only_as_it_was_seen
+                a_dropped_look_leaves_the_store_usable
+            }
             fencing {
                 fencing_tokens_grow_with_every_grant
                 fencing_tokens_grow_over_a_restart

@@ -10,6 +10,7 @@ pub mod min_hold;
 pub mod names;
 pub mod nesting;
 pub mod nesting_refused;
+pub mod oversight;
 pub mod ownership;
 pub mod places;
 pub mod revoking;
