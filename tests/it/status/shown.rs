@@ -238,3 +238,21 @@ fn tokens_are_not_shown() {
         }
     }
 }
+
+/// No process stands behind it, whoever took it.
+#[cfg(feature = "redis")]
+#[test]
+fn a_lease_that_was_taken_without_a_process_is_told_apart() {
+    let store = Store::redis();
+    let acquire = ["acquire", "--backend", store.url(), "--ttl", "1h", "--note", "pipeline 7", "x"];
+    let token = store.place.bare().args(acquire).output();
+    assert_eq!((token.exit, token.stderr.as_str()), (Exit::Code(0), ""));
+    let output = status(&store).arg("--json").output();
+    assert!(!output.stdout.contains(token.stdout.trim()), "{}", output.stdout);
+    let holder = super::parse(&output.stdout)["locks"][0]["holders"][0].take();
+    assert_eq!((&holder["phase"], &holder["note"]), (&"token".into(), &"pipeline 7".into()));
+    let left = holder["expires_in_ms"].as_u64();
+    assert!(left.is_some_and(|left| (3_000_000..=3_600_000).contains(&left)), "{holder}");
+    let table = status(&store).output().stdout;
+    assert!(table.contains("exclusive, token"), "{table}");
+}
