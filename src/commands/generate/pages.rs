@@ -86,6 +86,14 @@ const VARIABLES: &[Sentence] = &[
     ("DLOCK_TOKEN", "The token that `dlock acquire` has printed. It never stands on a command line.", None),
     ("DLOCK_HELD", "The locks of the command that we run in, as `dlock run` has set it.", None),
     ("REDISCLI_AUTH", "The password of Redis, when neither the URL nor a file has it.", None),
+    (
+        "GITHUB_RUN_ID",
+        "With `GITHUB_SERVER_URL` and `GITHUB_REPOSITORY`: the page of the CI job, which `dlock status` shows.",
+        None,
+    ),
+    ("CI_JOB_URL", "The same, of GitLab.", None),
+    ("BUILDKITE_BUILD_URL", "The same, of Buildkite.", None),
+    ("BUILD_URL", "The same, of Jenkins.", None),
     ("NO_COLOR", "When it is set, nothing is coloured.", None),
     (
         "HOME",
