@@ -102,7 +102,9 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         None => (&arguments[..], None),
     };
     let parse = |arguments: &[OsString]| {
-        Cli::command().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
+        // The version is that of dlock, whatever it is asked for.
+        let all = Cli::command().mut_subcommands(|command| command.display_name("dlock"));
+        all.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
     };
     match parse(ours) {
         Ok(Cli { command: Command::Run(mut run) }) => {

@@ -65,6 +65,9 @@ pub trait Oversight: Backend {
     fn examine<'a>(&'a mut self, examination: &'a Examination) -> Reply<'a, Result<(), StoreError>>;
 }
 
+/// What is said of a holder whose dlock notes things in another way than this one: nothing is guessed of it.
+pub const OTHER_FORMAT: &str = "stored by another dlock";
+
 /// What was seen at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {

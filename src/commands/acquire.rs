@@ -127,9 +127,6 @@ impl Acquiring<'_> {
         let cannot = |what: String, error: io::Error| {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
         };
-        if let Some(file) = &plan.token_file {
-            file.write(token).map_err(|error| cannot(format!("'{}'", file.path().display()), error))?;
-        }
         let text = match (plan.json, &plan.token_file) {
             (true, file) => report::json(&Told {
                 version: 1,
@@ -140,9 +137,16 @@ impl Acquiring<'_> {
                 backend: plan.store.display(),
             }),
             (false, None) => format!("{}\n", token.reveal()),
-            (false, Some(_)) => return Ok(()),
+            (false, Some(_)) => String::new(),
         };
-        to_stdout(&text).map_err(|error| cannot("standard output".into(), error))
+        to_stdout(&text).map_err(|error| cannot("standard output".into(), error))?;
+        // Last, so that a token that was given back does not stand there in the place of another one.
+        match &plan.token_file {
+            Some(file) => {
+                file.write(token).map_err(|error| cannot(format!("'{}'", file.path().display()), error))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives the lock back because its token could not be told.

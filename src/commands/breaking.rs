@@ -3,11 +3,11 @@
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{block_on, within};
 use crate::backend::StoreError;
-use crate::backend::oversight::{Oversight, Removal};
+use crate::backend::oversight::{OTHER_FORMAT, Oversight, Removal};
 use crate::cli::BreakArguments;
 use crate::clock::Moment;
 use crate::duration::show;
@@ -64,11 +64,14 @@ impl Breaking<'_> {
         if let Some(fencing) = plan.fencing {
             holders.retain(|holder| holder.fencing == Some(fencing));
             if holders.is_empty() {
-                return Ok(say(&format!("{name} on {store} is not held with fencing token {fencing}")));
+                return Ok(self.say(&format!("{name} on {store} is not held with fencing token {fencing}")));
             }
         }
         if holders.is_empty() {
-            return Ok(say(&format!("{name} on {store} is free")));
+            return Ok(self.say(&format!("{name} on {store} is free")));
+        }
+        if holders.iter().any(|holder| holder.hint.as_deref() == Some(OTHER_FORMAT)) {
+            return Err(StoreError::Config(format!("it is {OTHER_FORMAT}: use that one")));
         }
         for holder in &holders {
             let token = holder.fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
@@ -78,11 +81,11 @@ impl Breaking<'_> {
                 format!(", broken before by {}{reason}", revocation.by)
             });
             let before = before.unwrap_or_default();
-            say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
+            self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }
         if self.is_to_ask() {
             if !self.is_confirmed() {
-                self.reporter.error(&format!("{name} is left as it is"));
+                self.reporter.contention(&format!("{name} is left as it is"));
                 return Ok(Exit::Status(exit::CONTENDED));
             }
             // The answer may have taken longer than a server keeps a connection on which nothing is said.
@@ -94,7 +97,7 @@ impl Breaking<'_> {
         }
         let left = self.wait_for(&holders, begin).await?;
         if left.is_empty() {
-            return Ok(say(&format!("{name} on {store}: that hold has ended")));
+            return Ok(self.say(&format!("{name} on {store}: that hold has ended")));
         }
         match plan.force {
             true => self.take_away(&left).await,
@@ -106,6 +109,11 @@ impl Breaking<'_> {
         let names = std::slice::from_ref(&self.plan.name);
         let seen = within(self.plan.access.connect_timeout, self.store.inspect(names, None)).await?;
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
+    }
+
+    /// What was found, and what came of it: that was asked for.
+    fn say(&self, line: &str) -> Exit {
+        super::print(&format!("{}\n", printable(line)))
     }
 
     /// Whether somebody is there who can answer.
@@ -153,7 +161,15 @@ impl Breaking<'_> {
         // Nobody waits for an answer of those who cannot be told, unless asked to.
         let in_vain = told.is_empty() && self.plan.wait.is_none();
         loop {
-            let mut left = self.holders().await?;
+            let mut left = match self.holders().await {
+                Ok(left) => left,
+                // It may come back while there is patience.
+                Err(StoreError::Unavailable { .. }) if until.is_none_or(|until| Moment::now() < until) => {
+                    sleep(until.map_or(LOOK, |until| LOOK.min(until - Moment::now()))).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             left.retain(|left| holders.iter().any(|holder| is_same(holder, left)));
             if left.is_empty() || in_vain || until.is_some_and(|until| Moment::now() >= until) {
                 return Ok(left);
@@ -225,7 +241,7 @@ impl Breaking<'_> {
             }
         }
         if status == Exit::SUCCESS {
-            say(&format!("{name} on {store}: that hold has ended"));
+            self.say(&format!("{name} on {store}: that hold has ended"));
         }
         Ok(status)
     }
@@ -240,8 +256,4 @@ fn can_be_told(holder: &Holder) -> bool {
 /// Whether both are the same hold: tokens are given once, and a foreign value is its own.
 fn is_same(one: &Holder, other: &Holder) -> bool {
     one.fencing == other.fencing && one.digest == other.digest
-}
-
-fn say(line: &str) -> Exit {
-    super::print(&format!("{}\n", printable(line)))
 }

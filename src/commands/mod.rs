@@ -14,24 +14,61 @@ pub mod renew;
 pub mod run;
 pub mod status;
 
-use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::time::timeout;
 
 use crate::backend::StoreError;
 use crate::child::sys;
+use crate::cli::LogFormat;
 use crate::exit::{Exit, Failure};
 use crate::report::{Reporter, RunReport, Started, write_report};
 
 /// Prints what was asked for (help, version).
 pub fn print(text: &str) -> Exit {
-    let mut stdout = std::io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Exit::SUCCESS,
-        Err(_) => Exit::Status(crate::exit::INTERNAL),
+    match print_to_reader(text) {
+        Ok(_) => Exit::SUCCESS,
+        Err(failure) => Reporter::new(false, 0, LogFormat::Text).failure(&failure),
     }
+}
+
+/// Whoever reads what we print.
+#[derive(PartialEq, Eq)]
+enum Reader {
+    There,
+    /// It has seen enough, as `head` has, which is no failure.
+    Gone,
+}
+
+fn print_to_reader(text: &str) -> Result<Reader, Failure> {
+    match write_all(text.as_bytes()) {
+        Ok(()) => Ok(Reader::There),
+        Err(Errno::EPIPE) => Ok(Reader::Gone),
+        Err(errno) => {
+            let why = errno.desc().to_lowercase();
+            Err(Failure::internal(format!("cannot write to standard output: {why}")))
+        }
+    }
+}
+
+/// Writes to the descriptor itself: the standard library takes one that is closed for one that takes everything.
+fn write_all(mut text: &[u8]) -> Result<(), Errno> {
+    let stdout = std::io::stdout();
+    while !text.is_empty() {
+        match nix::unistd::write(&stdout, text) {
+            Ok(written) => text = &text[written..],
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE)?;
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Drives a command that only asks a store.

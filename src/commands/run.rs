@@ -131,13 +131,19 @@ impl Session<'_> {
         drop(keeping);
         self.note_end(&held, &end, report);
         report.held = Some(Moment::now() - granted_at);
+        let too_late = too_late.then(|| {
+            let late = StoreError::unreachable("too little of the lease is left to run a command safely");
+            self.failed(&locks[0].claim.name, &late)
+        });
+        if let Some(failure) = &too_late {
+            *report = report.clone().failed(failure);
+        }
         let released = self.release_all(&locks, &held, &end, report).await;
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_given_back));
         supervisor.dismiss();
-        if too_late {
-            let late = StoreError::unreachable("too little of the lease is left to run a command safely");
-            return Err(self.failed(&locks[0].claim.name, &late));
+        if let Some(failure) = too_late {
+            return Err(failure);
         }
         report.error = self.say_end(&end, released);
         std::mem::forget(locks);

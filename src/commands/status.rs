@@ -1,9 +1,9 @@
 //! `dlock status`: who holds what, who waits, and what has been.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{block_on, within};
+use super::{Reader, block_on, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::oversight::{Inspection, Oversight};
 use crate::cli::StatusArguments;
@@ -32,7 +32,7 @@ async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     if plan.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
         let display = plan.access.store.display();
-        print(&match plan.json {
+        print_to_reader(&match plan.json {
             true => history_json(display, &histories),
             false => history_text(display, &histories, Style::of_stdout()),
         })?;
@@ -42,30 +42,13 @@ async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
-            print(&text(plan, &seen, Style::of_stdout()))?;
+            print_to_reader(&text(plan, &seen, Style::of_stdout()))?;
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
             Ok(match plan.exit_code && is_held {
                 true => Exit::Status(exit::CONTENDED),
                 false => Exit::SUCCESS,
             })
         }
-    }
-}
-
-/// Whoever reads what we print.
-#[derive(PartialEq, Eq)]
-enum Reader {
-    There,
-    /// It has seen enough, as `head` has, which is no failure.
-    Gone,
-}
-
-fn print(text: &str) -> Result<Reader, Failure> {
-    let mut stdout = io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(Failure::internal(format!("cannot write to standard output: {error}"))),
     }
 }
 
@@ -117,7 +100,7 @@ async fn watch(
             None if has_begun && !plan.json && !text.is_empty() => format!("\n{text}"),
             None => text,
         };
-        if print(&text)? == Reader::Gone {
+        if print_to_reader(&text)? == Reader::Gone {
             return Ok(Exit::SUCCESS);
         }
         has_begun = true;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use serde::Deserialize;
 
+use crate::backend::oversight::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, CLAIM_WITHIN, Loss, Refusal, Release, Renewal, StoreError};
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
 
@@ -53,12 +54,15 @@ pub(super) fn attempt(answer: &[Value]) -> Result<Attempt, StoreError> {
             Ok(Attempt::Refused(Refusal::Slots(slots)))
         }
         Some(-5) => Ok(Attempt::Refused(Refusal::OuterLost)),
-        Some(-6) => Err(StoreError::Config(format!(
-            "stored by another dlock (format {}, known: 1)",
-            text(answer.get(1)).unwrap_or("unknown")
-        ))),
+        Some(-6) => Err(other_format(answer)),
         _ => Err(nonsense()),
     }
+}
+
+/// `{-6, format}`
+pub(super) fn other_format(answer: &[Value]) -> StoreError {
+    let format = text(answer.get(1)).unwrap_or("unknown");
+    StoreError::Config(format!("{OTHER_FORMAT} (format {format}, known: 1)"))
 }
 
 /// `{1, fencing, lease, slot, eviction}`

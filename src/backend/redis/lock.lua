@@ -40,11 +40,15 @@ elseif value then
   end
 end
 
--- One member: the rest of its lease, or nothing.
+-- One member: the rest of its lease, or nothing. One whose expiry somebody has removed lives as long as the lock, or, if
+-- that has none any more either, for another lease as it asked for.
 local function left_of(id)
   local left = redis.call('PTTL', members .. id)
   if left == -1 then
-    left = math.max(redis.call('PTTL', lock), 0)
+    left = redis.call('PTTL', lock)
+    if left < 0 then
+      left = tonumber(string.match(redis.call('GET', members .. id) or '', '"lease":(%d+)')) or 0
+    end
     redis.call('PEXPIRE', members .. id, left)
   end
   return left >= 0 and left or nil

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 
 use self::view::{View, noted};
 use super::RedisStore;
-use super::answers::{nonsense, number, text};
+use super::answers::{nonsense, number, other_format, text};
 use super::connection::{Answer, Connection, Wishes};
 use super::keys::INDEX;
 use super::script::{By, LOOK, Operation, Question};
@@ -228,7 +228,7 @@ impl Oversight for RedisStore {
                         history: &keys.history,
                     };
                     self.connect().await?;
-                    let answer = self.ask(&question, Wishes::default()).await?;
+                    let answer = known(self.ask(&question, Wishes::default()).await?)?;
                     usize::from(number(answer.first()) == Some(1))
                 }
                 (None, None) => 0,
@@ -258,8 +258,16 @@ impl RedisStore {
             history: &keys.history,
         };
         self.connect().await?;
-        let answer = self.ask(&question, Wishes::default()).await?;
+        let answer = known(self.ask(&question, Wishes::default()).await?)?;
         let count = |index: usize| number(answer.get(index)).and_then(|n| usize::try_from(n).ok());
         count(0).zip(count(1)).ok_or_else(nonsense)
+    }
+}
+
+/// The answer of a script, unless it is that the lock is noted in a way that this dlock does not know.
+fn known(answer: Vec<Value>) -> Result<Vec<Value>, StoreError> {
+    match number(answer.first()) {
+        Some(-6) => Err(other_format(&answer)),
+        _ => Ok(answer),
     }
 }

@@ -45,7 +45,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "fef197ac2231b6f1e87e663ac9372bbd900f9ed8");
+static LOCK: Script = script!("lock.lua", "4266dedf981a495d96fcc707e96c83ae0eff60c8");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "cc7388d7d863409c1c1b6b347a25b1787af09f1e");

@@ -107,7 +107,18 @@ impl Session<'_> {
             let record = report.record(index, &locks[index].claim.identity);
             async move { timeout(limit, keep(&mut *locks[index].backend(), &locks[index], &record)).await }
         };
-        all((0..locks.len()).map(keep).collect()).await;
+        let kept = all((0..locks.len()).map(keep).collect());
+        tokio::pin!(kept);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut kept => return,
+                // Whoever wants us to end does not wait for a note.
+                arrival = self.signals.next() => if signals::ENDING.contains(&arrival.signal) {
+                    return;
+                },
+            }
+        }
     }
 
     async fn release(

@@ -17,7 +17,8 @@ fn what_a_dead_holder_has_left_ends_with_its_lease() {
     for store in Store::each() {
         let mut run = working(store.run_with_ttl("2s"));
         run.marker().kill_all();
-        assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+        // Whichever half was killed first: the other one may have noticed.
+        assert!([Exit::by(Signal::SIGKILL), Exit::Code(70)].contains(&run.wait().exit));
         let output = breaking(&store).output();
         if store.url().starts_with("redis") {
             assert_ended(&output);
@@ -51,7 +52,7 @@ fn a_store_that_hangs_later_is_unavailable_too() {
     let store = Store::on(&redis);
     let leash = store.place.leash();
     let mut run = stubborn(store.run_with_ttl("10s").args(["--grace", "2s"]), &leash);
-    let mut breaks = breaking(&store).args(["--wait", "forever"]).spawn();
+    let mut breaks = breaking(&store).args(["--wait", "1s", "--connect-timeout", "1s"]).spawn();
     let holder = format!("dlock#holder:{{{}}}", store.space().key("x"));
     let told = || redis.command(&["HGETALL", &holder]).texts().iter().any(|field| field.starts_with("r:"));
     until(SOON, "its word", told);

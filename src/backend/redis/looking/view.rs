@@ -6,6 +6,7 @@ use redis::Value;
 use serde::Deserialize;
 
 use crate::backend::StoreError;
+use crate::backend::oversight::OTHER_FORMAT;
 use crate::backend::redis::answers::{Said, hint, nobody, nonsense, number, text};
 use crate::backend::redis::keys::Keys;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
@@ -61,7 +62,7 @@ impl View {
         self.state.mode = mode_of(mode, slots);
         if kind != "none" && !matches!(mode, "x" | "s" | "c") {
             let foreign = match mode {
-                "?" => Some("stored by another dlock".to_owned()),
+                "?" => Some(OTHER_FORMAT.to_owned()),
                 _ => hint(kind, remaining),
             };
             let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
