@@ -5,7 +5,8 @@ use crate::support::SOON;
 use crate::support::proxy::Way;
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
-use crate::support::running::Running;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
 use crate::support::wait::{eventually, until};
 use std::time::{Duration, Instant};
 
@@ -250,6 +251,28 @@ fn a_lock_whose_end_was_taken_away_is_free_after_the_command() {
     let run = scene.witness();
     scene.command(&["PERSIST", &scene.key()]);
     scene.assert_undisturbed(run);
+}
+
+/// F11: nobody is told before the next renewal, and until then others ask.
+#[test]
+fn who_shares_a_lock_keeps_it_though_every_end_was_taken_away() {
+    let store = Store::redis();
+    let url = format!("{}&protocol=resp2", store.url());
+    let mut reader = store.run_with_ttl("600s").backend(&url).arg("-s").probe(["ignore-term"]).spawn();
+    reader.await_ready();
+    let space = store.space();
+    let keys = space.command(&["KEYS", &format!("*{}*", space.key("x"))]).texts();
+    let ends: i64 = keys.iter().map(|key| space.command(&["PERSIST", key]).int()).sum();
+    assert!(ends >= 3, "the lock, who holds it, and the member: {keys:?}");
+    for attempt in 1..=3 {
+        let writer = store.run().sh("echo ran").output();
+        assert_eq!(
+            (writer.exit, writer.stdout.as_str()),
+            (Exit::Code(75), ""),
+            "attempt {attempt}: {writer:?}"
+        );
+    }
+    drop(reader);
 }
 
 /// F11
