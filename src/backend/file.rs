@@ -25,7 +25,7 @@ use self::holding::Held;
 use self::line::{Member, Room, Turn, Waiter, turn};
 pub use self::location::Location;
 pub(super) use self::location::OPTIONS;
-use self::lock_file::{flock_for, flock_of, is_at, try_flock, try_lock};
+use self::lock_file::{flock_of, is_at, try_flock, try_lock};
 use self::presence::{Role, Watches, is_there, withdraw};
 use self::sidecar::{Content, Sidecar, SidecarError};
 use self::waiting::{Awaited, Place};
@@ -162,7 +162,7 @@ impl FileStore {
             &|mode| try_flock(&path, flock_of(mode)).is_ok_and(|file| file.is_some()),
         );
         if decision == Turn::Ours
-            && let Some(file) = self.take_flock(file, flock_for(claim.mode, content), &path)?
+            && let Some(file) = self.take_flock(file, content.flock_for(claim.mode), &path)?
             && try_lock(&file, flock_of(claim.mode)).map_err(|error| describe(&error, "lock", &path))?
         {
             return self.grant(claim, &room, file, sidecar, content);

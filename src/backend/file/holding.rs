@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use super::line::{Member, Room, Waiter, turn};
-use super::lock_file::{Flock, flock_for, flock_of, is_at, number_of, try_lock};
+use super::lock_file::{Flock, flock_of, is_at, number_of, try_lock};
 use super::presence::{Role, announce, is_there, withdraw};
 use super::sidecar::{Content, Sidecar};
 use super::{FileStore, describe, lock_file, sidecar_failure};
@@ -56,7 +56,7 @@ impl FileStore {
         })?;
         content.fencing_token = fencing.number();
         // Who has the kernel's lock alone, for a moment at least, is alone.
-        content.lost &= flock_for(claim.mode, content) == Flock::Shared;
+        content.lost &= content.flock_for(claim.mode) == Flock::Shared;
         let slot = matches!(claim.mode, Mode::Slots(_)).then(|| room.free_slot());
         let hold = Hold { mode: claim.mode, family: None, slot, fencing };
         self.become_member(claim, hold, file, sidecar, content)

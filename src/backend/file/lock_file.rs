@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::sidecar::Content;
 use crate::lock::Mode;
 
 /// How `flock(2)` is to be taken.
@@ -75,15 +74,6 @@ pub(super) fn flock_of(mode: Mode) -> Flock {
     match mode {
         Mode::Exclusive => Flock::Exclusive,
         Mode::Shared | Mode::Slots(_) => Flock::Shared,
-    }
-}
-
-/// What a newcomer takes. Slots are counted in the sidecar: where nobody is noted, or somebody may not be (the sidecar was
-/// lost), the first one takes the lock alone before it shares it.
-pub(super) fn flock_for(mode: Mode, content: &Content) -> Flock {
-    match mode {
-        Mode::Slots(_) if content.members.is_empty() || content.lost => Flock::Exclusive,
-        mode => flock_of(mode),
     }
 }
 

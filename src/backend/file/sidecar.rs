@@ -13,9 +13,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::line::{Member, Waiter};
-use super::lock_file::open_or_make;
+use super::lock_file::{Flock, flock_of, open_or_make};
 use super::presence::{lock_content, unlock_content};
 use crate::clock::{Moment, wall_micros};
+use crate::lock::Mode;
 
 const FORMAT: u32 = 1;
 /// Larger than any content that dlock writes.
@@ -52,6 +53,15 @@ pub(super) struct Content {
 }
 
 impl Content {
+    /// How a newcomer takes `flock(2)`. Slots are counted here: where nobody is noted, or somebody may not be (this was
+    /// lost), the first one takes the lock alone before it shares it.
+    pub(super) fn flock_for(&self, mode: Mode) -> Flock {
+        match mode {
+            Mode::Slots(_) if self.members.is_empty() || self.lost => Flock::Exclusive,
+            mode => flock_of(mode),
+        }
+    }
+
     /// The next number: never that of an earlier one, not even of one in a sidecar that was deleted since.
     pub(super) fn next_ticket(&mut self) -> u64 {
         self.ticket = wall_micros().max(self.ticket.saturating_add(1));
@@ -225,7 +235,7 @@ fn lock(file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Identity, Mode};
+    use crate::lock::Identity;
 
     fn content(waiters: u64) -> Content {
         let waiter = |ticket| Waiter {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::line::{Member, Turn, Waiter};
-use super::lock_file::{Flock, flock_for, is_at, try_flock_of, try_lock};
+use super::lock_file::{Flock, is_at, try_flock_of, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
 use super::sidecar::Content;
 use super::{FileStore, describe, lock_file, sidecar};
@@ -159,7 +159,7 @@ impl FileStore {
         content: &Content,
     ) -> bool {
         if decision == Turn::Ours {
-            return self.await_flock(claim, flock_for(claim.mode, content));
+            return self.await_flock(claim, content.flock_for(claim.mode));
         }
         let mut all = true;
         for member in &content.members {
