@@ -229,7 +229,7 @@ impl Location {
             Password::Text(password) => Ok(Some(password.clone())),
             Password::File(path) => {
                 let text = fs::read_to_string(path).map_err(|error| {
-                    StoreError::Config(format!("password file {}: {error}", path.display()))
+                    StoreError::Config(format!("password file {}: {}", path.display(), io_text(&error)))
                 })?;
                 Ok(Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()))
             }

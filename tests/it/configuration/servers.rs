@@ -59,6 +59,16 @@ fn a_password_file_may_be_readable() {
 }
 
 #[test]
+fn a_password_file_that_cannot_be_read_is_named() {
+    let (redis, place) = (server(), Place::new());
+    let file = place.arg("none");
+    let output =
+        run(&place, &table(&redis, &format!("password_file = \"{file}\""))).command(["touch", "t"]).output();
+    let line = super::refused(&place, &output, 78);
+    assert!(line.contains(&format!(": password file {file}: no such file or directory;")), "{line}");
+}
+
+#[test]
 fn a_password_is_said_once() {
     let place = Place::new();
     for (keys, line) in [

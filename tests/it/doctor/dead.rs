@@ -123,7 +123,7 @@ fn a_configuration_that_cannot_be_used_is_no_finding() {
     let url = format!("redis://127.0.0.1:{}/0?password_file=/nonexistent", silent.port());
     let output = doctor(&place, &url).output();
     let expected = format!(
-        "dlock: redis://127.0.0.1:{}/0: password file /nonexistent: No such file or directory (os error 2)\n",
+        "dlock: redis://127.0.0.1:{}/0: password file /nonexistent: no such file or directory\n",
         silent.port()
     );
     assert_eq!(output.outcome(), (Exit::Code(78), "", expected.as_str()));
