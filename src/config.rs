@@ -7,6 +7,7 @@ mod outputs;
 mod settings;
 mod shown;
 mod source;
+mod stores;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -47,14 +48,9 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// Resolves the backend of these locks, or the one of every lock that has none of its own.
 ///
 /// # Errors
-/// A file or a variable holds what it cannot hold (78).
+/// A file or a variable holds what it cannot hold, or two of the locks have different backends (78).
 pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<Backend, Failure> {
-    let configuration = Configuration::read(arguments)?;
-    let mut above = Settings { backend: backend_flag(arguments)?, ..Settings::default() };
-    above.backend = above.backend.map_or_else(backend_variable, |known| Ok(Some(known)))?;
-    let only_backend = |settings: Settings| Settings { backend: settings.backend, ..Settings::default() };
-    let settings = configuration.under(above, names, only_backend)?;
-    configuration.backend(settings.backend.as_ref())
+    Configuration::read(arguments)?.resolve(arguments, names)
 }
 
 impl Configuration {
@@ -129,10 +125,15 @@ impl Configuration {
             true => Settings { slots: None, ..settings },
             false => settings,
         };
-        self.under(above(arguments)?, names, fitting)
+        let mut settings = self.under(above(arguments)?, names, fitting)?;
+        if settings.backend.is_none() {
+            settings.backend = self.named_of(names, stores::RUN_APART)?;
+        }
+        Ok(settings)
     }
 
-    /// What was said above the files, over what they say of these locks, as far as that is `wanted`.
+    /// What was said above the files, over what they say of these locks, as far as that is `wanted`; of their backend
+    /// nothing, which every lock has its own of.
     fn under(
         &self,
         above: Settings,
@@ -149,9 +150,10 @@ impl Configuration {
         }
         let mut below = Settings::default();
         for table in tables {
-            below = below.together(wanted(table.settings.clone()), &above)?;
+            let said = Settings { backend: None, ..table.settings.clone() };
+            below = below.together(wanted(said), &above)?;
         }
-        Ok(above.over(below).over(self.of_all()))
+        Ok(above.over(below))
     }
 
     /// What the files say of every lock.

@@ -4,6 +4,7 @@ mod levels;
 #[cfg(feature = "redis")]
 mod servers;
 mod settings;
+mod several;
 mod show;
 mod tables;
 mod wrong;

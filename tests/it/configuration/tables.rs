@@ -132,8 +132,8 @@ fn of_several_locks_two_tables_that_do_not_agree_are_refused() {
     assert_eq!(both(&text("2m")).env("DLOCK_TTL", "5s").output().outcome(), (Exit::Code(0), "", ""));
     let backends = "[locks.a]\nbackend = \"file:///a\"\n[locks.b]\nbackend = \"file:///b\"\n";
     std::fs::remove_file(place.path("t")).unwrap();
-    let line = "FILE:2:11: backend: FILE:4 says something else for a lock that is to be taken together with this one: \
-                give --backend";
+    let line = "NAME 'a' is on file:///a (FILE:2) and NAME 'b' is on file:///b (FILE:4): a run is on one store: give \
+                --backend, or put one dlock run into the other";
     assert_eq!(refused(&place, &both(backends).output(), 78), line);
 }
 

@@ -1,0 +1,89 @@
+//! The backend of several locks, which is one or none.
+
+use std::fmt;
+
+use super::source::Sourced;
+use super::{Backend, Configuration, backend_flag, backend_variable};
+use crate::backend::url::redacted;
+use crate::cli::CommonArguments;
+use crate::exit::Failure;
+use crate::lock::LockName;
+
+/// What there is to do about locks with different backends, for a command that takes them.
+pub(super) const RUN_APART: &str =
+    "a run is on one store: give --backend, or put one dlock run into the other";
+/// The same for a command that shows them.
+const ASK_APART: &str = "one store is asked at a time: give --backend, or ask for these one by one";
+
+impl Configuration {
+    /// Resolves the backend of these locks, or the one of every lock that has none of its own.
+    ///
+    /// # Errors
+    /// A variable holds what it cannot hold, two of the locks have different backends, or nobody named any (78).
+    pub fn resolve(&self, arguments: &CommonArguments, names: &[LockName]) -> Result<Backend, Failure> {
+        let mut named = backend_flag(arguments)?;
+        if named.is_none() {
+            named = backend_variable()?;
+        }
+        if named.is_none() {
+            named = self.named_of(names, ASK_APART)?;
+        }
+        self.backend(named.as_ref())
+    }
+
+    /// The backend that the files name for these locks: each has that of its table, else that of every lock. A lock on
+    /// another store would be another lock.
+    ///
+    /// # Errors
+    /// Two of them have different ones, or two patterns fit equally well (78).
+    pub(super) fn named_of(
+        &self,
+        names: &[LockName],
+        apart: &str,
+    ) -> Result<Option<Sourced<String>>, Failure> {
+        let Some((first, others)) = names.split_first() else { return Ok(self.tables.backend.clone()) };
+        let one = self.named(first)?;
+        for name in others {
+            let other = self.named(name)?;
+            if !self.is_same(one, other)? {
+                return Err(Failure::config(format!(
+                    "NAME '{first}' {} and NAME '{name}' {}: {apart}",
+                    On(one),
+                    On(other)
+                )));
+            }
+        }
+        Ok(one.cloned())
+    }
+
+    fn named(&self, name: &LockName) -> Result<Option<&Sourced<String>>, Failure> {
+        let own = self.table(name)?.and_then(|table| table.settings.backend.as_ref());
+        Ok(own.or(self.tables.backend.as_ref()))
+    }
+
+    /// Whether two names of a backend mean one store: an alias and its URL do.
+    fn is_same(
+        &self,
+        one: Option<&Sourced<String>>,
+        other: Option<&Sourced<String>>,
+    ) -> Result<bool, Failure> {
+        match (one, other) {
+            (Some(one), Some(other)) => {
+                Ok(one.value == other.value || self.backend(Some(one))?.url == self.backend(Some(other))?.url)
+            }
+            (one, other) => Ok(one.is_none() && other.is_none()),
+        }
+    }
+}
+
+/// Where a lock lives, and who said so.
+struct On<'a>(Option<&'a Sourced<String>>);
+
+impl fmt::Display for On<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Sourced { value, source }) => write!(f, "is on {} ({source})", redacted(value)),
+            None => f.write_str("has no backend"),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Several locks with backends of their own: one run is on one store, and so is what `dlock status` tells.
+
+use super::{refused, run, write};
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+/// The store of every lock, and that of those whose names begin with `f-`.
+fn stores(place: &Place) -> String {
+    for directory in ["p", "f"] {
+        std::fs::create_dir_all(place.path(directory)).unwrap();
+    }
+    let (p, f) = (place.arg("p"), place.arg("f"));
+    format!(
+        "backend = \"p\"\n[backends.p]\nurl = \"file://{p}\"\n[backends.f]\nurl = \"file://{f}\"\n\
+         [locks.\"f-*\"]\nbackend = \"f\"\n[locks.\"*-note\"]\nnote = \"n\"\n"
+    )
+}
+
+fn status(place: &Place, text: &str) -> Dlock {
+    place.bare().args(["status", "--config"]).arg(write(place, "c.toml", text))
+}
+
+const RUN_APART: &str = "a run is on one store: give --backend, or put one dlock run into the other";
+const ASK_APART: &str = "one store is asked at a time: give --backend, or ask for these one by one";
+
+#[test]
+fn locks_with_different_backends_are_not_taken_together() {
+    let place = Place::new();
+    let text = stores(&place);
+    let mut holder = run(&place, &text).name("n").sh("echo ready; exec sleep 1000").spawn();
+    holder.await_ready();
+    let both =
+        |text: &str, names: [&str; 2]| run(&place, text).arg(names[0]).name(names[1]).command(["touch", "t"]);
+    let output = both(&text, ["f-1", "n"]).output();
+    let line = format!("NAME 'f-1' is on f (FILE:7) and NAME 'n' is on p (FILE:1): {RUN_APART}");
+    assert_eq!(refused(&place, &output, 78), line);
+    let output = both(&text, ["n", "f-1"]).output();
+    let line = format!("NAME 'n' is on p (FILE:1) and NAME 'f-1' is on f (FILE:7): {RUN_APART}");
+    assert_eq!(refused(&place, &output, 78), line);
+    // A table that names no backend leaves its locks where all others are.
+    let output = both(&text, ["a-note", "f-1"]).output();
+    let line = format!("NAME 'a-note' is on p (FILE:1) and NAME 'f-1' is on f (FILE:7): {RUN_APART}");
+    assert_eq!(refused(&place, &output, 78), line);
+
+    // Who names one for all is obeyed, and so is what agrees.
+    assert_eq!(both(&text, ["f-1", "n"]).arg("-n").backend("p").output().exit, Exit::Code(75));
+    assert_eq!(both(&text, ["f-1", "n"]).arg("-n").env("DLOCK_BACKEND", "p").output().exit, Exit::Code(75));
+    assert_eq!(both(&text, ["f-1", "f-2"]).output().outcome(), (Exit::Code(0), "", ""));
+    assert_eq!(both(&text, ["a-note", "b"]).output().outcome(), (Exit::Code(0), "", ""));
+    let same = text.replace("backend = \"f\"", &format!("backend = \"file://{}\"", place.arg("p")));
+    assert_eq!(
+        both(&same, ["f-1", "b"]).output().outcome(),
+        (Exit::Code(0), "", ""),
+        "one store, said twice"
+    );
+}
+
+#[test]
+fn a_lock_without_a_backend_does_not_get_that_of_another() {
+    let place = Place::new();
+    let text = stores(&place).replace("backend = \"p\"\n", "");
+    let output = run(&place, &text).arg("f-1").name("n").command(["touch", "t"]).output();
+    let line = format!("NAME 'f-1' is on f (FILE:6) and NAME 'n' has no backend: {RUN_APART}");
+    assert_eq!(refused(&place, &output, 78), line);
+}
+
+#[test]
+fn a_refusal_of_different_backends_shows_no_passwords() {
+    let place = Place::new();
+    let text = "backend = \"redis://:hunter2@h\"\n[locks.f]\nbackend = \"redis://me:hunter3@k/1\"\n";
+    let output = run(&place, text).arg("f").name("n").command(["touch", "t"]).output();
+    let line = format!(
+        "NAME 'f' is on redis://me:***@k/1 (FILE:3) and NAME 'n' is on redis://:***@h (FILE:1): {RUN_APART}"
+    );
+    assert_eq!(refused(&place, &output, 78), line);
+}
+
+#[test]
+fn the_status_of_locks_with_different_backends_is_not_asked_of_one() {
+    let place = Place::new();
+    let text = stores(&place);
+    let mut holder = run(&place, &text).name("n").sh("echo ready; exec sleep 1000").spawn();
+    holder.await_ready();
+    for option in ["--exit-code", "--json", "--watch", "--history"] {
+        let output = status(&place, &text).args([option, "f-1", "n"]).output();
+        let line = format!("NAME 'f-1' is on f (FILE:7) and NAME 'n' is on p (FILE:1): {ASK_APART}");
+        assert_eq!(refused(&place, &output, 78), line, "{option}");
+    }
+    let of = |names: &[&str]| status(&place, &text).arg("--exit-code").args(names).output().exit;
+    assert_eq!(of(&["n"]), Exit::Code(75));
+    assert_eq!(of(&["f-1"]), Exit::Code(0));
+    assert_eq!(of(&["-b", "p", "f-1", "n"]), Exit::Code(75));
+    assert_eq!(of(&["n", "m"]), Exit::Code(75));
+}
