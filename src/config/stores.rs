@@ -1,12 +1,14 @@
-//! The backend of several locks, which is one or none.
+//! The backend of several locks, which is one or none; and the backends of locks that were not asked for by name.
 
 use std::fmt;
 
-use super::source::Sourced;
+use super::file::LockTable;
+use super::source::{Source, Sourced};
 use super::{Backend, Configuration, backend_flag, backend_variable};
 use crate::backend::url::redacted;
 use crate::cli::CommonArguments;
 use crate::exit::Failure;
+use crate::glob::Pattern;
 use crate::lock::LockName;
 
 /// What there is to do about locks with different backends, for a command that takes them.
@@ -74,6 +76,42 @@ impl Configuration {
             (one, other) => Ok(one.is_none() && other.is_none()),
         }
     }
+
+    /// The other backends on which the files have locks that one of the patterns could match, each once and without
+    /// secrets; no pattern is every lock. None if somebody chose the backend for all locks.
+    ///
+    /// # Errors
+    /// One of them is none (78).
+    pub fn others(&self, asked: &Backend, patterns: &[&str]) -> Result<Vec<String>, Failure> {
+        let mut known = vec![asked.url.clone()];
+        let mut others = Vec::new();
+        if !matches!(asked.source, Source::File(_)) {
+            return Ok(others);
+        }
+        let meant = self.tables.locks.iter().filter(|table| {
+            patterns.is_empty() || patterns.iter().any(|pattern| could_match(table, pattern))
+        });
+        let own = meant.filter_map(|table| table.settings.backend.as_ref());
+        for named in self.tables.backend.iter().chain(own) {
+            let url = self.backend(Some(named))?.url;
+            if !known.contains(&url) {
+                known.push(url);
+                others.push(redacted(&named.value));
+            }
+        }
+        Ok(others)
+    }
+}
+
+/// Whether there could be a name that both match. Of two patterns only the beginnings are compared: too much is better
+/// than too little here.
+fn could_match(table: &LockTable, pattern: &str) -> bool {
+    if let Some(name) = table.pattern.literal() {
+        return Pattern::new(pattern).matches(&name);
+    }
+    let beginning = |text: &str| text.split(['*', '?', '[', '\\']).next().unwrap_or_default().to_owned();
+    let (one, other) = (beginning(&table.text), beginning(pattern));
+    one.starts_with(&other) || other.starts_with(&one)
 }
 
 /// Where a lock lives, and who said so.

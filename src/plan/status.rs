@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Access, checked_name};
 use crate::cli::StatusArguments;
+use crate::config::Configuration;
 use crate::duration::show;
 use crate::exit::Failure;
 use crate::glob::Pattern;
@@ -54,6 +55,7 @@ impl StatusPlan {
         }
         let mut names: Vec<LockName> = Vec::new();
         let mut patterns = Vec::new();
+        let mut globs = Vec::new();
         for given in &arguments.names {
             let pattern = given.to_str().map(Pattern::new);
             match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
@@ -63,7 +65,10 @@ impl StatusPlan {
                         given.display()
                     )));
                 }
-                Some((pattern, None)) => patterns.push(pattern.clone()),
+                Some((pattern, None)) => {
+                    patterns.push(pattern.clone());
+                    globs.extend(given.to_str());
+                }
                 literal => {
                     let text = literal.and_then(|(_, literal)| literal);
                     let name = checked_name(text.as_ref().map_or(given.as_os_str(), |text| text.as_ref()))?;
@@ -73,7 +78,21 @@ impl StatusPlan {
                 }
             }
         }
-        let access = Access::of(&arguments.common, &names)?;
+        let configuration = Configuration::read(&arguments.common)?;
+        let backend = configuration.resolve(&arguments.common, &names)?;
+        let others = match globs.is_empty() && !names.is_empty() {
+            true => Vec::new(),
+            false => configuration.others(&backend, &globs)?,
+        };
+        let mut access = Access::new(&arguments.common, backend, &names)?;
+        if !others.is_empty() {
+            access.notices.push(format!(
+                "asked {} only, while the configuration has locks on {} too: see -b {}",
+                access.store.display(),
+                others.join(", "),
+                others.join(" or -b ")
+            ));
+        }
         Ok(StatusPlan {
             access,
             names,

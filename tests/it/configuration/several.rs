@@ -1,6 +1,6 @@
 //! Several locks with backends of their own: one run is on one store, and so is what `dlock status` tells.
 
-use super::{refused, run, write};
+use super::{printed, refused, run, write};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::Exit;
@@ -92,4 +92,33 @@ fn the_status_of_locks_with_different_backends_is_not_asked_of_one() {
     assert_eq!(of(&["f-1"]), Exit::Code(0));
     assert_eq!(of(&["-b", "p", "f-1", "n"]), Exit::Code(75));
     assert_eq!(of(&["n", "m"]), Exit::Code(75));
+}
+
+/// Nobody is to believe that a list without them is a list of all.
+#[test]
+fn status_tells_which_stores_it_has_not_asked() {
+    let place = Place::new();
+    let text = format!("{}[locks.g]\nbackend = \"file:///g\"\n", stores(&place));
+    let told = |arguments: &[&str]| {
+        let output = status(&place, &text).args(arguments).output();
+        assert_eq!(output.exit, Exit::Code(0), "{arguments:?}: {}", output.stderr);
+        output.stderr
+    };
+    let line = |asked: &str, others: &[&str]| {
+        let flags: Vec<String> = others.iter().map(|other| format!("-b {other}")).collect();
+        let (others, flags) = (others.join(", "), flags.join(" or "));
+        let asked = format!("file://{}", place.arg(asked));
+        format!("dlock: asked {asked} only, while the configuration has locks on {others} too: see {flags}\n")
+    };
+    assert_eq!(told(&[]), line("p", &["f", "file:///g"]));
+    assert_eq!(told(&["*"]), line("p", &["f", "file:///g"]));
+    assert_eq!(told(&["--json"]), line("p", &["f", "file:///g"]));
+    assert_eq!(told(&["f-1*"]), line("p", &["f"]));
+    assert_eq!(told(&["[fg]"]), line("p", &["f", "file:///g"]));
+    assert_eq!(told(&["f-1", "x*"]), line("f", &["p"]), "a name chose the store");
+    for silent in [&["x*"][..], &["n"], &["f-1"], &["-q"], &["-q", "f*"], &["-b", "p"], &["-b", "f", "*"]] {
+        assert_eq!(told(silent), "", "{silent:?}");
+    }
+    let variable = status(&place, &text).env("DLOCK_BACKEND", "p");
+    assert_eq!(printed(variable), format!("file://{}\n", place.arg("p")));
 }
