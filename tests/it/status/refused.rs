@@ -170,7 +170,7 @@ fn a_reader_who_goes_is_no_failure_and_a_full_disk_is_one() {
     assert_eq!(status(&store).stdout(writer).output().outcome(), (Exit::Code(0), "", ""));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = status(&store).stdout(full).output();
-    let line = "dlock: cannot write to standard output: No space left on device (os error 28)\n";
+    let line = "dlock: cannot write to standard output: no space left on device\n";
     assert_eq!(output.outcome(), (Exit::Code(70), "", line));
 }
 
