@@ -153,13 +153,13 @@ pub fn format_of(arguments: &[OsString]) -> LogFormat {
     if json { LogFormat::Json } else { LogFormat::Text }
 }
 
-/// The file of `--report`, as far as that can be seen in a command line that cannot be understood.
-pub fn report_of(arguments: &[OsString]) -> Option<PathBuf> {
+/// The file of `--report` or `--metrics-file`, as far as that can be seen in a command line that cannot be understood.
+pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
         return None;
     }
     let mut ours = arguments.iter().skip(2).take_while(|argument| *argument != "--");
-    let value = ours.find_map(|argument| match argument.as_bytes().strip_prefix(b"--report")? {
+    let value = ours.find_map(|argument| match argument.as_bytes().strip_prefix(option.as_bytes())? {
         [] => Some(None),
         [b'=', value @ ..] => Some(Some(OsStr::from_bytes(value))),
         _ => None,
@@ -305,7 +305,7 @@ mod tests {
             (&["dlock"], None),
         ] {
             let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-            assert_eq!(report_of(&arguments), expected.map(PathBuf::from), "{arguments:?}");
+            assert_eq!(file_of("--report", &arguments), expected.map(PathBuf::from), "{arguments:?}");
         }
     }
 

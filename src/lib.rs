@@ -35,6 +35,7 @@ use std::ffi::OsString;
 
 use crate::child::Inherited;
 use crate::cli::{Command, Request};
+use crate::config::OutputFiles;
 use crate::exit::Exit;
 use crate::report::Reporter;
 
@@ -43,7 +44,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     if let Some(words) = commands::complete::asked_for(&arguments) {
         return commands::complete::complete(words);
     }
-    let (format, report) = (cli::format_of(&arguments), cli::report_of(&arguments));
+    let format = cli::format_of(&arguments);
+    let files = OutputFiles::seen_in(&arguments);
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
@@ -57,6 +59,6 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Renew(arguments))) => commands::renew::renew(&arguments),
         Ok(Request::Command(Command::Release(arguments))) => commands::release::release(&arguments),
         Ok(Request::Command(Command::Check(arguments))) => commands::check::check(&arguments),
-        Err(failure) => commands::not_understood(&failure, report, &Reporter::new(false, 0, format)),
+        Err(failure) => commands::not_understood(&failure, &files, &Reporter::new(false, 0, format)),
     }
 }

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::time::Duration;
 
 pub use self::doctor::Diagnosis;
-pub use self::files::{Files, write_report};
+pub use self::files::Files;
 pub use self::histogram::Histogram;
 pub use self::holder::HolderView;
 pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};

@@ -15,7 +15,6 @@ pub mod run;
 pub mod status;
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -25,8 +24,9 @@ use tokio::time::timeout;
 use crate::backend::StoreError;
 use crate::child::sys;
 use crate::cli::LogFormat;
+use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
-use crate::report::{Reporter, RunReport, Started, write_report};
+use crate::report::{Files, Reporter, RunReport, Started};
 
 /// Prints what was asked for (help, version).
 pub fn print(text: &str) -> Exit {
@@ -94,12 +94,14 @@ async fn within<T>(
     timeout(limit, answer).await.unwrap_or_else(late)
 }
 
-/// Says why a command line cannot be understood, also in the report, if that can be seen in it.
-pub fn not_understood(failure: &Failure, report: Option<PathBuf>, reporter: &Reporter) -> Exit {
+/// Says why a command line cannot be understood, also in the files that can be seen in it.
+pub fn not_understood(failure: &Failure, wanted: &OutputFiles, reporter: &Reporter) -> Exit {
     let exit = reporter.failure(failure);
-    if let Some(path) = report {
-        write_report(&path, &RunReport::new(Started::now(), &[], None).failed(failure), reporter);
+    let mut files = Files::default();
+    if let Err(failure) = files.check(wanted) {
+        reporter.warning(&failure.message);
     }
+    files.write(&RunReport::new(Started::now(), &[], None).failed(failure), reporter);
     exit
 }
 

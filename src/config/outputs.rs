@@ -1,11 +1,12 @@
 //! Where the outcome of a run is to be written, known whatever is wrong with the rest.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::Configuration;
 use super::settings::Settings;
 use super::source::{Source, Sourced};
-use crate::cli::RunArguments;
+use crate::cli::{RunArguments, file_of};
 use crate::lock::LockName;
 
 /// Where the outcome of a run is to be written.
@@ -18,6 +19,14 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
+    /// What can be seen in a command line that cannot be understood.
+    pub fn seen_in(arguments: &[OsString]) -> OutputFiles {
+        let file = |option: &'static str| {
+            file_of(option, arguments).map(|value| Sourced { value, source: Source::Flag(option) })
+        };
+        OutputFiles { report: file("--report"), metrics: file("--metrics-file") }
+    }
+
     /// Resolves them on their own: from the command line alone where the configuration cannot be read, or where the
     /// tables of the locks do not agree.
     pub fn of(arguments: &RunArguments, configuration: Option<&Configuration>) -> OutputFiles {

@@ -181,7 +181,10 @@ pub fn known(
     arguments: &RunArguments,
     configuration: Option<&Configuration>,
 ) -> (Vec<LockName>, Option<String>) {
-    let names = names(arguments).map(in_order).unwrap_or_default();
+    // Where a command is missing, what stands for a name may be part of it.
+    let has_command =
+        arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
+    let names = names(arguments).map(in_order).ok().filter(|_| has_command).unwrap_or_default();
     let store = configuration.and_then(|configuration| {
         let settings = configuration.settings(arguments, &names).ok()?;
         let backend = configuration.backend(settings.backend.as_ref()).ok()?;

@@ -1,5 +1,6 @@
 //! Files that dlock writes for others: whole or not at all.
 
+use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,10 +29,17 @@ pub(super) enum Target {
 
 /// How many symbolic links are followed (`path_resolution(7)`).
 const MOST_LINKS: usize = 40;
-/// How long a reader that has stopped, or has not come yet, is waited for.
-const READER_WITHIN: Duration = Duration::from_secs(2);
 /// What a pipe that is ready takes without blocking (`PIPE_BUF`).
 const AT_ONCE: usize = 4096;
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::File(path) | Target::Special(path) => write!(f, "'{}'", path.display()),
+            Target::Descriptor(_) => f.write_str("to the descriptor"),
+        }
+    }
+}
 
 impl Target {
     /// Follows the path to what is to be written, and makes sure that it can be. Nothing of it is changed.
@@ -71,19 +79,21 @@ impl Target {
     }
 
     /// Writes all of it. A regular file is another one afterwards, with the old one's mode and owner, and is never seen
-    /// half-written.
+    /// half-written. A reader that has stopped, or has not come yet, is waited for so long.
     ///
     /// # Errors
     /// It could not be; then a regular file is what it was.
-    pub(super) fn write(&self, content: &[u8], new_mode: u32) -> io::Result<()> {
+    pub(super) fn write(&self, content: &[u8], new_mode: u32, reader_within: Duration) -> io::Result<()> {
         // A limit on the size of files is a failure to tell of, not our end.
         let mut limit = SigSet::empty();
         limit.add(Signal::SIGXFSZ);
         limit.thread_block()?;
         match self {
             Target::File(path) => replace(path, content, new_mode),
-            Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content),
-            Target::Special(path) => write_in_time(open_special(path)?.as_fd(), content),
+            Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content, reader_within),
+            Target::Special(path) => {
+                write_in_time(open_special(path, reader_within)?.as_fd(), content, reader_within)
+            }
         }
     }
 }
@@ -199,19 +209,20 @@ fn replace(path: &Path, content: &[u8], new_mode: u32) -> io::Result<()> {
     if let Some(old) = &old {
         let new = file.metadata()?;
         if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-            // Root writes for others; who may not give it away keeps it.
+            // Root writes for others; who may not give it away keeps it, and then its group is another one.
             let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         }
+        let of_group = if file.metadata()?.gid() == old.gid() { 0o777 } else { 0o707 };
         // The umask has taken from it.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.set_permissions(fs::Permissions::from_mode(mode & of_group))?;
     }
     drop(file);
     temporary.rename(path)
 }
 
 /// Opens a device, or a FIFO as soon as somebody reads it.
-fn open_special(path: &Path) -> io::Result<File> {
-    let until = Moment::now() + READER_WITHIN;
+fn open_special(path: &Path, reader_within: Duration) -> io::Result<File> {
+    let until = Moment::now() + reader_within;
     loop {
         let mut options = OpenOptions::new();
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -227,12 +238,16 @@ fn open_special(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes without ever waiting for a reader for longer than [`READER_WITHIN`].
-pub(super) fn write_in_time(descriptor: BorrowedFd<'_>, content: &[u8]) -> io::Result<()> {
+/// Writes without ever waiting for a reader for longer than that.
+pub(super) fn write_in_time(
+    descriptor: BorrowedFd<'_>,
+    content: &[u8],
+    reader_within: Duration,
+) -> io::Result<()> {
     let mut rest = content;
     while !rest.is_empty() {
         let mut fds = [PollFd::new(descriptor, PollFlags::POLLOUT)];
-        let timeout = PollTimeout::try_from(READER_WITHIN).unwrap_or(PollTimeout::MAX);
+        let timeout = PollTimeout::try_from(reader_within).unwrap_or(PollTimeout::MAX);
         if poll(&mut fds, timeout)? == 0 {
             return Err(io::Error::other("nobody reads it"));
         }

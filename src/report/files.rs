@@ -12,11 +12,11 @@ use nix::fcntl::{Flock, FlockArg};
 use super::Reporter;
 use super::file::{Target, directory};
 use super::metrics::Metrics;
-use super::outcome::{Outcome, RunReport};
+use super::outcome::RunReport;
 use crate::backend::io_text;
 use crate::clock::{Moment, wall_micros};
 use crate::config::{OutputFiles, Sourced};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 /// What a new file may be at most, as for every program that writes one; the umask takes from it.
 const REPORT_MODE: u32 = 0o666;
@@ -24,8 +24,12 @@ const REPORT_MODE: u32 = 0o666;
 const METRICS_MODE: u32 = 0o644;
 /// How long others who write the same metrics are waited for: each takes milliseconds, but there may be many.
 const OTHERS_WITHIN: Duration = Duration::from_secs(5);
-/// The same when a signal is to end us.
-const OTHERS_WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
+/// The same, and how long a reader is waited for, when a signal is to end us.
+const WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
+/// How long a reader that has stopped, or has not come yet, is waited for.
+const READER_WITHIN: Duration = Duration::from_secs(2);
+/// Whoever may read it can keep others from adding to the metrics.
+const LOCK_MODE: u32 = 0o660;
 /// Between two looks, from this ...
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// ... to this.
@@ -69,30 +73,15 @@ impl Files {
     /// Writes what a run came to. A failure is a warning, and changes nothing else.
     pub fn write(&self, report: &RunReport, reporter: &Reporter) {
         if let Some(Sourced { value: target, source }) = &self.report
-            && let Err(error) = target.write(report.to_json().as_bytes(), REPORT_MODE)
+            && let Err(error) = target.write(report.to_json().as_bytes(), REPORT_MODE, reader_within(report))
         {
-            reporter.warning(&format!("{source}: cannot be written: {}", io_text(&error)));
+            reporter.warning(&format!("{source}: cannot write {target}: {}", io_text(&error)));
         }
-        // In a command line that makes no sense, what stands for a name may be none.
-        let names_are_sure = report.asked || report.outcome != Outcome::Usage;
         if let Some(Sourced { value: path, source }) = &self.metrics
-            && names_are_sure
-            && !report.locks.is_empty()
             && let Err(error) = add_metrics(path, report)
         {
             reporter.warning(&format!("{source}: this run is not counted: {error}"));
         }
-    }
-}
-
-/// Writes the report of a command line that cannot be understood.
-pub fn write_report(path: &Path, report: &RunReport, reporter: &Reporter) {
-    let written = Target::find(path).and_then(|target| {
-        let write = target.write(report.to_json().as_bytes(), REPORT_MODE);
-        write.map_err(|error| format!("cannot write '{}': {}", path.display(), io_text(&error)))
-    });
-    if let Err(error) = written {
-        reporter.warning(&format!("--report: {error}"));
     }
 }
 
@@ -128,16 +117,23 @@ fn read(path: &Path) -> Result<Metrics, String> {
     Metrics::parse(&text).map_err(|error| format!("is not a file of ours: {error}; it is left as it is"))
 }
 
+fn reader_within(report: &RunReport) -> Duration {
+    match report.exit {
+        Exit::Signal(_) => WITHIN_AFTER_SIGNAL,
+        Exit::Status(_) => READER_WITHIN,
+    }
+}
+
 fn add_metrics(path: &Path, report: &RunReport) -> Result<(), String> {
-    let within = match report.outcome {
-        Outcome::Interrupted => OTHERS_WITHIN_AFTER_SIGNAL,
-        _ => OTHERS_WITHIN,
+    let within = match report.exit {
+        Exit::Signal(_) => WITHIN_AFTER_SIGNAL,
+        Exit::Status(_) => OTHERS_WITHIN,
     };
     let _lock = lock(path, within)?;
     let mut metrics = read(path)?;
     metrics.add(report, Duration::from_micros(wall_micros()));
     let target = Target::File(path.to_owned());
-    target.write(metrics.render().as_bytes(), METRICS_MODE).map_err(|error| io_text(&error))
+    target.write(metrics.render().as_bytes(), METRICS_MODE, READER_WITHIN).map_err(|error| io_text(&error))
 }
 
 /// The file whose flock(2) lets one add to the metrics at a time. It is never removed: two would lock two files.
@@ -150,7 +146,7 @@ fn lock_path(metrics: &Path) -> PathBuf {
 
 fn open_lock(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    options.custom_flags(flags).mode(METRICS_MODE).open(path)
+    options.custom_flags(flags).mode(LOCK_MODE).open(path)
 }
 
 fn make_lock(path: &Path) -> io::Result<File> {

@@ -216,7 +216,14 @@ impl RunReport {
     /// What is kept of it in the history of one of its locks.
     pub fn record(&self, lock: usize, identity: &Identity) -> Record {
         // What tells one process from all others is of no use when it is gone.
-        let known = |identity: &Identity| Identity { start: 0, boot: String::new(), ..identity.clone() };
+        let known = |identity: &Identity| Identity {
+            start: 0,
+            boot: String::new(),
+            note: identity.note.as_deref().map(short),
+            ..identity.clone()
+        };
+        // Of the other one it is enough to know who it was.
+        let other = |identity: &Identity| Identity { note: None, url: None, ..known(identity) };
         Record {
             outcome: self.outcome.as_str().to_owned(),
             identity: known(identity),
@@ -226,9 +233,9 @@ impl RunReport {
             fencing_token: self.locks.get(lock).and_then(|lock| lock.fencing),
             waited_ms: milliseconds(self.waited),
             held_ms: self.held.map(milliseconds),
-            holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(known),
-            reason: self.reason.clone(),
-            error: self.error.clone(),
+            holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
+            reason: self.reason.as_deref().map(short),
+            error: self.error.as_deref().map(short),
         }
     }
 
@@ -267,6 +274,20 @@ impl RunReport {
         };
         json(&view)
     }
+}
+
+/// As much of a text as is kept in a history: so much that the last outcomes are one answer of a store.
+fn short(text: &str) -> String {
+    const MOST: usize = 400;
+    let mut length = 0;
+    for (at, c) in text.char_indices() {
+        // As JSON.
+        length += if c.is_control() { 6 } else { c.len_utf8() };
+        if length > MOST {
+            return format!("{}...", &text[..at]);
+        }
+    }
+    text.to_owned()
 }
 
 /// The keys of a report, in their order.

@@ -5,11 +5,14 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::file::{Temporary, directory, write_in_time};
 use crate::backend::io_text;
 use crate::lock::Token;
 
+/// How long whoever reads a token is waited for.
+const READER_WITHIN: Duration = Duration::from_secs(2);
 /// For its owner alone, from the beginning.
 const MODE: u32 = 0o600;
 
@@ -76,5 +79,5 @@ fn write_beside(path: &Path, content: &[u8]) -> io::Result<Temporary> {
 /// # Errors
 /// Not all of it was taken: it is closed, full, or nobody reads.
 pub fn to_stdout(text: &str) -> io::Result<()> {
-    write_in_time(io::stdout().as_fd(), text.as_bytes())
+    write_in_time(io::stdout().as_fd(), text.as_bytes(), READER_WITHIN)
 }

@@ -7,15 +7,19 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::lock_file::{Flock, is_at, try_lock};
 use crate::lock::{NotedRecord, Record};
 
 /// So many outcomes are told.
 const OUTCOMES: usize = 20;
 /// A file that has grown beyond this is made anew.
-const LARGEST: u64 = 64 * 1024;
+const LARGEST: u64 = 256 * 1024;
+/// Others who write are waited for so often, a millisecond each: nobody keeps the end of a run up for long.
+const TRIES: u32 = 20;
 /// One line is never longer.
 const LONGEST_LINE: usize = 8 * 1024;
 
@@ -37,7 +41,7 @@ pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
     if line.len() > LONGEST_LINE {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long"));
     }
-    let mut file = options().read(true).append(true).create(true).mode(0o600).open(path)?;
+    let mut file = open_alone(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
@@ -51,6 +55,21 @@ pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
         shorten(path)?;
     }
     Ok(())
+}
+
+/// Opens the file, or makes it, with nobody else writing it: what is appended while it is made anew would be lost with the
+/// old one.
+fn open_alone(path: &Path) -> io::Result<File> {
+    let mut tries = 0;
+    loop {
+        let file = options().read(true).append(true).create(true).mode(0o600).open(path)?;
+        let is_ours = try_lock(&file, Flock::Exclusive).unwrap_or(false) && is_at(&file, path);
+        if is_ours || tries == TRIES {
+            return Ok(file);
+        }
+        tries += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The last outcomes, the latest first; none where there is no file. Lines that make no sense are passed over.

@@ -62,15 +62,20 @@ fn failures_of_a_store_are_counted() {
     assert_eq!(runs(&store.place, "x"), counts([("denied", 1), ("lost", 1), ("unavailable", 1)]));
 }
 
-/// What stands for a name in a command line that makes no sense may be none.
+/// What stands for a name in a command line that makes no sense may be none: such a run is counted without one.
 #[test]
-fn wrong_usage_is_not_counted() {
+fn wrong_usage_is_counted_under_the_names_that_are_sure() {
     let store = Store::file();
     let run = || store.run().args(["--metrics-file", "m"]);
     assert_eq!(run().args(["-n", "-w", "5"]).command(["true"]).output().exit, Exit::Code(64));
+    assert_eq!(runs(&store.place, "x"), counts([("usage", 1)]));
     assert_eq!(run().arg("--bad").command(["true"]).output().exit, Exit::Code(64));
+    assert_eq!(run().args(["--ttl", "1x"]).command(["true"]).output().exit, Exit::Code(64));
     assert_eq!(run().arg("./backup.sh").output().exit, Exit::Code(64));
-    assert!(!store.place.path("m").exists());
+    assert_eq!(runs(&store.place, "x"), counts([("usage", 1)]));
+    assert_eq!(runs(&store.place, ""), counts([("usage", 3)]));
+    let file = std::fs::read_to_string(store.place.path("m")).unwrap();
+    assert!(!file.contains("backup.sh"), "{file}");
 }
 
 #[test]

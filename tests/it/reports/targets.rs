@@ -7,6 +7,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::eventually;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
 use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -189,8 +190,24 @@ fn a_fifo_that_nobody_reads_keeps_nothing_up() {
     let place = Place::new();
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let output = place.run().args(["--report", "fifo"]).sh("exit 7").output();
-    let line = "dlock: --report: cannot be written: nobody reads it\n";
+    let line = "dlock: --report: cannot write 'fifo': nobody reads it\n";
     assert_eq!(output.outcome(), (Exit::Code(7), "", line));
+}
+
+/// S05: the same when a signal ends a wait, which is not to take the two seconds that a reader else gets.
+#[test]
+fn a_fifo_that_nobody_reads_does_not_hold_up_a_signal() {
+    let place = Place::new();
+    nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut holder = place.run().probe(["ignore-term"]).spawn();
+    holder.await_ready();
+    let mut waiter =
+        place.run().args(["-v", "--wait", "forever", "--report", "fifo"]).command(["true"]).spawn();
+    waiter.await_stderr("waiting at position 1");
+    waiter.signal(Signal::SIGTERM);
+    let told = std::time::Instant::now();
+    assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
+    assert!(told.elapsed() < std::time::Duration::from_millis(1900), "{:?}", told.elapsed());
 }
 
 /// At most so many bytes for a file: to one who writes, a disk that is full looks like that.
@@ -205,7 +222,7 @@ fn a_full_disk_leaves_the_old_report_and_the_status() {
     place.write("r", "before\n");
     let names: Vec<String> = (0..25).map(|n| format!("{n}-{}", "n".repeat(180))).collect();
     let run = || place.run().args(["--report", "r"]).args(&names).before_exec(no_room).sh("exit 7");
-    let line = "dlock: --report: cannot be written: file too large\n";
+    let line = "dlock: --report: cannot write 'r': file too large\n";
     assert_eq!(run().output().outcome(), (Exit::Code(7), "", line));
     assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(7), "", ""));
     assert_eq!(place.read("r"), "before\n");
@@ -231,7 +248,7 @@ fn a_directory_that_goes_while_the_command_runs_is_warned_of() {
     let place = Place::new();
     std::fs::create_dir(place.path("d")).unwrap();
     let output = place.run().args(["--report", "d/r"]).sh("rmdir d; exit 7").output();
-    let line = "dlock: --report: cannot be written: no such file or directory\n";
+    let line = "dlock: --report: cannot write 'd/r': no such file or directory\n";
     assert_eq!(output.outcome(), (Exit::Code(7), "", line));
 }
 
