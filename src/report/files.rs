@@ -12,11 +12,11 @@ use nix::fcntl::{Flock, FlockArg};
 use super::Reporter;
 use super::file::{Target, directory};
 use super::metrics::Metrics;
-use super::outcome::RunReport;
+use super::outcome::{Outcome, RunReport};
 use crate::backend::io_text;
 use crate::clock::{Moment, wall_micros};
 use crate::config::{OutputFiles, Sourced};
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 
 /// What a new file may be at most, as for every program that writes one; the umask takes from it.
 const REPORT_MODE: u32 = 0o666;
@@ -118,16 +118,17 @@ fn read(path: &Path) -> Result<Metrics, String> {
 }
 
 fn reader_within(report: &RunReport) -> Duration {
-    match report.exit {
-        Exit::Signal(_) => WITHIN_AFTER_SIGNAL,
-        Exit::Status(_) => READER_WITHIN,
+    // A command may die of a signal too, and that is no hurry of ours.
+    match report.outcome {
+        Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
+        _ => READER_WITHIN,
     }
 }
 
 fn add_metrics(path: &Path, report: &RunReport) -> Result<(), String> {
-    let within = match report.exit {
-        Exit::Signal(_) => WITHIN_AFTER_SIGNAL,
-        Exit::Status(_) => OTHERS_WITHIN,
+    let within = match report.outcome {
+        Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
+        _ => OTHERS_WITHIN,
     };
     let _lock = lock(path, within)?;
     let mut metrics = read(path)?;

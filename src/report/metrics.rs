@@ -116,12 +116,11 @@ impl Metrics {
     }
 
     /// Counts a run that ended at `now`, the time since 1970. One whose names cannot be understood is counted under the
-    /// empty name, which no lock has.
+    /// empty name, which no lock has; when that was is not told, or a job of that name would seem never to succeed.
     pub(super) fn add(&mut self, report: &RunReport, now: Duration) {
         if report.locks.is_empty() {
             let series = self.locks.entry(String::new()).or_insert_with(Series::new);
             *series.runs.entry(report.outcome.as_str().to_owned()).or_default() += 1;
-            series.last.insert(Gauge::Run, now.as_millis() as f64 / 1000.0);
         }
         for lock in &report.locks {
             let series = self.locks.entry(lock.name.as_str().to_owned()).or_insert_with(Series::new);

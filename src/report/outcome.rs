@@ -220,6 +220,8 @@ impl RunReport {
             start: 0,
             boot: String::new(),
             note: identity.note.as_deref().map(short),
+            // A page that is cut off is none.
+            url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),
             ..identity.clone()
         };
         // Of the other one it is enough to know who it was.
@@ -276,13 +278,20 @@ impl RunReport {
     }
 }
 
+/// A longer one is not kept in a history.
+const LONGEST_URL: usize = 400;
+
 /// As much of a text as is kept in a history: so much that the last outcomes are one answer of a store.
 fn short(text: &str) -> String {
     const MOST: usize = 400;
     let mut length = 0;
     for (at, c) in text.char_indices() {
         // As JSON.
-        length += if c.is_control() { 6 } else { c.len_utf8() };
+        length += match c {
+            '"' | '\\' => 2,
+            c if c.is_control() => 6,
+            c => c.len_utf8(),
+        };
         if length > MOST {
             return format!("{}...", &text[..at]);
         }

@@ -146,7 +146,8 @@ mod tests {
     fn the_last_outcomes_are_kept_and_no_more() {
         let path = std::env::temp_dir().join(format!("dlock-history-{}", std::process::id()));
         for number in 0..1000 {
-            let record = Record { outcome: "ran".into(), waited_ms: number, ..Record::default() };
+            let error = Some("e".repeat(1000));
+            let record = Record { outcome: "ran".into(), waited_ms: number, error, ..Record::default() };
             append(&path, number, &record).expect("room on the disk");
         }
         let records = read(&path).expect("a history");

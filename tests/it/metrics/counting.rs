@@ -76,6 +76,9 @@ fn wrong_usage_is_counted_under_the_names_that_are_sure() {
     assert_eq!(runs(&store.place, ""), counts([("usage", 3)]));
     let file = std::fs::read_to_string(store.place.path("m")).unwrap();
     assert!(!file.contains("backup.sh"), "{file}");
+    let times = file.lines().filter(|line| line.starts_with("dlock_last_run_timestamp_seconds"));
+    assert!(times.clone().all(|line| !line.contains("name=\"\"")), "{file}");
+    assert_eq!(times.count(), 1, "{file}");
 }
 
 #[test]
