@@ -46,6 +46,26 @@ struct Cli {
     command: Command,
 }
 
+/// The part of [`Cli`] that a run needs: to describe all commands takes longer than to understand one.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dlock",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct RunCli {
+    #[command(subcommand)]
+    _command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    /// Take the lock, run the command, release the lock
+    Run(Box<RunArguments>),
+}
+
 /// What dlock does.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -102,9 +122,11 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         None => (&arguments[..], None),
     };
     let parse = |arguments: &[OsString]| {
+        let is_run = arguments.get(1).is_some_and(|word| word == "run");
+        let known = if is_run { RunCli::command() } else { Cli::command() };
         // The version is that of dlock, whatever it is asked for.
-        let all = Cli::command().mut_subcommands(|command| command.display_name("dlock"));
-        all.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
+        let known = known.mut_subcommands(|command| command.display_name("dlock"));
+        known.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
     };
     match parse(ours) {
         Ok(Cli { command: Command::Run(mut run) }) => {
@@ -269,6 +291,14 @@ pub fn parse_slots(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_is_described_once() {
+        let of = |all: clap::Command| {
+            all.find_subcommand("run").expect("a command").clone().render_long_help().to_string()
+        };
+        assert_eq!(of(RunCli::command()), of(Cli::command()));
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {
