@@ -41,25 +41,12 @@ use crate::lock::Mode;
     disable_help_subcommand = true,
     max_term_width = 100
 )]
-struct Cli {
+struct Cli<C: Subcommand = Command> {
     #[command(subcommand)]
-    command: Command,
+    command: C,
 }
 
-/// The part of [`Cli`] that a run needs: to describe all commands takes longer than to understand one.
-#[derive(Debug, Parser)]
-#[command(
-    name = "dlock",
-    version,
-    propagate_version = true,
-    disable_help_subcommand = true,
-    max_term_width = 100
-)]
-struct RunCli {
-    #[command(subcommand)]
-    _command: RunCommand,
-}
-
+/// The one command that is described alone: to describe all of them takes longer than to understand a run.
 #[derive(Debug, Subcommand)]
 enum RunCommand {
     /// Take the lock, run the command, release the lock
@@ -123,10 +110,10 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
     };
     let parse = |arguments: &[OsString]| {
         let is_run = arguments.get(1).is_some_and(|word| word == "run");
-        let known = if is_run { RunCli::command() } else { Cli::command() };
+        let known = if is_run { Cli::<RunCommand>::command() } else { <Cli>::command() };
         // The version is that of dlock, whatever it is asked for.
         let known = known.mut_subcommands(|command| command.display_name("dlock"));
-        known.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
+        known.try_get_matches_from(arguments).and_then(|matches| <Cli>::from_arg_matches(&matches))
     };
     match parse(ours) {
         Ok(Cli { command: Command::Run(mut run) }) => {
@@ -148,14 +135,14 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
 
 /// The one description of all commands and options: what completions and man pages are made from.
 pub fn command() -> clap::Command {
-    let mut command = Cli::command();
+    let mut command = <Cli>::command();
     command.build();
     command
 }
 
 /// What a command line that is still being typed says of what every command takes.
 pub fn common_so_far(arguments: &[OsString]) -> CommonArguments {
-    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments);
+    let matches = <Cli>::command().ignore_errors(true).try_get_matches_from(arguments);
     let mut innermost = matches.as_ref().ok();
     while let Some((_, deeper)) = innermost.and_then(clap::ArgMatches::subcommand) {
         innermost = Some(deeper);
@@ -297,12 +284,12 @@ mod tests {
         let of = |all: clap::Command| {
             all.find_subcommand("run").expect("a command").clone().render_long_help().to_string()
         };
-        assert_eq!(of(RunCli::command()), of(Cli::command()));
+        assert_eq!(of(Cli::<RunCommand>::command()), of(<Cli>::command()));
     }
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        <Cli>::command().debug_assert();
     }
 
     fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {

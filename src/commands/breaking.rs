@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{block_on, within};
+use super::{block_on, finish, within};
 use crate::backend::StoreError;
 use crate::backend::oversight::{OTHER_FORMAT, Oversight, Removal};
 use crate::cli::BreakArguments;
@@ -32,7 +32,7 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
         plan.access.tell_notices(&reporter);
         block_on(run(&plan, &reporter))?
     });
-    result.unwrap_or_else(|failure| reporter.failure(&failure))
+    finish(result, &reporter)
 }
 
 async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {

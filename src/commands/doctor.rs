@@ -2,6 +2,7 @@
 
 mod host;
 
+use super::block_on;
 use crate::backend::StoreError;
 use crate::backend::examination::{Examination, Finding, Note};
 use crate::cli::DoctorArguments;
@@ -33,15 +34,11 @@ pub fn doctor(arguments: &DoctorArguments) -> Exit {
 fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(Diagnosis, bool), Failure> {
     let plan = DoctorPlan::new(arguments)?;
     plan.access.tell_notices(reporter);
-    let internal = |error: std::io::Error| Failure::internal(format!("cannot start the event loop: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
-    let diagnosis = runtime.block_on(async {
-        let alarm = Alarm::new().map_err(internal)?;
+    let mut diagnosis = block_on(async {
+        let no_timer = |error| Failure::internal(format!("cannot start the event loop: {error}"));
+        let alarm = Alarm::new().map_err(no_timer)?;
         examine(&plan.access, &alarm).await
-    });
-    // A thread may still wait for a file system that does not answer.
-    std::mem::forget(runtime);
-    let mut diagnosis = diagnosis?;
+    })??;
     diagnosis.findings.extend(host::findings());
     Ok((diagnosis, plan.json))
 }

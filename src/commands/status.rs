@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{Reader, block_on, print_to_reader, within};
+use super::{Reader, block_on, finish, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::oversight::{Inspection, Oversight};
 use crate::cli::StatusArguments;
@@ -23,7 +23,7 @@ pub fn status(arguments: &StatusArguments) -> Exit {
         plan.access.tell_notices(&reporter);
         block_on(show(&plan, &reporter))?
     });
-    result.unwrap_or_else(|failure| reporter.failure(&failure))
+    finish(result, &reporter)
 }
 
 async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {

@@ -218,17 +218,7 @@ impl Oversight for RedisStore {
                     self.end_hold(name, vec![fencing.to_string(), "{}".into(), "now".into()]).await?.1
                 }
                 (None, Some(digest)) => {
-                    let keys = self.keys(name);
-                    let arguments = vec![digest.clone()];
-                    let question = Question {
-                        operation: Operation::Delete,
-                        keys: &keys,
-                        token: "",
-                        arguments,
-                        history: &keys.history,
-                    };
-                    self.connect().await?;
-                    let answer = known(self.ask(&question, Wishes::default()).await?)?;
+                    let answer = self.tell(name, Operation::Delete, vec![digest.clone()]).await?;
                     usize::from(number(answer.first()) == Some(1))
                 }
                 (None, None) => 0,
@@ -249,25 +239,26 @@ impl RedisStore {
         name: &LockName,
         arguments: Vec<String>,
     ) -> Result<(usize, usize), StoreError> {
-        let keys = self.keys(name);
-        let question = Question {
-            operation: Operation::Revoke,
-            keys: &keys,
-            token: "",
-            arguments,
-            history: &keys.history,
-        };
-        self.connect().await?;
-        let answer = known(self.ask(&question, Wishes::default()).await?)?;
+        let answer = self.tell(name, Operation::Revoke, arguments).await?;
         let count = |index: usize| number(answer.get(index)).and_then(|n| usize::try_from(n).ok());
         count(0).zip(count(1)).ok_or_else(nonsense)
     }
-}
 
-/// The answer of a script, unless it is that the lock is noted in a way that this dlock does not know.
-fn known(answer: Vec<Value>) -> Result<Vec<Value>, StoreError> {
-    match number(answer.first()) {
-        Some(-6) => Err(other_format(&answer)),
-        _ => Ok(answer),
+    /// Has the script do something to a lock that is none of ours; nothing to one that is noted in a way that this dlock
+    /// does not know.
+    async fn tell(
+        &mut self,
+        name: &LockName,
+        operation: Operation,
+        arguments: Vec<String>,
+    ) -> Result<Vec<Value>, StoreError> {
+        let keys = self.keys(name);
+        let question = Question { operation, keys: &keys, token: "", arguments, history: &keys.history };
+        self.connect().await?;
+        let answer = self.ask(&question, Wishes::default()).await?;
+        match number(answer.first()) {
+            Some(-6) => Err(other_format(&answer)),
+            _ => Ok(answer),
+        }
     }
 }
