@@ -19,8 +19,14 @@ pub enum Locator {
 
 /// Schemes of stores that a build may lack, with the cargo feature that brings each.
 #[cfg(not(feature = "redis"))]
-const LEFT_OUT: &[(&str, &str)] =
-    &[("redis", "redis"), ("rediss", "redis"), ("valkey", "redis"), ("valkeys", "redis")];
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("redis+unix", "redis"),
+    ("valkey", "redis"),
+    ("valkeys", "redis"),
+    ("valkey+unix", "redis"),
+];
 #[cfg(feature = "redis")]
 const LEFT_OUT: &[(&str, &str)] = &[];
 
@@ -33,7 +39,7 @@ impl Locator {
         match url.scheme.as_str() {
             "file" => Ok(Locator::File(super::file::Location::from_url(url, environment)?)),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "valkey" | "valkeys" => {
+            scheme if super::redis::SCHEMES.contains(&scheme) => {
                 Ok(Locator::Redis(Box::new(super::redis::Location::from_url(url, environment)?)))
             }
             scheme => match LEFT_OUT.iter().find(|(left_out, _)| *left_out == scheme) {
@@ -52,7 +58,7 @@ impl Locator {
         match scheme {
             "file" => Some(super::file::OPTIONS),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "valkey" | "valkeys" => Some(super::redis::OPTIONS),
+            scheme if super::redis::SCHEMES.contains(&scheme) => Some(super::redis::OPTIONS),
             _ => None,
         }
     }
@@ -126,7 +132,7 @@ impl Locator {
 }
 
 #[cfg(feature = "redis")]
-const KNOWN: &[&str] = &["file:", "redis://", "rediss://"];
+const KNOWN: &[&str] = &["file:", "redis://", "rediss://", "redis+unix:"];
 #[cfg(not(feature = "redis"))]
 const KNOWN: &[&str] = &["file:"];
 

@@ -6,13 +6,16 @@
 
 mod answers;
 mod certificate;
+mod cluster;
 mod connection;
 mod errors;
 mod examining;
 mod keys;
 mod location;
 mod looking;
+mod route;
 mod script;
+mod sentinel;
 mod stream;
 mod tls;
 
@@ -23,7 +26,8 @@ use redis::Value;
 use self::connection::{Answer, Connection, Wishes, Word};
 use self::keys::Keys;
 pub use self::location::Location;
-pub(super) use self::location::OPTIONS;
+pub(super) use self::location::{OPTIONS, SCHEMES};
+use self::route::Route;
 use self::script::{By, Operation, Question};
 use super::{
     Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,
@@ -33,6 +37,7 @@ use crate::lock::{Claim, LockName, Mode, Record};
 /// The store.
 pub struct RedisStore {
     location: Location,
+    route: Route,
     connection: Option<Connection>,
     /// One whose greeting failed after a question had been sent with it.
     spoiled: Option<Connection>,
@@ -58,6 +63,7 @@ impl RedisStore {
     /// Names the store; contacts nobody.
     pub fn new(location: Location) -> RedisStore {
         RedisStore {
+            route: Route::new(&location),
             location,
             connection: None,
             spoiled: None,
@@ -81,7 +87,7 @@ impl RedisStore {
         let mut answer = connection.ask(lock, &question.command(by), wishes).await;
         if connection.is_outdated() {
             self.old_protocol = true;
-            connection = Connection::open(&self.location, true).await?;
+            connection = self.route.open(&self.location, true).await?;
             answer = connection.ask(lock, &question.command(By::Text), Wishes::default()).await;
         }
         if matches!(answer, Ok(Answer::NoScript)) {
@@ -116,7 +122,7 @@ impl RedisStore {
     }
 
     fn keys(&self, name: &LockName) -> Keys {
-        Keys::new(self.location.prefix(), name)
+        self.location.keys(name)
     }
 
     fn is_tracking(&self) -> bool {
@@ -198,7 +204,7 @@ impl Backend for RedisStore {
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
             if self.connection.is_none() {
-                self.connection = Some(Connection::open(&self.location, self.old_protocol).await?);
+                self.connection = Some(self.route.open(&self.location, self.old_protocol).await?);
             }
             Ok(())
         })

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 
 use self::greeting::Greeting;
 use super::errors::{is_no_script, refusal, shortened};
-use super::location::Location;
+use super::location::{Address, Location};
 use super::stream::{self, Bounded, Stream};
 use crate::backend::{StoreError, io_text};
 
@@ -77,9 +77,13 @@ pub(super) enum Word {
 
 impl Connection {
     /// Connects, with TLS if so located; says nothing yet. `old_protocol` is for servers that have refused RESP3.
-    pub(super) async fn open(location: &Location, old_protocol: bool) -> Result<Connection, StoreError> {
+    pub(super) async fn open(
+        location: &Location,
+        address: &Address,
+        old_protocol: bool,
+    ) -> Result<Connection, StoreError> {
         let password = location.password()?;
-        let stream = stream::open(location).await?;
+        let stream = stream::open(location, address).await?;
         Ok(Connection::begin(location, password, stream, old_protocol))
     }
 

@@ -16,8 +16,7 @@ use self::rights::{Need, Place, Rights};
 use super::answers::text;
 use super::connection::{Connection, server_error};
 use super::errors::{describe, shortened};
-use super::keys::Keys;
-use super::location::Location;
+use super::location::{Address, Location};
 use super::{RedisStore, stream};
 use crate::backend::StoreError;
 use crate::backend::examination::{Examination, Finding, p50_and_p99, short};
@@ -34,6 +33,7 @@ const ANSWERS_A_TTL: u32 = 100;
 /// An examination of one server, step by step.
 struct Examiner<'a> {
     location: Location,
+    address: Address,
     examination: &'a Examination,
     connection: Connection,
     info: Info,
@@ -50,24 +50,25 @@ impl RedisStore {
         let location = self.location.clone();
         let password = location.password()?;
         // Before the network: nobody is contacted when its files cannot be used.
-        let session = stream::session(&location)?;
+        let address = self.route.find(&location).await?;
+        let session = stream::session(&location, &address)?;
         let is_secret = password.is_some();
         if let Some(finding) = way::password_file(&location) {
             examination.found(finding);
         }
-        let begun = match way::begin(&location, password, session, examination).await {
+        let begun = match way::begin(&location, &address, password, session, examination).await {
             Ok(begun) => begun,
             Err(finding) => {
                 examination.found(finding);
                 return Ok(());
             }
         };
-        let (connection, address) = begun;
-        if let Some(finding) = way::plain_text(&location, address, is_secret) {
+        let (connection, peer) = begun;
+        if let Some(finding) = way::plain_text(&location, peer, is_secret) {
             examination.found(finding);
         }
         let info = Info::default();
-        let mut examiner = Examiner { location, examination, connection, info, is_refusing: false };
+        let mut examiner = Examiner { location, address, examination, connection, info, is_refusing: false };
         if let Err(finding) = examiner.authenticate(is_secret).await {
             examination.found(finding);
             return Ok(());
@@ -134,7 +135,7 @@ impl Examiner<'_> {
         self.server(store).await?;
         self.clock().await?;
         let name = scratch::name()?;
-        let keys = Keys::new(self.location.prefix(), &name);
+        let keys = self.location.keys(&name);
         let token = Token::random().map_err(|error| StoreError::unreachable(error.to_string()))?;
         let mut rights = Rights::of(&keys, token.reveal());
         rights.refused = rights_of_info;
@@ -205,7 +206,8 @@ impl Examiner<'_> {
         let Some(ours) = self.info.field("run_id").map(str::to_owned) else { return Ok(()) };
         self.examination.begin("one server");
         let mut other =
-            Connection::open(&self.location, store.old_protocol || !self.connection.pushes()).await?;
+            Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes())
+                .await?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
         let answer = other.greet(&info).await?;

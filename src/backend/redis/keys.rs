@@ -14,6 +14,25 @@ pub const INDEX: &str = "dlock#locks";
 /// The number of slots of a Redis Cluster.
 const SLOTS: u16 = 16384;
 
+/// In which keys the locks are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// In one of the database.
+    OfDatabase,
+    /// In one for each slot of a Redis Cluster, so that it lies beside the lock.
+    OfSlot,
+}
+
+impl Index {
+    /// The key that a lock is listed in.
+    pub fn of(self, lock: &str) -> String {
+        match self {
+            Index::OfDatabase => INDEX.to_owned(),
+            Index::OfSlot => format!("{INDEX}:{{{}}}", number_in_slot(slot_of_key(lock))),
+        }
+    }
+}
+
 /// The keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
@@ -37,11 +56,13 @@ pub struct Keys {
     pub missed: String,
     /// What the side keys end in, or have behind their kind.
     pub tail: String,
+    /// A sorted set: the locks that there are.
+    pub index: String,
 }
 
 impl Keys {
     /// The keys of a name.
-    pub fn new(prefix: &str, name: &LockName) -> Keys {
+    pub fn new(prefix: &str, index: Index, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
         let tail = tail(&lock);
         let side = |what: &str| format!("{RESERVED}{what}:{tail}");
@@ -54,6 +75,7 @@ impl Keys {
             channels: format!("{}:", side("call")),
             history: side("history"),
             missed: side("missed"),
+            index: index.of(&lock),
             tail,
             lock,
         }
@@ -81,6 +103,11 @@ fn hash_tag(key: &str) -> Option<&str> {
     (!tag.is_empty()).then_some(tag)
 }
 
+/// The slot of a whole key.
+pub fn slot_of_key(key: &str) -> u16 {
+    slot_of(hash_tag(key).unwrap_or(key).as_bytes())
+}
+
 fn slot_of(bytes: &[u8]) -> u16 {
     State::<XMODEM>::calculate(bytes) % SLOTS
 }
@@ -97,14 +124,10 @@ mod tests {
     use super::*;
     use crate::random::Xorshift;
 
-    fn slot(key: &str) -> u16 {
-        slot_of(hash_tag(key).unwrap_or(key).as_bytes())
-    }
-
     #[test]
     fn slots_are_those_of_the_specification() {
-        assert_eq!(slot("123456789"), 0x31C3 % SLOTS);
-        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+        assert_eq!(slot_of_key("123456789"), 0x31C3 % SLOTS);
+        assert_eq!(slot_of_key("{user1000}.following"), slot_of_key("{user1000}.followers"));
         assert_eq!(hash_tag("foo{}{bar}"), None);
         assert_eq!(hash_tag("foo{{bar}}zap"), Some("{bar"));
     }
@@ -116,10 +139,11 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for prefix in ["dlock:", "", "{p}:"] {
             for name in names {
-                let keys = Keys::new(prefix, &LockName::new(name).expect("good name"));
+                let keys = Keys::new(prefix, Index::OfSlot, &LockName::new(name).expect("good name"));
+                assert_eq!(slot_of_key(&keys.lock), slot_of_key(&keys.index));
                 let members = keys.members + "0123";
                 for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.history, members] {
-                    assert_eq!(slot(&keys.lock), slot(&key), "{prefix}{name}");
+                    assert_eq!(slot_of_key(&keys.lock), slot_of_key(&key), "{prefix}{name}");
                     assert!(seen.insert(key.clone()), "{prefix}{name}: {key}");
                 }
             }
@@ -133,7 +157,7 @@ mod tests {
         let mut owner = HashMap::new();
         for _ in 0..2_000 {
             let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
-            let keys = Keys::new("", &name);
+            let keys = Keys::new("", Index::OfDatabase, &name);
             for key in [keys.lock, keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members] {
                 assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }

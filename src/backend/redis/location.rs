@@ -1,17 +1,23 @@
 //! Where a Redis is and how to speak to it: a URL understood in full, contacting nobody.
 
-use std::fs;
+mod security;
+
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tokio_rustls::rustls::pki_types::ServerName;
-
-use super::keys::RESERVED;
+use self::security::Password;
+pub use self::security::TlsSettings;
+use super::keys::{Index, Keys, RESERVED};
+use crate::backend::StoreError;
 use crate::backend::url::{Environment, Host, Url, UrlError};
-use crate::backend::{StoreError, io_text};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 const DEFAULT_PREFIX: &str = "dlock:";
+/// How URLs of this family begin.
+pub(in crate::backend) const SCHEMES: &[&str] =
+    &["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
 /// What a URL can say besides the server.
 pub(in crate::backend) const OPTIONS: &[&str] = &[
     "recipe",
@@ -27,10 +33,10 @@ pub(in crate::backend) const OPTIONS: &[&str] = &[
     "insecure",
 ];
 
-/// One Redis server.
+/// Redis servers that keep locks, and how to speak to them.
 #[derive(Clone)]
 pub struct Location {
-    host: Host,
+    topology: Topology,
     database: u32,
     username: Option<String>,
     password: Password,
@@ -40,44 +46,60 @@ pub struct Location {
     display: String,
 }
 
-#[derive(Clone)]
-enum Password {
-    None,
-    Text(String),
-    /// Read anew at every connection, so that it can be changed under a running lock.
-    File(PathBuf),
+/// Which servers there are, and how they belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Topology {
+    /// One.
+    Server(Address),
+    /// The master of a service, as these sentinels know it.
+    Sentinel {
+        /// Where the sentinels listen.
+        sentinels: Vec<Host>,
+        /// What they call the master and its replicas.
+        service: String,
+    },
+    /// A Redis Cluster, of which these nodes are known.
+    Cluster(Vec<Address>),
 }
 
-/// How to check the server, and prove who we are. The default checks against the system's authorities.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsSettings {
-    /// Authorities to trust instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Our certificate.
-    pub cert_file: Option<PathBuf>,
-    /// Its key.
-    pub key_file: Option<PathBuf>,
-    /// The name to expect instead of the host's.
-    pub server_name: Option<String>,
-    /// Check nothing.
-    pub insecure: bool,
+/// Where one server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// By TCP.
+    Tcp(Host),
+    /// On a socket of this host.
+    Socket(PathBuf),
+}
+
+impl Address {
+    /// A host as a URL names it.
+    pub(super) fn of(host: &Host) -> Address {
+        Address::Tcp(Host { port: Some(host.port.unwrap_or(DEFAULT_PORT)), ..host.clone() })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host) => host.fmt(f),
+            Address::Socket(path) => path.display().fmt(f),
+        }
+    }
 }
 
 impl Location {
-    /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS.
+    /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
     ///
     /// # Errors
     /// Anything that is not of this form, an unknown option, or a value that cannot be.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
-        let scheme = url.scheme.as_str();
-        let [host] = url.hosts.as_slice() else {
-            return bad(format!("{scheme}:// takes one host, as {scheme}://localhost:6379"));
-        };
-        let mut tls = matches!(scheme, "rediss" | "valkeys").then(TlsSettings::default);
+        let (topology, database) = servers(url)?;
+        let is_secure = ["rediss", "valkeys"].iter().any(|secure| url.scheme.starts_with(secure));
+        let mut tls = is_secure.then(TlsSettings::default);
         let mut location = Location {
-            host: host.clone(),
-            database: database(url.path.trim_start_matches('/'))?,
+            topology,
+            database: database.unwrap_or(0),
             username: url.username.clone(),
             password: url.password.clone().map_or(Password::None, Password::Text),
             prefix: DEFAULT_PREFIX.to_owned(),
@@ -86,7 +108,11 @@ impl Location {
             display: String::new(),
         };
         for (name, value) in &url.query {
-            location.set(url, &mut tls, name, value).map_err(|error| error.about(name))?;
+            if name == "db" && database.is_some() {
+                let twice = UrlError::new("the database is given twice: as a path and as db=");
+                return Err(twice.about(name));
+            }
+            location.set(&url.scheme, &mut tls, name, value).map_err(|error| error.about(name))?;
         }
         if let Some(tls) = &tls {
             tls.check()?;
@@ -103,28 +129,24 @@ impl Location {
                     .into(),
             );
         }
-        location.display = location.describe(scheme);
+        location.display = location.describe(&url.scheme);
         Ok(location)
     }
 
     /// One option of the URL.
     fn set(
         &mut self,
-        url: &Url,
+        scheme: &str,
         tls: &mut Option<TlsSettings>,
         name: &str,
         value: &str,
     ) -> Result<(), UrlError> {
-        let scheme = url.scheme.as_str();
         let bad = |text: String| Err(UrlError::new(text));
         match name {
             "prefix" => self.prefix = value.to_owned(),
             "recipe" if value == "plain" => {}
             "recipe" => return bad(format!("unknown recipe '{value}' (known: plain)")),
-            "db" if !matches!(url.path.as_str(), "" | "/") => {
-                return bad("the database is given twice: as a path and as db=".into());
-            }
-            "db" => self.database = database(value)?,
+            "db" => self.database = database_of(value)?,
             "username" => self.username = Some(value.to_owned()),
             "password_file" if value.starts_with('/') => self.password = Password::File(PathBuf::from(value)),
             "password_file" => return bad("password_file= takes an absolute path".into()),
@@ -149,11 +171,25 @@ impl Location {
 
     fn describe(&self, scheme: &str) -> String {
         let user = self.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        let port = self.host.port.unwrap_or(DEFAULT_PORT);
-        let host = Host { name: self.host.name.clone(), port: Some(port) };
-        let prefix =
-            if self.prefix == DEFAULT_PREFIX { String::new() } else { format!("?prefix={}", self.prefix) };
-        format!("{scheme}://{user}{host}/{}{prefix}", self.database)
+        let mut options = Vec::new();
+        let servers = match &self.topology {
+            Topology::Server(Address::Socket(path)) => {
+                if self.database != 0 {
+                    options.push(format!("db={}", self.database));
+                }
+                path.display().to_string()
+            }
+            Topology::Server(address) => format!("{address}/{}", self.database),
+            Topology::Sentinel { sentinels, service } => {
+                format!("{}/{service}/{}", list(sentinels), self.database)
+            }
+            Topology::Cluster(nodes) => list(nodes),
+        };
+        if self.prefix != DEFAULT_PREFIX {
+            options.push(format!("prefix={}", self.prefix));
+        }
+        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+        format!("{scheme}://{user}{servers}{options}")
     }
 
     /// The store without secrets.
@@ -183,12 +219,17 @@ impl Location {
         }
     }
 
-    pub(super) fn host(&self) -> &Host {
-        &self.host
+    pub(super) fn topology(&self) -> &Topology {
+        &self.topology
     }
 
-    pub(super) fn default_port(&self) -> u16 {
-        DEFAULT_PORT
+    /// The keys of a lock.
+    pub(super) fn keys(&self, name: &LockName) -> Keys {
+        let index = match self.topology {
+            Topology::Server(_) | Topology::Sentinel { .. } => Index::OfDatabase,
+            Topology::Cluster(_) => Index::OfSlot,
+        };
+        Keys::new(&self.prefix, index, name)
     }
 
     pub(super) fn database(&self) -> u32 {
@@ -213,10 +254,7 @@ impl Location {
 
     /// The file that the password is in.
     pub(super) fn password_file(&self) -> Option<&Path> {
-        match &self.password {
-            Password::File(path) => Some(path),
-            Password::None | Password::Text(_) => None,
-        }
+        self.password.file()
     }
 
     /// The password as it is now.
@@ -224,65 +262,69 @@ impl Location {
     /// # Errors
     /// The password file cannot be read.
     pub(super) fn password(&self) -> Result<Option<String>, StoreError> {
-        match &self.password {
-            Password::None => Ok(None),
-            Password::Text(password) => Ok(Some(password.clone())),
-            Password::File(path) => {
-                let text = fs::read_to_string(path).map_err(|error| {
-                    StoreError::Config(format!("password file {}: {}", path.display(), io_text(&error)))
-                })?;
-                Ok(Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()))
-            }
-        }
+        self.password.read()
     }
 }
 
-impl TlsSettings {
-    /// What can be said of the files before anybody is contacted.
-    fn check(&self) -> Result<(), UrlError> {
-        let files =
-            [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
-        if self.cert_file.is_some() != self.key_file.is_some() {
-            let lonely = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
-            return Err(UrlError::new("cert_file= and key_file= go together").about(lonely));
-        }
-        for (name, file) in files {
-            if let Some(file) = file
-                && let Err(error) = fs::File::open(file)
-            {
-                let text = format!("{}: {}", file.display(), io_text(&error));
-                return Err(UrlError::new(text).about(name));
-            }
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
-        let file = || match value.starts_with('/') {
-            true => Ok(Some(PathBuf::from(value))),
-            false => Err(UrlError::new(format!("{name}= takes an absolute path"))),
+/// The servers that a URL names, and the database if its path names one.
+fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
+    let scheme = url.scheme.as_str();
+    if scheme.ends_with("+unix") {
+        return match (url.hosts.is_empty(), url.path.starts_with('/')) {
+            (true, true) => Ok((Topology::Server(Address::Socket(PathBuf::from(&url.path))), None)),
+            _ => Err(UrlError::new(format!(
+                "{scheme}: takes the path of a socket, as {scheme}:///run/redis.sock"
+            ))),
         };
-        match name {
-            "ca_file" => self.ca_file = file()?,
-            "cert_file" => self.cert_file = file()?,
-            "key_file" => self.key_file = file()?,
-            "server_name" if ServerName::try_from(value).is_err() => {
-                return Err(UrlError::new(format!(
-                    "server_name='{value}' cannot be the name of a TLS server"
-                )));
-            }
-            "server_name" => self.server_name = Some(value.to_owned()),
-            _ => match value {
-                "" | "1" | "true" => self.insecure = true,
-                "0" | "false" => self.insecure = false,
-                _ => return Err(UrlError::new(format!("insecure= is true or false, not '{value}'"))),
-            },
+    }
+    let path = url.path.trim_matches('/');
+    let missing = |example: &str| Err(UrlError::new(format!("{scheme}:// takes {example}")));
+    match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
+        (None, [host]) => {
+            let database = if path.is_empty() { None } else { Some(database_of(path)?) };
+            Ok((Topology::Server(Address::of(host)), database))
         }
-        Ok(())
+        (None, _) => missing(&format!("one host, as {scheme}://localhost:6379")),
+        (Some("sentinel"), hosts) => {
+            let (service, database) = path.split_once('/').unwrap_or((path, ""));
+            if hosts.is_empty() || service.is_empty() {
+                return missing(&format!(
+                    "the sentinels and the name of the service, as {scheme}://h1,h2,h3/service"
+                ));
+            }
+            let port = |host: &Host| Host { port: Some(host.port.unwrap_or(SENTINEL_PORT)), ..host.clone() };
+            let database = if database.is_empty() { None } else { Some(database_of(database)?) };
+            let (sentinels, service) = (different(hosts.iter().map(port))?, service.to_owned());
+            Ok((Topology::Sentinel { sentinels, service }, database))
+        }
+        (Some(_), []) => missing(&format!("some of the cluster's nodes, as {scheme}://h1,h2,h3")),
+        (Some(_), _) if !matches!(path, "" | "0") => {
+            Err(UrlError::new("a Redis Cluster has no databases: leave the path out"))
+        }
+        (Some(_), hosts) => {
+            let nodes = different(hosts.iter().map(Address::of))?;
+            Ok((Topology::Cluster(nodes), Some(0)))
+        }
     }
 }
 
-fn database(text: &str) -> Result<u32, UrlError> {
+/// The same ones, none of which is named twice.
+fn different<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
+    let mut seen = Vec::new();
+    for one in all {
+        if seen.contains(&one) {
+            return Err(UrlError::new(format!("{one} is named twice")));
+        }
+        seen.push(one);
+    }
+    Ok(seen)
+}
+
+fn list<T: fmt::Display>(all: &[T]) -> String {
+    all.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn database_of(text: &str) -> Result<u32, UrlError> {
     match text {
         "" => Ok(0),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -308,6 +350,11 @@ mod tests {
             ("rediss://me:secret@[::1]/?db=7", "rediss://me@[::1]:6379/7"),
             ("valkey://h?prefix=", "valkey://h:6379/0?prefix="),
             ("redis://h?password_file=/run/secret&username=me&protocol=resp2", "redis://me@h:6379/0"),
+            ("redis-sentinel://:x@a,b:1/main", "redis-sentinel://a:26379,b:1/main/0"),
+            ("rediss-sentinel://a/main/2?prefix=p", "rediss-sentinel://a:26379/main/2?prefix=p"),
+            ("redis-cluster://a,b:1", "redis-cluster://a:6379,b:1"),
+            ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
+            ("redis+unix://:secret@/run/r.sock?db=3&prefix=", "redis+unix:///run/r.sock?db=3&prefix="),
         ] {
             assert_eq!(
                 location(url).map(|location| location.display().to_owned()),
@@ -327,7 +374,18 @@ mod tests {
             "redis://h/-1",
             "redis://h/1?db=1",
             "redis://h?nonsense=1",
-            "redis://h?recipe=redisson",
+            "redis://h?recipe=nonsense",
+            "redis-sentinel://a",
+            "redis-sentinel:///main",
+            "redis-sentinel://a,a:26379/main",
+            "redis-sentinel://a/main/x",
+            "redis-sentinel://a/main/1?db=1",
+            "redis-cluster://",
+            "redis-cluster://a/1",
+            "redis-cluster://a?db=1",
+            "redis+unix:",
+            "redis+unix://h/run/redis.sock",
+            "redis+unix:redis.sock",
             "redis://h?ca_file=/x",
             "rediss://h?ca_file=x",
             "rediss://h?cert_file=/x",

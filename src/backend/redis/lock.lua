@@ -1,13 +1,18 @@
 -- Everything that dlock does to a lock on Redis, as one atomic step each. What is stored where, and why, is told in
 -- script.rs.
 --
--- KEYS: lock, holder, counter, queue, waiters. ARGV: the token, and a JSON array: what to do, the prefix of the members'
--- keys, that of the channels, the index of all locks, the lock's history, and what the operation needs besides. An array,
--- because a server to which we have not proven yet who we are closes the connection at the eleventh word (networking.c),
--- before it says what it lacks.
-local lock, holder, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, given = ARGV[1], cjson.decode(ARGV[2])
-local operation, members, channels, index, history = given[1], given[2], given[3], given[4], given[5]
+-- KEYS: the lock. It is the only one that is declared: while a slot of a Redis Cluster moves, a question that names keys
+-- of which some are not there is refused (cluster-spec, "TRYAGAIN"). ARGV: the token, and a JSON array: what to do, what
+-- the lock's side keys end in, the index of the locks, the list that the outcome is kept in, and what the operation needs
+-- besides. An array, because a server to which we have not proven yet who we are closes the connection at the eleventh
+-- word (networking.c), before it says what it lacks.
+local lock, token, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
+local operation, tail, index, history = given[1], given[2], given[3], given[4]
+local function side(what)
+  return 'dlock#' .. what .. ':' .. tail
+end
+local holder, counter, queue, waiters = side('holder'), side('fencing'), side('queue'), side('waiters')
+local members, channels = side('member') .. ':', side('call') .. ':'
 -- Who is called has so many ms to claim; how many outcomes are kept, and for how long; how long the index outlives the
 -- last grant, and an entry in it the end that was foreseen for its lock.
 local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
@@ -239,9 +244,9 @@ end
 -- counter has no next value below 2^53; `{-3, mode, slots}`: the hold that we are inside of has another mode;
 -- `{-4, slots}`: another number of slots; `{-5}`: not inside any more; `{-6, format}`: stored by another dlock.
 local function acquire()
-  local lease, identity, life, wants, of = tonumber(given[6]), given[7], given[8], given[9], tonumber(given[10])
-  local waits, hears, place_life = given[11] == 'wait', given[12] == '1', tonumber(given[13])
-  local must_enter, eviction = given[14] == '1', given[15] == '1' and evicting() or ''
+  local lease, identity, life, wants, of = tonumber(given[5]), given[6], given[7], given[8], tonumber(given[9])
+  local waits, hears, place_life = given[10] == 'wait', given[11] == '1', tonumber(given[12])
+  local must_enter, eviction = given[13] == '1', given[14] == '1' and evicting() or ''
 
   local function answer(fencing, slot)
     list(lease)
@@ -310,7 +315,7 @@ local function acquire()
   end
 
   local inside = nil
-  for i = 16, #given do
+  for i = 15, #given do
     if holds(given[i]) then
       inside = given[i]
     end
@@ -445,9 +450,9 @@ local function renew()
   if not holds(token) then
     return {-1}
   end
-  redis.call('PEXPIRE', members .. token, given[6])
-  extend(tonumber(given[6]))
-  list(tonumber(given[6]))
+  redis.call('PEXPIRE', members .. token, given[5])
+  extend(tonumber(given[5]))
+  list(tonumber(given[5]))
   local revoked = redis.call('HGET', holder, 'r:' .. token)
   redis.call('GET', lock)
   return {1, revoked}
@@ -494,11 +499,11 @@ end
 -- kept, 0: gone, -1: somebody else's. A place in the line is given up in any case. What somebody wants to be given up is not
 -- kept.
 local function release()
-  local rest, result = tonumber(given[6]), mode and -1 or 0
+  local rest, result = tonumber(given[5]), mode and -1 or 0
   if mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'r:' .. token) == 1 then
     rest = 0
   end
-  record(given[7])
+  record(given[6])
   local place = redis.call('ZRANK', queue, token)
   if place then
     forget(token)
@@ -520,13 +525,13 @@ end
 -- in that hold is told to give it up, at the next renewal or, because the lock is touched, at once; what nobody runs under
 -- any more is taken out. Answers how many were told, and how many taken out.
 local function revoke()
-  local fencing, told, out = '"fencing":' .. given[6] .. ',', 0, 0
+  local fencing, told, out = '"fencing":' .. given[5] .. ',', 0, 0
   look()
   local all = family
   for id in pairs(all) do
     local text = redis.call('GET', members .. id) or ''
     if string.find(text, fencing, 1, true) then
-      if given[8] == 'now' or string.find(text, '"ended":', 1, true) then
+      if given[7] == 'now' or string.find(text, '"ended":', 1, true) then
         take_out(id, 0)
         out = out + 1
       else
@@ -534,7 +539,7 @@ local function revoke()
         -- note.
         local left = redis.call('PTTL', lock)
         redis.call('PEXPIRE', lock, left >= 0 and left or math.max(longest, 1000))
-        redis.call('HSET', holder, 'r:' .. id, given[7])
+        redis.call('HSET', holder, 'r:' .. id, given[6])
         told = told + 1
       end
     end
@@ -548,7 +553,7 @@ end
 -- More given: the digest of a foreign value. Deletes it if it is still there. Answers whether it was.
 local function delete()
   local there = mode == 'f' and (value or redis.call('DUMP', lock))
-  if not there or redis.sha1hex(there) ~= given[6] then
+  if not there or redis.sha1hex(there) ~= given[5] then
     return {0}
   end
   redis.call('DEL', lock)
@@ -559,7 +564,7 @@ end
 
 -- More given: what to note of a run that did not begin.
 local function note_run()
-  record(given[6])
+  record(given[5])
   return {1}
 end
 

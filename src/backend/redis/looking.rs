@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use self::view::{View, noted};
 use super::RedisStore;
 use super::answers::{nonsense, number, other_format, text};
-use super::connection::{Answer, Connection, Wishes};
+use super::connection::{Answer, Wishes};
 use super::keys::INDEX;
 use super::script::{By, LOOK, Operation, Question};
 use crate::backend::examination::Examination;
@@ -35,7 +35,7 @@ impl RedisStore {
         let mut answers = connection.ask_all(lock, commands, wishes).await;
         if connection.is_outdated() {
             self.old_protocol = true;
-            connection = Connection::open(&self.location, true).await?;
+            connection = self.route.open(&self.location, true).await?;
             answers = connection.ask_all(lock, commands, Wishes::default()).await;
         }
         if connection.is_usable() {

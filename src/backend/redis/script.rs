@@ -10,7 +10,7 @@
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
 //! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
 //! | missed | list: the same of those who did not get it, who may be many more |
-//! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys |
+//! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys. In a Redis Cluster one for each slot |
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
 //! the lock, its own end is moved seldom and further than asked: each change of the key is word to all who watch it. Who
@@ -24,7 +24,7 @@
 
 use redis::Cmd;
 
-use super::keys::{INDEX, Keys};
+use super::keys::Keys;
 
 /// A script as it travels: without comments and indentation, which every run would pay for.
 pub(super) struct Script {
@@ -45,7 +45,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "4266dedf981a495d96fcc707e96c83ae0eff60c8");
+static LOCK: Script = script!("lock.lua", "bc6f01098d75911a2cf94cb2356a450ed665e100");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "cc7388d7d863409c1c1b6b347a25b1787af09f1e");
@@ -122,7 +122,7 @@ pub(super) struct Question<'a> {
 impl Question<'_> {
     /// As it is sent.
     pub(super) fn command(&self, by: By) -> Cmd {
-        let Keys { lock, holder, fencing, queue, waiters, members, channels, .. } = self.keys;
+        let Keys { lock, tail, index, .. } = self.keys;
         let operation = match self.operation {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
@@ -131,11 +131,10 @@ impl Question<'_> {
             Operation::Delete => "delete",
             Operation::Record => "record",
         };
-        let own = [operation, members, channels, INDEX, self.history].map(str::to_owned);
-        let given: Vec<&String> = own.iter().chain(&self.arguments).collect();
+        let own = [operation, tail, index, self.history];
+        let given: Vec<&str> = own.into_iter().chain(self.arguments.iter().map(String::as_str)).collect();
         let mut command = LOCK.command(by);
-        command.arg(5).arg(lock).arg(holder).arg(fencing).arg(queue).arg(waiters);
-        command.arg(self.token).arg(serde_json::json!(given).to_string());
+        command.arg(1).arg(lock).arg(self.token).arg(serde_json::json!(given).to_string());
         command
     }
 }
@@ -143,6 +142,7 @@ impl Question<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::keys::Index;
 
     #[test]
     fn the_digests_are_those_of_the_texts() {
@@ -168,7 +168,8 @@ mod tests {
     /// More words, or a longer one, are not taken from a stranger (Redis, `networking.c`).
     #[test]
     fn a_question_is_short_enough_for_a_server_that_wants_a_password() {
-        let keys = Keys::new("dlock:", &crate::lock::LockName::new("a").expect("good name"));
+        let keys =
+            Keys::new("dlock:", Index::OfDatabase, &crate::lock::LockName::new("a").expect("good name"));
         let question = Question {
             operation: Operation::Acquire,
             keys: &keys,

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
-use super::location::Location;
+use super::location::{Address, Location};
 use super::tls::Session;
 use crate::backend::{StoreError, io_text};
 
@@ -24,10 +24,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 ///
 /// # Errors
 /// It cannot be reached, or does not prove to be the one that is meant.
-pub(super) async fn open(location: &Location) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
+pub(super) async fn open(
+    location: &Location,
+    address: &Address,
+) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
     // The files before the network: nobody is contacted when they cannot be used.
-    let session = session(location)?;
-    let (stream, _) = secure(connect(location).await?, session).await?;
+    let session = session(location, address)?;
+    let (stream, _) = secure(connect(address).await?, session).await?;
     Ok(stream)
 }
 
@@ -35,8 +38,19 @@ pub(super) async fn open(location: &Location) -> Result<Bounded<Box<dyn Stream>>
 ///
 /// # Errors
 /// A file cannot be used.
-pub(super) fn session(location: &Location) -> Result<Option<Session>, StoreError> {
-    location.tls().map(|settings| Session::new(settings, &location.host().name)).transpose()
+pub(super) fn session(location: &Location, address: &Address) -> Result<Option<Session>, StoreError> {
+    match (location.tls(), address) {
+        (Some(settings), Address::Tcp(host)) => Session::new(settings, &host.name).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// A connection without TLS.
+pub(super) enum Plain {
+    /// Over a network.
+    Tcp(TcpStream),
+    /// Within this host.
+    Socket(UnixStream),
 }
 
 /// Begins the session, if there is to be one. With it comes the certificate that the server has shown.
@@ -44,10 +58,14 @@ pub(super) fn session(location: &Location) -> Result<Option<Session>, StoreError
 /// # Errors
 /// The server does not prove to be the one that is meant.
 pub(super) async fn secure(
-    tcp: TcpStream,
+    plain: Plain,
     session: Option<Session>,
 ) -> Result<(Bounded<Box<dyn Stream>>, Option<Vec<u8>>), StoreError> {
-    let Some(session) = session else { return Ok((Bounded::new(Box::new(tcp)), None)) };
+    let (tcp, session) = match (plain, session) {
+        (Plain::Socket(socket), _) => return Ok((Bounded::new(Box::new(socket)), None)),
+        (Plain::Tcp(tcp), None) => return Ok((Bounded::new(Box::new(tcp)), None)),
+        (Plain::Tcp(tcp), Some(session)) => (tcp, session),
+    };
     let tls = session.begin(tcp).await?;
     let shown = tls.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.to_vec()));
     Ok((Bounded::new(Box::new(tls)), shown))
@@ -89,27 +107,30 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-/// Connects to the first address that accepts: all of them are tried at once, so that one that answers nothing does not
-/// hold up another.
+/// Connects to a server; over a network to the first address that accepts: all of them are tried at once, so that one
+/// that answers nothing does not hold up another.
 ///
 /// # Errors
 /// None of them does, or there is none.
-pub(super) async fn connect(location: &Location) -> Result<TcpStream, StoreError> {
-    let tcp = connect_to_any(location).await?;
+pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
+    let host = match address {
+        Address::Socket(path) => {
+            return UnixStream::connect(path).await.map(Plain::Socket).map_err(|error| failed(&error));
+        }
+        Address::Tcp(host) => host,
+    };
+    let tcp = connect_to_any(&host.name, host.port.unwrap_or_default()).await?;
     // One small write each way at a time: nothing to be gained by waiting for more.
     let _ = tcp.set_nodelay(true);
-    Ok(tcp)
+    Ok(Plain::Tcp(tcp))
 }
 
-async fn connect_to_any(location: &Location) -> Result<TcpStream, StoreError> {
-    let host = location.host();
-    let port = host.port.unwrap_or(location.default_port());
-    let failed = |error: &io::Error| StoreError::unreachable(format!("cannot connect: {}", io_text(error)));
-    if let Ok(address) = host.name.parse::<std::net::IpAddr>() {
+async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> {
+    if let Ok(address) = host.parse::<std::net::IpAddr>() {
         return TcpStream::connect((address, port)).await.map_err(|error| failed(&error));
     }
-    let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await.map_err(|error| {
-        StoreError::unreachable(format!("cannot find the address of {}: {}", host.name, io_text(&error)))
+    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| {
+        StoreError::unreachable(format!("cannot find the address of {host}: {}", io_text(&error)))
     })?;
     let mut attempts = JoinSet::new();
     for address in addresses {
@@ -124,4 +145,8 @@ async fn connect_to_any(location: &Location) -> Result<TcpStream, StoreError> {
         }
     }
     Err(failed(&last))
+}
+
+fn failed(error: &io::Error) -> StoreError {
+    StoreError::unreachable(format!("cannot connect: {}", io_text(error)))
 }

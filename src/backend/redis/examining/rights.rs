@@ -68,7 +68,7 @@ impl<'a> Rights<'a> {
             Place::Waiters => keys.waiters.clone(),
             Place::Member => format!("{}{}", keys.members, self.token),
             Place::History => keys.history.clone(),
-            Place::Index => INDEX.to_owned(),
+            Place::Index => keys.index.clone(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::RedisStore;
-use super::super::keys::{INDEX, Keys};
+use super::super::keys::Keys;
 use super::Examiner;
 use super::rights::{Rights, SCRATCH_LIFE_MS};
 use crate::backend::examination::{Finding, short};
@@ -43,7 +43,7 @@ impl Examiner<'_> {
         let lived = live(store, &claim).await;
         let took = Moment::now() - begun;
         let mut forget = redis::cmd("ZREM");
-        forget.arg(INDEX).arg(&keys.lock);
+        forget.arg(&keys.index).arg(&keys.lock);
         let removals = Rights::of(keys, claim.token.reveal()).removals();
         self.connection.exchange(&removals, &forget).await?;
         self.found(match lived {

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use super::super::connection::Connection;
-use super::super::location::Location;
+use super::super::location::{Address, Location};
+use super::super::stream::Plain;
 use super::super::tls::Session;
 use super::super::{certificate, stream};
 use crate::backend::StoreError;
@@ -19,6 +20,7 @@ const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Connects and begins the session.
 pub(super) async fn begin(
     location: &Location,
+    server: &Address,
     password: Option<String>,
     session: Option<Session>,
     examination: &Examination,
@@ -29,7 +31,7 @@ pub(super) async fn begin(
     };
     examination.begin("reachability");
     let begun = Moment::now();
-    let tcp = stream::connect(location).await.map_err(|error| {
+    let plain = stream::connect(server).await.map_err(|error| {
         unreachable(
             "reachability",
             error,
@@ -38,14 +40,17 @@ pub(super) async fn begin(
         )
     })?;
     let took = Moment::now() - begun;
-    let address = tcp.peer_addr().ok();
-    let shown = address.map(|address| address.to_string()).unwrap_or_default();
+    let address = match &plain {
+        Plain::Tcp(tcp) => tcp.peer_addr().ok(),
+        Plain::Socket(_) => None,
+    };
+    let shown = address.map_or_else(|| server.to_string(), |address| address.to_string());
     examination.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
     let has_session = session.is_some();
     if has_session {
         examination.begin("tls");
     }
-    let (stream, certificate) = stream::secure(tcp, session).await.map_err(|error| {
+    let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| {
         unreachable(
             "tls",
             error,
@@ -103,7 +108,7 @@ pub(super) fn plain_text(
     address: Option<SocketAddr>,
     is_secret: bool,
 ) -> Option<Finding> {
-    let is_local = address.is_some_and(|address| address.ip().is_loopback());
+    let is_local = address.is_none_or(|address| address.ip().is_loopback());
     (is_secret && location.tls().is_none() && !is_local).then(|| {
         Finding::warning(
             "encryption",

@@ -1,0 +1,107 @@
+//! How to check a server, and prove who we are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::backend::url::UrlError;
+use crate::backend::{StoreError, io_text};
+
+/// What proves who we are.
+#[derive(Clone)]
+pub(super) enum Password {
+    /// Nothing.
+    None,
+    /// This text.
+    Text(String),
+    /// Read anew at every connection, so that it can be changed under a running lock.
+    File(PathBuf),
+}
+
+impl Password {
+    /// The file that it is in.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Password::File(path) => Some(path),
+            Password::None | Password::Text(_) => None,
+        }
+    }
+
+    /// The password as it is now.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub(super) fn read(&self) -> Result<Option<String>, StoreError> {
+        match self {
+            Password::None => Ok(None),
+            Password::Text(password) => Ok(Some(password.clone())),
+            Password::File(path) => {
+                let text = fs::read_to_string(path).map_err(|error| {
+                    StoreError::Config(format!("password file {}: {}", path.display(), io_text(&error)))
+                })?;
+                Ok(Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()))
+            }
+        }
+    }
+}
+
+/// How to check the server, and prove who we are. The default checks against the system's authorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Authorities to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate.
+    pub cert_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// The name to expect instead of the host's.
+    pub server_name: Option<String>,
+    /// Check nothing.
+    pub insecure: bool,
+}
+
+impl TlsSettings {
+    /// What can be said of the files before anybody is contacted.
+    pub(super) fn check(&self) -> Result<(), UrlError> {
+        let files =
+            [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let lonely = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
+            return Err(UrlError::new("cert_file= and key_file= go together").about(lonely));
+        }
+        for (name, file) in files {
+            if let Some(file) = file
+                && let Err(error) = fs::File::open(file)
+            {
+                let text = format!("{}: {}", file.display(), io_text(&error));
+                return Err(UrlError::new(text).about(name));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
+        let file = || match value.starts_with('/') {
+            true => Ok(Some(PathBuf::from(value))),
+            false => Err(UrlError::new(format!("{name}= takes an absolute path"))),
+        };
+        match name {
+            "ca_file" => self.ca_file = file()?,
+            "cert_file" => self.cert_file = file()?,
+            "key_file" => self.key_file = file()?,
+            "server_name" if ServerName::try_from(value).is_err() => {
+                return Err(UrlError::new(format!(
+                    "server_name='{value}' cannot be the name of a TLS server"
+                )));
+            }
+            "server_name" => self.server_name = Some(value.to_owned()),
+            _ => match value {
+                "" | "1" | "true" => self.insecure = true,
+                "0" | "false" => self.insecure = false,
+                _ => return Err(UrlError::new(format!("insecure= is true or false, not '{value}'"))),
+            },
+        }
+        Ok(())
+    }
+}
