@@ -149,3 +149,153 @@ mod servers {
         assert_eq!(silent.connections(), 1);
     }
 }
+
+#[cfg(feature = "redis")]
+mod groups {
+    use crate::support::SOON;
+    use crate::support::cluster::{self, Cluster};
+    use crate::support::masters::{self, Masters};
+    use crate::support::pool::Group;
+    use crate::support::redis::Redis;
+    use crate::support::resp::Value;
+    use crate::support::sentinels::{self, Sentinels};
+    use crate::support::wait::until;
+
+    fn ok() -> Value {
+        Value::Text("OK".into())
+    }
+
+    fn count_of_keys(server: &Redis) -> i64 {
+        server.command(&["DBSIZE"]).int()
+    }
+
+    #[test]
+    fn masters_know_nothing_of_each_other_and_lose_or_keep_what_they_know() {
+        let mut masters = Masters::start_with(masters::Plan::default());
+        assert_eq!((masters.count(), masters.quorum()), (5, 3));
+        for (number, node) in masters.living().enumerate() {
+            assert_eq!(node.command(&["SET", "k", &number.to_string()]), ok());
+        }
+        masters.restart(1);
+        masters.restart_empty(2);
+        masters.kill(3);
+        let known: Vec<Value> = masters.command(&["GET", "k"]);
+        let text = |text: &str| Value::Text(text.into());
+        assert_eq!(known, [text("0"), text("1"), Value::Nil, text("4")]);
+        masters.restart_empty(1);
+        masters.restart_empty(3);
+        assert_eq!(masters.node(1).command(&["GET", "k"]), Value::Nil, "what was saved is read once");
+        assert!(masters.renew());
+        assert!(masters.living().count() == 5 && masters.living().all(|node| count_of_keys(node) == 0));
+        let url = masters.url_of(&[4, 0]);
+        let ports = [masters.node(4).port(), masters.node(0).port()];
+        assert_eq!(url, format!("redlock://127.0.0.1:{},127.0.0.1:{}/0", ports[0], ports[1]));
+    }
+
+    #[test]
+    fn what_somebody_uses_is_not_lent_again() {
+        let mut masters = Masters::lent();
+        let _user = masters.node(2).connect();
+        assert!(!masters.renew());
+    }
+
+    #[test]
+    fn a_fail_over_keeps_what_was_replicated_and_a_crash_leads_to_another_master() {
+        let mut group = Sentinels::lent();
+        assert_eq!(group.command(&["SET", "k", "v"]), ok());
+        let first = group.master_number();
+        group.fail_over();
+        let second = group.master_number();
+        assert_ne!(first, second);
+        assert_eq!(group.command(&["GET", "k"]), Value::Text("v".into()));
+        assert_eq!(group.command(&["SET", "k", "w"]), ok());
+        group.await_replicas();
+        assert!(
+            group.replicas().iter().all(|replica| replica.command(&["GET", "k"]) == Value::Text("w".into()))
+        );
+        assert_eq!(group.crash(), second);
+        assert_ne!(group.master_number(), second);
+        assert_eq!(group.command(&["GET", "k"]), Value::Text("w".into()));
+        assert!(!group.renew(), "one of them is dead");
+        group.restart_as_replica(second);
+        assert_eq!(group.server(second).command(&["GET", "k"]), Value::Text("w".into()));
+        assert!(group.renew());
+        assert_eq!(group.command(&["DBSIZE"]), Value::Int(0));
+    }
+
+    #[test]
+    fn sentinels_speak_tls_and_want_their_password() {
+        let plan = sentinels::Plan {
+            password: Some("s3cret".into()),
+            sentinel_password: Some("sent1nel".into()),
+            tls: true,
+            ..sentinels::Plan::default()
+        };
+        let group = Sentinels::start_with(plan);
+        assert!(group.url().starts_with("rediss-sentinel://:s3cret@127.0.0.1:"), "{}", group.url());
+        let named = group.sentinel(2).command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinels::SERVICE]);
+        assert_eq!(
+            named.texts(),
+            ["127.0.0.1".to_owned(), group.master().port().to_string()],
+            "the port with TLS"
+        );
+        group.fail_over();
+        assert_eq!(group.command(&["SET", "k", "v"]), ok());
+        group.await_replicas();
+    }
+
+    #[test]
+    fn a_slot_moves_from_node_to_node_with_its_keys() {
+        let cluster = Cluster::lent();
+        for (key, node) in [("b", 0), ("foo", 2), ("hello", 0), ("a", 2)] {
+            assert_eq!(cluster.node_of(key), node, "{key}");
+            assert_eq!(cluster.command_at(key, &["SET", key, "v"]), ok());
+        }
+        let (one, other) = ("{b}one", "{b}other");
+        let moving = cluster.begin("b", 1);
+        assert_eq!(cluster.node_of("b"), 0);
+        assert_eq!(cluster.left(moving), ["b"]);
+        // What is not there yet is made over there.
+        assert_eq!(cluster.command_at(one, &["SET", one, "v"]), ok());
+        assert_eq!(cluster.left(moving), ["b"]);
+        cluster.abort(moving);
+        assert_eq!(cluster.node_of(one), 0);
+        assert_eq!(cluster.command_at(one, &["GET", one]), Value::Nil);
+        let moving = cluster.begin("b", 1);
+        assert_eq!(cluster.command_at(other, &["SET", other, "v"]), ok());
+        cluster.migrate(moving, &["b"]);
+        assert_eq!(cluster.command_at("b", &["GET", "b"]), Value::Text("v".into()));
+        cluster.finish(moving);
+        cluster.await_agreement();
+        assert_eq!(cluster.node_of("b"), 1);
+        assert_eq!(cluster.command_at("b", &["GET", "b"]), Value::Text("v".into()));
+        cluster.move_slot("b", 0);
+        cluster.await_agreement();
+        assert_eq!(cluster.command_at(other, &["GET", other]), Value::Text("v".into()));
+        assert_eq!(cluster.keys(), ["a", "b", "foo", "hello", "{b}one", "{b}other"]);
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_comes_back_and_a_replica_takes_its_place() {
+        let plan = cluster::Plan {
+            replicas: true,
+            password: Some("s3cret".into()),
+            tls: true,
+            node_timeout: Some(std::time::Duration::from_secs(1)),
+            ..cluster::Plan::default()
+        };
+        let mut cluster = Cluster::start_with(plan);
+        assert!(cluster.url().starts_with("rediss-cluster://:s3cret@127.0.0.1:"), "{}", cluster.url());
+        assert_eq!(cluster.command_at("b", &["SET", "b", "v"]), ok());
+        cluster.move_slot("b", 2);
+        cluster.await_agreement();
+        cluster.move_slot("b", 0);
+        cluster.await_agreement();
+        until(SOON, "what is replicated", || count_of_keys(cluster.node(3)) == 1);
+        cluster.node_mut(0).kill();
+        assert_eq!(cluster.node_of("b"), 3, "the replica in the master's place");
+        until(SOON, "a cluster that works", || {
+            cluster.command_at("b", &["GET", "b"]) == Value::Text("v".into())
+        });
+    }
+}

@@ -4,17 +4,25 @@
 // Each topic uses its own part of this floor.
 #![allow(dead_code)]
 
+#[cfg(feature = "redis")]
+pub mod cluster;
 pub mod dlock;
 #[cfg(feature = "redis")]
 pub mod fake;
 #[cfg(feature = "redis")]
 pub mod flight;
+#[cfg(feature = "redis")]
+pub mod group;
 pub mod leash;
+#[cfg(feature = "redis")]
+pub mod masters;
 #[cfg(feature = "redis")]
 pub mod monitor;
 #[cfg(feature = "redis")]
 pub mod muffler;
 pub mod place;
+#[cfg(feature = "redis")]
+pub mod pool;
 pub mod probe;
 pub mod process;
 #[cfg(feature = "redis")]
@@ -25,6 +33,8 @@ pub mod redis;
 #[cfg(feature = "redis")]
 pub mod resp;
 pub mod running;
+#[cfg(feature = "redis")]
+pub mod sentinels;
 #[cfg(feature = "redis")]
 pub mod server;
 pub mod store;

@@ -15,6 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
+/// Where a server writes its memory to.
+const DUMP: &str = "dump.rdb";
+/// Where that is kept for its next start.
+const SAVED: &str = "saved.rdb";
+
 /// How to start a server.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -26,12 +31,22 @@ pub struct Options {
     pub persistent: bool,
     /// Variables of its environment.
     pub environment: Vec<(String, std::path::PathBuf)>,
+    /// Speak TLS with these certificates, which a group of servers shares.
+    pub certificates: Option<Certificates>,
+    /// What the user `default` has to say, as the tests' own commands do.
+    pub password: Option<String>,
+    /// Be a node of a Redis Cluster.
+    pub clustered: bool,
 }
 
 /// A server of one test's own. It is killed when this value goes, or when the test process ends.
 #[derive(Debug)]
 pub struct Redis {
     port: u16,
+    /// Where the tests' own commands go when `port` speaks TLS.
+    side_door: Option<u16>,
+    /// Where the other nodes of its Redis Cluster speak to it.
+    bus: Option<u16>,
     options: Options,
     directory: TempDir,
     certificates: Option<Certificates>,
@@ -60,11 +75,16 @@ impl Redis {
     pub fn start_with(options: Options) -> Self {
         let directory =
             tempfile::Builder::new().prefix("it-redis-").tempdir().expect("a temporary directory");
-        let certificates = options.tls.map(|flaw| Certificates::make(directory.path(), flaw));
-        let mut redis = Self { port: 0, options, directory, certificates, child: None };
+        let make = |flaw| Certificates::make(directory.path(), flaw);
+        let certificates = options.certificates.clone().or_else(|| options.tls.map(make));
+        let (is_grouped, clustered) = (options.certificates.is_some(), options.clustered);
+        let mut redis =
+            Self { port: 0, side_door: None, bus: None, options, directory, certificates, child: None };
         // Somebody else may take a port between our look and the server's bind.
         for _ in 0..10 {
             redis.port = free_port();
+            redis.side_door = is_grouped.then(free_port);
+            redis.bus = clustered.then(free_port);
             if redis.try_launch() {
                 return redis;
             }
@@ -77,12 +97,22 @@ impl Redis {
         self.port
     }
 
+    /// Whether it listens there for clients, with or without TLS.
+    pub fn has_port(&self, port: u16) -> bool {
+        self.port == port || self.side_door == Some(port)
+    }
+
     /// Its URL, of database 0.
     pub fn url(&self) -> String {
         match &self.certificates {
             None => format!("redis://127.0.0.1:{}/0", self.port),
             Some(files) => format!("rediss://127.0.0.1:{}/0?ca_file={}", self.port, files.ca.display()),
         }
+    }
+
+    /// Where the other nodes of its Redis Cluster speak to it.
+    pub fn bus(&self) -> u16 {
+        self.bus.expect("a node of a cluster")
     }
 
     /// The certificates it was started with.
@@ -106,6 +136,18 @@ impl Redis {
         process::send(self.pid(), Signal::SIGCONT);
     }
 
+    /// Writes its memory to disk, where its next start finds it, and only that one.
+    #[track_caller]
+    pub fn save(&self) {
+        assert_eq!(self.command(&["SAVE"]), Value::Text("OK".into()));
+        std::fs::rename(self.directory.path().join(DUMP), self.directory.path().join(SAVED)).expect("a dump");
+    }
+
+    /// Whether it was started, and not killed.
+    pub fn is_up(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Kills it; nothing listens on its port then.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -114,9 +156,13 @@ impl Redis {
         }
     }
 
-    /// Starts it again, on the same port.
+    /// Starts it again, on the same port. It knows what it has written to disk if it is persistent, or what was saved.
     pub fn restart(&mut self) {
         self.kill();
+        // A replica writes a dump, too, when it is given all there is.
+        let dump = self.directory.path().join(DUMP);
+        let _ = std::fs::remove_file(&dump);
+        let _ = std::fs::rename(self.directory.path().join(SAVED), &dump);
         eventually(SOON, "the server's old port", || self.try_launch().then_some(()));
     }
 
@@ -127,12 +173,23 @@ impl Redis {
         eventually(SOON, "the server's old port", || self.try_launch_until(Self::listens).then_some(()));
     }
 
-    /// A connection without authentication.
+    /// A connection of the user `default`, if the options tell its password, and otherwise without authentication.
+    #[track_caller]
     pub fn connect(&self) -> Connection {
-        Connection::to(self.port).expect("a server that was started")
+        self.try_connect().expect("a server that was started")
+    }
+
+    /// The same, to a server that may be down.
+    pub fn try_connect(&self) -> std::io::Result<Connection> {
+        let mut connection = Connection::to(self.side_door.unwrap_or(self.port))?;
+        if let Some(password) = &self.options.password {
+            connection.try_command(&["AUTH", password])?;
+        }
+        Ok(connection)
     }
 
     /// One command on a connection of its own.
+    #[track_caller]
     pub fn command(&self, words: &[&str]) -> Value {
         self.connect().command(words)
     }
@@ -158,10 +215,22 @@ impl Redis {
         } else {
             command.args(["--appendonly", "no"]);
         }
+        let side_door = self.side_door.unwrap_or(0).to_string();
         match &self.certificates {
             None => command.args(["--port", &port]),
-            Some(_) => command.args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "optional"]),
+            Some(_) => {
+                command.args(["--port", &side_door, "--tls-port", &port, "--tls-auth-clients", "optional"])
+            }
         };
+        if self.side_door.is_some() {
+            command.args(["--tls-replication", "yes", "--tls-cluster", "yes"]);
+        }
+        if let Some(bus) = self.bus {
+            command.args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
+        }
+        if let Some(password) = &self.options.password {
+            command.args(["--requirepass", password, "--masterauth", password]);
+        }
         if let Some(files) = &self.certificates {
             command.arg("--tls-ca-cert-file").arg(&files.ca).arg("--tls-cert-file").arg(&files.server);
             command.arg("--tls-key-file").arg(&files.server_key);
@@ -184,11 +253,11 @@ impl Redis {
     }
 
     fn answers(&self) -> bool {
-        if self.certificates.is_some() {
+        if self.certificates.is_some() && self.side_door.is_none() {
             return self.listens();
         }
         // Any answer will do: `-NOAUTH`, too, comes from a server that is up.
-        let ping = || Connection::to(self.port)?.try_command(&["PING"]);
+        let ping = || Connection::to(self.side_door.unwrap_or(self.port))?.try_command(&["PING"]);
         ping().is_ok_and(|answer| !matches!(answer, Value::Error(text) if text.starts_with("LOADING")))
     }
 }

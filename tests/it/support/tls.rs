@@ -17,7 +17,7 @@ pub enum Flaw {
 }
 
 /// An authority and what it issued, as files in a directory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Certificates {
     /// The authority's certificate: `?ca_file=`.
     pub ca: PathBuf,

@@ -1,0 +1,82 @@
+//! Groups of servers that take long to start: lent to one test after another.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// Servers that belong together.
+pub trait Group: Send + 'static {
+    /// Starts them, and waits until they work.
+    fn start() -> Self;
+
+    /// Makes them as good as new, for the next test. False when that is impossible, or when somebody still uses them.
+    fn renew(&mut self) -> bool;
+}
+
+/// A group that one test has for itself. It may break it: only what can be made as good as new is lent again. Whoever has
+/// started something that uses it ends that first, so that it does not meet the next test.
+pub struct Lent<G: Group>(Option<G>);
+
+/// Those that nobody uses, of whatever kind, the longest unused first.
+static IDLE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
+
+/// A group, started by whoever finds none.
+pub fn lend<G: Group>() -> Lent<G> {
+    let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    // The one that was used last: its pages are the warmest.
+    let found = idle.iter().rposition(|group| group.is::<G>()).and_then(|index| idle.remove(index));
+    drop(idle);
+    Lent(Some(found.and_then(|group| group.downcast().ok()).map_or_else(G::start, |group| *group)))
+}
+
+impl<G: Group> Drop for Lent<G> {
+    fn drop(&mut self) {
+        static AT_EXIT: Once = Once::new();
+        let Some(mut group) = self.0.take() else { return };
+        if !group.renew() {
+            return;
+        }
+        // SAFETY: atexit(3) may be called at any time; the function touches nothing but what is static.
+        AT_EXIT.call_once(|| unsafe {
+            libc::atexit(dismiss);
+        });
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push_back(Box::new(group));
+        // Those of a kind that nobody asks for any more go.
+        let unwanted = if idle.len() > tests_at_a_time() { idle.pop_front() } else { None };
+        drop(idle);
+        drop(unwanted);
+    }
+}
+
+impl<G: Group> Deref for Lent<G> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        self.0.as_ref().expect("lent until dropped")
+    }
+}
+
+impl<G: Group> DerefMut for Lent<G> {
+    fn deref_mut(&mut self) -> &mut G {
+        self.0.as_mut().expect("lent until dropped")
+    }
+}
+
+/// What is static is not dropped: the processes would end with us, but their directories would stay.
+extern "C" fn dismiss() {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// As the test harness is told.
+fn tests_at_a_time() -> usize {
+    let mut arguments = std::env::args().skip_while(|argument| !argument.starts_with("--test-threads"));
+    let first = arguments.next();
+    let told = match first.as_deref().and_then(|first| first.split_once('=')) {
+        Some((_, count)) => Some(count.to_owned()),
+        None => first.and(arguments.next()).or_else(|| std::env::var("RUST_TEST_THREADS").ok()),
+    };
+    let told = told.and_then(|count| count.parse().ok());
+    told.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
+}
