@@ -13,6 +13,7 @@ mod examining;
 mod keys;
 mod location;
 mod looking;
+mod recipe;
 mod route;
 mod script;
 mod sentinel;
@@ -27,6 +28,7 @@ use self::connection::{Answer, Connection, Wishes, Word};
 use self::keys::Keys;
 pub use self::location::Location;
 pub(super) use self::location::{OPTIONS, SCHEMES};
+use self::recipe::Recipe;
 use self::route::Route;
 use self::script::{By, Operation, Question};
 use super::{
@@ -51,8 +53,8 @@ pub struct RedisStore {
     untracked: bool,
     /// How the server evicts keys, if it does.
     eviction: Option<String>,
-    /// How long a fencing counter outlives the last grant.
-    counter_life: Duration,
+    /// How long a fencing counter outlives the last grant, if that is not as always.
+    counter_life: Option<Duration>,
 }
 
 /// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
@@ -72,7 +74,7 @@ impl RedisStore {
             known: false,
             untracked: false,
             eviction: None,
-            counter_life: COUNTER_LIFE,
+            counter_life: None,
         }
     }
 
@@ -125,6 +127,16 @@ impl RedisStore {
         self.location.keys(name)
     }
 
+    /// How long a fencing counter outlives the last grant; no time is for ever. What others count on as well, beginning with
+    /// one, must not be forgotten.
+    fn counter_life(&self) -> Duration {
+        let usual = match self.location.recipe() {
+            Recipe::Redisson => Duration::ZERO,
+            Recipe::Plain | Recipe::PythonRedisLock => COUNTER_LIFE,
+        };
+        self.counter_life.unwrap_or(usual)
+    }
+
     fn is_tracking(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_tracking)
     }
@@ -149,7 +161,7 @@ impl RedisStore {
         let mut arguments = vec![
             claim.ttl.max(claim.min_hold).as_millis().to_string(),
             identity,
-            self.counter_life.as_millis().to_string(),
+            self.counter_life().as_millis().to_string(),
             mode.to_owned(),
             slots.to_string(),
             if waits { "wait" } else { "now" }.to_owned(),
@@ -168,7 +180,7 @@ impl RedisStore {
         self.undo(claim).await;
         let answer = answer?;
         self.eviction = self.eviction.take().or(answers::eviction(&answer));
-        let answer = answers::attempt(&answer)?;
+        let answer = answers::attempt(&answer, self.location.recipe())?;
         if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
             // Whoever frees the lock must not think that nobody is there because nobody hears.
             return Box::pin(self.acquire_once(claim, intent, tracking)).await;

@@ -55,7 +55,11 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis://h?db=x", "'x' is no database number"),
     ("redis://h/1?db=2", "the database is given twice: as a path and as db="),
     ("redis://h?prefix=a&prefix=b", "the option 'prefix' is given twice"),
-    ("redis://h?recipe=redisson", "unknown recipe 'redisson' (known: plain)"),
+    ("redis://h?recipe=symfony", "unknown recipe 'symfony' (known: plain, redisson, python-redis-lock)"),
+    (
+        "redis://h?recipe=python-redis-lock&prefix=app:",
+        "the locks of python-redis-lock begin with 'lock:', so prefix= must too, not 'app:'",
+    ),
     ("redis://h?protocol=4", "protocol= is resp2 or resp3, not '4'"),
     ("redis://h?protocol=respresp2", "protocol= is resp2 or resp3, not 'respresp2'"),
     ("redis://h?protocol=", "protocol= is resp2 or resp3, not ''"),

@@ -12,7 +12,11 @@ use crate::support::wait::until;
 const VALUES: &[(&[&str], &str)] = &[
     (
         &["HSET", "KEY", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
-        "a key of type hash, as Redisson makes it (recipe=redisson, which this version has not)",
+        "a key of type hash, as Redisson makes it (recipe=redisson)",
+    ),
+    (
+        &["HSET", "KEY", "mode", "read", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
+        "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)",
     ),
     (
         &["ZADD", "KEY", "1769824800", "token", "1769824800", "__write__"],
@@ -20,7 +24,7 @@ const VALUES: &[(&[&str], &str)] = &[
     ),
     (
         &["RPUSH", "KEY", "1"],
-        "a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock, which this version has not)",
+        "a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)",
     ),
     (&["SADD", "KEY", "a"], "a key of type set, perhaps data and no lock"),
     (&["XADD", "KEY", "1-1", "a", "b"], "a key of type stream, perhaps data and no lock"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use serde::Deserialize;
 
+use super::recipe::Recipe;
 use crate::backend::oversight::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, CLAIM_WITHIN, Loss, Refusal, Release, Renewal, StoreError};
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
@@ -34,11 +35,11 @@ pub(super) fn nonsense() -> StoreError {
 ///
 /// # Errors
 /// It makes no sense, or says that the lock cannot be used.
-pub(super) fn attempt(answer: &[Value]) -> Result<Attempt, StoreError> {
+pub(super) fn attempt(answer: &[Value], recipe: Recipe) -> Result<Attempt, StoreError> {
     let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
     match number(answer.first()) {
         Some(1) => granted(answer).map(Attempt::Granted),
-        Some(0) => busy(answer).map(Attempt::Busy),
+        Some(0) => busy(answer, recipe).map(Attempt::Busy),
         Some(-2) => Err(StoreError::Config("the fencing counter has come to its end (2^53)".into())),
         Some(-3) => {
             let slots = count(2).and_then(|slots| slots.try_into().ok());
@@ -81,7 +82,7 @@ fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
 
 /// `{0, rest of the lease, kind, place in the line, rest of a promise, now, whether we hear, how many, eviction, what some
 /// of them say...}`
-fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
+fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
     let ms =
         |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
     // PTTL answers -1 for a key without expiry: when that ends nobody knows.
@@ -111,7 +112,7 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     if holders.is_empty() && kind != "free" {
         holders.push(Holder {
             remaining,
-            hint: hint(kind, remaining),
+            hint: hint(kind, remaining, recipe),
             immortal: remaining.is_none(),
             ..Holder::default()
         });
@@ -126,17 +127,24 @@ fn busy(answer: &[Value]) -> Result<Busy, StoreError> {
     Ok(Busy { holders, more, position, promised: !promise.is_zero(), again })
 }
 
-/// What the type of a key tells of the client that made it (their sources), and what is to be done.
-pub(super) fn hint(kind: &str, remaining: Option<Duration>) -> Option<String> {
+/// What the type of a key tells of the client that made it (their sources), and what is to be done. `rwlock` is a hash as
+/// Redisson's `RReadWriteLock` makes it.
+pub(super) fn hint(kind: &str, remaining: Option<Duration>, recipe: Recipe) -> Option<String> {
     let looks_like = match kind {
         "dlock" => return None,
-        "string" if remaining.is_some() => return None,
-        "string" => return Some("a key without expiry, which stays until somebody deletes it".into()),
-        "hash" => ", as Redisson makes it (recipe=redisson, which this version has not)",
-        "zset" => ", as Symfony makes it (no recipe knows it)",
-        "list" => {
-            ", as python-redis-lock's signals are (recipe=python-redis-lock, which this version has not)"
+        _ if kind == recipe.key_type() => {
+            let immortal = "a key without expiry, which stays until somebody deletes it";
+            return remaining.is_none().then(|| immortal.to_owned());
         }
+        "rwlock" => {
+            return Some(
+                "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)".into(),
+            );
+        }
+        "string" => ", as most clients make it (recipe=plain)",
+        "hash" => ", as Redisson makes it (recipe=redisson)",
+        "zset" => ", as Symfony makes it (no recipe knows it)",
+        "list" => ", as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)",
         _ => ", perhaps data and no lock",
     };
     Some(format!("a key of type {kind}{looks_like}"))
@@ -156,7 +164,7 @@ pub(super) fn renewal(answer: &[Value], lease: Duration) -> Result<Renewal, Stor
         }
         Some(0) => Ok(Renewal::Lost(Loss::Gone)),
         Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
-        Some(-6) => attempt(answer).map(|_| Renewal::Lost(Loss::Taken)),
+        Some(-6) => Err(other_format(answer)),
         _ => Err(nonsense()),
     }
 }
@@ -170,7 +178,7 @@ pub(super) fn release(answer: &[Value]) -> Result<Release, StoreError> {
         Some(1) => Ok(Release::Released),
         Some(2) => Ok(Release::Kept),
         Some(0 | -1) => Ok(Release::NotHeld),
-        Some(-6) => attempt(answer).map(|_| Release::NotHeld),
+        Some(-6) => Err(other_format(answer)),
         _ => Err(nonsense()),
     }
 }
@@ -223,8 +231,8 @@ mod tests {
                 slot,
             }))
         };
-        assert_eq!(attempt(&grant(-1)), expected(None));
-        assert_eq!(attempt(&grant(3)), expected(Some(3)));
+        assert_eq!(attempt(&grant(-1), Recipe::Plain), expected(None));
+        assert_eq!(attempt(&grant(3), Recipe::Plain), expected(Some(3)));
     }
 
     fn read(remaining: i64, kind: &str, place: i64, promise: i64, said: &[&str]) -> Busy {
@@ -240,7 +248,7 @@ mod tests {
             bulk(""),
         ];
         answer.extend(said.iter().map(|said| bulk(said)));
-        match attempt(&answer) {
+        match attempt(&answer, Recipe::Plain) {
             Ok(Attempt::Busy(busy)) => busy,
             other => panic!("{other:?}"),
         }
@@ -256,6 +264,34 @@ mod tests {
         assert_eq!((hash.position, hash.again), (Some(1), Again::Within(Duration::from_millis(6))));
         let garbage = read(5, "string", 0, 0, &["{not json"]);
         assert_eq!((garbage.holders.len(), garbage.holders[0].identity.as_ref()), (1, None));
+    }
+
+    #[test]
+    fn what_has_the_type_of_another_recipe_is_said_to_be_of_that_one() {
+        use Recipe::{Plain, PythonRedisLock, Redisson};
+        let second = Some(Duration::from_secs(1));
+        for (kind, remaining, recipe, said) in [
+            ("string", second, Plain, None),
+            ("string", None, Plain, Some("without expiry")),
+            ("string", second, PythonRedisLock, None),
+            ("string", second, Redisson, Some("(recipe=plain)")),
+            ("string", None, Redisson, Some("(recipe=plain)")),
+            ("hash", second, Redisson, None),
+            ("hash", None, Redisson, Some("without expiry")),
+            ("hash", second, Plain, Some("(recipe=redisson)")),
+            ("hash", second, PythonRedisLock, Some("(recipe=redisson)")),
+            ("rwlock", second, Plain, Some("RReadWriteLock")),
+            ("rwlock", second, Redisson, Some("RReadWriteLock")),
+            ("list", None, Plain, Some("recipe=python-redis-lock")),
+            ("list", None, PythonRedisLock, Some("recipe=python-redis-lock")),
+        ] {
+            let hint = hint(kind, remaining, recipe);
+            let fits = match said {
+                Some(said) => hint.as_deref().is_some_and(|hint| hint.contains(said)),
+                None => hint.is_none(),
+            };
+            assert!(fits, "{kind} {recipe:?}: {hint:?}");
+        }
     }
 
     #[test]
@@ -286,8 +322,11 @@ mod tests {
             vec![Value::Int(0), Value::Int(1)],
             vec![Value::Int(-4), bulk("x")],
         ] {
-            assert!(attempt(&nonsense).is_err(), "{nonsense:?}");
+            assert!(attempt(&nonsense, Recipe::Plain).is_err(), "{nonsense:?}");
         }
-        assert_eq!(attempt(&[Value::Int(-4), Value::Int(3)]), Ok(Attempt::Refused(Refusal::Slots(3))));
+        assert_eq!(
+            attempt(&[Value::Int(-4), Value::Int(3)], Recipe::Plain),
+            Ok(Attempt::Refused(Refusal::Slots(3)))
+        );
     }
 }

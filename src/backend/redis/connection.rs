@@ -399,7 +399,7 @@ mod tests {
             }
             let channel = (random.below(2) == 0).then_some("c");
             if let Ok(Answer::Value(Value::Array(values))) = answer_to(&bytes, channel) {
-                let _ = super::super::answers::attempt(&values);
+                let _ = super::super::answers::attempt(&values, Default::default());
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use crc16::{State, XMODEM};
 
+use super::recipe::{Others, Recipe};
 use crate::lock::LockName;
 
 /// Keys that begin with this are dlock's own.
@@ -58,17 +59,19 @@ pub struct Keys {
     pub tail: String,
     /// A sorted set: the locks that there are.
     pub index: String,
+    /// What belongs to the lock by its recipe.
+    pub others: Others,
 }
 
 impl Keys {
     /// The keys of a name.
-    pub fn new(prefix: &str, index: Index, name: &LockName) -> Keys {
+    pub fn new(prefix: &str, index: Index, recipe: Recipe, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
-        let tail = tail(&lock);
+        let (tail, others) = (tail(&lock), recipe.others(&lock));
         let side = |what: &str| format!("{RESERVED}{what}:{tail}");
         Keys {
             holder: side("holder"),
-            fencing: side("fencing"),
+            fencing: others.counter.clone().unwrap_or_else(|| side("fencing")),
             queue: side("queue"),
             waiters: side("waiters"),
             members: format!("{}:", side("member")),
@@ -78,6 +81,7 @@ impl Keys {
             index: index.of(&lock),
             tail,
             lock,
+            others,
         }
     }
 }
@@ -139,7 +143,8 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for prefix in ["dlock:", "", "{p}:"] {
             for name in names {
-                let keys = Keys::new(prefix, Index::OfSlot, &LockName::new(name).expect("good name"));
+                let keys =
+                    Keys::new(prefix, Index::OfSlot, Recipe::Plain, &LockName::new(name).expect("good name"));
                 assert_eq!(slot_of_key(&keys.lock), slot_of_key(&keys.index));
                 let members = keys.members + "0123";
                 for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.history, members] {
@@ -157,7 +162,7 @@ mod tests {
         let mut owner = HashMap::new();
         for _ in 0..2_000 {
             let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
-            let keys = Keys::new("", Index::OfDatabase, &name);
+            let keys = Keys::new("", Index::OfDatabase, Recipe::Plain, &name);
             for key in [keys.lock, keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members] {
                 assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use self::security::Password;
 pub use self::security::TlsSettings;
 use super::keys::{Index, Keys, RESERVED};
+use super::recipe::Recipe;
 use crate::backend::StoreError;
 use crate::backend::url::{Environment, Host, Url, UrlError};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const DEFAULT_PREFIX: &str = "dlock:";
 /// How URLs of this family begin.
 pub(in crate::backend) const SCHEMES: &[&str] =
     &["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
@@ -40,6 +40,7 @@ pub struct Location {
     database: u32,
     username: Option<String>,
     password: Password,
+    recipe: Recipe,
     prefix: String,
     resp3: bool,
     tls: Option<TlsSettings>,
@@ -102,18 +103,25 @@ impl Location {
             database: database.unwrap_or(0),
             username: url.username.clone(),
             password: url.password.clone().map_or(Password::None, Password::Text),
-            prefix: DEFAULT_PREFIX.to_owned(),
+            recipe: Recipe::Plain,
+            prefix: String::new(),
             resp3: true,
             tls: None,
             display: String::new(),
         };
+        let mut prefix = None;
         for (name, value) in &url.query {
+            if name == "prefix" {
+                prefix = Some(value.as_str());
+            }
             if name == "db" && database.is_some() {
                 let twice = UrlError::new("the database is given twice: as a path and as db=");
                 return Err(twice.about(name));
             }
             location.set(&url.scheme, &mut tls, name, value).map_err(|error| error.about(name))?;
         }
+        location.prefix = prefix.unwrap_or(location.recipe.prefix()).to_owned();
+        location.recipe.check_prefix(&location.prefix).map_err(|error| error.about("prefix"))?;
         if let Some(tls) = &tls {
             tls.check()?;
         }
@@ -143,9 +151,9 @@ impl Location {
     ) -> Result<(), UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
         match name {
-            "prefix" => self.prefix = value.to_owned(),
-            "recipe" if value == "plain" => {}
-            "recipe" => return bad(format!("unknown recipe '{value}' (known: plain)")),
+            // What is usual depends on the recipe.
+            "prefix" => {}
+            "recipe" => self.recipe = Recipe::named(value)?,
             "db" => self.database = database_of(value)?,
             "username" => self.username = Some(value.to_owned()),
             "password_file" if value.starts_with('/') => self.password = Password::File(PathBuf::from(value)),
@@ -185,7 +193,10 @@ impl Location {
             }
             Topology::Cluster(nodes) => list(nodes),
         };
-        if self.prefix != DEFAULT_PREFIX {
+        if self.recipe != Recipe::Plain {
+            options.push(format!("recipe={}", self.recipe.name()));
+        }
+        if self.prefix != self.recipe.prefix() {
             options.push(format!("prefix={}", self.prefix));
         }
         let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
@@ -205,18 +216,24 @@ impl Location {
         )
     }
 
-    /// Refuses a name whose key would be one of dlock's own.
+    /// Refuses a name whose key would be one of dlock's own, or cannot be where it has to be in a cluster.
     ///
     /// # Errors
-    /// It would be.
+    /// It would be, or cannot.
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let key = format!("{}{name}", self.prefix);
-        match key.starts_with(RESERVED) {
-            true => Err(UrlError::new(format!(
+        match (key.starts_with(RESERVED), &self.topology) {
+            (true, _) => Err(UrlError::new(format!(
                 "its key would begin with {RESERVED}, which dlock keeps for itself"
             ))),
-            false => Ok(()),
+            (false, Topology::Cluster(_)) => self.recipe.check_slot(&key),
+            (false, _) => Ok(()),
         }
+    }
+
+    /// How other programs take the same locks.
+    pub(super) fn recipe(&self) -> Recipe {
+        self.recipe
     }
 
     pub(super) fn topology(&self) -> &Topology {
@@ -229,7 +246,7 @@ impl Location {
             Topology::Server(_) | Topology::Sentinel { .. } => Index::OfDatabase,
             Topology::Cluster(_) => Index::OfSlot,
         };
-        Keys::new(&self.prefix, index, name)
+        Keys::new(&self.prefix, index, self.recipe, name)
     }
 
     pub(super) fn database(&self) -> u32 {
@@ -353,6 +370,14 @@ mod tests {
             ("redis-sentinel://:x@a,b:1/main", "redis-sentinel://a:26379,b:1/main/0"),
             ("rediss-sentinel://a/main/2?prefix=p", "rediss-sentinel://a:26379/main/2?prefix=p"),
             ("redis-cluster://a,b:1", "redis-cluster://a:6379,b:1"),
+            ("redis://h?recipe=plain", "redis://h:6379/0"),
+            ("redis://h?recipe=redisson&prefix=dlock:", "redis://h:6379/0?recipe=redisson"),
+            ("redis://h?prefix=&recipe=redisson", "redis://h:6379/0?recipe=redisson&prefix="),
+            ("redis://h?recipe=python-redis-lock", "redis://h:6379/0?recipe=python-redis-lock"),
+            (
+                "redis://h?prefix=lock:a:&recipe=python-redis-lock",
+                "redis://h:6379/0?recipe=python-redis-lock&prefix=lock:a:",
+            ),
             ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
             ("redis+unix://:secret@/run/r.sock?db=3&prefix=", "redis+unix:///run/r.sock?db=3&prefix="),
         ] {
@@ -375,6 +400,8 @@ mod tests {
             "redis://h/1?db=1",
             "redis://h?nonsense=1",
             "redis://h?recipe=nonsense",
+            "redis://h?recipe=python-redis-lock&prefix=",
+            "redis://h?prefix=dlock:&recipe=python-redis-lock",
             "redis-sentinel://a",
             "redis-sentinel:///main",
             "redis-sentinel://a,a:26379/main",
@@ -403,5 +430,23 @@ mod tests {
         let name = LockName::new("dlock#fencing:{a}").expect("good name");
         assert!(location("redis://h?prefix=").expect("good").check_name(&name).is_err());
         assert!(location("redis://h").expect("good").check_name(&name).is_ok());
+    }
+
+    #[test]
+    fn in_a_cluster_a_name_has_to_have_the_slot_of_its_recipe() {
+        let checked = |url: &str, name: &str| {
+            location(url).expect("good").check_name(&LockName::new(name).expect("good name")).is_ok()
+        };
+        for (recipe, name, fits) in [
+            ("plain", "a", true),
+            ("plain", "a}b", true),
+            ("redisson", "a", true),
+            ("redisson", "a}b", false),
+            ("python-redis-lock", "a", false),
+            ("python-redis-lock", "{a}", true),
+        ] {
+            assert_eq!(checked(&format!("redis-cluster://h?recipe={recipe}"), name), fits, "{recipe} {name}");
+            assert!(checked(&format!("redis://h?recipe={recipe}"), name), "{recipe} {name}");
+        }
     }
 }

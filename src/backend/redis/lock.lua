@@ -3,22 +3,37 @@
 --
 -- KEYS: the lock. It is the only one that is declared: while a slot of a Redis Cluster moves, a question that names keys
 -- of which some are not there is refused (cluster-spec, "TRYAGAIN"). ARGV: the token, and a JSON array: what to do, what
--- the lock's side keys end in, the index of the locks, the list that the outcome is kept in, and what the operation needs
--- besides. An array, because a server to which we have not proven yet who we are closes the connection at the eleventh
+-- the lock's side keys end in, the index of the locks, the list that the outcome is kept in, the keys of the recipe by their
+-- purpose (recipe.rs), and what the operation needs besides. An array, because a server to which we have not proven yet who we are closes the connection at the eleventh
 -- word (networking.c), before it says what it lacks.
 local lock, token, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
-local operation, tail, index, history = given[1], given[2], given[3], given[4]
+local operation, tail, index, history, recipe = given[1], given[2], given[3], given[4], table.remove(given, 5)
 local function side(what)
   return 'dlock#' .. what .. ':' .. tail
 end
-local holder, counter, queue, waiters = side('holder'), side('fencing'), side('queue'), side('waiters')
+local holder, counter, queue, waiters = side('holder'), recipe.counter or side('fencing'), side('queue'), side('waiters')
 local members, channels = side('member') .. ':', side('call') .. ':'
 -- Who is called has so many ms to claim; how many outcomes are kept, and for how long; how long the index outlives the
 -- last grant, and an entry in it the end that was foreseen for its lock.
 local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local kind, value = 'string', redis.pcall('GET', lock)
+
+-- What is in the lock: a text, or, where Redisson locks too, the name of the only field of a hash; false when there is
+-- nothing, true when it is none of ours.
+local function read()
+  if not recipe.channel then
+    return redis.pcall('GET', lock)
+  end
+  local fields = redis.pcall('HLEN', lock)
+  if fields == 1 then
+    return redis.call('HGETALL', lock)[1]
+  end
+  return type(fields) == 'table' and fields or fields ~= 0
+end
+
+local own = recipe.channel and 'hash' or 'string'
+local kind, value = own, read()
 if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
@@ -28,7 +43,7 @@ end
 
 -- mode: false is free, f is foreign.
 local mode, slots = false, 0
-if kind ~= 'string' then
+if kind ~= own then
   mode = 'f'
 elseif value then
   local noted = redis.pcall('HMGET', holder, 'format', 'value', 'mode', 'slots')
@@ -42,6 +57,38 @@ elseif value then
     mode, slots = noted[3], tonumber(noted[4])
   else
     mode = value == token and 'x' or 'f'
+  end
+end
+
+-- Puts a text into the lock instead of what is there. What may fail for want of memory comes first.
+local function write(text, lease)
+  if recipe.channel then
+    redis.call('HSET', lock, text, 1)
+    if value then
+      redis.call('HDEL', lock, value)
+    end
+    redis.call('PEXPIRE', lock, lease)
+  else
+    redis.call('SET', lock, text, 'PX', lease)
+  end
+end
+
+-- Frees the lock, and says so to those of other programs who wait: to the next one of python-redis-lock; to all of Redisson,
+-- which listens on either kind of channel, and to the first in the line of its fair lock.
+local function free()
+  if recipe.signal then
+    redis.call('DEL', recipe.signal)
+    redis.call('LPUSH', recipe.signal, 1)
+    redis.call('PEXPIRE', recipe.signal, 1000)
+  end
+  redis.call('DEL', lock, holder)
+  mode, value, slots = false, false, 0
+  if recipe.channel then
+    local first = redis.pcall('LRANGE', recipe.queue, 0, 0)[1]
+    for _, channel in ipairs({recipe.channel, first and recipe.channel .. ':' .. first}) do
+      redis.pcall('PUBLISH', channel, 0)
+      redis.pcall('SPUBLISH', channel, 0)
+    end
   end
 end
 
@@ -230,7 +277,7 @@ local function advance(me)
   return granted, promised, held, taken, of, redis.call('ZCARD', queue) == place
 end
 
--- More given: lease in ms, identity as JSON, life of the counter in ms, mode, slots, `now` or `wait`, whether it
+-- More given: lease in ms, identity as JSON, life of the counter in ms (0: for ever), mode, slots, `now` or `wait`, whether it
 -- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), whether it wants to
 -- know how keys are evicted (1, 0), and the tokens of the holds that it may be inside of.
 --
@@ -250,7 +297,7 @@ local function acquire()
 
   local function answer(fencing, slot)
     list(lease)
-    redis.call('GET', lock)
+    read()
     return {1, fencing, lease, tonumber(slot) or -1, eviction}
   end
 
@@ -271,7 +318,7 @@ local function acquire()
       redis.call('HSET', holder, 'format', 1, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
       redis.call('PEXPIRE', holder, lease)
       redis.call('SET', members .. token, text, 'PX', lease)
-      redis.call('SET', lock, new, 'PX', lease)
+      write(new, lease)
     end
     return answer(fencing, slot)
   end
@@ -298,7 +345,11 @@ local function acquire()
       return {-2}
     end
     fencing = string.format('%.0f', fencing)
-    redis.call('SET', counter, fencing, 'PX', life)
+    if life == '0' then
+      redis.call('SET', counter, fencing)
+    else
+      redis.call('SET', counter, fencing, 'PX', life)
+    end
     redis.pcall('ZREMRANGEBYSCORE', index, '-inf', now - day)
     redis.pcall('PEXPIRE', index, month)
     return join(fencing, wants == 'c' and free_slot() or '')
@@ -343,8 +394,7 @@ local function acquire()
   if mode == 's' or mode == 'c' then
     look()
     if count == 0 then
-      redis.call('DEL', lock, holder)
-      mode, value, slots = false, false, 0
+      free()
     end
   end
 
@@ -436,7 +486,11 @@ local function acquire()
       end
     end
   end
-  local what = mode and (kind == 'string' and mode ~= 'f' and 'dlock' or kind) or 'free'
+  -- What has this field is Redisson's lock for readers and writers, and as good as none for anybody else.
+  if kind == 'hash' and redis.call('HEXISTS', lock, 'mode') == 1 then
+    kind = 'rwlock'
+  end
+  local what = mode and (mode ~= 'f' and 'dlock' or kind) or 'free'
   return {0, rest, what, place, math.max(promised - now, 0), now, hears and 1 or 0, count, eviction, unpack(said)}
 end
 
@@ -454,7 +508,7 @@ local function renew()
   extend(tonumber(given[5]))
   list(tonumber(given[5]))
   local revoked = redis.call('HGET', holder, 'r:' .. token)
-  redis.call('GET', lock)
+  read()
   return {1, revoked}
 end
 
@@ -473,15 +527,14 @@ local function take_out(id, rest)
   end
   look()
   if count == 0 and (rest == 0 or mode ~= 'x') then
-    redis.call('DEL', lock, holder)
-    mode, value, slots = false, false, 0
+    free()
   else
     longest = math.max(longest, rest)
     redis.call('PEXPIRE', lock, longest)
     redis.call('PEXPIRE', holder, longest)
     if rest == 0 and value == id then
       local other = next(family)
-      redis.pcall('SET', lock, other, 'PX', longest)
+      pcall(write, other, longest)
       redis.pcall('HSET', holder, 'value', other)
     end
   end
@@ -552,12 +605,11 @@ end
 
 -- More given: the digest of a foreign value. Deletes it if it is still there. Answers whether it was.
 local function delete()
-  local there = mode == 'f' and (value or redis.call('DUMP', lock))
+  local there = mode == 'f' and redis.call(kind == 'string' and 'GET' or 'DUMP', lock)
   if not there or redis.sha1hex(there) ~= given[5] then
     return {0}
   end
-  redis.call('DEL', lock)
-  mode, value = false, false
+  free()
   hand_on()
   return {1}
 end

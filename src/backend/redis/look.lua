@@ -1,7 +1,7 @@
 -- Looks at several locks for people, and changes nothing but the index, out of which it takes what is not used any more.
 --
--- ARGV: a JSON array: the index, a token or nothing, and for each lock its key, what its side keys end in, how many of its
--- holders and how many of its waiters to pass over.
+-- ARGV: a JSON array: the index, a token or nothing, the type that a lock has by the recipe, and for each lock its key, what
+-- its side keys end in, how many of its holders and how many of its waiters to pass over.
 --
 -- Answers now, and for each lock, as long as the answer is not too long: the key's type or `none`; mode; slots; rest of the
 -- lease; the digest of a foreign value; how many holders were looked at, and of how many; the same of the waiters; then
@@ -11,7 +11,7 @@
 -- Where the index would be stands nothing: looks at the history instead. Behind the token stand a list and how many of its
 -- outcomes to pass over; answers how many were looked at, of how many there can be, and those that are not too long.
 local given = cjson.decode(ARGV[1])
-local index, token = given[1], given[2]
+local index, token, own = given[1], given[2], given[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- So many bytes of what others have stored, and not more.
@@ -52,7 +52,15 @@ local function look(lock, tail, holders_from, waiters_from)
   local length = redis.pcall('STRLEN', lock)
   local known = type(length) == 'number'
   local kind = known and length > 0 and 'string' or redis.call('TYPE', lock).ok
-  local value = kind == 'string' and not (known and length > largest) and redis.call('GET', lock)
+  local text = kind == 'string' and not (known and length > largest) and redis.call('GET', lock)
+  local value = kind == own and text
+  if kind == 'hash' then
+    if redis.call('HEXISTS', lock, 'mode') == 1 then
+      kind = 'rwlock'
+    elseif own == 'hash' and redis.call('HLEN', lock) == 1 then
+      value = redis.call('HGETALL', lock)[1]
+    end
+  end
   local rest = kind == 'none' and -2 or redis.call('PTTL', lock)
   local mode, slots, digest = '', 0, ''
   local holders, held, of_held = {}, holders_from, 0
@@ -89,7 +97,7 @@ local function look(lock, tail, holders_from, waiters_from)
   end
   if kind ~= 'none' and mode == '' then
     local size = redis.pcall('MEMORY', 'USAGE', lock)
-    local foreign = value or not (type(size) == 'number' and size > largest) and redis.pcall('DUMP', lock)
+    local foreign = text or not (type(size) == 'number' and size > largest) and redis.pcall('DUMP', lock)
     digest = type(foreign) == 'string' and redis.sha1hex(foreign) or ''
   end
   local queue = 'dlock#queue:' .. tail
@@ -119,7 +127,7 @@ local function look(lock, tail, holders_from, waiters_from)
 end
 
 local found = {string.format('%.0f', now)}
-for i = 3, #given, 4 do
+for i = 4, #given, 4 do
   if budget <= 0 then
     break
   end

@@ -9,6 +9,7 @@ use super::RedisStore;
 use super::answers::{nonsense, number, other_format, text};
 use super::connection::{Answer, Wishes};
 use super::keys::INDEX;
+use super::recipe::Recipe;
 use super::script::{By, LOOK, Operation, Question};
 use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
@@ -99,6 +100,7 @@ impl RedisStore {
     async fn look(&mut self, names: &[LockName], token: Option<&Token>) -> Result<Inspection, StoreError> {
         let mut views: Vec<View> =
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
+        let recipe = self.location.recipe();
         let mut now_ms = 0;
         let mut by = By::Text;
         let last = views.last().map(|view| view.keys.lock.clone()).unwrap_or_default();
@@ -111,7 +113,8 @@ impl RedisStore {
             // A server that sees the script for the first time is asked one thing first.
             let steps = if by == By::Text { 1 } else { STEPS_A_FLIGHT };
             let steps: Vec<&[usize]> = open.chunks(LOCKS_A_STEP).take(steps).collect();
-            let commands: Vec<Cmd> = steps.iter().map(|step| question(by, step, &views, token)).collect();
+            let commands: Vec<Cmd> =
+                steps.iter().map(|step| question(by, step, &views, token, recipe)).collect();
             let answers = self.ask_all(&last, &commands, wishes).await?;
             by = By::Digest;
             for (step, answer) in steps.into_iter().zip(answers) {
@@ -126,7 +129,7 @@ impl RedisStore {
                     return Err(nonsense());
                 }
                 for (view, seen) in step.iter().zip(&answer[1..]) {
-                    views[*view].add(seen, now)?;
+                    views[*view].add(seen, now, recipe)?;
                 }
             }
         }
@@ -145,8 +148,12 @@ fn not_an_index(error: StoreError) -> StoreError {
     }
 }
 
-fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>) -> Cmd {
-    let mut given = vec![serde_json::json!(INDEX), serde_json::json!(token.map_or("", Token::reveal))];
+fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> Cmd {
+    let mut given = vec![
+        serde_json::json!(INDEX),
+        serde_json::json!(token.map_or("", Token::reveal)),
+        serde_json::json!(recipe.key_type()),
+    ];
     for view in step.iter().map(|view| &views[*view]) {
         given.extend([
             serde_json::json!(view.keys.lock),

@@ -23,6 +23,7 @@
 //! brings the text, all later ones its digest. Looking at many locks is another.
 
 use redis::Cmd;
+use serde_json::json;
 
 use super::keys::Keys;
 
@@ -45,10 +46,10 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "bc6f01098d75911a2cf94cb2356a450ed665e100");
+static LOCK: Script = script!("lock.lua", "fb239f0dfe5155872a555bf604eaeb574c1565e5");
 
 /// What is run to look at locks.
-pub(super) static LOOK: Script = script!("look.lua", "cc7388d7d863409c1c1b6b347a25b1787af09f1e");
+pub(super) static LOOK: Script = script!("look.lua", "0d5c09dbb38e2ef1d3f96724aae79e2cb3db1709");
 
 /// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -122,7 +123,7 @@ pub(super) struct Question<'a> {
 impl Question<'_> {
     /// As it is sent.
     pub(super) fn command(&self, by: By) -> Cmd {
-        let Keys { lock, tail, index, .. } = self.keys;
+        let Keys { lock, tail, index, others, .. } = self.keys;
         let operation = match self.operation {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
@@ -131,10 +132,10 @@ impl Question<'_> {
             Operation::Delete => "delete",
             Operation::Record => "record",
         };
-        let own = [operation, tail, index, self.history];
-        let given: Vec<&str> = own.into_iter().chain(self.arguments.iter().map(String::as_str)).collect();
+        let mut given = vec![json!(operation), json!(tail), json!(index), json!(self.history), json!(others)];
+        given.extend(self.arguments.iter().map(|argument| json!(argument)));
         let mut command = LOCK.command(by);
-        command.arg(1).arg(lock).arg(self.token).arg(serde_json::json!(given).to_string());
+        command.arg(1).arg(lock).arg(self.token).arg(json!(given).to_string());
         command
     }
 }
@@ -143,6 +144,7 @@ impl Question<'_> {
 mod tests {
     use super::*;
     use crate::backend::redis::keys::Index;
+    use crate::backend::redis::recipe::Recipe;
 
     #[test]
     fn the_digests_are_those_of_the_texts() {
@@ -168,8 +170,12 @@ mod tests {
     /// More words, or a longer one, are not taken from a stranger (Redis, `networking.c`).
     #[test]
     fn a_question_is_short_enough_for_a_server_that_wants_a_password() {
-        let keys =
-            Keys::new("dlock:", Index::OfDatabase, &crate::lock::LockName::new("a").expect("good name"));
+        let keys = Keys::new(
+            "dlock:",
+            Index::OfDatabase,
+            Recipe::Plain,
+            &crate::lock::LockName::new("a").expect("good name"),
+        );
         let question = Question {
             operation: Operation::Acquire,
             keys: &keys,

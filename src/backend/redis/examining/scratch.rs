@@ -23,7 +23,7 @@ impl Examiner<'_> {
         self.examination.begin("lock");
         let life = Duration::from_millis(SCRATCH_LIFE_MS as u64);
         // The fencing counter of a name that nobody uses again.
-        store.counter_life = life;
+        store.counter_life = Some(life);
         store.old_protocol |= !self.connection.pushes();
         let claim = Claim {
             name,

@@ -9,6 +9,7 @@ use crate::backend::StoreError;
 use crate::backend::oversight::OTHER_FORMAT;
 use crate::backend::redis::answers::{Said, hint, nobody, nonsense, number, text};
 use crate::backend::redis::keys::Keys;
+use crate::backend::redis::recipe::Recipe;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
 
 /// What is known of a lock so far.
@@ -40,7 +41,7 @@ impl View {
     }
 
     /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
-    pub(super) fn add(&mut self, seen: &Value, now: u64) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, seen: &Value, now: u64, recipe: Recipe) -> Result<(), StoreError> {
         let Value::Array(seen) = seen else { return Err(nonsense()) };
         let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
         let (Some(kind), Some(mode), Some(rest)) =
@@ -63,7 +64,7 @@ impl View {
         if kind != "none" && !matches!(mode, "x" | "s" | "c") {
             let foreign = match mode {
                 "?" => Some(OTHER_FORMAT.to_owned()),
-                _ => hint(kind, remaining),
+                _ => hint(kind, remaining, recipe),
             };
             let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
             self.state.holders = vec![Holder {
