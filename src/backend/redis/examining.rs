@@ -134,8 +134,11 @@ impl Examiner<'_> {
         }
         self.server(store).await?;
         self.clock().await?;
-        let name = scratch::name()?;
+        let name = scratch::name(self.location.recipe())?;
         let keys = self.location.keys(&name);
+        if let Some(finding) = self.location.recipe().finding() {
+            self.found(finding);
+        }
         let token = Token::random().map_err(|error| StoreError::unreachable(error.to_string()))?;
         let mut rights = Rights::of(&keys, token.reveal());
         rights.refused = rights_of_info;

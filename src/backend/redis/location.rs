@@ -122,6 +122,9 @@ impl Location {
         }
         location.prefix = prefix.unwrap_or(location.recipe.prefix()).to_owned();
         location.recipe.check_prefix(&location.prefix).map_err(|error| error.about("prefix"))?;
+        if url.scheme.starts_with("redlock") {
+            location.recipe.check_redlock().map_err(|error| error.about("recipe"))?;
+        }
         if let Some(tls) = &tls {
             tls.check()?;
         }
@@ -402,6 +405,8 @@ mod tests {
             "redis://h?recipe=nonsense",
             "redis://h?recipe=python-redis-lock&prefix=",
             "redis://h?prefix=dlock:&recipe=python-redis-lock",
+            "redlock://h?recipe=redisson",
+            "redlock://h?recipe=python-redis-lock",
             "redis-sentinel://a",
             "redis-sentinel:///main",
             "redis-sentinel://a,a:26379/main",

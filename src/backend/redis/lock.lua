@@ -73,13 +73,14 @@ local function write(text, lease)
   end
 end
 
--- Frees the lock, and says so to those of other programs who wait: to the next one of python-redis-lock; to all of Redisson,
--- which listens on either kind of channel, and to the first in the line of its fair lock.
+-- Frees the lock, and says so to those of other programs who wait, as far as that is allowed: to the next one of
+-- python-redis-lock; to all of Redisson, which listens on either kind of channel, and to the first in the line of its fair
+-- lock.
 local function free()
   if recipe.signal then
-    redis.call('DEL', recipe.signal)
-    redis.call('LPUSH', recipe.signal, 1)
-    redis.call('PEXPIRE', recipe.signal, 1000)
+    redis.pcall('DEL', recipe.signal)
+    redis.pcall('LPUSH', recipe.signal, 1)
+    redis.pcall('PEXPIRE', recipe.signal, 1000)
   end
   redis.call('DEL', lock, holder)
   mode, value, slots = false, false, 0

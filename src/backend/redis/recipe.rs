@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::keys::slot_of_key;
+use crate::backend::examination::Finding;
 use crate::backend::url::UrlError;
 
 /// How other programs take the same lock.
@@ -91,6 +92,20 @@ impl Recipe {
         }
     }
 
+    /// Refuses a recipe whose programs do not ask a majority of servers.
+    ///
+    /// # Errors
+    /// It is one.
+    pub fn check_redlock(self) -> Result<(), UrlError> {
+        match self {
+            Recipe::Plain => Ok(()),
+            Recipe::Redisson | Recipe::PythonRedisLock => Err(UrlError::new(format!(
+                "recipe={} is for locks on one server, and those of redlock:// are on a majority of several",
+                self.name()
+            ))),
+        }
+    }
+
     /// What belongs to the lock with this key. Redisson puts a name in braces unless it has a `{` already
     /// (`RedissonObject.prefixName`).
     pub fn others(self, lock: &str) -> Others {
@@ -113,6 +128,21 @@ impl Recipe {
                 Others { signal: Some(format!("{PYTHON_SIGNAL}{name}")), ..Others::default() }
             }
         }
+    }
+
+    /// What there is to know of it, beside what is always so.
+    pub fn finding(self) -> Option<Finding> {
+        let found = match self {
+            Recipe::Plain => return None,
+            Recipe::Redisson => {
+                "redisson: an RLock with the same key is the same lock, RFencedLock counts fencing tokens on with dlock \
+                 (redisson_lock_token:*); an RReadWriteLock is another"
+            }
+            Recipe::PythonRedisLock => {
+                "python-redis-lock: its Lock(client, NAME) is the same lock, and who waits there is told by lock-signal:*"
+            }
+        };
+        Some(Finding::ok("recipe", found))
     }
 
     /// Refuses a lock of a Redis Cluster whose other keys are in other slots.

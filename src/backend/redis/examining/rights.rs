@@ -30,6 +30,8 @@ const OWN: &[Place] = &[
     Place::Waiters,
     Place::Member,
     Place::History,
+    Place::Counter,
+    Place::Signal,
 ];
 
 /// What a server refuses.
@@ -57,49 +59,59 @@ impl<'a> Rights<'a> {
         Rights { keys, token, refused: Refused::default() }
     }
 
-    fn key(&self, place: Place) -> String {
+    /// The key of this kind, if the lock has one.
+    fn key(&self, place: Place) -> Option<String> {
         let keys = self.keys;
-        match place {
-            Place::None | Place::Channel => String::new(),
+        let others = &keys.others;
+        Some(match place {
+            Place::None | Place::Channel => return None,
             Place::Lock => keys.lock.clone(),
             Place::Holder => keys.holder.clone(),
+            Place::Fencing if others.counter.is_some() => return None,
             Place::Fencing => keys.fencing.clone(),
             Place::Queue => keys.queue.clone(),
             Place::Waiters => keys.waiters.clone(),
             Place::Member => format!("{}{}", keys.members, self.token),
             Place::History => keys.history.clone(),
             Place::Index => keys.index.clone(),
-        }
+            Place::Counter => return others.counter.clone(),
+            Place::Announcements => return others.channel.clone(),
+            Place::FairLine => return others.queue.clone(),
+            Place::Signal => return others.signal.clone(),
+        })
+    }
+
+    /// The keys of the lock that expire by themselves.
+    fn own(&self) -> impl Iterator<Item = (Place, String)> {
+        OWN.iter().filter_map(|place| Some((*place, self.key(*place)?)))
     }
 
     /// What makes each key, to expire soon: its answer to [`Rights::trials`].
     pub(super) fn preparations(&self) -> Vec<Cmd> {
-        let make = |place: &Place| {
+        let make = |(_, key)| {
             let mut set = redis::cmd("SET");
-            set.arg(self.key(*place)).arg("x").arg("PX").arg(SCRATCH_LIFE_MS);
+            set.arg::<String>(key).arg("x").arg("PX").arg(SCRATCH_LIFE_MS);
             set
         };
-        OWN.iter().map(make).collect()
+        self.own().map(make).collect()
     }
 
     /// What is to be tried. What would make a key without an end is left out.
     fn trials(&self, prepared: &[Value]) -> Vec<&'static Trial> {
         let is_there = |place: Place| {
-            let index = OWN.iter().position(|own| *own == place);
+            let index = self.own().position(|(own, _)| own == place);
             index.and_then(|index| prepared.get(index)).is_some_and(|answer| server_error(answer).is_none())
         };
         let safe = |trial: &&Trial| !trial.makes || trial.command == "SET" || is_there(trial.place);
-        TRIALS.iter().filter(safe).collect()
+        let exists = |trial: &&Trial| trial.place == Place::None || self.key(trial.place).is_some();
+        TRIALS.iter().filter(exists).filter(safe).collect()
     }
 
     /// The commands to be tried, which [`Rights::note_all`] takes the answers of.
     pub(super) fn commands(&self, prepared: &[Value]) -> Vec<Cmd> {
         let command = |trial: &&Trial| {
             let mut command = redis::cmd(trial.command);
-            if trial.place != Place::None {
-                command.arg(self.key(trial.place));
-            }
-            command.arg(trial.arguments);
+            command.arg(self.key(trial.place)).arg(trial.arguments);
             command
         };
         self.trials(prepared).iter().map(command).collect()
@@ -114,12 +126,12 @@ impl<'a> Rights<'a> {
 
     /// What removes each key; one command for each, because all would be refused for one.
     pub(super) fn removals(&self) -> Vec<Cmd> {
-        let remove = |place: &Place| {
+        let remove = |(_, key)| {
             let mut remove = redis::cmd("DEL");
-            remove.arg(self.key(*place));
+            remove.arg::<String>(key);
             remove
         };
-        OWN.iter().map(remove).collect()
+        self.own().map(remove).collect()
     }
 }
 
@@ -156,6 +168,7 @@ impl Refused {
             Need::Lock,
             Need::Line,
             Need::Call,
+            Need::Tell,
             Need::Watch,
             Need::Digest,
             Need::List,
@@ -193,9 +206,11 @@ impl Refused {
         if !commands.is_empty() || !patterns.is_empty() {
             let rules =
                 commands.iter().map(|command| format!("+{}", command.to_lowercase().replace(' ', "|")));
-            let access = patterns.iter().map(|pattern| match pattern.contains("#call:") {
-                true => format!("&{pattern}"),
-                false => format!("~{pattern}"),
+            let access = patterns.iter().map(|pattern| {
+                match ["#call:", "_channel:"].iter().any(|of| pattern.contains(of)) {
+                    true => format!("&{pattern}"),
+                    false => format!("~{pattern}"),
+                }
             });
             let rules: Vec<String> = rules.chain(access).collect();
             remedies.push(format!("ACL SETUSER {user} {}", rules.join(" ")));
@@ -236,6 +251,7 @@ fn need_of(place: Place, need: Need) -> Need {
         Place::Index => Need::List,
         Place::History => Need::History,
         Place::Channel => Need::Call,
+        Place::Announcements | Place::FairLine | Place::Signal => Need::Tell,
         Place::None => need,
         _ => Need::Lock,
     }
@@ -243,7 +259,8 @@ fn need_of(place: Place, need: Need) -> Need {
 
 /// As a rule of an ACL names them; all of dlock's own in one when none of those of a lock is open.
 fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
-    let all_own = OWN[1..OWN.len() - 1].iter().all(|own| places.contains(own));
+    const OF_LOCK: [Place; 4] = [Place::Holder, Place::Queue, Place::Waiters, Place::Member];
+    let all_own = OF_LOCK.iter().all(|own| places.contains(own));
     let mut patterns = Vec::new();
     if all_own {
         patterns.push(format!("{RESERVED}*"));
@@ -257,6 +274,10 @@ fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
             }
             Place::Index => {
                 patterns.push(INDEX.to_owned());
+                continue;
+            }
+            Place::Counter | Place::Announcements | Place::FairLine | Place::Signal => {
+                patterns.push(pattern_of_others(*place).to_owned());
                 continue;
             }
             _ if all_own => continue,
@@ -273,11 +294,25 @@ fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
     patterns
 }
 
+/// What belongs to locks by their recipe.
+fn pattern_of_others(place: Place) -> &'static str {
+    match place {
+        Place::Counter => "redisson_lock_token:*",
+        Place::Announcements => "redisson_lock__channel:*",
+        Place::FairLine => "redisson_lock_queue:*",
+        _ => "lock-signal:*",
+    }
+}
+
 fn consequence(need: Need) -> &'static str {
     match need {
         Need::Lock => "locks cannot be taken, shared, kept or given back: dlock run ends with 77 or 76",
         Need::Line => "nobody can wait for a lock: where one is held, dlock run ends with 77",
         Need::Call => "who waits is not called when it is its turn, but asks every now and then",
+        Need::Tell => {
+            "other programs that wait for a lock are not told when dlock gives it back: they ask when its lease, or their own \
+             patience, is over"
+        }
         Need::Watch => {
             "a lock that somebody else removes is missed at the next renewal only, and who waits for another program's \
              lock asks every now and then"

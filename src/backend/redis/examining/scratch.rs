@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::RedisStore;
 use super::super::keys::Keys;
+use super::super::recipe::Recipe;
 use super::Examiner;
 use super::rights::{Rights, SCRATCH_LIFE_MS};
 use crate::backend::examination::{Finding, short};
@@ -77,13 +78,14 @@ async fn live(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
     }
 }
 
-/// A name that nobody has used before.
+/// A name that nobody has used before, and that can be used in a cluster too.
 ///
 /// # Errors
 /// There are no random numbers.
-pub(super) fn name() -> Result<LockName, StoreError> {
+pub(super) fn name(recipe: Recipe) -> Result<LockName, StoreError> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| StoreError::unreachable(error.to_string()))?;
     let name = format!("dlock-doctor-{:016x}", u64::from_ne_bytes(random));
+    let name = if recipe == Recipe::PythonRedisLock { format!("{{{name}}}") } else { name };
     LockName::new(&name).map_err(|error| StoreError::unreachable(error.to_string()))
 }

@@ -6,6 +6,7 @@ pub(in super::super) enum Need {
     Lock,
     Line,
     Call,
+    Tell,
     Watch,
     Digest,
     List,
@@ -27,6 +28,11 @@ pub(in super::super) enum Place {
     History,
     Index,
     Channel,
+    /// What belongs to the lock by its recipe, in the order of its fields.
+    Counter,
+    Announcements,
+    FairLine,
+    Signal,
 }
 
 /// One command on one kind of key.
@@ -97,6 +103,13 @@ pub(super) const TRIALS: &[Trial] = &[
     // Scores are times, so there is none like that.
     trial(Need::List, "ZREMRANGEBYSCORE", Place::Index, &["-inf", "-1"]),
     trial(Need::List, "ZSCAN", Place::Index, &["0", "COUNT", "1"]),
+    making(Need::Lock, "SET", Place::Counter, &["1", "PX", "10000"]),
+    trial(Need::Lock, "GET", Place::Counter, &[]),
+    trial(Need::Tell, "PUBLISH", Place::Announcements, &["0"]),
+    trial(Need::Tell, "LRANGE", Place::FairLine, &["0", "0"]),
+    making(Need::Tell, "LPUSH", Place::Signal, &["1"]),
+    trial(Need::Tell, "PEXPIRE", Place::Signal, &["1000"]),
+    trial(Need::Tell, "DEL", Place::Signal, &[]),
     making(Need::History, "LPUSH", Place::History, &["x"]),
     trial(Need::History, "LTRIM", Place::History, &["0", "0"]),
     trial(Need::History, "LRANGE", Place::History, &["0", "-1"]),
