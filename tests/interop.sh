@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# dlock beside the libraries that applications lock with, for real: redis-py, python-redis-lock, node-redlock with ioredis,
+# redsync and Redisson, on redis-servers of their own. Each keeps the other out, both ways, and each wakes the other.
+#
+#   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
+#   DLOCK=/usr/bin/dlock tests/interop.sh
+#
+# Without DLOCK it builds one (cargo build). The libraries come through pip, npm, go and mvn, as these are configured, in
+# the versions that tests/interop/clients/ names, into target/interop and nowhere else; what is there is not fetched again.
+# Takes a minute, the first time three.
+#
+# shellcheck disable=SC2317  # the functions are called by name
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+die() { echo "interop.sh: $*" >&2; exit 1; }
+missing=()
+need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || missing+=("$1 ($2)"); }
+need redis-server "apt-get install redis-server"
+need flock "apt-get install util-linux"
+need python3 "apt-get install python3"
+need node "Node.js 18 or later: apt-get install nodejs, or https://nodejs.org"
+need npm "apt-get install npm, or https://nodejs.org"
+need go "Go 1.26 or later, or 1.21 that may fetch it: https://go.dev/dl"
+need java "apt-get install default-jdk-headless"
+need javac "apt-get install default-jdk-headless"
+need mvn "apt-get install maven"
+! command -v python3 >/dev/null || python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    missing+=("venv of python3 (apt-get install python3-venv)")
+[ -n "${DLOCK:-}" ] || command -v cargo >/dev/null || missing+=("cargo (https://rustup.rs), or DLOCK")
+[ "${#missing[@]}" = 0 ] || die "missing: $(printf '%s; ' "${missing[@]}")"
+PATH=$PATH:/usr/sbin:/sbin
+
+clients=$PWD/tests/interop/clients
+built=$PWD/target/interop
+mkdir -p "$built"
+exec 9>"$built/.lock"
+flock 9
+
+# Whether all that these files say has been done: they are as they were when NAME was done the last time.
+stamp() { cat "$@" | sha256sum; }
+is_done() { [ "$(cat "$built/$1.done" 2>/dev/null)" = "$(stamp "${@:2}")" ]; }
+done_with() { stamp "${@:2}" >"$built/$1.done"; }
+
+prepare_python() {
+    local from=("$clients/python/requirements.txt")
+    ! is_done python "${from[@]}" || [ ! -x "$built/python/bin/python" ] || return 0
+    rm -rf "$built/python"
+    python3 -m venv "$built/python"
+    "$built/python/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
+        --require-hashes --requirement "${from[0]}"
+    done_with python "${from[@]}"
+}
+
+prepare_node() {
+    local from=("$clients/node/package.json" "$clients/node/package-lock.json" "$clients/node/.npmrc")
+    mkdir -p "$built/node"
+    cp "$clients/node/client.js" "${from[@]}" "$built/node"
+    ! is_done node "${from[@]}" || [ ! -d "$built/node/node_modules" ] || return 0
+    (cd "$built/node" && npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts --cache "$built/npm")
+    done_with node "${from[@]}"
+}
+
+# Go knows itself what has changed.
+prepare_go() (
+    export GOMODCACHE=$built/go/mod GOCACHE=$built/go/build GOPATH=$built/go GOFLAGS="-modcacherw -mod=readonly -buildvcs=false"
+    export GOTELEMETRY=off
+    cd "$clients/redsync" && go build -o "$built/redsync" .
+)
+
+prepare_java() {
+    local from=("$clients/redisson/pom.xml") code=$clients/redisson/Client.java
+    if ! is_done java "${from[@]}" || [ ! -d "$built/redisson/jars" ]; then
+        rm -rf "$built/redisson"
+        mvn --quiet --batch-mode --no-transfer-progress --strict-checksums --file "${from[0]}" \
+            -Dmaven.repo.local="$built/m2" dependency:copy-dependencies -DoutputDirectory="$built/redisson/jars"
+        done_with java "${from[@]}"
+    fi
+    if ! is_done javac "${from[@]}" "$code" || [ ! -d "$built/redisson/classes" ]; then
+        rm -rf "$built/redisson/classes"
+        javac -Xlint:all -cp "$built/redisson/jars/*" -d "$built/redisson/classes" "$code"
+        done_with javac "${from[@]}" "$code"
+    fi
+}
+
+# Side by side: most of it is waiting for a network. Each in a process group of its own, to be ended with what it starts.
+jobs=()
+end_jobs() {
+    for job in "${jobs[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
+}
+trap end_jobs EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+set -m
+for language in python node go java; do
+    ( set -e; "prepare_$language" ) >"$built/$language.log" 2>&1 </dev/null &
+    jobs+=("$!:$language")
+done
+set +m
+if [ -z "${DLOCK:-}" ]; then
+    cargo build --locked --quiet
+    DLOCK=${CARGO_TARGET_DIR:-$PWD/target}/debug/dlock
+fi
+DLOCK=$(realpath "$DLOCK")
+failed=()
+for job in "${jobs[@]}"; do
+    wait "${job%%:*}" || { failed+=("${job#*:}"); cat "$built/${job#*:}.log" >&2; }
+done
+jobs=()
+[ "${#failed[@]}" = 0 ] || die "cannot prepare: ${failed[*]}, see above"
+[ -x "$DLOCK" ] || die "no dlock at $DLOCK"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/dlock-interop.XXXXXX")
+driver=
+clean() {
+    [ -z "$driver" ] || { kill "$driver" 2>/dev/null && wait "$driver" 2>/dev/null; } || true
+    rm -rf "$work"
+}
+trap clean EXIT
+# No bytecode beside the sources. In the background, so that a signal to this script is obeyed at once.
+DLOCK=$DLOCK DLOCK_INTEROP=$built TMPDIR=$work PYTHONDONTWRITEBYTECODE=1 \
+    "$built/python/bin/python" tests/interop/drive.py "$@" </dev/null 9>&- &
+driver=$!
+status=0
+wait "$driver" || status=$?
+driver=
+exit "$status"

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Runs every scenario with every library, several at a time, and says of each how it went.
+
+drive.py [WORD...]      only those whose title contains one of the words; called by tests/interop.sh, which prepares
+                        DLOCK (the binary) and DLOCK_INTEROP (what has been built)
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+import libraries as of
+import processes
+import scenarios
+from processes import Client, Failure, Server
+
+STAGES_AT_A_TIME = 5
+
+
+class Stage:
+    """Servers, a library's client, and what is played there, one after the other."""
+
+    def __init__(self, library, store, plays):
+        self.library, self.store = library, store
+        self.plays = plays
+        self.servers, self._client = [], None
+
+    def titles(self):
+        name = self.library.name if self.library else "all together"
+        return [(f"{name}, {self.store.name}: {title}", play) for title, play in self.plays]
+
+    @property
+    def client(self):
+        if self._client is None:
+            self._client = Client(self.library, self.nodes)
+            versions.add(self._client.version)
+        return self._client
+
+    def drop_client(self):
+        if self._client is not None:
+            self._client.clear()
+            self._client = None
+
+    def play(self, wanted):
+        titles = [(title, play) for title, play in self.titles() if wanted(title)]
+        if not titles:
+            return
+        with tempfile.TemporaryDirectory(prefix="stage.") as place:
+            self.place = pathlib.Path(place)
+            (self.place / "config.toml").touch()
+            try:
+                servers = [Server(self.place) for _ in range(self.store.servers)]
+                self.nodes = [server.address for server in servers]
+                self.url = self.store.url.format(",".join(self.nodes))
+                # A server that is down is one that has been there: the others say so, and its port is free.
+                self.servers, down = servers[self.store.down :], servers[: self.store.down]
+                for server in down:
+                    server.end()
+                for number, (title, play) in enumerate(titles):
+                    self._play(f"lock{number}", title, play)
+            finally:
+                self.drop_client()
+                for server in self.servers:
+                    server.end()
+
+    def _play(self, name, title, play):
+        began = time.monotonic()
+        scene = scenarios.Scene(self, name)
+        try:
+            play(scene)
+            problem = None
+        except Failure as failure:
+            problem = str(failure)
+        except Exception:
+            problem = traceback.format_exc()
+        finally:
+            scene.clear()
+        if problem:
+            # It may still wait for something.
+            self.drop_client()
+        tell(title, problem, time.monotonic() - began)
+
+
+def named(functions):
+    return [(function.__name__.replace("_", " "), function) for function in functions]
+
+
+def together(store, crew):
+    names = ", ".join("dlock" if kind is None else kind.name for kind in crew)
+    play = (f"no update is lost ({names})", lambda scene: scenarios.no_update_is_lost(scene, crew))
+    return Stage(None, store, [play])
+
+
+STAGES = [
+    together(of.PLAIN, [None, None, of.REDIS_PY, of.REDSYNC, of.REDLOCK4, of.REDLOCK5]),
+    Stage(of.REDIS_PY, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
+    Stage(of.REDSYNC, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
+    Stage(of.REDLOCK4, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
+    Stage(of.REDLOCK5, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
+    Stage(of.RLOCK, of.PLAIN, named(scenarios.OF_ANOTHER_RECIPE)),
+]
+
+results, versions, mouth = [], set(), threading.Lock()
+
+
+def tell(title, problem, seconds):
+    if processes.Process.alive is None:
+        return
+    with mouth:
+        results.append(problem is None)
+        if problem is None:
+            print(f"ok {len(results)} - {title} ({seconds:.1f}s)", flush=True)
+        else:
+            print(f"interop.sh: FAILED {title} ({seconds:.1f}s)", flush=True)
+            print("\n".join(f"#   {line}" for line in problem.splitlines()), flush=True)
+
+
+def main(words):
+    began = time.monotonic()
+    processes.adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+    def wanted(title):
+        return not words or any(word in title for word in words)
+
+    pool = concurrent.futures.ThreadPoolExecutor(STAGES_AT_A_TIME)
+    try:
+        for stage in [pool.submit(stage.play, wanted) for stage in STAGES]:
+            try:
+                stage.result()
+            except Exception:
+                tell("a stage could not be set", traceback.format_exc(), 0)
+        left = processes.left_behind()
+        if left:
+            tell("nothing is left behind", "\n".join(left), 0)
+    except (KeyboardInterrupt, SystemExit) as end:
+        processes.clear_all()
+        # The threads of the stages are not waited for: what they wait for is gone.
+        os._exit(end.code if isinstance(end, SystemExit) else 128 + signal.SIGINT)
+    passed = sum(results)
+    if not results:
+        sys.exit("interop.sh: no scenario is called so")
+    seconds = time.monotonic() - began
+    print(f"interop.sh: {passed} of {len(results)} passed in {seconds:.0f}s with {', '.join(sorted(versions))}")
+    sys.exit(passed != len(results))
+
+
+main(sys.argv[1:])

@@ -1,0 +1,88 @@
+"""The libraries, and the stores that dlock shares with them.
+
+Each library is driven by a small program in clients/, all by one protocol, a line to standard input, lines back:
+
+    try NAME TTL            ->  held [FENCING TOKEN] | busy             at once; times in milliseconds
+    wait NAME TTL PATIENCE  ->  waiting, then held [TOKEN] | busy       as the library itself waits
+    unlock NAME             ->  unlocked | lost                         what the library says
+    anything unexpected     ->  error WHAT
+
+The program's arguments are the servers; its first line is `ready LIBRARY VERSION`, and it ends with its input.
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+CLIENTS = pathlib.Path(__file__).parent / "clients"
+BUILT = pathlib.Path(os.environ["DLOCK_INTEROP"])
+# Small and quick to start: all that these do is wait.
+JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]
+
+
+def polling(server, _name):
+    """The server sees a waiting client that asks again: more than once since it has begun."""
+
+    def asked():
+        statistics = server.info("commandstats")
+        return sum(statistics.get(f"cmdstat_{word}", {}).get("calls", 0) for word in ("set", "eval", "evalsha"))
+
+    before = asked()
+    return lambda: asked() >= before + 2
+
+
+def blocking(server, _name):
+    """The server sees a client in BLPOP."""
+    return lambda: server.info("clients")["blocked_clients"] > 0
+
+
+def subscribing(server, name):
+    """The server sees a subscriber of the lock's channel."""
+    channel = f"redisson_lock__channel:{{{name}}}"
+    return lambda: server.pubsub_numsub(channel)[0][1] > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """One way to take locks."""
+
+    name: str
+    command: list
+    # (server, name of the lock) -> what tells that the client waits.
+    waits: Callable
+
+
+def python(name, waits):
+    return Library(name, [sys.executable, CLIENTS / "python/client.py", name], waits)
+
+
+REDIS_PY = python("redis-py", polling)
+PYTHON_REDIS_LOCK = python("python-redis-lock", blocking)
+REDSYNC = Library("redsync", [BUILT / "redsync"], polling)
+REDLOCK4 = Library("node-redlock 4", ["node", BUILT / "node/client.js", "redlock4"], polling)
+REDLOCK5 = Library("node-redlock 5", ["node", BUILT / "node/client.js", "redlock5"], polling)
+JARS = f"{BUILT / 'redisson/jars'}/*:{BUILT / 'redisson/classes'}"
+RLOCK = Library("Redisson RLock", [*JAVA, JARS, "Client", "RLock"], subscribing)
+RFENCEDLOCK = Library("Redisson RFencedLock", [*JAVA, JARS, "Client", "RFencedLock"], subscribing)
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """Where a lock lives, and by which recipe."""
+
+    name: str
+    # With {} for the servers.
+    url: str
+    servers: int = 1
+    # How many of them are down.
+    down: int = 0
+
+
+PLAIN = Store("plain", "redis://{}?prefix=")
+# The library puts `lock:` before every name.
+SIGNALLING = Store("recipe=python-redis-lock", "redis://{}?prefix=lock:")
+REDISSON = Store("recipe=redisson", "redis://{}?prefix=&recipe=redisson")
+MAJORITY = Store("redlock", "redlock://{}?prefix=", servers=5)
+BARE_MAJORITY = Store("redlock, 2 of 5 down", "redlock://{}?prefix=", servers=5, down=2)

@@ -1,0 +1,289 @@
+"""What the scenarios start: programs that are read line by line, redis-servers, dlocks, and clients of libraries."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import redis
+
+# Within this an event comes that has to come, on a machine that is busy with something else. Nothing is ever measured.
+SOON = 30
+# A lease that outlives every scenario, so that whoever gets in before it ends was let in; in ms.
+LONG = 120_000
+# A lease whose end is awaited; in ms, and in whole seconds, as python-redis-lock has them.
+SHORT = 2_000
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Failure(Exception):
+    """A scenario did not go as it has to."""
+
+
+def equal(found, wanted, what):
+    if found != wanted:
+        raise Failure(f"{what}: {found!r}, and not {wanted!r}")
+
+
+def until(what, look, deadline=SOON):
+    """Looks again and again until there is something to see, and returns it."""
+    end = time.monotonic() + deadline
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > end:
+            raise Failure(f"not seen within {deadline}s: {what}")
+        time.sleep(0.02)
+
+
+def throughout(what, look, duration=0.3):
+    """Looks again and again for a while: it has to be so the whole time."""
+    end = time.monotonic() + duration
+    while time.monotonic() < end:
+        if not look():
+            raise Failure(f"no longer so: {what}")
+        time.sleep(0.02)
+
+
+class Process:
+    """A program with pipes. It is in a session of its own, so that what it starts can be found and ended."""
+
+    # Those that have been started and not cleared; None when no more may be started.
+    alive = set()
+    starting = threading.Lock()
+
+    def __init__(self, argv, environment=None, directory=None):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with Process.starting:
+            if Process.alive is None:
+                raise Failure("the end has come")
+            self.popen = subprocess.Popen(
+                argv, text=True, env=environment, cwd=directory, start_new_session=True, errors="replace", **pipes
+            )
+            Process.alive.add(self)
+        self.argv, self.asked = argv, 0
+        self.lines, self.errors = [], []
+        self.readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.popen.stdout, self.lines), (self.popen.stderr, self.errors))
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream, lines):
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def say(self, *words):
+        try:
+            print(*words, file=self.popen.stdin, flush=True)
+        except BrokenPipeError:
+            raise Failure(f"{self} has ended") from None
+
+    def answer(self):
+        """The next line that nobody has asked for yet."""
+
+        def look():
+            if len(self.lines) > self.asked:
+                return True
+            if self.popen.poll() is not None and not self.readers[0].is_alive():
+                raise Failure(f"{self} ended with {self.popen.returncode} instead of an answer")
+            return False
+
+        until(f"an answer of {self}", look)
+        self.asked += 1
+        return self.lines[self.asked - 1]
+
+    def is_silent(self):
+        return len(self.lines) == self.asked
+
+    def tells(self, text):
+        """Whether a line on standard error contains this."""
+        return any(text in line for line in list(self.errors))
+
+    def status(self):
+        """Closes standard input and waits for the end."""
+        self.popen.stdin.close()
+        try:
+            self.popen.wait(SOON)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"does not end: {self}") from None
+        # What it left behind may have the pipes open; then there is nothing more to read from itself.
+        for reader in self.readers:
+            reader.join(1)
+        return self.popen.returncode
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+    def clear(self):
+        """Ends it by force, if it has not ended, and its session."""
+        with Process.starting:
+            if Process.alive is not None:
+                Process.alive.discard(self)
+        self.end_session()
+
+    def end_session(self):
+        # Once it has been waited for, its number may be anybody's. What it left behind then is found at the very end.
+        if self.popen.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def __str__(self):
+        said = "".join(f"\n#     | {line}" for line in (self.lines + self.errors)[-8:])
+        return f"{' '.join(map(str, self.argv))}{said}"
+
+
+class Server:
+    """A redis-server on a port of its own. It ends with its standard input, however the driver may end."""
+
+    KEEPER = '"$@" & read -r line; kill "$!"; wait "$!"'
+
+    def __init__(self, place):
+        place = pathlib.Path(tempfile.mkdtemp(prefix="redis.", dir=place))
+        # Somebody else may take a port between the look for it and its use.
+        for _ in range(5):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+            options = {"port": self.port, "bind": "127.0.0.1", "dir": place, "save": "", "logfile": "redis.log"}
+            words = [str(word) for option in options.items() for word in (f"--{option[0]}", option[1])]
+            self.process = Process(["sh", "-c", self.KEEPER, "sh", "redis-server", *words])
+            self.redis = redis.Redis(port=self.port, decode_responses=True)
+            try:
+                until(f"redis-server on {self.port}", self._answers, 10)
+                return
+            except Failure:
+                self.end()
+        raise Failure(f"redis-server does not start: {(place / 'redis.log').read_text()}")
+
+    def _answers(self):
+        try:
+            return self.redis.info("server")["tcp_port"] == self.port
+        except redis.exceptions.ConnectionError:
+            return False
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def end(self):
+        self.redis.close()
+        self.process.clear()
+
+
+class Dlock(Process):
+    """`dlock COMMAND -b URL OPTIONS NAME -- WORDS`."""
+
+    BINARY = os.environ["DLOCK"]
+    # Says that it runs, and ends with standard input.
+    STAY = ("sh", "-c", "echo running; exec cat")
+
+    def __init__(self, home, url, name, *options, run=STAY):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "DLOCK_CONFIG": str(home / "config.toml")}
+        super().__init__([self.BINARY, "run", "-b", url, *options, name, "--", *run], environment, home)
+
+    def await_running(self):
+        equal(self.answer(), "running", f"the first line under {self}")
+        return self
+
+    def await_waiting(self):
+        until(f"that it waits: {self}", lambda: self.tells(" waiting at position "))
+        throughout(f"it waits: {self}", lambda: self.is_silent() and self.popen.poll() is None)
+        return self
+
+    def ends(self, status=0):
+        equal(self.status(), status, f"the status of {self}")
+
+
+class Client(Process):
+    """A program that takes locks with a library, by the protocol that libraries.py tells."""
+
+    def __init__(self, library, nodes):
+        super().__init__([*library.command, *nodes])
+        self.library, self.token = library, None
+        ready = self.answer().split()
+        equal(ready[0], "ready", f"the first line of {self}")
+        self.version = " ".join(ready[1:])
+
+    def _took(self):
+        words = self.answer().split(maxsplit=1)
+        if words[0] not in ("held", "busy"):
+            raise Failure(f"{self.library.name}: {' '.join(words)}")
+        self.token = int(words[1]) if len(words) > 1 else None
+        return words[0] == "held"
+
+    def tries(self, name, ttl=LONG):
+        """Whether it gets the lock at once."""
+        self.say("try", name, ttl)
+        return self._took()
+
+    def takes(self, name, ttl=LONG):
+        equal(self.tries(name, ttl), True, f"{self.library.name} gets {name}")
+
+    def begins_to_wait(self, name, server, ttl=LONG):
+        """When this returns, it has been told that the lock is taken, and waits as the library does."""
+        look = self.library.waits(server.redis, name)
+        self.say("wait", name, ttl, SOON * 2000)
+        equal(self.answer(), "waiting", f"the answer of {self}")
+        until(f"that {self.library.name} waits", look)
+        throughout(f"{self.library.name} waits", self.is_silent)
+
+    def gets_it(self):
+        """Awaits the end of waiting, which has to be a good one."""
+        equal(self._took(), True, f"{self.library.name} gets what it waited for")
+
+    def gives(self, name, answer="unlocked"):
+        self.say("unlock", name)
+        equal(self.answer(), answer, f"{self.library.name} unlocks {name}")
+
+
+def adopt_orphans():
+    """What loses its parent becomes a child of the driver, which therefore can say what is left at the end."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def left_behind():
+    """Waits for every child, and returns the command lines of those that do not end. They are killed."""
+    left, end = [], time.monotonic() + SOON
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return left
+        if pid == 0 and time.monotonic() > end:
+            for child in pathlib.Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+                words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                left.append(" ".join(word.decode(errors="replace") for word in words).strip())
+                os.kill(int(child), signal.SIGKILL)
+            end = time.monotonic() + 1
+        elif pid == 0:
+            time.sleep(0.05)
+
+
+def clear_all():
+    """Ends everything, and lets nothing be started any more."""
+    with Process.starting:
+        ending, Process.alive = Process.alive, None
+    for process in ending or ():
+        process.end_session()
+
+
+def locked(path):
+    """Whether somebody has the `flock` of this file."""
+    return subprocess.run([shutil.which("flock"), "--nonblock", path, "true"], check=False).returncode != 0
