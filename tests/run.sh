@@ -4,7 +4,8 @@
 #   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
-# 2. puts redis-py, a foreign client that the tests lock against, and PyYAML into target/,
+# 2. puts redis-py, a foreign client that the tests lock against, and PyYAML into target/, and by tests/servers.sh
+#    servers of other versions,
 # 3. runs the tests with every store, then with `file:` alone.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
@@ -46,6 +47,8 @@ want man man-db
 want groff groff-base
 want mandoc mandoc
 want shellcheck shellcheck
+# tests/servers.sh takes packages of Debian, also on other distributions.
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 # A distribution's python3 may come without venv or without its pip. Either way of installing redis-py will do.
 python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
     missing+=(python3-venv python3-pip)
@@ -109,6 +112,9 @@ case $python in
 */*) python=$PWD/$python ;;
 esac
 export DLOCK_TEST_PYTHON=$python
+
+# --- servers of other versions ----------------------------------------------------------------------------------------
+tests/servers.sh
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 3 > 4 ? $(nproc) * 3 : 4))}

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Puts servers of other versions than this system's into target/servers, for the tests:
+#
+#   tests/servers.sh          afterwards there is target/servers/NAME/server for each NAME below
+#
+# They are the packages of other Debian releases, with the libraries that they want, unpacked and run by their own dynamic
+# loader: nothing is installed, and apt's own lists and packages are not touched. What is there already is kept.
+#
+# Read from the environment:
+#   DLOCK_TEST_SERVERS   another directory, which several trees may share
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# name, release, package, program
+servers=(
+    'redis-6.0 bullseye redis-server redis-server'
+    'redis-8.0 trixie redis-server redis-server'
+    'valkey-8.1 trixie valkey-server valkey-server'
+)
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# Where a release is that is supported, and where it goes afterwards.
+mirrors=(http://deb.debian.org/debian http://archive.debian.org/debian)
+directory=${DLOCK_TEST_SERVERS:-$PWD/target/servers}
+
+say() { printf 'servers.sh: %s\n' "$*"; }
+die() { printf 'servers.sh: %s\n' "$*" >&2; exit 1; }
+
+# apt with everything of its own: lists, packages, and a system on which nothing is installed.
+private_apt() { # release, program, arguments...
+    local own=$directory/apt/$1 program=$2
+    shift 2
+    "$program" -q -o Dir::Etc="$own/etc" -o Dir::State="$own/state" -o Dir::Cache="$own/cache" \
+        -o Dir::State::status="$own/status" -o APT::Sandbox::User='' -o Acquire::Languages=none \
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=3 "$@" </dev/null
+}
+
+# Learns what a release has, once.
+learn() { # release
+    local own=$directory/apt/$1 mirror
+    [ ! -e "$own/learnt" ] || return 0
+    [ -e "$keyring" ] || die "$keyring is missing: install the package debian-archive-keyring"
+    for mirror in "${mirrors[@]}"; do
+        rm -rf "$own"
+        mkdir -p "$own"/{etc,state/lists/partial,cache/archives/partial}
+        : >"$own/status"
+        printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$1" >"$own/etc/sources.list"
+        if private_apt "$1" apt-get -o APT::Update::Error-Mode=any update >"$own/log" 2>&1; then
+            touch "$own/learnt"
+            return 0
+        fi
+    done
+    cat "$own/log" >&2
+    die "cannot learn what Debian $1 has, see above: is there a way to ${mirrors[0]}?"
+}
+
+# The packages of libraries that one wants, and itself.
+wanted() { # release, package
+    # Each line begins 'URL' FILE SIZE; a file is NAME_VERSION_ARCHITECTURE.deb.
+    private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" 2>"$directory/apt/$1/log" |
+        awk '{ split($2, part, "_"); print part[1] }' | grep -E '^(lib|lua-|zlib|redis-|valkey-)'
+}
+
+make_server() { # name, release, package, program
+    local name=$1 release=$2 package=$3 program=$4 new=$directory/$1.new packages loader libraries
+    say "$name: the $package of Debian $release"
+    learn "$release"
+    packages=$(wanted "$release" "$package") || die "Debian $release has no $package that can be unpacked"
+    rm -rf "$new"
+    mkdir -p "$new/packages" "$new/root"
+    # shellcheck disable=SC2086  # names of packages have no spaces
+    (cd "$new/packages" && private_apt "$release" apt-get download $packages >"$new/log" 2>&1) || {
+        cat "$new/log" >&2
+        die "cannot download $package of Debian $release, see above"
+    }
+    for deb in "$new"/packages/*.deb; do
+        dpkg-deb -x "$deb" "$new/root"
+    done
+    rm -rf "$new/packages" "$new/root/usr/share"
+    loader=$(cd "$new" && find root -name 'ld-linux*.so.*' | sort | head -n 1)
+    [ -n "$loader" ] || die "no dynamic loader in what was unpacked for $name"
+    # Usually there are two: /lib/TRIPLET and /usr/lib/TRIPLET.
+    # shellcheck disable=SC2016  # it is for the script below
+    libraries=$(cd "$new" && find root -type d -path '*/lib/*-linux-gnu' | sed 's,^,$here/,' | paste -sd :)
+    cat >"$new/server" <<EOF
+#!/bin/sh
+# Replaces itself with the server.
+here=\${0%/*}
+exec "\$here/$loader" --library-path "$libraries" "\$here/root/usr/bin/$program" "\$@"
+EOF
+    chmod 755 "$new/server"
+    "$new/server" --version >"$new/version" 2>&1 || {
+        cat "$new/version" >&2
+        die "$name was unpacked but does not start, see above"
+    }
+    rm -rf "${directory:?}/$name"
+    mv "$new" "$directory/$name"
+}
+
+mkdir -p "$directory"
+for server in "${servers[@]}"; do
+    read -r name release package program <<<"$server"
+    [ -x "$directory/$name/server" ] || make_server "$name" "$release" "$package" "$program"
+done
+# The lists are large, and no longer needed.
+rm -rf "$directory/apt"
