@@ -47,6 +47,8 @@ mod orphans;
 mod random_runs;
 #[cfg(feature = "redis")]
 mod readme;
+#[cfg(feature = "redis")]
+mod recipes;
 mod refusal;
 mod reports;
 mod rigs;

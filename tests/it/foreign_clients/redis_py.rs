@@ -36,28 +36,31 @@ for line in sys.stdin:
     print(word, result, flush=True)
 "#;
 
-/// A Python that has redis-py.
+/// The Python of the tests.
 fn python() -> &'static PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
         let installed = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/python/bin/python");
-        let python = match std::env::var_os("DLOCK_TEST_PYTHON") {
+        match std::env::var_os("DLOCK_TEST_PYTHON") {
             Some(path) => PathBuf::from(path),
             None if installed.exists() => installed,
             None => PathBuf::from("python3"),
-        };
-        let import = Command::new(&python).args(["-c", "import redis"]).output();
-        match import {
-            Ok(output) if output.status.success() => python,
-            _ => panic!(
-                "{} has no redis-py: pip install redis, and set DLOCK_TEST_PYTHON to an interpreter that has it",
-                python.display()
-            ),
         }
     })
 }
 
-/// redis-py with one lock.
+/// Fails if the Python of the tests has no such module.
+#[track_caller]
+fn require(module: &str, package: &str) {
+    let import = Command::new(python()).args(["-c", &format!("import {module}")]).output();
+    assert!(
+        import.is_ok_and(|output| output.status.success()),
+        "{} cannot import {module}: pip install {package}, and set DLOCK_TEST_PYTHON to an interpreter that has it",
+        python().display()
+    );
+}
+
+/// A library with one lock, driven by a script.
 pub(crate) struct Client {
     child: Child,
     log: PathBuf,
@@ -65,14 +68,26 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The lock of this name, with this lease in seconds; 0 is none.
+    /// redis-py's lock of this name, with this lease in seconds; 0 is none.
     pub(crate) fn new(place: &Place, space: &Keyspace, name: &str, timeout: &str) -> Self {
+        Self::start(place, "redis", "redis", SCRIPT, &[&space.port().to_string(), &space.key(name), timeout])
+    }
+
+    /// What a script drives that takes its lock by this module.
+    pub(crate) fn start(
+        place: &Place,
+        module: &str,
+        package: &str,
+        script: &str,
+        arguments: &[&str],
+    ) -> Self {
+        require(module, package);
         let log = place.path(&format!("python.{}", std::process::id()));
         let mut log =
             (0..).map(|number| log.with_extension(number.to_string())).find(|path| !path.exists()).unwrap();
         let file = std::fs::File::create(&log).unwrap();
         let mut command = Command::new(python());
-        command.args(["-c", SCRIPT, &space.port().to_string(), &space.key(name), timeout]);
+        command.args(["-c", script]).args(arguments);
         command.env(Marker::VARIABLE, place.marker().value()).stdin(Stdio::piped()).stdout(file);
         let child = command.spawn().unwrap();
         log = log.canonicalize().unwrap();
@@ -85,12 +100,12 @@ impl Client {
         self.answer()
     }
 
-    pub(super) fn say(&mut self, word: &str) {
+    pub(crate) fn say(&mut self, word: &str) {
         self.child.stdin.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 
     /// The next line that it has not been asked for yet.
-    pub(super) fn answer(&mut self) -> String {
+    pub(crate) fn answer(&mut self) -> String {
         let line = eventually(SOON, "an answer of redis-py", || {
             let text = read(&self.log);
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -100,7 +115,7 @@ impl Client {
         line
     }
 
-    pub(super) fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         read(&self.log).lines().count() == self.seen
     }
 }

@@ -1,0 +1,115 @@
+//! Whose key meets whom: what is somebody's by one recipe is nobody's to take by another, and the sentence names the option.
+
+use super::Scene;
+use super::played::Thread;
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+
+const RECIPES: [&str; 3] = ["plain", "redisson", "python-redis-lock"];
+
+/// Commands that take a lock as others do, and what each recipe says of that.
+const HOLDERS: &[(&[&str], [Option<&str>; 3])] = &[
+    (&["SET", "KEY", "token", "PX", "600000"], [None, Some(STRING), None]),
+    (
+        &["HSET", "KEY", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
+        [Some(HASH), Some(IMMORTAL), Some(HASH)],
+    ),
+    (
+        &["HSET", "KEY", "mode", "write", "3f1e5b5e-0000-4000-8000-000000000000:1:write", "1"],
+        [Some(READ_WRITE); 3],
+    ),
+    (&["ZADD", "KEY", "1769824800", "token", "1769824800", "__write__"], [Some(ZSET); 3]),
+    (&["LPUSH", "KEY", "1"], [Some(LIST); 3]),
+];
+const STRING: &str = ", a key of type string, as most clients make it (recipe=plain)";
+const HASH: &str = ", a key of type hash, as Redisson makes it (recipe=redisson)";
+const IMMORTAL: &str = ", a key without expiry, which stays until somebody deletes it";
+const READ_WRITE: &str =
+    ", a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)";
+const ZSET: &str = ", a key of type zset, as Symfony makes it (no recipe knows it)";
+const LIST: &str =
+    ", a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)";
+
+/// The same key by every recipe: `lock:` stands before it for all.
+fn scenes() -> [Scene; 3] {
+    let space = crate::support::redis::Keyspace::new();
+    let prefix = format!("lock:{}", space.prefix());
+    RECIPES.map(|recipe| Scene::with_prefix(recipe, &prefix, space.clone()))
+}
+
+/// F46, F49
+#[test]
+fn whatever_somebody_has_put_there_keeps_every_recipe_out_and_is_named() {
+    let scenes = scenes();
+    for (command, hints) in HOLDERS {
+        let key = scenes[0].key.clone();
+        let words: Vec<&str> = command.iter().map(|word| if *word == "KEY" { &key } else { *word }).collect();
+        assert!(!matches!(scenes[0].command(&words), Value::Error(_)), "{words:?}");
+        let before = scenes[0].content();
+        for (scene, hint) in scenes.iter().zip(hints) {
+            for mode in [&["--exclusive"][..], &["--shared"], &["--slots", "2"], &["--wait=100ms"]] {
+                let refused = scene.run().args(mode).command(["touch", "t"]).output();
+                assert_eq!(
+                    (refused.exit, refused.stdout.as_str()),
+                    (Exit::Code(75), ""),
+                    "{}",
+                    refused.stderr
+                );
+                let said = format!("(no dlock{}", hint.unwrap_or(", for another "));
+                assert!(refused.stderr.contains(&said), "{}: {} {said}", scene.url, refused.stderr);
+            }
+            assert_eq!(scene.content(), before, "{}", scene.url);
+            assert!(!scene.place.path("t").exists());
+            // What was shown can be taken away, whichever recipe looks at it.
+            let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
+            assert!(shown.stdout.contains("held, "), "{}", shown.stdout);
+            let broken =
+                scene.place.bare().args(["break", "-b", &scene.url, "--yes", "--force", "x"]).output();
+            assert_eq!(broken.exit, Exit::Code(0), "{}: {}", scene.url, broken.stderr);
+            assert_eq!(scene.command(&["EXISTS", &key]), Value::Int(0));
+            scene.command(&words);
+        }
+        scenes[0].command(&["DEL", &key]);
+    }
+}
+
+/// Two dlocks that do not agree on the recipe exclude each other even so, and one that waits is called.
+#[test]
+fn dlocks_of_different_recipes_exclude_each_other() {
+    let scenes = scenes();
+    for holder in &scenes {
+        for other in &scenes {
+            let mut run = holder.holding(&[]);
+            assert_eq!(other.run().command(["touch", "t"]).output().exit, Exit::Code(75), "{}", other.url);
+            let mut waiter = other.waiting(&[]);
+            run.assert_running();
+            drop(run.take_stdin());
+            assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "{}", other.url);
+            assert_eq!((waiter.wait().exit, waiter.stdout().as_str()), (Exit::Code(0), "ran\n"));
+            assert!(!other.place.path("t").exists());
+        }
+    }
+}
+
+/// What the libraries of others find when a dlock holds the key: the matrix of dlock-recipes(7).
+#[test]
+fn others_find_a_dlocks_key_as_they_find_one_of_its_recipe() {
+    let [plain, redisson, _] = scenes();
+    let key = plain.key.clone();
+    let mut java = Thread::new(&plain, 1);
+    let set = |scene: &Scene| scene.command(&["SET", &key, "token", "NX", "PX", "60000"]);
+    let is_wrong_type = |answer: Value| matches!(answer, Value::Error(text) if text.contains("WRONGTYPE"));
+
+    let run = plain.holding(&[]);
+    assert_eq!(set(&plain), Value::Nil);
+    assert!(is_wrong_type(java.lock(60_000)));
+    assert!(is_wrong_type(java.lock_as_reader()));
+    drop(run);
+    plain.command(&["DEL", &key]);
+
+    let _run = redisson.holding(&[]);
+    assert_eq!(set(&redisson), Value::Nil);
+    assert!(matches!(java.lock(60_000), Value::Int(_)));
+    // It does not see an RLock, Redisson's own neither.
+    assert_eq!(java.lock_as_reader(), Value::Nil);
+}

@@ -1,0 +1,226 @@
+//! The `Lock` of python-redis-lock, on the same key: whoever waits there pops from a list.
+
+use super::Scene;
+use crate::foreign_clients::redis_py::Client;
+use crate::support::SOON;
+use crate::support::redis::await_renewal;
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+use crate::support::wait::{throughout, until};
+use std::time::Duration;
+
+/// Does what it is told on standard input, line by line, and says what came of it.
+const SCRIPT: &str = r#"
+import logging
+import sys
+import redis
+import redis_lock
+logging.disable()
+port, name, expire = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) or None
+lock = redis_lock.Lock(redis.Redis(port=port), name, expire=expire)
+for line in sys.stdin:
+    word, *rest = line.split()
+    if word == "try":
+        result = lock.acquire(blocking=False)
+    elif word == "wait":
+        print("waiting", flush=True)
+        result = lock.acquire(timeout=int(rest[0]))
+    elif word == "owned":
+        result = lock.get_owner_id() == lock.id
+    else:
+        try:
+            result = {"release": lock.release, "reset": lock.reset, "extend": lambda: lock.extend(60)}[word]()
+        except redis_lock.NotAcquired as error:
+            result = type(error).__name__
+    print(word, result, flush=True)
+"#;
+
+fn scene() -> Scene {
+    Scene::of("python-redis-lock")
+}
+
+fn signal(scene: &Scene) -> String {
+    scene.key.replacen("lock:", "lock-signal:", 1)
+}
+
+/// The library with the lock of a scene, and a lease of so many seconds; 0 is none.
+fn python(scene: &Scene, expire: &str) -> Client {
+    let name = scene.key.strip_prefix("lock:").unwrap();
+    let arguments = [&scene.space.port().to_string(), name, expire];
+    Client::start(&scene.place, "redis_lock", "python-redis-lock", SCRIPT, &arguments)
+}
+
+/// F49
+#[test]
+fn dlock_is_excluded_by_python_redis_lock() {
+    let scene = scene();
+    for expire in ["0", "600"] {
+        let mut python = python(&scene, expire);
+        assert_eq!(python.ask("try"), "try True");
+        let before = scene.content();
+        for options in [&["--exclusive"][..], &["--shared"], &["--slots", "3"], &["--wait", "200ms"]] {
+            let refused = scene.run().args(options).command(["touch", "t"]).output();
+            assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
+            let told =
+                if expire == "0" { "(no dlock, a key without expiry" } else { "(no dlock, for another " };
+            assert!(refused.stderr.contains(told), "{}", refused.stderr);
+        }
+        assert_eq!((scene.content(), python.ask("owned").as_str()), (before, "owned True"));
+        assert_eq!(python.ask("release"), "release None");
+        assert_eq!(scene.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+    }
+    assert!(!scene.place.path("t").exists());
+}
+
+/// F49: it sleeps for ten minutes unless it is told.
+#[test]
+fn python_redis_lock_is_excluded_by_dlock_and_told_when_that_ends() {
+    let scene = scene();
+    let mut client = scene.client();
+    let mut python = python(&scene, "600");
+    let mut run = scene.holding(&[]);
+    assert_eq!(python.ask("try"), "try False");
+    await_renewal(|| client.command(&["PTTL", &scene.key]).int());
+    python.say("wait 600");
+    assert_eq!(python.answer(), "waiting");
+    throughout(Duration::from_millis(200), "python-redis-lock waits", || python.is_silent());
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    assert_eq!(python.answer(), "wait True");
+    assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(python.ask("release"), "release None");
+}
+
+/// Of all who wait for the list one is served, as when the library itself gives the lock back.
+#[test]
+fn one_of_those_who_wait_is_told() {
+    let scene = scene();
+    let mut first = python(&scene, "600");
+    let mut second = python(&scene, "600");
+    let mut run = scene.holding(&[]);
+    for python in [&mut first, &mut second] {
+        python.say("wait 600");
+        assert_eq!(python.answer(), "waiting");
+    }
+    throughout(Duration::from_millis(100), "both wait", || first.is_silent() && second.is_silent());
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
+    until(SOON, "one of them", || !first.is_silent() || !second.is_silent());
+    let (mut one, mut other) = if first.is_silent() { (second, first) } else { (first, second) };
+    assert_eq!(one.answer(), "wait True");
+    throughout(Duration::from_millis(200), "the other waits", || other.is_silent());
+    assert_eq!(one.ask("release"), "release None");
+    assert_eq!(other.answer(), "wait True");
+    assert_eq!(other.ask("release"), "release None");
+}
+
+/// However a hold ends, the list has one signal in it, for a second.
+#[test]
+fn every_end_of_a_hold_is_signalled() {
+    let scene = scene();
+    let mut client = scene.client();
+    let signal = signal(&scene);
+    let mut assert_signalled = |what: &str| {
+        assert_eq!(client.command(&["LRANGE", &signal, "0", "-1"]).texts(), ["1"], "{what}");
+        assert!((1..=1_000).contains(&client.command(&["PTTL", &signal]).int()), "{what}");
+        assert_eq!(client.command(&["EXISTS", &scene.key]), Value::Int(0), "{what}");
+        client.command(&["DEL", &signal]);
+    };
+    let ask = |words: &[&str]| scene.place.bare().arg(words[0]).args(["-b", &scene.url]).args(&words[1..]);
+
+    assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(0));
+    assert_signalled("a run");
+
+    let mut runs = [scene.holding(&["--shared"]), scene.holding(&["--shared"])];
+    drop(runs[0].take_stdin());
+    assert_eq!(runs[0].wait().exit, Exit::Code(0));
+    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    drop(runs[1].take_stdin());
+    assert_eq!(runs[1].wait().exit, Exit::Code(0));
+    assert_signalled("the last reader");
+
+    let token = ask(&["acquire", "--ttl", "60s", "x"]).output().stdout;
+    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    assert_eq!(ask(&["release", "x"]).env("DLOCK_TOKEN", token.trim_end()).output().exit, Exit::Code(0));
+    assert_signalled("the release of a token");
+
+    assert_eq!(scene.run().args(["--min-hold", "10m"]).command(["true"]).output().exit, Exit::Code(0));
+    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    assert_eq!(ask(&["break", "--yes", "x"]).output().exit, Exit::Code(0));
+    assert_signalled("the breaking of a hold that is kept");
+
+    scene.command(&["SET", &scene.key, "somebody-elses", "PX", "60000"]);
+    assert_eq!(ask(&["break", "--yes", "--force", "x"]).output().exit, Exit::Code(0));
+    assert_signalled("the removal of a foreign hold");
+}
+
+/// F49
+#[test]
+fn a_waiting_dlock_gets_it_when_python_redis_lock_gives_it_back() {
+    let scene = scene();
+    for (expire, end) in [("600", "release"), ("0", "release"), ("600", "reset")] {
+        let mut python = python(&scene, expire);
+        assert_eq!(python.ask("try"), "try True");
+        let mut waiter = scene.waiting(&[]);
+        if expire != "0" {
+            assert_eq!(python.ask("extend"), "extend None");
+        }
+        throughout(Duration::from_millis(100), "dlock waits", || waiter.poll().is_none());
+        assert_eq!(python.ask(end), format!("{end} None"));
+        assert_eq!(
+            (waiter.wait().exit, waiter.stdout().as_str()),
+            (Exit::Code(0), "ran\n"),
+            "{expire} {end}"
+        );
+    }
+}
+
+/// F49
+#[test]
+fn a_waiting_dlock_gets_it_when_the_lease_of_python_redis_lock_ends() {
+    let scene = scene();
+    let mut python = python(&scene, "1");
+    assert_eq!(python.ask("try"), "try True");
+    let run = scene.run().args(["--wait", "forever"]).sh("echo ran").output();
+    assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(python.ask("owned"), "owned False");
+    assert_eq!(python.ask("release"), "release NotAcquired");
+}
+
+/// F49
+#[test]
+fn python_redis_lock_stays_out_until_the_last_who_shares_has_gone() {
+    let scene = scene();
+    let mut python = python(&scene, "600");
+    for options in [&["--shared"][..], &["--slots", "3"]] {
+        let mut runs = [scene.holding(options), scene.holding(options)];
+        for run in &mut runs {
+            assert_eq!(python.ask("try"), "try False");
+            drop(run.take_stdin());
+            assert_eq!(run.wait().exit, Exit::Code(0));
+        }
+        assert_eq!(python.ask("try"), "try True");
+        assert_eq!(python.ask("release"), "release None");
+    }
+}
+
+/// F10, F49
+#[test]
+fn neither_touches_what_it_has_lost_to_the_other() {
+    let scene = scene();
+    let mut python = python(&scene, "600");
+    assert_eq!(python.ask("try"), "try True");
+    scene.command(&["DEL", &scene.key]);
+    let mut run = scene.holding(&[]);
+    let held = scene.content();
+    assert_eq!(python.ask("release"), "release NotAcquired");
+    assert_eq!(scene.content(), held);
+
+    scene.command(&["DEL", &scene.key]);
+    until(SOON, "python-redis-lock to have it", || python.ask("try") == "try True");
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert_eq!(python.ask("owned"), "owned True");
+    assert_eq!(scene.command(&["EXISTS", &signal(&scene)]), Value::Int(0));
+    assert_eq!(python.ask("release"), "release None");
+}

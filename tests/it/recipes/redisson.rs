@@ -1,0 +1,238 @@
+//! The `RLock` of Redisson, on the same key.
+
+use super::Scene;
+use super::played::Thread;
+use crate::support::SOON;
+use crate::support::redis::{Keyspace, await_renewal};
+use crate::support::resp::Value;
+use crate::support::running::Exit;
+use crate::support::wait::{throughout, until};
+use std::time::Duration;
+
+fn scene() -> (Scene, Thread) {
+    let scene = Scene::of("redisson");
+    let thread = Thread::new(&scene, 1);
+    (scene, thread)
+}
+
+/// F49: as often as it has been entered, so often it has to be left.
+#[test]
+fn dlock_is_excluded_by_an_rlock_until_that_has_been_left_as_often_as_entered() {
+    let (scene, mut java) = scene();
+    assert_eq!([java.lock(60_000), java.lock(60_000)], [Value::Nil, Value::Nil]);
+    let before = scene.content();
+    let beginning = format!(
+        "dlock: x is held by another program on redis://127.0.0.1:{}/0?recipe=redisson&prefix={} (no dlock, for another ",
+        scene.space.port(),
+        scene.space.prefix()
+    );
+    for options in [&["--exclusive"][..], &["--shared"], &["--slots", "3"], &["--wait", "200ms"]] {
+        let refused = scene.run().args(options).command(["touch", "t"]).output();
+        assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
+        assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
+    }
+    assert_eq!(scene.content(), before);
+    assert_eq!(java.unlock(), Value::Int(0));
+    assert_eq!(scene.run().command(["touch", "t"]).output().exit, Exit::Code(75));
+    assert_eq!(java.unlock(), Value::Int(1));
+    assert!(!scene.place.path("t").exists());
+    assert_eq!(scene.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// F49
+#[test]
+fn an_rlock_is_excluded_by_dlock_for_longer_than_a_lease() {
+    let (scene, mut java) = scene();
+    let mut run = scene.holding(&[]);
+    let fields = scene.command(&["HGETALL", &scene.key]).texts();
+    assert_eq!((fields.len(), fields[1].as_str()), (2, "1"), "{fields:?}");
+    let Value::Int(rest) = java.lock(60_000) else { panic!("the lock was taken") };
+    assert!((1..=2_000).contains(&rest), "{rest}");
+    let mut client = scene.client();
+    for _ in 0..2 {
+        await_renewal(|| client.command(&["PTTL", &scene.key]).int());
+        assert!(matches!(java.lock(60_000), Value::Int(_)));
+    }
+    // It is none of theirs to renew or to give back.
+    assert_eq!((java.renew(), java.unlock()), (Value::Int(0), Value::Nil));
+    run.assert_running();
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    assert_eq!(java.lock(60_000), Value::Nil);
+}
+
+/// F49
+#[test]
+fn a_waiting_dlock_gets_it_when_an_rlock_is_given_back_for_the_last_time() {
+    let (scene, mut java) = scene();
+    for options in [&["--exclusive"][..], &["--shared"], &["--slots", "2"]] {
+        assert_eq!([java.lock(600_000), java.lock(600_000)], [Value::Nil, Value::Nil]);
+        let mut waiter = scene.waiting(options);
+        assert_eq!((java.renew(), java.unlock()), (Value::Int(1), Value::Int(0)));
+        throughout(Duration::from_millis(100), "dlock waits", || waiter.poll().is_none());
+        assert_eq!(java.unlock(), Value::Int(1));
+        let output = waiter.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    }
+}
+
+/// F49: a Java program that has crashed.
+#[test]
+fn a_waiting_dlock_gets_it_when_the_lease_of_an_rlock_ends() {
+    let (scene, mut java) = scene();
+    assert_eq!(java.lock(500), Value::Nil);
+    let run = scene.run().args(["--wait", "forever"]).sh("echo ran").output();
+    assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(java.renew(), Value::Int(0));
+}
+
+/// Readers and holders of slots are one owner to it, whoever of them comes and goes.
+#[test]
+fn an_rlock_stays_out_until_the_last_who_shares_has_gone() {
+    let (scene, mut java) = scene();
+    for options in [&["--shared"][..], &["--slots", "3"]] {
+        let mut first = scene.holding(options);
+        let mut second = scene.holding(options);
+        assert_eq!(scene.command(&["HLEN", &scene.key]), Value::Int(1));
+        assert!(matches!(java.lock(60_000), Value::Int(_)));
+        drop(first.take_stdin());
+        assert_eq!(first.wait().exit, Exit::Code(0));
+        assert!(matches!(java.lock(60_000), Value::Int(_)));
+        drop(second.take_stdin());
+        assert_eq!(second.wait().exit, Exit::Code(0));
+        assert_eq!((java.lock(60_000), java.unlock()), (Value::Nil, Value::Int(1)));
+    }
+}
+
+/// The hold changes hands without a moment in which it is free.
+#[test]
+fn an_rlock_stays_out_when_the_first_owner_leaves_others_inside() {
+    let (scene, mut java) = scene();
+    let inner = format!(
+        "{} run --ttl 2s -b '{}' x -- sh -c 'echo inside; until [ -e go ]; do sleep 0.01; done' >out",
+        crate::support::dlock::BINARY,
+        scene.url
+    );
+    let text = format!("{inner} & until grep -q inside out; do sleep 0.01; done");
+    let outer = scene.run().args(["--ttl", "2s", "--orphans", "leave"]).sh(&text).output();
+    assert_eq!(outer.exit, Exit::Code(0), "{}", outer.stderr);
+    let fields = scene.command(&["HGETALL", &scene.key]).texts();
+    assert_eq!((fields.len(), fields[1].as_str()), (2, "1"), "{fields:?}");
+    assert!(matches!(java.lock(60_000), Value::Int(_)));
+    let mut client = scene.client();
+    await_renewal(|| client.command(&["PTTL", &scene.key]).int());
+    scene.place.write("go", "");
+    until(SOON, "the end of the inner run", || java.lock(60_000) == Value::Nil);
+}
+
+/// F10: what is theirs now is not touched.
+#[test]
+fn dlock_does_not_touch_what_an_rlock_has_got_since() {
+    let (scene, mut java) = scene();
+    for options in [&["--exclusive"][..], &["--shared"]] {
+        let mut run = scene.holding(options);
+        scene.command(&["DEL", &scene.key]);
+        until(SOON, "Redisson to have it", || java.lock(60_000) == Value::Nil);
+        let before = scene.content();
+        let output = run.wait();
+        assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        assert_eq!(scene.content(), before);
+        while java.unlock() == Value::Int(0) {}
+    }
+}
+
+/// Each counts on from where the other was, and what both count with never ends.
+#[test]
+fn fencing_tokens_grow_on_both_sides() {
+    let (scene, mut java) = scene();
+    let dlock = || -> u64 {
+        let run = scene.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+        assert_eq!(run.exit, Exit::Code(0), "{}", run.stderr);
+        run.stdout.trim().parse().unwrap()
+    };
+    let counter = java.of_lock("token");
+    let mut last = 0;
+    for round in 0..3 {
+        let theirs = java.fenced().expect("the lock is free");
+        assert!(theirs > last, "{theirs} after {last}");
+        if round == 0 {
+            assert_eq!(theirs, 1);
+        }
+        assert_eq!(java.unlock(), Value::Int(1));
+        let ours = dlock();
+        assert!(ours > theirs, "{ours} after {theirs}");
+        assert_eq!(scene.command(&["PTTL", &counter]), Value::Int(-1));
+        last = dlock();
+        assert!(last > ours, "{last} after {ours}");
+    }
+    // One that is ahead of the server's clock.
+    scene.command(&["SET", &counter, "3769824800123456"]);
+    assert_eq!((dlock(), java.fenced()), (3769824800123457, Some(3769824800123458)));
+}
+
+/// An application's lock is taken by its exact key, with braces in it too.
+#[test]
+fn the_exact_key_of_an_application_can_be_taken() {
+    let space = Keyspace::new();
+    let prefix = format!("{}{{app}}:", space.prefix());
+    let scene = Scene::with_prefix("redisson", &prefix, space);
+    let mut java = Thread::new(&scene, 1);
+    assert!(java.fenced().is_some());
+    assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(java.unlock(), Value::Int(1));
+    let run = scene.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+    assert_eq!(run.exit, Exit::Code(0));
+    assert_eq!(java.fenced().unwrap(), run.stdout.trim().parse::<u64>().unwrap() + 1);
+}
+
+/// `RReadWriteLock` does not see who holds an `RLock`: dlock does, and says what to do.
+#[test]
+fn a_read_write_lock_on_the_same_key_is_named() {
+    let (scene, mut java) = scene();
+    assert_eq!(java.lock_as_reader(), Value::Nil);
+    let before = scene.content();
+    let refused = scene.run().command(["true"]).output();
+    let named = "(no dlock, a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name), for another ";
+    assert_eq!(refused.exit, Exit::Code(75));
+    assert!(refused.stderr.contains(named), "{}", refused.stderr);
+    let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
+    assert!(shown.stdout.contains("as Redisson's RReadWriteLock makes it"), "{}", shown.stdout);
+    assert_eq!(scene.content(), before);
+}
+
+/// Where one has come beside us, two may run: ours is stopped, and theirs is left alone.
+#[test]
+fn a_read_write_lock_taken_over_a_hold_is_its_loss() {
+    let (scene, mut java) = scene();
+    let mut run = scene.holding(&[]);
+    assert_eq!(java.lock_as_reader(), Value::Nil, "it looks at the mode alone");
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert_eq!(scene.command(&["HGET", &scene.key, java.id()]), Value::Text("1".into()));
+}
+
+/// `status` tells a dlock's hold from a Java program's.
+#[test]
+fn status_shows_who_holds_it() {
+    let (scene, mut java) = scene();
+    let show = |url: &str| {
+        let shown = scene.place.bare().args(["status", "--json", "-b", url, "x"]).output();
+        let value: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+        value["locks"][0].clone()
+    };
+    assert_eq!(java.lock(60_000), Value::Nil);
+    let lock = show(&scene.url);
+    assert_eq!((&lock["state"], &lock["holders"][0]["foreign"]), (&"held".into(), &true.into()), "{lock}");
+    assert_eq!(java.unlock(), Value::Int(1));
+    let mut run = scene.holding(&[]);
+    let lock = show(&scene.url);
+    assert_eq!(
+        (&lock["mode"], &lock["holders"][0]["foreign"]),
+        (&"exclusive".into(), &false.into()),
+        "{lock}"
+    );
+    assert_eq!(lock["holders"][0]["pid"], run.pid());
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
+    assert_eq!(show(&scene.url)["state"], "free");
+}
