@@ -141,6 +141,16 @@ fn dlock_does_not_touch_what_an_rlock_has_got_since() {
     }
 }
 
+/// F09: long before the next renewal, because the server says that somebody has touched the lock.
+#[test]
+fn a_hold_that_somebody_deletes_is_lost_at_once() {
+    let (scene, _) = scene();
+    let mut run = scene.run().args(["--ttl", "10m"]).sh("echo ready; exec sleep 600").spawn();
+    run.await_ready();
+    scene.command(&["DEL", &scene.key]);
+    assert_eq!(run.wait().exit, Exit::Code(76));
+}
+
 /// Each counts on from where the other was, and what both count with never ends.
 #[test]
 fn fencing_tokens_grow_on_both_sides() {
