@@ -83,8 +83,10 @@ make_server() { # name, release, package, program
     libraries=$(cd "$new" && find root -type d -path '*/lib/*-linux-gnu' | sed 's,^,$here/,' | paste -sd :)
     cat >"$new/server" <<EOF
 #!/bin/sh
-# Replaces itself with the server.
+# Replaces itself with the server. Debian's Redis 6.0 looks for the libraries of its scripts where they are installed.
 here=\${0%/*}
+LUA_CPATH=\$(find "\$here/root/usr/lib" -path '*/lua/5.1' -printf '%p/?.so;')
+export LUA_CPATH
 exec "\$here/$loader" --library-path "$libraries" "\$here/root/usr/bin/$program" "\$@"
 EOF
     chmod 755 "$new/server"

@@ -25,6 +25,7 @@ use std::time::Duration;
 use redis::Value;
 
 use self::connection::{Answer, Connection, Wishes, Word};
+use self::examining::beforehand;
 use self::keys::Keys;
 pub use self::location::Location;
 pub(super) use self::location::{OPTIONS, SCHEMES};
@@ -101,7 +102,7 @@ impl RedisStore {
         } else if connection.is_spoiled() {
             self.spoiled = Some(connection);
         }
-        match answer? {
+        match answer.map_err(|error| beforehand::named(error, &self.location))? {
             Answer::Value(Value::Array(values)) => {
                 self.known = true;
                 Ok(values)
@@ -168,7 +169,11 @@ impl RedisStore {
             u8::from(hears).to_string(),
             place_life(claim).as_millis().to_string(),
             u8::from(claim.inside).to_string(),
-            u8::from(!self.known).to_string(),
+            match (self.known, self.location.has_identity()) {
+                (true, _) => "0".to_owned(),
+                (false, false) => "1".to_owned(),
+                (false, true) => beforehand::trials(),
+            },
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
@@ -179,6 +184,9 @@ impl RedisStore {
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
         let answer = answer?;
+        if let Some(missing) = beforehand::missing(&answer, &keys, &self.location) {
+            return Err(missing);
+        }
         self.eviction = self.eviction.take().or(answers::eviction(&answer));
         let answer = answers::attempt(&answer, self.location.recipe())?;
         if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {

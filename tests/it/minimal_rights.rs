@@ -1,76 +1,85 @@
-//! A user of Redis who may do as little as possible.
+//! A user of Redis who may do as little as possible: the rules that README.md shows, no more and no less.
 
+use crate::readme::all_blocks;
 use crate::support::SOON;
+use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::redis::{Connection, Redis, await_renewal};
 use crate::support::resp::Value;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
+use crate::support::versions::{Version, each_version};
 use crate::support::wait::until;
 use std::process::Stdio;
 
 const PASSWORD: &str = "s3cret";
 
-/// All that a lock needs: one script runs these, on the lock's key and on the keys beside it; and to be called when it
-/// is our turn.
-const NEEDED: &[&str] = &[
-    "eval",
-    "evalsha",
-    "time",
-    "get",
-    "set",
-    "exists",
-    "pexpire",
-    "pttl",
-    "type",
-    "del",
-    "hset",
-    "hget",
-    "hmget",
-    "hgetall",
-    "hexists",
-    "hlen",
-    "hdel",
-    "zadd",
-    "zrange",
-    "zrem",
-    "zscore",
-    "zrank",
-    "zcard",
-    "publish",
-    "subscribe",
-];
+/// The heading that the rules stand under.
+pub const SECTION: &str = "A user of Redis that may do nothing else";
 
-/// The keys and channels that it needs them on.
-const PLACES: &[&str] = &["~dlock:*", "~dlock#*", "&dlock#call:*"];
+/// The rules that README.md shows: what is needed, and what besides is of use.
+pub fn rules() -> [Vec<&'static str>; 2] {
+    let blocks = all_blocks().into_iter().filter(|block| block.section == SECTION);
+    let rules = blocks.map(|block| {
+        let words = block.text.into_iter().flat_map(str::split_whitespace);
+        let mut words = words.skip_while(|word| *word != "dlock");
+        assert_eq!(words.next(), Some("dlock"));
+        words.filter(|word| !["on", ">PASSWORD", "-@all"].contains(word)).collect()
+    });
+    rules.collect::<Vec<_>>().try_into().expect("two rules")
+}
 
-/// Makes the user `dlock` anew, with these commands and keys.
-fn allow(client: &mut Connection, commands: &[&str], keys: &[&str]) {
+fn needed() -> Vec<&'static str> {
+    rules().into_iter().next().expect("what is needed")
+}
+
+/// Makes the user `dlock` anew, with these rules.
+fn allow(client: &mut Connection, rules: &[&str]) {
     client.command(&["ACL", "DELUSER", "dlock"]);
     let password = format!(">{PASSWORD}");
-    let mut words = vec!["ACL", "SETUSER", "dlock", "on", &password, "resetchannels", "-@all"];
-    let commands: Vec<String> = commands.iter().map(|command| format!("+{command}")).collect();
-    words.extend(commands.iter().map(String::as_str));
-    words.extend(keys);
+    let mut words = vec!["ACL", "SETUSER", "dlock", "on", &password, "-@all"];
+    words.extend(rules);
     assert_eq!(client.command(&words), Value::Text("OK".into()), "{words:?}");
+}
+
+/// The same without those rules that this version does not know.
+fn known(rules: &[&'static str], version: Version) -> Vec<&'static str> {
+    let is_known = |rule: &&str| version != Version::Redis6_0 || !rule.starts_with('&');
+    rules.iter().copied().filter(is_known).collect()
+}
+
+each_version! {
+    the_rights_that_are_needed_are_enough_for_everything;
+    doctor_finds_nothing_missing_of_both_rules_together;
+    each_right_that_is_missing_is_77_and_named;
 }
 
 fn url(redis: &Redis) -> String {
     format!("redis://dlock:{PASSWORD}@127.0.0.1:{}/0", redis.port())
 }
 
-#[test]
-fn a_user_with_the_rights_that_are_needed_can_do_everything() {
-    let (redis, place) = (Redis::start(), Place::new());
-    allow(&mut redis.connect(), NEEDED, PLACES);
-    for url in [url(&redis), format!("{}?protocol=resp2", url(&redis))] {
-        let mut holder = place.run().no_backend().env("DLOCK_BACKEND", &url).args(["--ttl", "1s"]);
-        holder = holder.stdin(Stdio::piped()).sh("echo ready; exec cat");
+fn run(place: &Place, redis: &Redis) -> Dlock {
+    place.run().no_backend().env("DLOCK_BACKEND", url(redis))
+}
+
+/// A lock is held, refused, waited for, renewed, shared, counted out in slots, kept, looked at, and given back.
+fn everything_can_be_done(redis: &Redis, query: &str) {
+    let place = Place::new();
+    let url = url(redis) + query;
+    let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
+    for mode in [&[][..], &["--shared"], &["--slots", "2"]] {
+        let mut holder = run().args(["--ttl", "1s"]).args(mode).stdin(Stdio::piped());
+        holder = holder.sh("echo ready; exec cat");
         let mut holder = holder.spawn();
         holder.await_ready();
-        let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
         let refused = run().command(["true"]).output();
         assert_eq!(refused.exit, Exit::Code(75), "{}", refused.stderr);
         assert!(refused.stderr.contains("(pid "), "the holder is named: {}", refused.stderr);
+        if !mode.is_empty() {
+            let beside = run().args(mode).sh("echo ran").output();
+            assert_eq!(beside.outcome(), (Exit::Code(0), "ran\n", ""), "{mode:?}");
+        }
+        let status = place.bare().arg("status").env("DLOCK_BACKEND", &url).args(["--json", "x"]).output();
+        assert!(status.stdout.contains("\"command\":\"sh\""), "{status:?}");
         await_renewal(|| redis.command(&["PTTL", "dlock:x"]).int());
         let mut waiter = run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
         waiter.await_stderr("waiting");
@@ -80,50 +89,133 @@ fn a_user_with_the_rights_that_are_needed_can_do_everything() {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
         assert_eq!(redis.command(&["EXISTS", "dlock:x"]), Value::Int(0));
     }
+    let kept = run().args(["--ttl", "1s", "--min-hold", "1200ms"]).command(["true"]).output();
+    assert_eq!(kept.outcome(), (Exit::Code(0), "", ""));
+    let entered = run().args(["--wait", "10s"]).command(["sh", "-c", "echo ran"]).output();
+    assert_eq!(entered.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+fn the_rights_that_are_needed_are_enough_for_everything(version: Version) {
+    let redis = version.start();
+    allow(&mut redis.connect(), &needed());
+    everything_can_be_done(&redis, "");
+    if version == Version::System {
+        everything_can_be_done(&redis, "?protocol=resp2");
+    }
+}
+
+fn doctor_finds_nothing_missing_of_both_rules_together(version: Version) {
+    let redis = version.start();
+    let all = known(&rules().concat(), version);
+    allow(&mut redis.connect(), &all);
+    everything_can_be_done(&redis, "");
+    let place = Place::new();
+    let doctor = || crate::doctor::doctor(&place, &url(&redis));
+    let found = crate::doctor::Findings::of(doctor());
+    assert_eq!(
+        found.only("rights", "ok"),
+        "dlock may do all that is needed on dlock:* and dlock#*",
+        "{version:?}"
+    );
+    found.only("lock", "ok");
+    found.only("notifications", "ok");
+    // And each of the second rule is one that it knows the use of.
+    for missing in known(&rules()[1], version).into_iter().filter(|right| right.starts_with('+')) {
+        let rest: Vec<&str> = all.iter().copied().filter(|right| *right != missing).collect();
+        allow(&mut redis.connect(), &rest);
+        let found = crate::doctor::Findings::of(doctor());
+        assert!(found.at("warning").contains(&"rights"), "{version:?} without {missing}: {found:?}");
+    }
+}
+
+#[track_caller]
+fn assert_named(output: &Output, name: &str, remedy: &str, place: &Place, what: &str) {
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{what}: {}", output.stderr);
+    assert!(output.stderr.contains("a right is missing"), "{what}: {}", output.stderr);
+    assert!(output.stderr.contains(name) && output.stderr.contains(remedy), "{what}: {}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{what}: {}", output.stderr);
+    assert!(!place.path("t").exists(), "{what}: the command ran");
 }
 
 /// F29: before the command starts, and naming what is missing; nothing is left half done.
-#[test]
-fn a_missing_right_is_77_and_named() {
-    let (redis, place) = (Redis::start(), Place::new());
+fn each_right_that_is_missing_is_77_and_named(version: Version) {
+    let (redis, place) = (version.start(), Place::new());
     let mut client = redis.connect();
-    // The first grant does not need what a repeated or refused one does.
-    let at_once = ["eval", "time", "get", "set", "pexpire", "del", "hset"];
-    let mut wrong = Vec::new();
-    for missing in at_once {
-        let rest: Vec<&str> = NEEDED.iter().copied().filter(|command| *command != missing).collect();
-        allow(&mut client, &rest, PLACES);
-        let run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).command(["touch", "t"]).output();
-        // Inside a script the server does not say which right it was.
-        let is_named =
-            run.stderr.contains("a right is missing") && (missing != "eval" || run.stderr.contains("eval"));
-        if run.exit != Exit::Code(77) || !is_named || run.stderr.lines().count() != 1 {
-            wrong.push(format!("without {missing}: {:?} {}", run.exit, run.stderr));
-        }
-        if std::fs::remove_file(place.path("t")).is_ok() {
-            wrong.push(format!("without {missing} the command ran\n"));
-        }
-        // What was set before the right was found missing must not stay for a lease.
-        if client.command(&["DEL", "dlock:x"]) != Value::Int(0) {
-            wrong.push(format!("without {missing} the lock stays behind\n"));
-        }
+    for missing in needed() {
+        let rest: Vec<&str> = needed().into_iter().filter(|right| *right != missing).collect();
+        allow(&mut client, &rest);
+        let output = run(&place, &redis).command(["touch", "t"]).output();
+        let what = format!("{version:?} without {missing}");
+        let (name, remedy) = match missing {
+            "+eval" => ("'eval'".to_owned(), String::new()),
+            "~dlock:*" => ("no access to dlock:*".to_owned(), String::new()),
+            "~dlock#*" => ("no access to dlock#*".to_owned(), "(ACL SETUSER dlock ~dlock#*)".to_owned()),
+            right => (
+                format!("dlock may not run {};", right[1..].to_uppercase()).replace(';', " "),
+                format!("(ACL SETUSER dlock {right})"),
+            ),
+        };
+        assert_named(&output, &name, &remedy, &place, &what);
+        assert_eq!(client.command(&["KEYS", "*"]), Value::List(Vec::new()), "{what}");
     }
-    assert!(wrong.is_empty(), "{}", wrong.join(""));
+    // Several at once.
+    let rest: Vec<&str> =
+        needed().into_iter().filter(|right| !["+hlen", "+zrank", "~dlock#*"].contains(right)).collect();
+    allow(&mut client, &rest);
+    let output = run(&place, &redis).command(["touch", "t"]).output();
+    assert_named(
+        &output,
+        "dlock may not run HLEN, ZRANK; dlock has no access to dlock#*",
+        "",
+        &place,
+        "several",
+    );
 }
 
 /// F29
 #[test]
-fn a_missing_key_pattern_is_77() {
-    let (redis, place) = (Redis::start(), Place::new());
-    let mut client = redis.connect();
-    for keys in [&["~dlock:*"][..], &["~dlock#*"], &["~other:*", "~dlock#*"], &[]] {
-        allow(&mut client, NEEDED, keys);
-        let run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).command(["touch", "t"]).output();
-        assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(77), ""), "{keys:?}: {}", run.stderr);
-        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-        assert!(!place.path("t").exists());
-        assert_eq!(client.command(&["KEYS", "*"]), Value::List(Vec::new()), "{keys:?}");
+fn keys_that_may_only_be_read_or_only_be_written_are_77() {
+    for version in [Version::System, Version::Redis8_0, Version::Valkey8_1] {
+        let (redis, place) = (version.start(), Place::new());
+        let mut client = redis.connect();
+        for (keys, name) in [
+            (["%R~dlock:*", "~dlock#*"], "no access to dlock:*"),
+            (["%W~dlock:*", "~dlock#*"], "no access to dlock:*"),
+            (["~dlock:*", "%R~dlock#*"], "no access to dlock#"),
+            (["~dlock:*", "%W~dlock#*"], "no access to dlock#"),
+        ] {
+            let commands: Vec<&str> = needed().into_iter().filter(|right| right.starts_with('+')).collect();
+            allow(&mut client, &[&commands[..], &keys].concat());
+            let output = run(&place, &redis).command(["touch", "t"]).output();
+            assert_named(&output, name, "", &place, &format!("{version:?} {keys:?}"));
+            assert_eq!(client.command(&["KEYS", "*"]), Value::List(Vec::new()), "{keys:?}");
+        }
+        // Both halves are the whole.
+        let both = ["%R~dlock:*", "%W~dlock:*", "%RW~dlock#*"];
+        allow(&mut client, &[&needed(), &both[..]].concat());
+        assert_eq!(run(&place, &redis).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
     }
+}
+
+/// F29
+#[test]
+fn another_prefix_is_named_as_it_is() {
+    let (redis, place) = (Redis::start(), Place::new());
+    allow(&mut redis.connect(), &needed());
+    let url = format!("{}?prefix=app:", url(&redis));
+    let output = place.run().no_backend().env("DLOCK_BACKEND", url).command(["touch", "t"]).output();
+    assert_named(&output, "dlock has no access to app:*", "", &place, "app:");
+}
+
+/// A channel that may not be heard costs the call, not the lock.
+#[test]
+fn without_the_channel_who_waits_asks_every_now_and_then() {
+    let redis = Redis::start();
+    let all: Vec<&str> = rules().concat().into_iter().filter(|rule| !rule.starts_with('&')).collect();
+    allow(&mut redis.connect(), &[&["resetchannels"], &all[..]].concat());
+    everything_can_be_done(&redis, "");
+    allow(&mut redis.connect(), &[&["resetchannels", "&other:*"], &all[..]].concat());
+    everything_can_be_done(&redis, "");
 }
 
 /// F29: whether the lock is still ours cannot be asked; that is not yet a loss.
@@ -139,8 +231,8 @@ fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
             let words = ["ACL", "SETUSER", "dlock"].into_iter().chain(rights.iter().map(String::as_str));
             client.command(&words.collect::<Vec<_>>());
         };
-        allow(&mut client, NEEDED, PLACES);
-        let mut run = place.run().no_backend().env("DLOCK_BACKEND", url(&redis)).args(["--ttl", "6s"]);
+        allow(&mut client, &needed());
+        let mut run = run(&place, &redis).args(["--ttl", "6s"]);
         run = run.stdin(Stdio::piped()).sh("echo ready; exec cat");
         let mut run = run.spawn();
         run.await_ready();

@@ -85,10 +85,11 @@ impl Sandbox {
             place.script(name, &format!("#!/bin/sh\necho ./{name} >>ran\n{text}\n"));
         }
         place.write("redis.pass", "secret\n");
+        let socket = place.arg("redis.sock");
         let user = ["--user", "dlock", "on", ">secret", "~*", "&*", "+@all"];
         Self {
             place,
-            plain: Redis::start(),
+            plain: Redis::start_with_args(&["--unixsocket", &socket]),
             tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
             with_users: Redis::start_with_args(&user),
         }
@@ -106,6 +107,9 @@ impl Sandbox {
             ("redis://redis.example.com", format!("redis://{}", host(&self.plain))),
             ("/etc/ssl/redis-ca.pem", self.tls.certificates().ca.display().to_string()),
             ("/etc/dlock/redis.pass", here("redis.pass")),
+            ("/etc/dlock/me.pem", self.tls.certificates().client.display().to_string()),
+            ("/etc/dlock/me.key", self.tls.certificates().client_key.display().to_string()),
+            ("/run/redis/redis.sock", here("redis.sock")),
             ("/srv/locks", here("locks")),
             ("/var/lib/prometheus/node-exporter", here("home")),
             // This is the binary that cargo has just built.

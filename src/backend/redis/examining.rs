@@ -12,6 +12,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use self::info::{Info, SETTINGS};
+pub(super) use self::rights::beforehand;
 use self::rights::{Need, Place, Rights};
 use super::answers::text;
 use super::connection::{Connection, server_error};

@@ -260,6 +260,11 @@ impl Location {
         self.username.as_deref()
     }
 
+    /// Whether whoever asks has to say who he is, so that he may be allowed less than everything.
+    pub(super) fn has_identity(&self) -> bool {
+        self.username.is_some() || !matches!(self.password, Password::None)
+    }
+
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

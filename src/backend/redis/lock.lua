@@ -16,6 +16,30 @@ local members, channels = side('member') .. ':', side('call') .. ':'
 -- Who is called has so many ms to claim; how many outcomes are kept, and for how long; how long the index outlives the
 -- last grant, and an entry in it the end that was foreseen for its lock.
 local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
+
+-- The first question of somebody who had to say who he is brings what a lock needs sooner or later: a right that is
+-- missing must not be found out under a running command. What is tried changes nothing. Answers `{-7, which, what the server
+-- said, ...}`. A server that takes no writes, as the first of them tells, says so when it matters: after a write that it
+-- lets pass it would not say it any more.
+if operation == 'acquire' and #given[14] > 1 then
+  local places = {lock, holder, counter, queue, waiters, members .. token .. '?'}
+  local lacks = {-7}
+  for which, trial in ipairs(cjson.decode(given[14])) do
+    trial[2] = places[trial[2]]
+    local said = redis.pcall(unpack(trial))
+    said = type(said) == 'table' and said.err or ''
+    if string.find(said, 'ermission', 1, true) or string.find(said, 'user executing', 1, true) then
+      lacks[#lacks + 1] = which
+      lacks[#lacks + 1] = said
+    elseif which == 1 and said ~= '' then
+      break
+    end
+  end
+  if lacks[2] then
+    return lacks
+  end
+end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -280,7 +304,8 @@ end
 
 -- More given: lease in ms, identity as JSON, life of the counter in ms (0: for ever), mode, slots, `now` or `wait`, whether it
 -- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), whether it wants to
--- know how keys are evicted (1, 0), and the tokens of the holds that it may be inside of.
+-- know how keys are evicted (0 if not; 1, or what is to be tried first), and the tokens of the holds that it may be inside
+-- of.
 --
 -- A token that is a member already is our own earlier attempt whose reply was lost. Numbers of 16 digits are formatted
 -- by hand: Lua would write them as `1.7e+15`. The server's time is only a seed of the counters, the end of places in
@@ -294,7 +319,7 @@ end
 local function acquire()
   local lease, identity, life, wants, of = tonumber(given[5]), given[6], given[7], given[8], tonumber(given[9])
   local waits, hears, place_life = given[10] == 'wait', given[11] == '1', tonumber(given[12])
-  local must_enter, eviction = given[13] == '1', given[14] == '1' and evicting() or ''
+  local must_enter, eviction = given[13] == '1', given[14] ~= '0' and evicting() or ''
 
   local function answer(fencing, slot)
     list(lease)

@@ -46,7 +46,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "13ba4028852acfbf0d8f0419e863439926a8e6d4");
+static LOCK: Script = script!("lock.lua", "fcf2c227293f7f5b6f1ecc7bf5f92283935ac22d");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "0d5c09dbb38e2ef1d3f96724aae79e2cb3db1709");

@@ -138,13 +138,25 @@ fn the_user_of_redis_in_the_page_may_do_what_a_run_needs() {
     use crate::support::redis::Redis;
     let (_place, directory) = made();
     let page = rendered(&directory.join("dlock-backends.7"));
-    let lines =
-        page.lines().skip_while(|line| !line.contains("ACL SETUSER")).take_while(|line| !line.is_empty());
-    let words: Vec<String> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
-    assert!(words.len() > 10, "{words:?}");
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let redis = Redis::start();
-    assert_eq!(redis.command(&words), crate::support::resp::Value::Text("OK".into()));
+    let mut commands: Vec<Vec<&str>> = Vec::new();
+    for line in page.lines().map(str::trim_start) {
+        match line.starts_with("ACL SETUSER") {
+            true => commands.push(line.split_whitespace().collect()),
+            false if line.starts_with('+') => commands.last_mut().unwrap().extend(line.split_whitespace()),
+            false => {}
+        }
+    }
+    for words in &commands {
+        assert_eq!(redis.command(words), crate::support::resp::Value::Text("OK".into()), "{words:?}");
+    }
+    // They are those of the README, which others try one by one.
+    let rules = |word: &&str| word.starts_with(['+', '~', '&']);
+    let mut here: Vec<&str> = commands.concat().into_iter().filter(rules).collect();
+    let mut there = crate::minimal_rights::rules().concat();
+    here.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(here, there);
     let url = format!("redis://dlock:PASSWORD@127.0.0.1:{}", redis.port());
     let place = Place::new();
     let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);

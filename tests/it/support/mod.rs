@@ -40,6 +40,8 @@ pub mod server;
 pub mod store;
 #[cfg(feature = "redis")]
 pub mod tls;
+#[cfg(feature = "redis")]
+pub mod versions;
 pub mod wait;
 
 /// How long an event that must happen may take on a slow and busy machine.

@@ -37,6 +37,8 @@ pub struct Options {
     pub password: Option<String>,
     /// Be a node of a Redis Cluster.
     pub clustered: bool,
+    /// Another program than this system's `redis-server`.
+    pub program: Option<std::path::PathBuf>,
 }
 
 /// A server of one test's own. It is killed when this value goes, or when the test process ends.
@@ -208,7 +210,8 @@ impl Redis {
         let log =
             || std::fs::File::options().create(true).append(true).open(directory.join("log")).expect("a log");
         let port = self.port.to_string();
-        let mut command = Command::new("redis-server");
+        let program = self.options.program.as_deref().unwrap_or("redis-server".as_ref());
+        let mut command = Command::new(program);
         command.args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(directory);
         if self.options.persistent {
             command.args(["--appendonly", "yes", "--appendfsync", "always"]);

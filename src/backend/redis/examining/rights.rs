@@ -5,6 +5,7 @@
 //! otherwise: the kind of a key is looked at after the rights (Redis, `server.c`), so `HSET` answers that it is the wrong
 //! one, and nothing is left without an end.
 
+pub(in super::super) mod beforehand;
 mod trials;
 
 use std::collections::BTreeSet;
@@ -141,18 +142,23 @@ impl Refused {
         let Some(error) = server_error(answer) else { return };
         let details = error.details().unwrap_or_default();
         match error.code() {
-            "NOPERM" if details.contains(" run the ") => {
-                self.commands.insert((need, command));
-            }
-            "NOPERM" => {
-                self.places.insert((need_of(place, need), place));
-            }
+            "NOPERM" => self.note_denied(need, command, place, details),
             "ERR" if details.starts_with("unknown command") => {
                 self.absent.insert((need, command));
             }
             _ if is_state(error) => self.state = self.state.take().or(Some(describe(error))),
             // The wrong kind of key, no such script: it was allowed to try.
             _ => {}
+        }
+    }
+
+    /// Understands what is said of a missing right.
+    pub(super) fn note_denied(&mut self, need: Need, command: &'static str, place: Place, said: &str) {
+        // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
+        if said.contains(" run th") {
+            self.commands.insert((need, command));
+        } else {
+            self.places.insert((need_of(place, need), place));
         }
     }
 
@@ -185,12 +191,22 @@ impl Refused {
     }
 
     fn finding(&self, need: Need, prefix: &str, user: &str) -> Finding {
-        let of_need = |set: &BTreeSet<(Need, &'static str)>| -> Vec<&'static str> {
-            set.iter().filter(|(of, _)| *of == need).map(|(_, command)| *command).collect()
+        let (found, remedy) = self.of_needs(&[need], prefix, user);
+        let consequence = consequence(need);
+        match need {
+            Need::Lock | Need::Line => Finding::problem("rights", found, consequence, remedy),
+            _ => Finding::warning("rights", found, consequence, remedy),
+        }
+    }
+
+    /// What is missing for these, and what to do about it.
+    pub(super) fn of_needs(&self, needs: &[Need], prefix: &str, user: &str) -> (String, String) {
+        let of_needs = |set: &BTreeSet<(Need, &'static str)>| -> Vec<&'static str> {
+            set.iter().filter(|(of, _)| needs.contains(of)).map(|(_, command)| *command).collect()
         };
-        let (commands, absent) = (of_need(&self.commands), of_need(&self.absent));
+        let (commands, absent) = (of_needs(&self.commands), of_needs(&self.absent));
         let places: Vec<Place> =
-            self.places.iter().filter(|(of, _)| *of == need).map(|(_, place)| *place).collect();
+            self.places.iter().filter(|(of, _)| needs.contains(of)).map(|(_, place)| *place).collect();
         let patterns = patterns(&places, prefix);
         let mut parts = Vec::new();
         if !commands.is_empty() {
@@ -218,12 +234,7 @@ impl Refused {
         if !absent.is_empty() {
             remedies.push("do not rename these commands, and use no proxy that leaves them out".to_owned());
         }
-        let (found, remedy) = (parts.join("; "), remedies.join("; "));
-        let consequence = consequence(need);
-        match need {
-            Need::Lock | Need::Line => Finding::problem("rights", found, consequence, remedy),
-            _ => Finding::warning("rights", found, consequence, remedy),
-        }
+        (parts.join("; "), remedies.join("; "))
     }
 }
 
