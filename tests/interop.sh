@@ -22,8 +22,8 @@ need python3 "apt-get install python3"
 need node "Node.js 18 or later: apt-get install nodejs, or https://nodejs.org"
 need npm "apt-get install npm, or https://nodejs.org"
 need go "Go 1.26 or later, or 1.21 that may fetch it: https://go.dev/dl"
-need java "apt-get install default-jdk-headless"
-need javac "apt-get install default-jdk-headless"
+need java "JDK 17 or later: apt-get install default-jdk-headless"
+need javac "JDK 17 or later: apt-get install default-jdk-headless"
 need mvn "apt-get install maven"
 ! command -v python3 >/dev/null || python3 -c 'import ensurepip, venv' 2>/dev/null ||
     missing+=("venv of python3 (apt-get install python3-venv)")

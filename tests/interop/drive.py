@@ -97,13 +97,21 @@ def together(store, crew):
     return Stage(None, store, [play])
 
 
+EVERYTHING = scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS
 STAGES = [
     together(of.PLAIN, [None, None, of.REDIS_PY, of.REDSYNC, of.REDLOCK4, of.REDLOCK5]),
-    Stage(of.REDIS_PY, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
-    Stage(of.REDSYNC, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
-    Stage(of.REDLOCK4, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
-    Stage(of.REDLOCK5, of.PLAIN, named(scenarios.EXCLUSIVE + scenarios.SEVERAL_HOLDERS)),
+    Stage(of.REDIS_PY, of.PLAIN, named(EVERYTHING)),
+    Stage(of.REDSYNC, of.PLAIN, named(EVERYTHING)),
+    Stage(of.REDLOCK4, of.PLAIN, named(EVERYTHING)),
+    Stage(of.REDLOCK5, of.PLAIN, named(EVERYTHING)),
     Stage(of.RLOCK, of.PLAIN, named(scenarios.OF_ANOTHER_RECIPE)),
+    Stage(of.RLOCK, of.REDISSON_RECIPE, named(EVERYTHING + scenarios.REENTRANT)),
+    Stage(of.RFENCEDLOCK, of.REDISSON_RECIPE, named(EVERYTHING + scenarios.REENTRANT + scenarios.FENCED)),
+    Stage(of.RFAIRLOCK, of.REDISSON_RECIPE, named(EVERYTHING)),
+    Stage(of.RREADWRITELOCK, of.REDISSON_RECIPE, named(scenarios.IT_FIRST)),
+    together(of.REDISSON_RECIPE, [None, None, of.RFENCEDLOCK, of.RFENCEDLOCK]),
+    Stage(of.PYTHON_REDIS_LOCK, of.PYTHON_RECIPE, named(EVERYTHING)),
+    together(of.PYTHON_RECIPE, [None, None, of.PYTHON_REDIS_LOCK, of.PYTHON_REDIS_LOCK]),
 ]
 
 results, versions, mouth = [], set(), threading.Lock()

@@ -39,9 +39,9 @@ def blocking(server, _name):
 
 
 def subscribing(server, name):
-    """The server sees a subscriber of the lock's channel."""
-    channel = f"redisson_lock__channel:{{{name}}}"
-    return lambda: server.pubsub_numsub(channel)[0][1] > 0
+    """The server sees a subscriber of the lock's channel, or of the channel of one in the line of a fair lock."""
+    channels = f"redisson_lock__channel:{{{name}}}*"
+    return lambda: server.pubsub_channels(channels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +58,19 @@ def python(name, waits):
     return Library(name, [sys.executable, CLIENTS / "python/client.py", name], waits)
 
 
+def redisson(kind):
+    jars = f"{BUILT / 'redisson/jars'}/*:{BUILT / 'redisson/classes'}"
+    return Library(f"Redisson {kind}", [*JAVA, jars, "Client", kind], subscribing)
+
+
 REDIS_PY = python("redis-py", polling)
 PYTHON_REDIS_LOCK = python("python-redis-lock", blocking)
 REDSYNC = Library("redsync", [BUILT / "redsync"], polling)
 REDLOCK4 = Library("node-redlock 4", ["node", BUILT / "node/client.js", "redlock4"], polling)
 REDLOCK5 = Library("node-redlock 5", ["node", BUILT / "node/client.js", "redlock5"], polling)
-JARS = f"{BUILT / 'redisson/jars'}/*:{BUILT / 'redisson/classes'}"
-RLOCK = Library("Redisson RLock", [*JAVA, JARS, "Client", "RLock"], subscribing)
-RFENCEDLOCK = Library("Redisson RFencedLock", [*JAVA, JARS, "Client", "RFencedLock"], subscribing)
+RLOCK, RFENCEDLOCK, RFAIRLOCK = map(redisson, ("RLock", "RFencedLock", "RFairLock"))
+# Its lock for readers.
+RREADWRITELOCK = redisson("RReadWriteLock")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +86,8 @@ class Store:
 
 
 PLAIN = Store("plain", "redis://{}?prefix=")
-# The library puts `lock:` before every name.
-SIGNALLING = Store("recipe=python-redis-lock", "redis://{}?prefix=lock:")
-REDISSON = Store("recipe=redisson", "redis://{}?prefix=&recipe=redisson")
+# The library puts `lock:` before every name, and so does dlock then.
+PYTHON_RECIPE = Store("recipe=python-redis-lock", "redis://{}?recipe=python-redis-lock")
+REDISSON_RECIPE = Store("recipe=redisson", "redis://{}?prefix=&recipe=redisson")
 MAJORITY = Store("redlock", "redlock://{}?prefix=", servers=5)
 BARE_MAJORITY = Store("redlock, 2 of 5 down", "redlock://{}?prefix=", servers=5, down=2)

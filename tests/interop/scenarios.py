@@ -30,8 +30,8 @@ class Scene:
     def another_client(self):
         return self._start(Client(self.stage.library, self.stage.nodes))
 
-    def dlock(self, *options, **words):
-        return self._start(Dlock(self.stage.place, self.stage.url, self.name, *options, **words))
+    def dlock(self, *options, name=None, **words):
+        return self._start(Dlock(self.stage.place, self.stage.url, name or self.name, *options, **words))
 
     def _start(self, process):
         self.started.append(process)
@@ -203,9 +203,28 @@ def it_fails_on_the_key_of_another_recipe(scene):
     scene.client.gives(scene.name)
 
 
+TELL_TOKEN = ("sh", "-c", 'echo "$DLOCK_FENCING_TOKEN"')
+
+
+def fencing_tokens_grow_whoever_takes_it(scene):
+    # A name that the library takes first, and one that dlock does.
+    for name, order in ((scene.name, "lddlld"), (f"{scene.name}.d", "dllddl")):
+        tokens = []
+        for who in order:
+            if who == "l":
+                scene.client.takes(name)
+                tokens.append(scene.client.token)
+                scene.client.gives(name)
+            else:
+                run = scene.dlock(name=name, run=TELL_TOKEN)
+                run.ends()
+                tokens.append(int(run.answer()))
+        equal(tokens, sorted(set(tokens)), f"the tokens of {order}")
+
+
 # One turn at the counter: is somebody inside, read, dawdle, write. $1: directory, $2: who, $3: fencing token, if any.
 TURN = """cd "$1" || exit 1
-mkdir inside || echo "$2" >>overlaps
+mkdir inside 2>/dev/null || echo "$2" >>overlaps
 read -r count <counter
 sleep 0.005
 echo "$((count + 1))" >counter
@@ -284,3 +303,10 @@ OF_ANOTHER_RECIPE = [
     an_inner_hold_of_it_frees_nothing,
     a_killed_client_keeps_dlock_out_until_its_lease_ends,
 ]
+# What does not look whether somebody else has the lock, but shows that it has it.
+IT_FIRST = [
+    it_keeps_dlock_out,
+    those_in_line_come_in_their_order,
+]
+REENTRANT = [an_inner_hold_of_it_frees_nothing]
+FENCED = [fencing_tokens_grow_whoever_takes_it]

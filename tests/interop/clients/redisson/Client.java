@@ -2,6 +2,7 @@ import static java.util.concurrent.TimeUnit.MILLISECONDS;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.function.Function;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
@@ -9,24 +10,21 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Redisson's RLock or RFencedLock, behind the line protocol of tests/interop/libraries.py.
+ * Redisson's RLock and its kin, behind the line protocol of tests/interop/libraries.py.
  *
- * <p>Client RLock|RFencedLock HOST:PORT
+ * <p>Client RLock|RFencedLock|RFairLock|RReadWriteLock HOST:PORT
  *
  * <p>Everything happens on one thread: a lock belongs to the thread that took it, and that thread may take it again.
  */
 final class Client {
-  private final RedissonClient redisson;
-  private final boolean fenced;
+  private final Function<String, RLock> locks;
 
-  private Client(RedissonClient redisson, boolean fenced) {
-    this.redisson = redisson;
-    this.fenced = fenced;
+  private Client(Function<String, RLock> locks) {
+    this.locks = locks;
   }
 
   private String obey(String[] words) throws InterruptedException {
-    String name = words[1];
-    RLock lock = fenced ? redisson.getFencedLock(name) : redisson.getLock(name);
+    RLock lock = locks.apply(words[1]);
     if (words[0].equals("unlock")) {
       try {
         lock.unlock();
@@ -35,15 +33,14 @@ final class Client {
       }
       return "unlocked";
     }
-    // A lease of 0 is the library's own: 30 s, renewed by its watchdog.
-    long lease = words[2].equals("0") ? -1 : Long.parseLong(words[2]);
+    long lease = Long.parseLong(words[2]);
     long patience = 0;
     if (words[0].equals("wait")) {
       say("waiting");
       patience = Long.parseLong(words[3]);
     }
-    if (fenced) {
-      Long token = ((RFencedLock) lock).tryLockAndGetToken(patience, lease, MILLISECONDS);
+    if (lock instanceof RFencedLock fenced) {
+      Long token = fenced.tryLockAndGetToken(patience, lease, MILLISECONDS);
       return token == null ? "busy" : "held " + token;
     }
     return lock.tryLock(patience, lease, MILLISECONDS) ? "held" : "busy";
@@ -62,7 +59,16 @@ final class Client {
         .setConnectionMinimumIdleSize(1)
         .setSubscriptionConnectionMinimumIdleSize(1);
     config.setThreads(2).setNettyThreads(2);
-    Client client = new Client(Redisson.create(config), args[0].equals("RFencedLock"));
+    RedissonClient redisson = Redisson.create(config);
+    Client client =
+        new Client(
+            switch (args[0]) {
+              case "RLock" -> redisson::getLock;
+              case "RFencedLock" -> redisson::getFencedLock;
+              case "RFairLock" -> redisson::getFairLock;
+              case "RReadWriteLock" -> name -> redisson.getReadWriteLock(name).readLock();
+              default -> throw new IllegalArgumentException(args[0]);
+            });
     String version = Redisson.class.getPackage().getImplementationVersion();
     say("ready Redisson " + (version == null ? "?" : version));
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
