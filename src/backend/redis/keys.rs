@@ -1,8 +1,6 @@
 //! The keys of a lock. The lock itself is `prefix + name`, byte for byte, so that an application's lock can be taken by
 //! its exact key. Everything else lies under a reserved prefix that no name reaches, in the same cluster slot.
 
-use crc16::{State, XMODEM};
-
 use super::recipe::{Others, Recipe};
 use crate::lock::LockName;
 
@@ -29,7 +27,7 @@ impl Index {
     pub fn of(self, lock: &str) -> String {
         match self {
             Index::OfDatabase => INDEX.to_owned(),
-            Index::OfSlot => format!("{INDEX}:{{{}}}", number_in_slot(slot_of_key(lock))),
+            Index::OfSlot => index_of_slot(number_in_slot(slot_of_key(lock))),
         }
     }
 }
@@ -113,12 +111,61 @@ pub fn slot_of_key(key: &str) -> u16 {
 }
 
 fn slot_of(bytes: &[u8]) -> u16 {
-    State::<XMODEM>::calculate(bytes) % SLOTS
+    crc16(0, bytes) % SLOTS
 }
 
-/// The smallest number whose decimal form lies in the slot; found within some tens of thousands.
+/// CRC-16/XMODEM, as the Redis Cluster specification has it, of what this is the CRC of and these bytes.
+fn crc16(crc: u16, bytes: &[u8]) -> u16 {
+    const TABLE: [u16; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+            while bit < 8 {
+                crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+                bit += 1;
+            }
+            table[byte] = crc;
+            byte += 1;
+        }
+        table
+    };
+    bytes.iter().fold(crc, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+/// The smallest number whose decimal form lies in the slot.
 fn number_in_slot(slot: u16) -> u32 {
-    (0..u32::MAX).find(|number| slot_of(number.to_string().as_bytes()) == slot).unwrap_or(0)
+    numbers_and_slots().find(|(_, of)| *of == slot).map_or(0, |(number, _)| number)
+}
+
+/// All numbers with the slots of their decimal forms. Some tens of thousands are enough for most slots, so each is worked
+/// out from the one with a digit less.
+fn numbers_and_slots() -> impl Iterator<Item = (u32, u16)> {
+    (0..u32::MAX / 10).flat_map(|tens| {
+        let crc = if tens == 0 { 0 } else { crc16(0, tens.to_string().as_bytes()) };
+        (0..10).map(move |digit| (tens * 10 + u32::from(digit), crc16(crc, &[b'0' + digit]) % SLOTS))
+    })
+}
+
+/// The key in which the locks of a slot are listed, for each slot.
+pub fn indexes() -> Vec<String> {
+    let mut numbers: Vec<Option<u32>> = vec![None; usize::from(SLOTS)];
+    let mut missing = numbers.len();
+    for (number, slot) in numbers_and_slots() {
+        let of_slot = &mut numbers[usize::from(slot)];
+        if of_slot.is_none() {
+            *of_slot = Some(number);
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    numbers.into_iter().map(|number| index_of_slot(number.unwrap_or(0))).collect()
+}
+
+fn index_of_slot(number_in_slot: u32) -> String {
+    format!("{INDEX}:{{{number_in_slot}}}")
 }
 
 #[cfg(test)]
@@ -134,6 +181,18 @@ mod tests {
         assert_eq!(slot_of_key("{user1000}.following"), slot_of_key("{user1000}.followers"));
         assert_eq!(hash_tag("foo{}{bar}"), None);
         assert_eq!(hash_tag("foo{{bar}}zap"), Some("{bar"));
+    }
+
+    #[test]
+    fn every_slot_has_an_index_of_its_own() {
+        let indexes = indexes();
+        assert_eq!(indexes.len(), usize::from(SLOTS));
+        for (slot, index) in (0..SLOTS).zip(&indexes) {
+            assert_eq!(slot_of_key(index), slot);
+        }
+        for lock in ["dlock:a", "dlock:a}b", "{}x"] {
+            assert_eq!(Index::OfSlot.of(lock), indexes[usize::from(slot_of_key(lock))]);
+        }
     }
 
     #[test]
