@@ -216,6 +216,8 @@ pub enum StoreError {
         reason: String,
         /// The request may have been carried out all the same.
         maybe_applied: bool,
+        /// It lasts for moments only: to be asked again even by one who has no patience.
+        passes: bool,
     },
     /// It refused us; trying again does not help.
     #[error("{0}")]
@@ -228,12 +230,22 @@ pub enum StoreError {
 impl StoreError {
     /// The store cannot be reached; nothing was asked.
     pub fn unreachable(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: false }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: false, passes: false }
+    }
+
+    /// What is asked for is on its way from one part of the store to another. It may have been done by half.
+    pub fn between(reason: impl Into<String>) -> StoreError {
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, passes: true }
+    }
+
+    /// Whether it lasts for moments only.
+    pub fn passes(&self) -> bool {
+        matches!(self, StoreError::Unavailable { passes: true, .. })
     }
 
     /// The store was asked and did not answer as it should.
     pub fn unanswered(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, passes: false }
     }
 }
 

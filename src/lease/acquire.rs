@@ -114,6 +114,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// A store that could not be asked is asked again after a random part of this, and then after at least half of it:
 /// a thousand who lost it together do not come back together, and nobody comes more than twice a second.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// What passes within moments is asked about again after this on average.
+const PASSING: Duration = Duration::from_millis(50);
 /// Up to so much longer, when that goes on.
 const LONGEST_RECONNECT: Duration = Duration::from_secs(4);
 /// One who does not wait looks after a promise to somebody else so soon, and then half as often each time.
@@ -205,19 +207,24 @@ async fn ask_until_decided(
                 }
             }
             Tried::Failed(error) => {
-                let StoreError::Unavailable { maybe_applied, .. } = error else {
+                let StoreError::Unavailable { maybe_applied, passes, .. } = error else {
                     return Outcome::Failed(error);
                 };
                 *traces |= maybe_applied;
                 // A connection that broke at once leaves time to ask again whether the lock is ours.
                 let ask_again =
                     first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
-                if !ask_again && limits.is_over() {
+                let passes = passes && Moment::now() < begin + terms.connect_timeout;
+                if !ask_again && !passes && limits.is_over() {
                     return Outcome::Failed(error);
                 }
                 failures += 1;
-                end = limits.retry_until;
-                if ask_again { Duration::ZERO } else { reconnect_after(failures) }
+                end = limits.retry_until.filter(|_| !passes);
+                match (ask_again, passes) {
+                    (_, true) => PASSING / 2 + jitter(PASSING),
+                    (true, false) => Duration::ZERO,
+                    (false, false) => reconnect_after(failures),
+                }
             }
         };
         first = false;
