@@ -26,6 +26,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("valkey", "redis"),
     ("valkeys", "redis"),
     ("valkey+unix", "redis"),
+    ("redis-cluster", "redis"),
+    ("rediss-cluster", "redis"),
+    ("valkey-cluster", "redis"),
+    ("valkeys-cluster", "redis"),
 ];
 #[cfg(feature = "redis")]
 const LEFT_OUT: &[(&str, &str)] = &[];
@@ -132,7 +136,7 @@ impl Locator {
 }
 
 #[cfg(feature = "redis")]
-const KNOWN: &[&str] = &["file:", "redis://", "rediss://", "redis+unix:"];
+const KNOWN: &[&str] = &["file:", "redis://", "rediss://", "redis+unix:", "redis-cluster://"];
 #[cfg(not(feature = "redis"))]
 const KNOWN: &[&str] = &["file:"];
 

@@ -1,4 +1,4 @@
-//! Redis and Valkey, one server: `SET key token NX PX ttl`, renewal and release by compare, each as one script, so that
+//! Redis and Valkey: `SET key token NX PX ttl`, renewal and release by compare, each as one script, so that
 //! no step can be half done. Excludes, and is excluded by, every client that locks with a plain string key (redis-py,
 //! redsync, node-redlock, ...).
 //!
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::connection::{Answer, Connection, Wishes, Word};
+use self::connection::{Answer, Asking, Connection, Wishes, Word};
 use self::examining::beforehand;
 use self::keys::Keys;
 pub use self::location::Location;
@@ -79,22 +79,31 @@ impl RedisStore {
         }
     }
 
+    /// Asks one question, in a cluster the node that has the lock.
+    async fn ask(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Vec<Value>, StoreError> {
+        match self.route {
+            Route::Cluster(_) => self.ask_around(question, wishes).await,
+            Route::Fixed(_) | Route::Sentinel(_) => values_of(self.ask_here(question, wishes).await?),
+        }
+    }
+
     /// Asks one question in one flight; in two when the server has forgotten the script (`SCRIPT FLUSH`, a fail-over).
     /// The connection is put back only when the answer has come in full, so that a dropped future, a time-out or a fault
     /// leaves none whose next answer might belong to an earlier question.
-    async fn ask(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Vec<Value>, StoreError> {
+    async fn ask_here(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Answer, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
         let lock = &question.keys.lock;
         let by = if self.known { By::Digest } else { By::Text };
-        let mut answer = connection.ask(lock, &question.command(by), wishes).await;
+        let asking = connection.asking();
+        let mut answer = connection.ask(lock, &question.command(by, asking), wishes).await;
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask(lock, &question.command(By::Text), Wishes::default()).await;
+            answer = connection.ask(lock, &question.command(By::Text, asking), Wishes::default()).await;
         }
         if matches!(answer, Ok(Answer::NoScript)) {
-            answer = connection.ask(lock, &question.command(By::Text), wishes).await;
+            answer = connection.ask(lock, &question.command(By::Text, asking), wishes).await;
         }
         self.deaf |= !connection.can_listen();
         if connection.is_usable() {
@@ -102,23 +111,15 @@ impl RedisStore {
         } else if connection.is_spoiled() {
             self.spoiled = Some(connection);
         }
-        match answer.map_err(|error| beforehand::named(error, &self.location))? {
-            Answer::Value(Value::Array(values)) => {
-                self.known = true;
-                Ok(values)
-            }
-            Answer::Value(other) => {
-                Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
-            }
-            Answer::NoScript => Err(StoreError::unanswered("the server does not take the script")),
-        }
+        self.known |= matches!(answer, Ok(Answer::Value(Value::Array(_))));
+        answer.map_err(|error| beforehand::named(error, &self.location))
     }
 
     /// Takes a lock back that was granted to the wrong user or in the wrong database.
     async fn undo(&mut self, claim: &Claim) {
         if let Some(mut connection) = self.spoiled.take() {
             let keys = self.keys(&claim.name);
-            let release = release(&keys, claim, Duration::ZERO, None).command(By::Text);
+            let release = release(&keys, claim, Duration::ZERO, None).command(By::Text, Asking::No);
             // A refusal here means that the claim was refused too.
             let _ = connection.ask(&keys.lock, &release, Wishes::default()).await;
         }
@@ -166,7 +167,12 @@ impl RedisStore {
             mode.to_owned(),
             slots.to_string(),
             if waits { "wait" } else { "now" }.to_owned(),
-            u8::from(hears).to_string(),
+            match (hears, self.location.is_cluster()) {
+                (false, _) => "0",
+                (true, false) => "1",
+                (true, true) => "2",
+            }
+            .to_owned(),
             place_life(claim).as_millis().to_string(),
             u8::from(claim.inside).to_string(),
             match (self.known, self.location.has_identity()) {
@@ -183,7 +189,12 @@ impl RedisStore {
         let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
-        let answer = answer?;
+        let answer = match answer {
+            Err(error) if error.passes() => {
+                return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
+            }
+            answer => answer?,
+        };
         if let Some(missing) = beforehand::missing(&answer, &keys, &self.location) {
             return Err(missing);
         }
@@ -244,7 +255,12 @@ impl Backend for RedisStore {
                     Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.deaf => {
                         tracking = true
                     }
-                    Attempt::Busy(busy) => return Ok(Attempt::Busy(self.ask_again(busy, claim))),
+                    Attempt::Busy(busy) => {
+                        if intent == Intent::WaitInLine {
+                            self.learn().await;
+                        }
+                        return Ok(Attempt::Busy(self.ask_again(busy, claim)));
+                    }
                     Attempt::Granted(grant) => {
                         self.untracked = !tracking && !self.deaf;
                         return Ok(Attempt::Granted(grant));
@@ -267,8 +283,12 @@ impl Backend for RedisStore {
                 arguments,
                 history: &keys.history,
             };
-            let answer = self.ask(&question, Wishes { tracking: true, channel: None }).await?;
+            let answer = match self.ask(&question, Wishes { tracking: true, channel: None }).await {
+                Err(error) if error.passes() => return self.renew_parts(claim, rest).await,
+                answer => answer?,
+            };
             self.untracked = false;
+            self.learn().await;
             answers::renewal(&answer, claim.ttl)
         })
     }
@@ -282,7 +302,10 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let question = release(&keys, claim, rest, record);
-            answers::release(&self.ask(&question, Wishes::default()).await?)
+            match self.ask(&question, Wishes::default()).await {
+                Err(error) if error.passes() => self.release_parts(claim, rest, record).await,
+                answer => answers::release(&answer?),
+            }
         })
     }
 
@@ -337,6 +360,22 @@ fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration, record: Option<
 /// A record as it is stored; nothing if it could not be written as JSON, which no record is known to be.
 fn text_of(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default()
+}
+
+/// The answer to a question, which is a list.
+///
+/// # Errors
+/// It is not.
+fn values_of(answer: Answer) -> Result<Vec<Value>, StoreError> {
+    match answer {
+        Answer::Value(Value::Array(values)) => Ok(values),
+        Answer::Value(other) => {
+            Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
+        }
+        Answer::NoScript => Err(StoreError::unanswered("the server does not take the script")),
+        Answer::Elsewhere(_) => Err(StoreError::unanswered("the server names another one")),
+        Answer::Between(text) => Err(StoreError::between(text)),
+    }
 }
 
 /// What a reply is, without quoting a server that may be anything.

@@ -10,9 +10,10 @@ use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
 use tokio::io::AsyncWriteExt;
 
 use self::greeting::Greeting;
-use super::errors::{is_no_script, refusal, shortened};
+use super::cluster::Redirect;
+use super::errors::{describe, is_between, is_no_script, refusal, shortened};
 use super::location::{Address, Location};
-use super::stream::{self, Bounded, Stream};
+use super::stream::{self, Bounded, LARGEST_ANSWER, LONGEST_ANSWER, Stream};
 use crate::backend::{StoreError, io_text};
 
 /// A connection to one server.
@@ -30,6 +31,12 @@ pub(super) struct Connection {
     spoiled: bool,
     /// The server speaks RESP2 only, and what was asked of it makes no sense there.
     outdated: bool,
+    /// It is a node of a cluster, and sends us to another one where it has to.
+    sends_elsewhere: bool,
+    /// Each question follows the word that lets a node answer for a slot which is on its way to it.
+    asks: bool,
+    /// So many bytes are read for one answer.
+    longest: usize,
     /// The key that matters.
     lock: String,
     /// What was pushed while an answer was awaited.
@@ -44,6 +51,15 @@ enum Switch {
     Refused,
 }
 
+/// Whether questions are for a slot that is on its way to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// It may be, and even so the node is to answer.
+    Yes,
+    /// It is not, or the node is to say which one has it.
+    No,
+}
+
 /// What came of a question.
 #[derive(Debug)]
 pub(super) enum Answer {
@@ -51,6 +67,10 @@ pub(super) enum Answer {
     Value(Value),
     /// The server does not know the script by its digest, or this user may not name it so.
     NoScript,
+    /// Another node of the cluster is to be asked.
+    Elsewhere(Redirect),
+    /// The slot is on its way from one node to another: not all of the keys are here. Tells what the server says.
+    Between(String),
 }
 
 /// What goes along with a question, if it was not asked for before.
@@ -96,7 +116,9 @@ impl Connection {
     ) -> Connection {
         let username = location.username().map(str::to_owned);
         let hello = location.resp3() && !old_protocol;
-        Connection::over(stream, Greeting { username, password, database: location.database(), hello })
+        let greeting = Greeting { username, password, database: location.database(), hello };
+        let sends_elsewhere = location.is_cluster();
+        Connection { sends_elsewhere, ..Connection::over(stream, greeting) }
     }
 
     fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
@@ -110,6 +132,9 @@ impl Connection {
             usable: true,
             spoiled: false,
             outdated: false,
+            sends_elsewhere: false,
+            asks: false,
+            longest: LARGEST_ANSWER,
             lock: String::new(),
             heard: None,
         }
@@ -128,6 +153,15 @@ impl Connection {
     /// Whether the question has to be asked again over a connection that keeps to RESP2.
     pub(super) fn is_outdated(&self) -> bool {
         self.outdated
+    }
+
+    /// From now on questions are for a slot that is on its way to this node, or not.
+    pub(super) fn set_asking(&mut self, asking: Asking) {
+        self.asks = asking == Asking::Yes;
+    }
+
+    pub(super) fn asking(&self) -> Asking {
+        if self.asks { Asking::Yes } else { Asking::No }
     }
 
     /// Whether the server tells when somebody touches the lock.
@@ -166,7 +200,7 @@ impl Connection {
             }
             Some(greeting) => self.greet_and_ask(greeting, first, command).await?,
         };
-        understood(answer, greeted)
+        self.understood(answer, greeted)
     }
 
     /// Asks several questions in one flight, or in two on a new connection; each has an answer of its own.
@@ -179,9 +213,14 @@ impl Connection {
         let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
         let mut answers = vec![self.ask(lock, first, wishes).await?];
         if let Some((last, middle)) = others.split_last() {
-            let (replies, answer) = self.exchange(middle, last).await?;
-            for value in replies.into_iter().chain([answer]) {
-                answers.push(understood(value, false)?);
+            let each = if self.asks { 2 } else { 1 };
+            let middle: Vec<Cmd> = match self.asks {
+                true => middle.iter().flat_map(|command| [redis::cmd("ASKING"), command.clone()]).collect(),
+                false => middle.to_vec(),
+            };
+            let (replies, answer) = self.exchange(&middle, last).await?;
+            for value in replies.into_iter().skip(each - 1).step_by(each).chain([answer]) {
+                answers.push(self.understood(value, false)?);
             }
         }
         Ok(answers)
@@ -213,6 +252,20 @@ impl Connection {
         }
     }
 
+    fn understood(&self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
+        let Value::ServerError(error) = answer else { return Ok(Answer::Value(answer)) };
+        if is_no_script(&error) {
+            return Ok(Answer::NoScript);
+        }
+        if self.sends_elsewhere && is_between(&error) {
+            return Ok(Answer::Between(describe(&error)));
+        }
+        match Redirect::read(&error).filter(|_| self.sends_elsewhere) {
+            Some(redirect) => Ok(Answer::Elsewhere(redirect)),
+            None => Err(refusal(&error, greeted)),
+        }
+    }
+
     /// One write, then as many answers as commands, each as it is. The greeting is over.
     ///
     /// # Errors
@@ -224,9 +277,13 @@ impl Connection {
     ) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
         let mut flight = Vec::new();
-        for command in first.iter().chain([command]) {
+        for command in first {
             flight.extend(command.get_packed_command());
         }
+        if self.asks {
+            flight.extend(redis::cmd("ASKING").get_packed_command());
+        }
+        flight.extend(command.get_packed_command());
         let write = async {
             self.stream.stream.write_all(&flight).await?;
             self.stream.stream.flush().await
@@ -236,14 +293,28 @@ impl Connection {
         for command in first {
             replies.push(self.reply(begins_with(command, b"SUBSCRIBE")).await?);
         }
+        let allowed = if self.asks { Some(self.reply(false).await?) } else { None };
         let answer = self.reply(false).await?;
         self.usable = true;
-        Ok((replies, answer))
+        // Without that right the node only says again that another one has the slot.
+        let refused = allowed.filter(|allowed| server_error(allowed).is_some());
+        Ok((replies, refused.unwrap_or(answer)))
+    }
+
+    /// The answer to one question of which a long one is expected.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn exchange_long(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        self.longest = LONGEST_ANSWER;
+        let answer = self.exchange(&[], command).await;
+        self.longest = LARGEST_ANSWER;
+        answer.map(|(_, answer)| answer)
     }
 
     /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.
     async fn reply(&mut self, to_subscribe: bool) -> Result<Value, StoreError> {
-        self.stream.refill();
+        self.stream.refill(self.longest);
         loop {
             match self.value().await? {
                 Value::Push { kind: PushKind::Subscribe, .. } if to_subscribe => return Ok(Value::Okay),
@@ -289,7 +360,7 @@ impl Connection {
             if let Some(word) = self.heard.take() {
                 return Some(word);
             }
-            self.stream.refill();
+            self.stream.refill(self.longest);
             match self.value().await {
                 Ok(Value::Push { kind, data }) => self.heard = self.word(&kind, &data),
                 Ok(_) | Err(_) => {
@@ -298,14 +369,6 @@ impl Connection {
                 }
             }
         }
-    }
-}
-
-fn understood(answer: Value, greeted: bool) -> Result<Answer, StoreError> {
-    match answer {
-        Value::ServerError(error) if is_no_script(&error) => Ok(Answer::NoScript),
-        Value::ServerError(error) => Err(refusal(&error, greeted)),
-        answer => Ok(Answer::Value(answer)),
     }
 }
 

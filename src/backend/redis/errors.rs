@@ -30,11 +30,18 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
         "LOADING" | "BUSY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "CLUSTERDOWN" | "TRYAGAIN" => {
             StoreError::unreachable(text)
         }
-        "MOVED" | "ASK" | "CROSSSLOT" => {
-            StoreError::Config(format!("the server is part of a Redis Cluster ({text})"))
-        }
+        "MOVED" | "ASK" | "CROSSSLOT" => StoreError::Config(format!(
+            "the server is a node of a Redis Cluster ({text}): use redis-cluster:// (rediss-cluster:// with TLS)"
+        )),
         _ => StoreError::unanswered(text),
     }
+}
+
+/// Whether a node has not, or not yet, or not any more, all the keys of a slot that moves (Redis, `getNodeByQuery` in
+/// `cluster.c`; inside a script, `scriptVerifyClusterState` in `script.c`).
+pub(super) fn is_between(error: &ServerError) -> bool {
+    let details = error.details().unwrap_or_default();
+    error.code() == "TRYAGAIN" || details.contains("non local key") || details.contains("TRYAGAIN")
 }
 
 /// Whether a script has to be sent whole.

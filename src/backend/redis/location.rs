@@ -16,8 +16,18 @@ use crate::lock::LockName;
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// How URLs of this family begin.
-pub(in crate::backend) const SCHEMES: &[&str] =
-    &["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
+pub(in crate::backend) const SCHEMES: &[&str] = &[
+    "redis",
+    "rediss",
+    "redis+unix",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+    "redis-cluster",
+    "rediss-cluster",
+    "valkey-cluster",
+    "valkeys-cluster",
+];
 /// What a URL can say besides the server.
 pub(in crate::backend) const OPTIONS: &[&str] = &[
     "recipe",
@@ -113,6 +123,9 @@ impl Location {
         for (name, value) in &url.query {
             if name == "prefix" {
                 prefix = Some(value.as_str());
+            }
+            if name == "db" && location.is_cluster() {
+                return Err(UrlError::new(NO_DATABASES).about(name));
             }
             if name == "db" && database.is_some() {
                 let twice = UrlError::new("the database is given twice: as a path and as db=");
@@ -252,6 +265,11 @@ impl Location {
         Keys::new(&self.prefix, index, self.recipe, name)
     }
 
+    /// Whether the servers are nodes of a Redis Cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
     pub(super) fn database(&self) -> u32 {
         self.database
     }
@@ -291,6 +309,8 @@ impl Location {
     }
 }
 
+const NO_DATABASES: &str = "a Redis Cluster has no databases: leave it out";
+
 /// The servers that a URL names, and the database if its path names one.
 fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
     let scheme = url.scheme.as_str();
@@ -323,12 +343,10 @@ fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
             Ok((Topology::Sentinel { sentinels, service }, database))
         }
         (Some(_), []) => missing(&format!("some of the cluster's nodes, as {scheme}://h1,h2,h3")),
-        (Some(_), _) if !matches!(path, "" | "0") => {
-            Err(UrlError::new("a Redis Cluster has no databases: leave the path out"))
-        }
+        (Some(_), _) if !matches!(path, "" | "0") => Err(UrlError::new(NO_DATABASES)),
         (Some(_), hosts) => {
             let nodes = different(hosts.iter().map(Address::of))?;
-            Ok((Topology::Cluster(nodes), Some(0)))
+            Ok((Topology::Cluster(nodes), None))
         }
     }
 }

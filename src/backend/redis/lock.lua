@@ -4,8 +4,9 @@
 -- KEYS: the lock. It is the only one that is declared: while a slot of a Redis Cluster moves, a question that names keys
 -- of which some are not there is refused (cluster-spec, "TRYAGAIN"). ARGV: the token, and a JSON array: what to do, what
 -- the lock's side keys end in, the index of the locks, the list that the outcome is kept in, the keys of the recipe by their
--- purpose (recipe.rs), and what the operation needs besides. An array, because a server to which we have not proven yet who we are closes the connection at the eleventh
--- word (networking.c), before it says what it lacks.
+-- purpose (recipe.rs), and what the operation needs besides. An array, because a server to which we have not proven yet who
+-- we are closes the connection at the eleventh word (networking.c), before it says what it lacks. And a third word where the
+-- slot of the lock may still be on its way to this node of a Redis Cluster.
 local lock, token, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
 local operation, tail, index, history, recipe = given[1], given[2], given[3], given[4], table.remove(given, 5)
 local function side(what)
@@ -106,7 +107,8 @@ local function free()
     redis.pcall('LPUSH', recipe.signal, 1)
     redis.pcall('PEXPIRE', recipe.signal, 1000)
   end
-  redis.call('DEL', lock, holder)
+  redis.call('DEL', lock)
+  redis.pcall('DEL', holder)
   mode, value, slots = false, false, 0
   if recipe.channel then
     local first = redis.pcall('LRANGE', recipe.queue, 0, 0)[1]
@@ -121,6 +123,10 @@ end
 -- that has none any more either, for another lease as it asked for.
 local function left_of(id)
   local left = redis.call('PTTL', members .. id)
+  if left == -2 and ARGV[3] then
+    -- It may be alive where the others come from.
+    error('TRYAGAIN')
+  end
   if left == -1 then
     left = redis.call('PTTL', lock)
     if left < 0 then
@@ -210,8 +216,9 @@ end
 local function forget(id)
   redis.call('ZREM', queue, id)
   redis.call('HDEL', waiters, id)
-  if redis.call('ZCARD', queue) == 0 then
-    redis.call('DEL', queue, waiters)
+  -- Refused for a key that is not there any more while the slot moves; as is a command with two keys.
+  if redis.pcall('ZCARD', queue) == 0 then
+    redis.call('DEL', waiters)
   end
 end
 
@@ -221,17 +228,18 @@ local function waiter(id)
     return nil
   end
   local m, of, hears, ends, called, who = string.match(text, '^(%a) (%d+) (%d) (%d+) (%d+) (.*)$')
-  return m and {mode = m, of = tonumber(of), hears = hears == '1', ends = tonumber(ends), called = tonumber(called), who = who}
+  return m and {mode = m, of = tonumber(of), hears = hears, ends = tonumber(ends), called = tonumber(called), who = who}
 end
 
 local function note(id, w)
   return redis.pcall('HSET', waiters, id,
-    string.format('%s %.0f %d %.0f %.0f ', w.mode, w.of, w.hears and 1 or 0, w.ends, w.called) .. w.who)
+    string.format('%s %.0f %s %.0f %.0f ', w.mode, w.of, w.hears, w.ends, w.called) .. w.who)
 end
 
--- Whether it may have been heard: no right to publish is not the same as nobody there.
+-- Whether it may have been heard: no right to publish is not the same as nobody there, and a server counts only those who
+-- listen to itself.
 local function tell(id, w, word)
-  return not w.hears or redis.pcall('PUBLISH', channels .. id, word) ~= 0
+  return w.hears == '0' or redis.pcall('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
 end
 
 local function fits(wants, of, held, taken, slots)
@@ -303,9 +311,9 @@ local function advance(me)
 end
 
 -- More given: lease in ms, identity as JSON, life of the counter in ms (0: for ever), mode, slots, `now` or `wait`, whether it
--- hears us (1, 0), life of a place in the line in ms, whether it must be inside another hold (1, 0), whether it wants to
--- know how keys are evicted (0 if not; 1, or what is to be tried first), and the tokens of the holds that it may be inside
--- of.
+-- hears us (1; 2 by way of other nodes too; 0), life of a place in the line in ms, whether it must be inside another hold
+-- (1, 0), whether it wants to know how keys are evicted (0 if not; 1, or what is to be tried first), and the tokens of the
+-- holds that it may be inside of.
 --
 -- A token that is a member already is our own earlier attempt whose reply was lost. Numbers of 16 digits are formatted
 -- by hand: Lua would write them as `1.7e+15`. The server's time is only a seed of the counters, the end of places in
@@ -318,7 +326,7 @@ end
 -- `{-4, slots}`: another number of slots; `{-5}`: not inside any more; `{-6, format}`: stored by another dlock.
 local function acquire()
   local lease, identity, life, wants, of = tonumber(given[5]), given[6], given[7], given[8], tonumber(given[9])
-  local waits, hears, place_life = given[10] == 'wait', given[11] == '1', tonumber(given[12])
+  local waits, hears, place_life = given[10] == 'wait', given[11], tonumber(given[12])
   local must_enter, eviction = given[13] == '1', given[14] ~= '0' and evicting() or ''
 
   local function answer(fencing, slot)
@@ -458,10 +466,10 @@ local function acquire()
   if waits then
     local w = waiter(token)
     if w then
-      hears = hears and w.hears
-    elseif hears then
+      hears = w.hears == '0' and '0' or hears
+    elseif hears ~= '0' and redis.pcall('PUBLISH', channels .. token, 'hello') ~= 1 then
       -- Whoever frees the lock has the rights that we have: what does not reach us from here will not from there.
-      hears = redis.pcall('PUBLISH', channels .. token, 'hello') == 1
+      hears = '0'
     end
     if not w or not redis.call('ZSCORE', queue, token) then
       local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
@@ -517,7 +525,7 @@ local function acquire()
     kind = 'rwlock'
   end
   local what = mode and (mode ~= 'f' and 'dlock' or kind) or 'free'
-  return {0, rest, what, place, math.max(promised - now, 0), now, hears and 1 or 0, count, eviction, unpack(said)}
+  return {0, rest, what, place, math.max(promised - now, 0), now, hears == '0' and 0 or 1, count, eviction, unpack(said)}
 end
 
 -- More given: lease in ms. Answers `{1}`: extended, `{1, what}`: extended, and to be given up because somebody said so,

@@ -65,6 +65,10 @@ local function look(lock, tail, holders_from, waiters_from)
   local mode, slots, digest = '', 0, ''
   local holders, held, of_held = {}, holders_from, 0
   local noted = value and redis.pcall('HGETALL', 'dlock#holder:' .. tail) or {}
+  if noted.err and string.find(noted.err, 'non local', 1, true) then
+    -- The slot of the lock is on its way to another node, and this key is there already.
+    error(noted.err)
+  end
   local fields = {}
   for i = 1, noted.err and 0 or #noted, 2 do
     fields[noted[i]] = noted[i + 1]

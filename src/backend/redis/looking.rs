@@ -4,7 +4,8 @@ mod view;
 
 use redis::{Cmd, Value};
 
-use self::view::{View, noted};
+pub(super) use self::view::View;
+use self::view::noted;
 use super::RedisStore;
 use super::answers::{nonsense, number, other_format, text};
 use super::connection::{Answer, Wishes};
@@ -21,7 +22,7 @@ const LOCKS_A_STEP: usize = 32;
 /// So many steps are asked for at a time.
 const STEPS_A_FLIGHT: usize = 16;
 /// So many entries of the index, about, are read at a time.
-const ENTRIES_A_PAGE: usize = 400;
+pub(super) const ENTRIES_A_PAGE: usize = 400;
 
 impl RedisStore {
     /// Asks several questions over the connection, which is given up if any answer does not come in full.
@@ -45,35 +46,58 @@ impl RedisStore {
         answers
     }
 
-    async fn ask_one(&mut self, command: Cmd) -> Result<Value, StoreError> {
-        match self.ask_all("", &[command], Wishes::default()).await?.pop() {
+    /// Asks one question about one key.
+    async fn ask_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
+        let answers = match self.location.is_cluster() {
+            true => self.ask_each(&[(key.to_owned(), command)], Wishes::default()).await,
+            false => self.ask_all("", &[command], Wishes::default()).await,
+        };
+        match answers?.pop() {
             Some(Answer::Value(value)) => Ok(value),
+            Some(Answer::Between(text)) => Err(StoreError::between(text)),
             _ => Err(nonsense()),
         }
     }
 
     async fn index(&mut self) -> Result<Vec<LockName>, StoreError> {
+        let mut names = match self.location.is_cluster() {
+            true => self.names_in_all_slots().await?,
+            false => self.names_in(INDEX).await?,
+        };
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        // The server may tell some of them twice.
+        names.dedup();
+        Ok(names)
+    }
+
+    async fn names_in(&mut self, index: &str) -> Result<Vec<LockName>, StoreError> {
         let mut names = Vec::new();
         let mut cursor = "0".to_owned();
         loop {
             let mut scan = redis::cmd("ZSCAN");
-            scan.arg(INDEX).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
-            let answer = self.ask_one(scan).await.map_err(not_an_index)?;
-            let Value::Array(answer) = answer else { return Err(nonsense()) };
-            let (Some(next), Some(Value::Array(entries))) = (text(answer.first()), answer.get(1)) else {
-                return Err(nonsense());
-            };
-            let locks = entries.iter().step_by(2).filter_map(|lock| text(Some(lock)));
-            let ours = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
-            names.extend(ours.filter_map(|name| LockName::new(name).ok()));
-            if next == "0" {
-                names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-                // The server may tell some of them twice.
-                names.dedup();
+            scan.arg(index).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
+            let answer = self.ask_one(index, scan).await.map_err(not_an_index)?;
+            let Value::Array(page) = answer else { return Err(nonsense()) };
+            cursor = self.names_on_page(&page, &mut names)?;
+            if cursor == "0" {
                 return Ok(names);
             }
-            cursor = next.to_owned();
         }
+    }
+
+    /// Takes the names from an answer to `ZSCAN`. Returns where to go on.
+    pub(super) fn names_on_page(
+        &self,
+        page: &[Value],
+        names: &mut Vec<LockName>,
+    ) -> Result<String, StoreError> {
+        let (Some(next), Some(Value::Array(entries))) = (text(page.first()), page.get(1)) else {
+            return Err(nonsense());
+        };
+        let locks = entries.iter().step_by(2).filter_map(|lock| text(Some(lock)));
+        let ours = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
+        names.extend(ours.filter_map(|name| LockName::new(name).ok()));
+        Ok(next.to_owned())
     }
 
     /// What a list of outcomes says, in as many steps as the length of the answers needs.
@@ -82,8 +106,8 @@ impl RedisStore {
         let mut seen = 0;
         loop {
             let mut command = LOOK.command(By::Text);
-            command.arg(0).arg(serde_json::json!(["", "", list, seen]).to_string());
-            let Value::Array(answer) = self.ask_one(command).await? else { return Err(nonsense()) };
+            command.arg(1).arg(list).arg(serde_json::json!(["", "", list, seen]).to_string());
+            let Value::Array(answer) = self.ask_one(list, command).await? else { return Err(nonsense()) };
             let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
             let (Some(until), Some(of), Some(Value::Array(outcomes))) = (count(0), count(1), answer.get(2))
             else {
@@ -98,6 +122,9 @@ impl RedisStore {
     }
 
     async fn look(&mut self, names: &[LockName], token: Option<&Token>) -> Result<Inspection, StoreError> {
+        if self.location.is_cluster() {
+            return self.look_around(names, token).await;
+        }
         let mut views: Vec<View> =
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
         let recipe = self.location.recipe();
@@ -139,7 +166,7 @@ impl RedisStore {
     }
 }
 
-fn not_an_index(error: StoreError) -> StoreError {
+pub(super) fn not_an_index(error: StoreError) -> StoreError {
     match error.to_string().contains("WRONGTYPE") {
         true => StoreError::Config(format!(
             "something else is in the key {INDEX}, where all locks are listed: name the locks, or delete it"
@@ -149,8 +176,16 @@ fn not_an_index(error: StoreError) -> StoreError {
 }
 
 fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> Cmd {
+    let mut command = LOOK.command(by);
+    command.arg(0).arg(given(step, views, token, recipe));
+    command
+}
+
+/// What the script is given to look at some locks that are listed in the same index.
+pub(super) fn given(step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> String {
+    let index = step.first().map_or(INDEX, |first| &views[*first].keys.index);
     let mut given = vec![
-        serde_json::json!(INDEX),
+        serde_json::json!(index),
         serde_json::json!(token.map_or("", Token::reveal)),
         serde_json::json!(recipe.key_type()),
     ];
@@ -162,9 +197,7 @@ fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>, recip
             serde_json::json!(view.waiters),
         ]);
     }
-    let mut command = LOOK.command(by);
-    command.arg(0).arg(serde_json::Value::Array(given).to_string());
-    command
+    serde_json::Value::Array(given).to_string()
 }
 
 impl Oversight for RedisStore {

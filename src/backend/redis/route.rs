@@ -36,7 +36,15 @@ impl Route {
         match self {
             Route::Fixed(address) => Ok(address.clone()),
             Route::Sentinel(sentinels) => sentinels.master(location).await,
-            Route::Cluster(nodes) => nodes.first(location).await,
+            Route::Cluster(nodes) => nodes.open(location, false).await.map(|_| nodes.current().clone()),
+        }
+    }
+
+    /// How many nodes of a cluster are known.
+    pub(super) fn known_nodes(&self) -> usize {
+        match self {
+            Route::Cluster(nodes) => nodes.count(),
+            Route::Fixed(_) | Route::Sentinel(_) => 0,
         }
     }
 
@@ -50,6 +58,9 @@ impl Route {
         location: &Location,
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
+        if let Route::Cluster(nodes) = self {
+            return nodes.open(location, old_protocol).await;
+        }
         let address = self.find(location).await?;
         Connection::open(location, &address, old_protocol).await
     }

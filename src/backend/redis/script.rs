@@ -25,6 +25,7 @@
 use redis::Cmd;
 use serde_json::json;
 
+use super::connection::Asking;
 use super::keys::Keys;
 
 /// A script as it travels: without comments and indentation, which every run would pay for.
@@ -46,10 +47,10 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "fcf2c227293f7f5b6f1ecc7bf5f92283935ac22d");
+static LOCK: Script = script!("lock.lua", "42caf123f3ddd50094dd8d6b7f203bf8132c0766");
 
 /// What is run to look at locks.
-pub(super) static LOOK: Script = script!("look.lua", "0d5c09dbb38e2ef1d3f96724aae79e2cb3db1709");
+pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");
 
 /// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -121,8 +122,8 @@ pub(super) struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// As it is sent.
-    pub(super) fn command(&self, by: By) -> Cmd {
+    /// As it is sent; to a node that the lock's slot may be on its way to, or to any server.
+    pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
         let Keys { lock, tail, index, others, .. } = self.keys;
         let operation = match self.operation {
             Operation::Acquire => "acquire",
@@ -136,6 +137,9 @@ impl Question<'_> {
         given.extend(self.arguments.iter().map(|argument| json!(argument)));
         let mut command = LOCK.command(by);
         command.arg(1).arg(lock).arg(self.token).arg(json!(given).to_string());
+        if asking == Asking::Yes {
+            command.arg("asking");
+        }
         command
     }
 }
@@ -184,7 +188,7 @@ mod tests {
             history: &keys.history,
         };
         for by in [By::Text, By::Digest] {
-            let command = question.command(by);
+            let command = question.command(by, Asking::Yes);
             assert!(command.args_iter().count() <= 10);
         }
         assert!(LOCK.text.len() <= 16 * 1024, "{}", LOCK.text.len());

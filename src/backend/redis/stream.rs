@@ -16,6 +16,9 @@ use crate::backend::{StoreError, io_text};
 /// to some twenty times their length.
 pub(super) const LARGEST_ANSWER: usize = 128 * 1024;
 
+/// The same for the nodes of a cluster, each of which may have many ranges of slots.
+pub(super) const LONGEST_ANSWER: usize = 4 * LARGEST_ANSWER;
+
 /// A stream of either kind.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -82,9 +85,9 @@ impl<S> Bounded<S> {
         Bounded { stream, left: LARGEST_ANSWER }
     }
 
-    /// A new answer begins.
-    pub(super) fn refill(&mut self) {
-        self.left = LARGEST_ANSWER;
+    /// A new answer begins, of which so many bytes are read.
+    pub(super) fn refill(&mut self, longest: usize) {
+        self.left = longest;
     }
 }
 

@@ -13,26 +13,32 @@ use crate::backend::redis::recipe::Recipe;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
 
 /// What is known of a lock so far.
-pub(super) struct View {
-    pub(super) keys: Keys,
+pub(in crate::backend::redis) struct View {
+    pub(in crate::backend::redis) keys: Keys,
     /// So many of its holders and waiters have been looked at.
-    pub(super) holders: u64,
-    pub(super) waiters: u64,
-    pub(super) is_whole: bool,
+    pub(in crate::backend::redis) holders: u64,
+    pub(in crate::backend::redis) waiters: u64,
+    pub(in crate::backend::redis) is_whole: bool,
     /// When it was seen so, in ms since 1970.
     now: u64,
-    pub(super) state: LockState,
+    pub(in crate::backend::redis) state: LockState,
 }
 
 impl View {
-    pub(super) fn new(name: LockName, keys: Keys) -> View {
+    pub(in crate::backend::redis) fn new(name: LockName, keys: Keys) -> View {
         View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
     }
 
     /// What it is then if nothing happens.
-    pub(super) fn at(mut self, now: u64) -> View {
+    pub(in crate::backend::redis) fn at(mut self, now: u64) -> View {
         self.age(now);
         self
+    }
+
+    /// Not everything can be seen, and that is said of whoever holds it.
+    pub(in crate::backend::redis) fn is_between(&mut self, hint: &str) {
+        self.state.holders = vec![Holder { hint: Some(hint.to_owned()), ..Holder::default() }];
+        self.is_whole = true;
     }
 
     fn age(&mut self, now: u64) {
@@ -41,7 +47,12 @@ impl View {
     }
 
     /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
-    pub(super) fn add(&mut self, seen: &Value, now: u64, recipe: Recipe) -> Result<(), StoreError> {
+    pub(in crate::backend::redis) fn add(
+        &mut self,
+        seen: &Value,
+        now: u64,
+        recipe: Recipe,
+    ) -> Result<(), StoreError> {
         let Value::Array(seen) = seen else { return Err(nonsense()) };
         let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
         let (Some(kind), Some(mode), Some(rest)) =
