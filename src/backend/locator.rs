@@ -23,6 +23,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("redis", "redis"),
     ("rediss", "redis"),
     ("redis+unix", "redis"),
+    ("redis-sentinel", "redis"),
+    ("rediss-sentinel", "redis"),
     ("valkey", "redis"),
     ("valkeys", "redis"),
     ("valkey+unix", "redis"),
@@ -30,6 +32,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("rediss-cluster", "redis"),
     ("valkey-cluster", "redis"),
     ("valkeys-cluster", "redis"),
+    ("valkey-sentinel", "redis"),
+    ("valkeys-sentinel", "redis"),
 ];
 #[cfg(feature = "redis")]
 const LEFT_OUT: &[(&str, &str)] = &[];
@@ -62,7 +66,7 @@ impl Locator {
         match scheme {
             "file" => Some(super::file::OPTIONS),
             #[cfg(feature = "redis")]
-            scheme if super::redis::SCHEMES.contains(&scheme) => Some(super::redis::OPTIONS),
+            scheme if super::redis::SCHEMES.contains(&scheme) => Some(super::redis::options(scheme)),
             _ => None,
         }
     }
@@ -136,7 +140,8 @@ impl Locator {
 }
 
 #[cfg(feature = "redis")]
-const KNOWN: &[&str] = &["file:", "redis://", "rediss://", "redis+unix:", "redis-cluster://"];
+const KNOWN: &[&str] =
+    &["file:", "redis://", "rediss://", "redis+unix:", "redis-sentinel://", "redis-cluster://"];
 #[cfg(not(feature = "redis"))]
 const KNOWN: &[&str] = &["file:"];
 

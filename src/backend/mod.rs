@@ -85,6 +85,11 @@ pub trait Backend {
     /// cannot tell.
     fn changed(&mut self) -> Reply<'_, Change>;
 
+    /// Whether another server may take over from one that has failed, so that asking again soon may help.
+    fn fails_over(&self) -> bool {
+        false
+    }
+
     /// Descriptors whose closing frees the lock; the guarding process keeps duplicates.
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
@@ -176,11 +181,23 @@ pub enum Renewal {
     Lost(Loss),
 }
 
+impl Renewal {
+    /// The same answer of a server that has taken over from the one that knew of the lock before.
+    pub fn after_fail_over(self) -> Renewal {
+        match self {
+            Renewal::Lost(Loss::Gone) => Renewal::Lost(Loss::FailedOver),
+            other => other,
+        }
+    }
+}
+
 /// How a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// It is gone from the store and free: nobody else need be running yet.
     Gone,
+    /// The store has failed over to a server that does not have it, and there it is free.
+    FailedOver,
     /// Somebody else holds it and may be running already.
     Taken,
 }

@@ -27,8 +27,9 @@ use redis::Value;
 use self::connection::{Answer, Asking, Connection, Wishes, Word};
 use self::examining::beforehand;
 use self::keys::Keys;
+use self::location::Address;
 pub use self::location::Location;
-pub(super) use self::location::{OPTIONS, SCHEMES};
+pub(super) use self::location::{SCHEMES, options};
 use self::recipe::Recipe;
 use self::route::Route;
 use self::script::{By, Operation, Question};
@@ -52,6 +53,8 @@ pub struct RedisStore {
     known: bool,
     /// A lock is ours, and whoever touches it is not told to us yet.
     untracked: bool,
+    /// The server that last said so, where that may change.
+    held_on: Option<Address>,
     /// How the server evicts keys, if it does.
     eviction: Option<String>,
     /// How long a fencing counter outlives the last grant, if that is not as always.
@@ -74,6 +77,7 @@ impl RedisStore {
             deaf: false,
             known: false,
             untracked: false,
+            held_on: None,
             eviction: None,
             counter_life: None,
         }
@@ -95,18 +99,20 @@ impl RedisStore {
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
         let lock = &question.keys.lock;
         let by = if self.known { By::Digest } else { By::Text };
+        self.route.doubt(&self.location);
         let asking = connection.asking();
-        let mut answer = connection.ask(lock, &question.command(by, asking), wishes).await;
+        let question_of = |by| question.command(by, asking);
+        let mut answer = self.route.beside(connection.ask(lock, &question_of(by), wishes)).await;
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask(lock, &question.command(By::Text, asking), Wishes::default()).await;
+            answer = connection.ask(lock, &question_of(By::Text), Wishes::default()).await;
         }
         if matches!(answer, Ok(Answer::NoScript)) {
-            answer = connection.ask(lock, &question.command(By::Text, asking), wishes).await;
+            answer = connection.ask(lock, &question_of(By::Text), wishes).await;
         }
         self.deaf |= !connection.can_listen();
-        if connection.is_usable() {
+        if connection.is_usable() && !self.route.leaves(&answer) {
             self.connection = Some(connection);
         } else if connection.is_spoiled() {
             self.spoiled = Some(connection);
@@ -117,12 +123,17 @@ impl RedisStore {
 
     /// Takes a lock back that was granted to the wrong user or in the wrong database.
     async fn undo(&mut self, claim: &Claim) {
-        if let Some(mut connection) = self.spoiled.take() {
-            let keys = self.keys(&claim.name);
-            let release = release(&keys, claim, Duration::ZERO, None).command(By::Text, Asking::No);
+        if let Some(connection) = self.spoiled.take() {
             // A refusal here means that the claim was refused too.
-            let _ = connection.ask(&keys.lock, &release, Wishes::default()).await;
+            let _ = self.take_back(connection, claim).await;
         }
+    }
+
+    /// Takes a lock back over the connection that it was granted over, whoever is the one to ask by now.
+    async fn take_back(&self, mut connection: Connection, claim: &Claim) -> Result<(), StoreError> {
+        let keys = self.keys(&claim.name);
+        let release = release(&keys, claim, Duration::ZERO, None).command(By::Text, Asking::No);
+        connection.ask(&keys.lock, &release, Wishes::default()).await.map(drop)
     }
 
     fn keys(&self, name: &LockName) -> Keys {
@@ -137,6 +148,11 @@ impl RedisStore {
             Recipe::Plain | Recipe::PythonRedisLock => COUNTER_LIFE,
         };
         self.counter_life.unwrap_or(usual)
+    }
+
+    /// Whether this is because the lock's keys are on their way from one node of a cluster to another.
+    fn is_moving(&self, error: &StoreError) -> bool {
+        self.location.is_cluster() && error.passes()
     }
 
     fn is_tracking(&self) -> bool {
@@ -190,7 +206,7 @@ impl RedisStore {
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
         let answer = match answer {
-            Err(error) if error.passes() => {
+            Err(error) if self.is_moving(&error) => {
                 return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
             }
             answer => answer?,
@@ -234,7 +250,8 @@ impl Backend for RedisStore {
 
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
-            if self.connection.is_none() {
+            if self.connection.is_none() || self.route.has_moved() {
+                self.connection = None;
                 self.connection = Some(self.route.open(&self.location, self.old_protocol).await?);
             }
             Ok(())
@@ -261,8 +278,16 @@ impl Backend for RedisStore {
                         }
                         return Ok(Attempt::Busy(self.ask_again(busy, claim)));
                     }
+                    Attempt::Granted(_) if !self.route.is_confirmed(&self.location).await => {
+                        // By a master that may be none any more. Which one is it now?
+                        if let Some(connection) = self.connection.take() {
+                            let _ = self.take_back(connection, claim).await;
+                        }
+                        self.connect().await?;
+                    }
                     Attempt::Granted(grant) => {
                         self.untracked = !tracking && !self.deaf;
+                        self.held_on = self.route.server().cloned();
                         return Ok(Attempt::Granted(grant));
                     }
                     refused => return Ok(refused),
@@ -284,12 +309,15 @@ impl Backend for RedisStore {
                 history: &keys.history,
             };
             let answer = match self.ask(&question, Wishes { tracking: true, channel: None }).await {
-                Err(error) if error.passes() => return self.renew_parts(claim, rest).await,
+                Err(error) if self.is_moving(&error) => return self.renew_parts(claim, rest).await,
                 answer => answer?,
             };
             self.untracked = false;
             self.learn().await;
-            answers::renewal(&answer, claim.ttl)
+            let renewal = answers::renewal(&answer, claim.ttl)?;
+            let before = std::mem::replace(&mut self.held_on, self.route.server().cloned());
+            let has_moved = before.is_some() && before != self.held_on;
+            Ok(if has_moved { renewal.after_fail_over() } else { renewal })
         })
     }
 
@@ -302,9 +330,13 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let question = release(&keys, claim, rest, record);
-            match self.ask(&question, Wishes::default()).await {
-                Err(error) if error.passes() => self.release_parts(claim, rest, record).await,
+            let release = match self.ask(&question, Wishes::default()).await {
+                Err(error) if self.is_moving(&error) => self.release_parts(claim, rest, record).await,
                 answer => answers::release(&answer?),
+            };
+            match !self.route.is_confirmed(&self.location).await && self.route.has_moved() {
+                true => Err(route::replaced()),
+                false => release,
             }
         })
     }
@@ -324,6 +356,10 @@ impl Backend for RedisStore {
         self.eviction.clone().map(Hazard::Eviction)
     }
 
+    fn fails_over(&self) -> bool {
+        self.route.fails_over()
+    }
+
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
             if self.untracked {
@@ -332,7 +368,11 @@ impl Backend for RedisStore {
                 return Change::Touched;
             }
             let Some(connection) = &mut self.connection else { return std::future::pending().await };
-            match connection.changed().await {
+            let word = tokio::select! {
+                word = connection.changed() => word,
+                () = self.route.leads_elsewhere() => None,
+            };
+            match word {
                 Some(Word::Called) => Change::OurTurn,
                 Some(Word::Next) => Change::Soon(CLAIM_WITHIN),
                 Some(Word::Look) => Change::Soon(CLAIM_WITHIN * 4),

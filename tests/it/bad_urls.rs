@@ -35,7 +35,10 @@ const WRONG: &[(&str, &str)] = &[
 
 #[cfg(feature = "redis")]
 const WRONG_REDIS: &[(&str, &str)] = &[
-    ("ftp://h", "unknown scheme 'ftp': known are file:, redis://, rediss://"),
+    (
+        "ftp://h",
+        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, rediss-sentinel://",
+    ),
     ("redis:", "redis:// takes one host, as redis://localhost:6379"),
     ("redis://", "redis:// takes one host, as redis://localhost:6379"),
     ("redis://h,k", "redis:// takes one host, as redis://localhost:6379"),
@@ -71,12 +74,33 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis://h?ca_file=/x", "'ca_file' needs TLS: use rediss:// instead of redis://"),
     ("redis://h?server_name=x", "'server_name' needs TLS: use rediss:// instead of redis://"),
     ("redis://h?insecure", "'insecure' needs TLS: use rediss:// instead of redis://"),
+    ("redis-sentinel://", SENTINELS),
+    ("redis-sentinel:///locks", SENTINELS),
+    ("redis-sentinel://h", SENTINELS),
+    ("redis-sentinel://h,k/", SENTINELS),
+    ("redis-sentinel://h,k,h/locks", "h:26379 is named twice"),
+    ("redis-sentinel://h,k,h:26379/locks", "h:26379 is named twice"),
+    ("redis-sentinel://h/locks/x", "'x' is no database number"),
+    ("redis-sentinel://h/locks/1?db=2", "the database is given twice: as a path and as db="),
+    ("redis-sentinel://h/locks?sentinel_password_file=x", "sentinel_password_file= takes an absolute path"),
+    (
+        "redis-sentinel://h/locks?sentinel_username=x",
+        "sentinel_username= without a password: add sentinel_password_file=",
+    ),
+    (
+        "redis-sentinel://h/locks?ca_file=/x",
+        "'ca_file' needs TLS: use rediss-sentinel:// instead of redis-sentinel://",
+    ),
     ("rediss://h?ca_file=x", "ca_file= takes an absolute path"),
     ("rediss://h?ca_file=", "ca_file= takes an absolute path"),
     ("rediss://h?cert_file=/x", "cert_file= and key_file= go together"),
     ("rediss://h?key_file=/x", "cert_file= and key_file= go together"),
     ("rediss://h?insecure=maybe", "insecure= is true or false, not 'maybe'"),
 ];
+
+#[cfg(feature = "redis")]
+const SENTINELS: &str =
+    "redis-sentinel:// takes the sentinels and the name of the service, as redis-sentinel://h1,h2,h3/service";
 
 fn wrong() -> impl Iterator<Item = (&'static str, &'static str)> {
     #[cfg(feature = "redis")]
@@ -116,7 +140,7 @@ fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
 #[cfg(not(feature = "redis"))]
 #[test]
 fn a_store_left_out_of_this_build_names_its_feature() {
-    for scheme in ["redis", "rediss", "valkey"] {
+    for scheme in ["redis", "rediss", "valkey", "redis-sentinel", "valkeys-sentinel"] {
         let output = refused(&["run", "-b", &format!("{scheme}://h"), "x", "--", "touch", "t"]);
         let line = format!("dlock: --backend: this build has no {scheme}: build it with --features redis\n");
         assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));

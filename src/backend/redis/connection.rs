@@ -107,6 +107,16 @@ impl Connection {
         Ok(Connection::begin(location, password, stream, old_protocol))
     }
 
+    /// Connects to a sentinel, to which we are somebody else than to its master, or nobody; says nothing yet.
+    pub(super) async fn open_to_sentinel(
+        location: &Location,
+        address: &Address,
+    ) -> Result<Connection, StoreError> {
+        let (username, password) = location.sentinel_credentials()?;
+        let stream = stream::open(location, address).await?;
+        Ok(Connection::over(stream, Greeting { username, password, database: 0, hello: false }))
+    }
+
     /// Over a stream that has been opened; says nothing yet.
     pub(super) fn begin(
         location: &Location,

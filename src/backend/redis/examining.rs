@@ -5,6 +5,7 @@ mod info;
 mod notifications;
 mod rights;
 mod scratch;
+mod sentinels;
 mod way;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::answers::text;
 use super::connection::{Connection, server_error};
 use super::errors::{describe, shortened};
 use super::location::{Address, Location};
+use super::route::Route;
 use super::{RedisStore, stream};
 use crate::backend::StoreError;
 use crate::backend::examination::{Examination, Finding, p50_and_p99, short};
@@ -51,7 +53,7 @@ impl RedisStore {
         let location = self.location.clone();
         let password = location.password()?;
         // Before the network: nobody is contacted when its files cannot be used.
-        let address = self.route.find(&location).await?;
+        let Some(address) = self.examine_way(&location, examination).await? else { return Ok(()) };
         let session = stream::session(&location, &address)?;
         let is_secret = password.is_some();
         if let Some(finding) = way::password_file(&location) {
@@ -76,6 +78,20 @@ impl RedisStore {
         }
         // A connection that breaks is told by whoever listens, who knows the step.
         examiner.examine(self).await
+    }
+}
+
+impl RedisStore {
+    /// The server to examine; nothing if it cannot be found out, which has been told then.
+    async fn examine_way(
+        &mut self,
+        location: &Location,
+        examination: &Examination,
+    ) -> Result<Option<Address>, StoreError> {
+        if let Route::Sentinel(sentinels) = &self.route {
+            return sentinels::examine(location, sentinels, examination).await;
+        }
+        self.route.find(location).await.map(Some)
     }
 }
 

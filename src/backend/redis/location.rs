@@ -20,16 +20,22 @@ pub(in crate::backend) const SCHEMES: &[&str] = &[
     "redis",
     "rediss",
     "redis+unix",
+    "redis-sentinel",
+    "rediss-sentinel",
+    "redis-cluster",
+    "rediss-cluster",
     "valkey",
     "valkeys",
     "valkey+unix",
-    "redis-cluster",
-    "rediss-cluster",
+    "valkey-sentinel",
+    "valkeys-sentinel",
     "valkey-cluster",
     "valkeys-cluster",
 ];
-/// What a URL can say besides the server.
-pub(in crate::backend) const OPTIONS: &[&str] = &[
+/// What a URL can say besides the servers, behind what only one with sentinels can.
+const OPTIONS: &[&str] = &[
+    "sentinel_username",
+    "sentinel_password_file",
     "recipe",
     "prefix",
     "db",
@@ -43,6 +49,11 @@ pub(in crate::backend) const OPTIONS: &[&str] = &[
     "insecure",
 ];
 
+/// What a URL of this scheme can say besides the servers.
+pub(in crate::backend) fn options(scheme: &str) -> &'static [&'static str] {
+    if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
+}
+
 /// Redis servers that keep locks, and how to speak to them.
 #[derive(Clone)]
 pub struct Location {
@@ -50,6 +61,8 @@ pub struct Location {
     database: u32,
     username: Option<String>,
     password: Password,
+    sentinel_username: Option<String>,
+    sentinel_password: Password,
     recipe: Recipe,
     prefix: String,
     resp3: bool,
@@ -113,6 +126,8 @@ impl Location {
             database: database.unwrap_or(0),
             username: url.username.clone(),
             password: url.password.clone().map_or(Password::None, Password::Text),
+            sentinel_username: None,
+            sentinel_password: Password::None,
             recipe: Recipe::Plain,
             prefix: String::new(),
             resp3: true,
@@ -153,6 +168,9 @@ impl Location {
                     .into(),
             );
         }
+        if location.sentinel_username.is_some() && matches!(location.sentinel_password, Password::None) {
+            return bad("sentinel_username= without a password: add sentinel_password_file=".into());
+        }
         location.display = location.describe(&url.scheme);
         Ok(location)
     }
@@ -166,29 +184,37 @@ impl Location {
         value: &str,
     ) -> Result<(), UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
+        let known = options(scheme);
         match name {
+            _ if !known.contains(&name) => {
+                return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
+            }
             // What is usual depends on the recipe.
             "prefix" => {}
             "recipe" => self.recipe = Recipe::named(value)?,
             "db" => self.database = database_of(value)?,
             "username" => self.username = Some(value.to_owned()),
             "password_file" if value.starts_with('/') => self.password = Password::File(PathBuf::from(value)),
-            "password_file" => return bad("password_file= takes an absolute path".into()),
+            "sentinel_username" => self.sentinel_username = Some(value.to_owned()),
+            "sentinel_password_file" if value.starts_with('/') => {
+                self.sentinel_password = Password::File(PathBuf::from(value));
+            }
+            "password_file" | "sentinel_password_file" => {
+                return bad(format!("{name}= takes an absolute path"));
+            }
             "protocol" => match value {
                 "2" | "resp2" => self.resp3 = false,
                 "3" | "resp3" => self.resp3 = true,
                 _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
             },
             "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match tls {
-                None => return bad(format!("'{name}' needs TLS: use rediss:// instead of {scheme}://")),
+                None => {
+                    let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);
+                    return bad(format!("'{name}' needs TLS: use {secure}:// instead of {scheme}://"));
+                }
                 Some(tls) => tls.set(name, value)?,
             },
-            _ => {
-                return bad(format!(
-                    "unknown option '{name}' for {scheme}:// (known: {})",
-                    OPTIONS.join(", ")
-                ));
-            }
+            _ => {}
         }
         Ok(())
     }
@@ -281,6 +307,14 @@ impl Location {
     /// Whether whoever asks has to say who he is, so that he may be allowed less than everything.
     pub(super) fn has_identity(&self) -> bool {
         self.username.is_some() || !matches!(self.password, Password::None)
+    }
+
+    /// Who we are to the sentinels, as it is now.
+    ///
+    /// # Errors
+    /// The password file cannot be read.
+    pub(super) fn sentinel_credentials(&self) -> Result<(Option<String>, Option<String>), StoreError> {
+        Ok((self.sentinel_username.clone(), self.sentinel_password.read()?))
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -395,6 +429,10 @@ mod tests {
             ("redis://h?password_file=/run/secret&username=me&protocol=resp2", "redis://me@h:6379/0"),
             ("redis-sentinel://:x@a,b:1/main", "redis-sentinel://a:26379,b:1/main/0"),
             ("rediss-sentinel://a/main/2?prefix=p", "rediss-sentinel://a:26379/main/2?prefix=p"),
+            (
+                "redis-sentinel://a/main?sentinel_username=me&sentinel_password_file=/run/secret",
+                "redis-sentinel://a:26379/main/0",
+            ),
             ("redis-cluster://a,b:1", "redis-cluster://a:6379,b:1"),
             ("redis://h?recipe=plain", "redis://h:6379/0"),
             ("redis://h?recipe=redisson&prefix=dlock:", "redis://h:6379/0?recipe=redisson"),
@@ -435,6 +473,10 @@ mod tests {
             "redis-sentinel://a,a:26379/main",
             "redis-sentinel://a/main/x",
             "redis-sentinel://a/main/1?db=1",
+            "redis-sentinel://a/main?sentinel_username=me",
+            "redis-sentinel://a/main?sentinel_password_file=x",
+            "redis-sentinel://a/main?sentinel_password=x",
+            "redis://h?sentinel_password_file=/x",
             "redis-cluster://",
             "redis-cluster://a/1",
             "redis-cluster://a?db=1",

@@ -34,13 +34,14 @@ impl RedisStore {
     ) -> Result<Vec<Answer>, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let mut answers = connection.ask_all(lock, commands, wishes).await;
+        self.route.doubt(&self.location);
+        let mut answers = self.route.beside(connection.ask_all(lock, commands, wishes)).await;
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
             answers = connection.ask_all(lock, commands, Wishes::default()).await;
         }
-        if connection.is_usable() {
+        if connection.is_usable() && !self.route.leaves(&answers) {
             self.connection = Some(connection);
         }
         answers

@@ -1,5 +1,7 @@
 //! Which server to ask.
 
+use std::future::{Future, pending};
+
 use super::cluster::Nodes;
 use super::connection::Connection;
 use super::location::{Address, Location, Topology};
@@ -35,7 +37,7 @@ impl Route {
     pub(super) async fn find(&mut self, location: &Location) -> Result<Address, StoreError> {
         match self {
             Route::Fixed(address) => Ok(address.clone()),
-            Route::Sentinel(sentinels) => sentinels.master(location).await,
+            Route::Sentinel(sentinels) => sentinels.find(location).await,
             Route::Cluster(nodes) => nodes.open(location, false).await.map(|_| nodes.current().clone()),
         }
     }
@@ -62,6 +64,87 @@ impl Route {
             return nodes.open(location, old_protocol).await;
         }
         let address = self.find(location).await?;
-        Connection::open(location, &address, old_protocol).await
+        Connection::open(location, &address, old_protocol).await.map_err(|error| self.name_server(error))
     }
+
+    /// Begins to find out whether the server is still the one to ask, if that may have changed.
+    pub(super) fn doubt(&mut self, location: &Location) {
+        if let Route::Sentinel(sentinels) = self {
+            sentinels.doubt(location);
+        }
+    }
+
+    /// Has a question answered, unless it is found out meanwhile that another server is the one to ask.
+    ///
+    /// # Errors
+    /// Those of the question, which then name the server; or there is another server.
+    pub(super) async fn beside<T>(
+        &mut self,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = tokio::select! {
+            biased;
+            answer = question => answer,
+            () = self.leads_elsewhere() => Err(replaced()),
+        };
+        answer.map_err(|error| self.name_server(error))
+    }
+
+    /// Resolves when another server is known to be the one to ask.
+    pub(super) async fn leads_elsewhere(&mut self) {
+        match self {
+            Route::Sentinel(sentinels) => sentinels.another_named().await,
+            Route::Fixed(_) | Route::Cluster(_) => pending().await,
+        }
+    }
+
+    /// Whether a server that answers so is to be left, so that whoever asks next finds out anew which one to ask: there is
+    /// another one already, or soon will be.
+    pub(super) fn leaves<T>(&self, answer: &Result<T, StoreError>) -> bool {
+        matches!((self, answer), (Route::Sentinel(_), Err(StoreError::Unavailable { .. })))
+    }
+
+    /// Whether another server is known to be the one to ask.
+    pub(super) fn has_moved(&self) -> bool {
+        matches!(self, Route::Sentinel(sentinels) if sentinels.name_another())
+    }
+
+    /// Waits, not for long, until it is known whether what the server has granted counts.
+    pub(super) async fn is_confirmed(&mut self, location: &Location) -> bool {
+        match self {
+            Route::Sentinel(sentinels) => sentinels.still_name_it(location).await,
+            Route::Fixed(_) | Route::Cluster(_) => true,
+        }
+    }
+
+    /// The server that was asked last, where it may change.
+    pub(super) fn server(&self) -> Option<&Address> {
+        match self {
+            Route::Sentinel(sentinels) => sentinels.master(),
+            Route::Fixed(_) | Route::Cluster(_) => None,
+        }
+    }
+
+    /// Whether another server may take over from one that has failed.
+    pub(super) fn fails_over(&self) -> bool {
+        matches!(self, Route::Sentinel(_) | Route::Cluster(_))
+    }
+
+    /// The same error with the server that it is about, where the URL does not tell.
+    fn name_server(&self, error: StoreError) -> StoreError {
+        let Some(server) = self.server() else { return error };
+        let named = |text: String| format!("master {server}: {text}");
+        match error {
+            StoreError::Unavailable { reason, maybe_applied, passes } => {
+                StoreError::Unavailable { reason: named(reason), maybe_applied, passes }
+            }
+            StoreError::Denied(text) => StoreError::Denied(named(text)),
+            StoreError::Config(text) => StoreError::Config(named(text)),
+        }
+    }
+}
+
+/// What was asked of one server is to be asked of another.
+pub(super) fn replaced() -> StoreError {
+    StoreError::between("the sentinels name another one by now")
 }

@@ -45,9 +45,13 @@ async fn keep(backend: &mut dyn Backend, lock: &Lock, record: &Record) -> Result
 
 /// One try to release it always gets.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
+/// Where another server may take over, one that does not answer is not waited for longer than this, but asked for again ...
+const LONGEST_TRY: Duration = Duration::from_secs(1);
+/// ... after such a pause.
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 impl Session<'_> {
-    /// Frees the locks, once and all at a time, each within a bounded time; a second fatal signal cuts that short. Where
+    /// Frees the locks, all at a time, each within a bounded time; a second fatal signal cuts that short. Where
     /// only we can keep a lock that has to be kept, or that others are inside of, this stays until that is over or a
     /// fatal signal comes.
     pub(super) async fn release_all(
@@ -134,21 +138,30 @@ impl Session<'_> {
             let _ = timeout(RECORD, keep(&mut *backend, lock, &record)).await;
             return Ok(Release::NotHeld);
         }
+        let mut until = Moment::now() + self.plan.terms.connect_timeout;
+        if let Some(ends) = end.lease_ends[index] {
+            until = until.min(ends);
+        }
+        // Whether it was freed by an earlier try is unknown.
+        let mut uncertain = false;
         loop {
             let rest = if end.ran { held.standing.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
+            if backend.fails_over() {
+                bound = bound.min(LONGEST_TRY);
+            }
             if let Some(ends) = end.lease_ends[index] {
                 // Beyond the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
             let attempt = async {
                 backend.connect().await?;
-                match backend.release(&lock.claim, rest, Some(&record)).await {
+                match backend.release(&lock.claim, rest, Some(&record).filter(|_| !uncertain)).await {
                     // The connection broke: whether the lock was freed is unknown, and asking again changes nothing
                     // then.
                     Err(StoreError::Unavailable { maybe_applied, .. }) => {
                         backend.connect().await?;
-                        let record = Some(&record).filter(|_| !maybe_applied);
+                        let record = Some(&record).filter(|_| !maybe_applied && !uncertain);
                         match backend.release(&lock.claim, rest, record).await? {
                             Release::NotHeld if maybe_applied => Ok(Release::Released),
                             release => Ok(release),
@@ -170,6 +183,13 @@ impl Session<'_> {
                     })
                     .await;
                 }
+                Err(StoreError::Unavailable { maybe_applied, .. })
+                    if backend.fails_over() && Moment::now() + BETWEEN_TRIES < until =>
+                {
+                    uncertain |= maybe_applied;
+                    tokio::time::sleep(BETWEEN_TRIES).await;
+                }
+                Ok(Release::NotHeld) if uncertain => return Ok(Release::Released),
                 result => {
                     stays.set(false);
                     return result;

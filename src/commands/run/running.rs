@@ -83,6 +83,7 @@ pub(super) enum Stopped {
 pub(super) fn describe(loss: Loss) -> &'static str {
     match loss {
         Loss::Gone => "it is gone from the store (deleted, expired or evicted)",
+        Loss::FailedOver => "the store has failed over to a server that has not got it",
         Loss::Taken => "somebody else holds it now",
     }
 }

@@ -64,6 +64,29 @@ impl Connection {
         Ok(answer)
     }
 
+    /// Asks several questions in one flight, with the greeting if that is due. Their answers are given as they are, even
+    /// if they are errors. For connections on which nothing is pushed.
+    ///
+    /// # Errors
+    /// The greeting was refused, or the connection is broken.
+    pub(in crate::backend::redis) async fn greet_and_ask_all(
+        &mut self,
+        commands: &[Cmd],
+    ) -> Result<Vec<Value>, StoreError> {
+        let Some((last, others)) = commands.split_last() else { return Ok(Vec::new()) };
+        let greeting = self.greeting.take();
+        let mut first: Vec<Cmd> = greeting.as_ref().and_then(auth).into_iter().collect();
+        let own = first.len();
+        first.extend_from_slice(others);
+        let (mut answers, answer) = self.exchange(&first, last).await?;
+        if let Some(greeting) = greeting {
+            self.check(&greeting, &first[..own], &answers[..own])?;
+        }
+        answers.drain(..own);
+        answers.push(answer);
+        Ok(answers)
+    }
+
     /// Whether the answers to the greeting allow the answer to the question to stand.
     fn check(&mut self, greeting: &Greeting, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
         for (asked, reply) in first.iter().zip(replies) {
