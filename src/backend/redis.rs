@@ -14,6 +14,7 @@ mod keys;
 mod location;
 mod looking;
 mod recipe;
+mod replicas;
 mod route;
 mod script;
 mod sentinel;
@@ -202,7 +203,8 @@ impl RedisStore {
         let question =
             Question { operation: Operation::Acquire, keys: &keys, token, arguments, history: &keys.history };
         let channel = format!("{}{}", keys.channels, claim.token.reveal());
-        let wishes = Wishes { tracking, channel: hears.then_some(&channel) };
+        let wait = self.wait_for_replicas(claim);
+        let wishes = Wishes { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
         let answer = match answer {
@@ -216,6 +218,9 @@ impl RedisStore {
         }
         self.eviction = self.eviction.take().or(answers::eviction(&answer));
         let answer = answers::attempt(&answer, self.location.recipe())?;
+        if let Attempt::Granted(_) = answer {
+            self.await_replicas(claim).await?;
+        }
         if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
             // Whoever frees the lock must not think that nobody is there because nobody hears.
             return Box::pin(self.acquire_once(claim, intent, tracking)).await;
@@ -308,7 +313,7 @@ impl Backend for RedisStore {
                 arguments,
                 history: &keys.history,
             };
-            let answer = match self.ask(&question, Wishes { tracking: true, channel: None }).await {
+            let answer = match self.ask(&question, Wishes { tracking: true, ..Wishes::default() }).await {
                 Err(error) if self.is_moving(&error) => return self.renew_parts(claim, rest).await,
                 answer => answer?,
             };

@@ -74,6 +74,7 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis://h?ca_file=/x", "'ca_file' needs TLS: use rediss:// instead of redis://"),
     ("redis://h?server_name=x", "'server_name' needs TLS: use rediss:// instead of redis://"),
     ("redis://h?insecure", "'insecure' needs TLS: use rediss:// instead of redis://"),
+    ("redis://h?wait_replicas=all", "wait_replicas= is a number of replicas, not 'all'"),
     ("redis-sentinel://", SENTINELS),
     ("redis-sentinel:///locks", SENTINELS),
     ("redis-sentinel://h", SENTINELS),
@@ -133,7 +134,7 @@ fn a_wrong_backend_is_refused_and_its_source_named() {
 fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
     let output = refused(&["run", "-b", "redis://h?ttl=5", "x", "--", "touch", "t"]);
     let line = "dlock: --backend: unknown option 'ttl' for redis:// (known: recipe, prefix, db, username, \
-                password_file, protocol, ca_file, cert_file, key_file, server_name, insecure)\n";
+                password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)\n";
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     lock: String,
     /// What was pushed while an answer was awaited.
     heard: Option<Word>,
+    /// So many answers will come that nobody has awaited yet.
+    owed: usize,
 }
 
 /// Something that a server does for us once it was asked to.
@@ -74,12 +76,14 @@ pub(super) enum Answer {
 }
 
 /// What goes along with a question, if it was not asked for before.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Wishes<'a> {
     /// Word of whoever touches what this question reads.
     pub(super) tracking: bool,
     /// Word on this channel.
     pub(super) channel: Option<&'a str>,
+    /// This behind it, whose answer is awaited [later](Connection::answer_behind), if at all.
+    pub(super) behind: Option<&'a Cmd>,
 }
 
 /// What a server says unasked; what comes later counts for more.
@@ -147,6 +151,7 @@ impl Connection {
             longest: LARGEST_ANSWER,
             lock: String::new(),
             heard: None,
+            owed: 0,
         }
     }
 
@@ -204,11 +209,11 @@ impl Connection {
         let greeted = greeting.is_some();
         let answer = match greeting {
             None => {
-                let (replies, answer) = self.exchange(&first, command).await?;
+                let (replies, answer) = self.exchange_and_more(&first, command, wishes.behind).await?;
                 self.note_wishes(&first, &replies);
                 answer
             }
-            Some(greeting) => self.greet_and_ask(greeting, first, command).await?,
+            Some(greeting) => self.greet_and_ask(greeting, first, command, wishes.behind).await?,
         };
         self.understood(answer, greeted)
     }
@@ -247,7 +252,7 @@ impl Connection {
     /// The greeting was refused, or the connection is broken.
     pub(super) async fn greet(&mut self, command: &Cmd) -> Result<Value, StoreError> {
         match self.greeting.take() {
-            Some(greeting) => self.greet_and_ask(greeting, Vec::new(), command).await,
+            Some(greeting) => self.greet_and_ask(greeting, Vec::new(), command, None).await,
             None => self.exchange(&[], command).await.map(|(_, answer)| answer),
         }
     }
@@ -285,6 +290,16 @@ impl Connection {
         first: &[Cmd],
         command: &Cmd,
     ) -> Result<(Vec<Value>, Value), StoreError> {
+        self.exchange_and_more(first, command, None).await
+    }
+
+    /// The same, with one more command behind whose answer is not awaited.
+    async fn exchange_and_more(
+        &mut self,
+        first: &[Cmd],
+        command: &Cmd,
+        behind: Option<&Cmd>,
+    ) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
         let mut flight = Vec::new();
         for command in first {
@@ -293,18 +308,22 @@ impl Connection {
         if self.asks {
             flight.extend(redis::cmd("ASKING").get_packed_command());
         }
-        flight.extend(command.get_packed_command());
+        for command in [command].into_iter().chain(behind) {
+            flight.extend(command.get_packed_command());
+        }
         let write = async {
             self.stream.stream.write_all(&flight).await?;
             self.stream.stream.flush().await
         };
         write.await.map_err(|error| StoreError::unanswered(format!("cannot send: {}", io_text(&error))))?;
+        self.owed_answer().await?;
         let mut replies = Vec::with_capacity(first.len());
         for command in first {
             replies.push(self.reply(begins_with(command, b"SUBSCRIBE")).await?);
         }
         let allowed = if self.asks { Some(self.reply(false).await?) } else { None };
         let answer = self.reply(false).await?;
+        self.owed += usize::from(behind.is_some());
         self.usable = true;
         // Without that right the node only says again that another one has the slot.
         let refused = allowed.filter(|allowed| server_error(allowed).is_some());
@@ -320,6 +339,30 @@ impl Connection {
         let answer = self.exchange(&[], command).await;
         self.longest = LARGEST_ANSWER;
         answer.map(|(_, answer)| answer)
+    }
+
+    /// The last of the answers that nobody has awaited yet.
+    async fn owed_answer(&mut self) -> Result<Option<Value>, StoreError> {
+        let mut last = None;
+        while self.owed > 0 {
+            last = Some(self.reply(false).await?);
+            self.owed -= 1;
+        }
+        Ok(last)
+    }
+
+    /// The answer to what went behind the last question; asked anew if that was not carried out with it.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn answer_behind(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        self.usable = false;
+        let answer = match self.owed_answer().await? {
+            Some(answer) => answer,
+            None => self.exchange(&[], command).await?.1,
+        };
+        self.usable = true;
+        Ok(answer)
     }
 
     /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.
@@ -373,6 +416,7 @@ impl Connection {
             self.stream.refill(self.longest);
             match self.value().await {
                 Ok(Value::Push { kind, data }) => self.heard = self.word(&kind, &data),
+                Ok(_) if self.owed > 0 => self.owed -= 1,
                 Ok(_) | Err(_) => {
                     self.usable = false;
                     return None;
@@ -429,7 +473,7 @@ mod tests {
             theirs.shutdown().await.expect("the pipe closes");
             let greeting = Greeting { username: None, password: None, database: 0, hello: true };
             let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
-            let wishes = Wishes { tracking: true, channel };
+            let wishes = Wishes { tracking: true, channel, behind: None };
             let answer = connection.ask("a", &redis::cmd("EVAL"), wishes).await;
             // Returns at the latest at the end, which it must notice.
             while connection.is_usable() {

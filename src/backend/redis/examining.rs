@@ -218,6 +218,9 @@ impl Examiner<'_> {
             }
         }
         self.info.findings().into_iter().for_each(|finding| self.found(finding));
+        if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas()) {
+            self.found(finding);
+        }
         Ok(())
     }
 

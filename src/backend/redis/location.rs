@@ -41,6 +41,7 @@ const OPTIONS: &[&str] = &[
     "db",
     "username",
     "password_file",
+    "wait_replicas",
     "protocol",
     "ca_file",
     "cert_file",
@@ -65,6 +66,7 @@ pub struct Location {
     sentinel_password: Password,
     recipe: Recipe,
     prefix: String,
+    wait_replicas: u32,
     resp3: bool,
     tls: Option<TlsSettings>,
     display: String,
@@ -130,6 +132,7 @@ impl Location {
             sentinel_password: Password::None,
             recipe: Recipe::Plain,
             prefix: String::new(),
+            wait_replicas: 0,
             resp3: true,
             tls: None,
             display: String::new(),
@@ -202,6 +205,10 @@ impl Location {
             "password_file" | "sentinel_password_file" => {
                 return bad(format!("{name}= takes an absolute path"));
             }
+            "wait_replicas" => match value.parse() {
+                Ok(count) => self.wait_replicas = count,
+                Err(_) => return bad(format!("wait_replicas= is a number of replicas, not '{value}'")),
+            },
             "protocol" => match value {
                 "2" | "resp2" => self.resp3 = false,
                 "3" | "resp3" => self.resp3 = true,
@@ -240,6 +247,9 @@ impl Location {
         }
         if self.prefix != self.recipe.prefix() {
             options.push(format!("prefix={}", self.prefix));
+        }
+        if self.wait_replicas > 0 {
+            options.push(format!("wait_replicas={}", self.wait_replicas));
         }
         let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
         format!("{scheme}://{user}{servers}{options}")
@@ -319,6 +329,11 @@ impl Location {
 
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// How many replicas have to confirm a lock that was granted.
+    pub(super) fn wait_replicas(&self) -> u32 {
+        self.wait_replicas
     }
 
     pub(super) fn resp3(&self) -> bool {
@@ -433,6 +448,11 @@ mod tests {
                 "redis-sentinel://a/main?sentinel_username=me&sentinel_password_file=/run/secret",
                 "redis-sentinel://a:26379/main/0",
             ),
+            (
+                "valkeys-sentinel://a/main?wait_replicas=2",
+                "valkeys-sentinel://a:26379/main/0?wait_replicas=2",
+            ),
+            ("redis://h?wait_replicas=0", "redis://h:6379/0"),
             ("redis-cluster://a,b:1", "redis-cluster://a:6379,b:1"),
             ("redis://h?recipe=plain", "redis://h:6379/0"),
             ("redis://h?recipe=redisson&prefix=dlock:", "redis://h:6379/0?recipe=redisson"),
@@ -476,6 +496,8 @@ mod tests {
             "redis-sentinel://a/main?sentinel_username=me",
             "redis-sentinel://a/main?sentinel_password_file=x",
             "redis-sentinel://a/main?sentinel_password=x",
+            "redis-sentinel://a/main?wait_replicas=all",
+            "redis-sentinel://a/main?wait_replicas=-1",
             "redis://h?sentinel_password_file=/x",
             "redis-cluster://",
             "redis-cluster://a/1",

@@ -132,7 +132,7 @@ impl RedisStore {
         let mut now_ms = 0;
         let mut by = By::Text;
         let last = views.last().map(|view| view.keys.lock.clone()).unwrap_or_default();
-        let wishes = Wishes { tracking: views.len() == 1, channel: None };
+        let wishes = Wishes { tracking: views.len() == 1, ..Wishes::default() };
         loop {
             let open: Vec<usize> = (0..views.len()).filter(|view| !views[*view].is_whole).collect();
             if open.is_empty() {

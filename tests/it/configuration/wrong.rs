@@ -51,8 +51,8 @@ fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
 #[cfg(feature = "redis")]
 #[test]
 fn an_option_that_a_store_does_not_have_is_named_with_those_it_has() {
-    let known = "url, username, password, accept, recipe, prefix, db, password_file, protocol, ca_file, cert_file, \
-                 key_file, server_name, insecure";
+    let known = "url, username, password, accept, recipe, prefix, db, password_file, wait_replicas, protocol, ca_file, \
+                 cert_file, key_file, server_name, insecure";
     assert_wrong([(
         "[backends.p]\nurl = \"redis://h\"\npasword = \"s3cret\"\n",
         format!("FILE:3:1: unknown key 'pasword' in [backends.p]: known for redis: are {known}"),

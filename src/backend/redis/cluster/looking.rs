@@ -110,7 +110,7 @@ impl RedisStore {
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
         let recipe = self.location.recipe();
         let mut now_ms = 0;
-        let wishes = Wishes { tracking: views.len() == 1, channel: None };
+        let wishes = Wishes { tracking: views.len() == 1, ..Wishes::default() };
         // A node that sees the script for the first time is asked once with its text; which nodes those are turns out.
         let mut is_new = vec![true; views.len().min(1)];
         is_new.resize(views.len(), false);

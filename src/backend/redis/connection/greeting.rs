@@ -20,6 +20,7 @@ impl Connection {
         greeting: Greeting,
         wishes: Vec<Cmd>,
         command: &Cmd,
+        behind: Option<&Cmd>,
     ) -> Result<Value, StoreError> {
         let mut first = Vec::new();
         if greeting.hello {
@@ -33,7 +34,7 @@ impl Connection {
         let own = first.len();
         let subscribes = wishes.iter().any(|wish| begins_with(wish, b"SUBSCRIBE"));
         first.extend(wishes);
-        let (replies, answer) = self.exchange(&first, command).await?;
+        let (replies, answer) = self.exchange_and_more(&first, command, behind).await?;
         let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
             match error.code() {
@@ -57,7 +58,7 @@ impl Connection {
             // The password went with the HELLO. If the question was carried out all the same, asking again changes
             // nothing.
             let plain = Greeting { hello: false, ..greeting };
-            return Box::pin(self.greet_and_ask(plain, Vec::new(), command)).await;
+            return Box::pin(self.greet_and_ask(plain, Vec::new(), command, behind)).await;
         }
         self.check(&greeting, &first[..own], &replies[..own])?;
         self.note_wishes(&first[own..], &replies[own..]);

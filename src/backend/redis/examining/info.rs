@@ -155,6 +155,19 @@ impl Info {
         )
     }
 
+    /// When fewer replicas are there than are to confirm a lock.
+    pub(super) fn too_few_replicas(&self, wanted: u32) -> Option<Finding> {
+        let count = self.number("connected_slaves").unwrap_or(0);
+        (u64::from(wanted) > count && self.field("role") == Some("master")).then(|| {
+            Finding::problem(
+                "replicas",
+                format!("{count} are connected, and wait_replicas={wanted} have to confirm a lock"),
+                "no lock can be taken: dlock run ends with 69",
+                "start more replicas, or set wait_replicas lower",
+            )
+        })
+    }
+
     fn cluster(&self) -> Option<Finding> {
         (self.field("cluster_enabled") == Some("1")).then(|| {
             Finding::problem(
