@@ -117,6 +117,7 @@ impl Sandbox {
             // It runs this very test; that it can be started is what is left to check.
             ("tests/run.sh", format!("test -x {repository}/tests/run.sh")),
             // It takes minutes, and has a test of its own.
+            ("tests/interop.sh", format!("test -x {repository}/tests/interop.sh")),
             ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
             // Installing is cargo's business; that there is a locked package to install is ours.
             ("cargo install --locked --path .", format!("test -f {repository}/Cargo.lock")),
