@@ -187,15 +187,18 @@ class Server:
 
 
 class Dlock(Process):
-    """`dlock COMMAND -b URL OPTIONS NAME -- WORDS`."""
+    """`dlock run -b URL OPTIONS NAME -- WORDS`, or another of its commands, which run nothing."""
 
     BINARY = os.environ["DLOCK"]
     # Says that it runs, and ends with standard input.
     STAY = ("sh", "-c", "echo running; exec cat")
 
-    def __init__(self, home, url, name, *options, run=STAY):
+    def __init__(self, home, url, name, *options, command="run", run=STAY, token=None):
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "DLOCK_CONFIG": str(home / "config.toml")}
-        super().__init__([self.BINARY, "run", "-b", url, *options, name, "--", *run], environment, home)
+        if token:
+            environment["DLOCK_TOKEN"] = token
+        words = [self.BINARY, command, "-b", url, *options, name]
+        super().__init__([*words, "--", *run] if command == "run" else words, environment, home)
 
     def await_running(self):
         equal(self.answer(), "running", f"the first line under {self}")

@@ -109,12 +109,24 @@ def those_in_line_come_in_their_order(scene):
         first.ends()
 
 
+def a_token_keeps_it_out_until_it_is_given_back(scene):
+    token = scene.dlock(*KEPT, command="acquire").answer()
+    equal(scene.client.tries(scene.name), False, "the library gets what a token of dlock holds")
+    scene.client.begins_to_wait(scene.name, scene.server)
+    scene.dlock(command="renew", token=token).ends()
+    throughout("the library waits", scene.client.is_silent)
+    scene.dlock(command="release", token=token).ends()
+    scene.client.gets_it()
+    scene.dlock(command="renew", token=token).ends(76)
+    scene.client.gives(scene.name)
+
+
 def _keeps_it_out_until_the_last_leaves(scene, mode):
     first, second = scene.hold(*mode), scene.hold(*mode)
     equal(scene.client.tries(scene.name), False, "the library gets what two dlocks hold")
     scene.client.begins_to_wait(scene.name, scene.server)
     first.ends()
-    throughout("the library waits for the second", lambda: scene.client.is_silent())
+    throughout("the library waits for the second", scene.client.is_silent)
     second.ends()
     scene.client.gets_it()
     scene.refused(*mode)
@@ -287,6 +299,7 @@ EXCLUSIVE = [
     it_wakes_when_dlock_releases,
     dlock_wakes_when_it_releases,
     those_in_line_come_in_their_order,
+    a_token_keeps_it_out_until_it_is_given_back,
     a_killed_dlock_keeps_it_out_while_the_tree_lives,
     a_killed_client_keeps_dlock_out_until_its_lease_ends,
     who_comes_too_late_frees_nothing,

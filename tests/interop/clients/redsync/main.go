@@ -50,8 +50,10 @@ func (l *locks) obey(words []string) string {
 			return fmt.Sprint("error ", err)
 		}
 	}
-	// As many tries as it takes; the default is 32.
-	mutex := l.factory.NewMutex(name, redsync.WithExpiry(milliseconds(words[2])), redsync.WithTries(1<<20))
+	// As many tries as it takes; the default is 32. A server may take half a lease to answer, and not a twentieth: this
+	// machine may be busy.
+	mutex := l.factory.NewMutex(name, redsync.WithExpiry(milliseconds(words[2])),
+		redsync.WithTries(1<<20), redsync.WithTimeoutFactor(0.5))
 	attempt := mutex.TryLockContext
 	patience := time.Minute
 	if words[0] == "wait" {
