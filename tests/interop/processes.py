@@ -18,7 +18,7 @@ SOON = 30
 # A lease that outlives every scenario, so that whoever gets in before it ends was let in; in ms.
 LONG = 120_000
 # A lease whose end is awaited; in ms, and in whole seconds, as python-redis-lock has them.
-SHORT = 2_000
+SHORT = 3_000
 
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -104,6 +104,9 @@ def those_in_line_come_in_their_order(scene):
     waiters = [scene.line() for _ in range(3)]
     scene.client.gives(scene.name)
     while waiters:
+        until("that one of those in line gets it", lambda: not all(waiter.is_silent() for waiter in waiters))
+        if any(not waiter.is_silent() for waiter in waiters[1:]):
+            raise Failure("not in their order: " + ", then ".join(map(str, waiters)))
         first = waiters.pop(0).await_running()
         throughout("the others wait", lambda: all(waiter.is_silent() for waiter in waiters))
         first.ends()
