@@ -274,12 +274,15 @@ impl Location {
     /// It would be, or cannot.
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let key = format!("{}{name}", self.prefix);
-        match (key.starts_with(RESERVED), &self.topology) {
-            (true, _) => Err(UrlError::new(format!(
+        if key.starts_with(RESERVED) {
+            return Err(UrlError::new(format!(
                 "its key would begin with {RESERVED}, which dlock keeps for itself"
-            ))),
-            (false, Topology::Cluster(_)) => self.recipe.check_slot(&key),
-            (false, _) => Ok(()),
+            )));
+        }
+        self.recipe.check_key(&key)?;
+        match self.topology {
+            Topology::Cluster(_) => self.recipe.check_slot(&key),
+            Topology::Server(_) | Topology::Sentinel { .. } => Ok(()),
         }
     }
 
@@ -540,5 +543,13 @@ mod tests {
             assert_eq!(checked(&format!("redis-cluster://h?recipe={recipe}"), name), fits, "{recipe} {name}");
             assert!(checked(&format!("redis://h?recipe={recipe}"), name), "{recipe} {name}");
         }
+    }
+
+    #[test]
+    fn what_redisson_keeps_for_itself_is_no_name_of_its_locks() {
+        let name = LockName::new("redisson_lock_token:{a}").expect("good name");
+        let checked = |url: &str| location(url).expect("good").check_name(&name).is_ok();
+        assert!(!checked("redis://h?prefix=&recipe=redisson"));
+        assert!(checked("redis://h?recipe=redisson") && checked("redis://h?prefix="));
     }
 }

@@ -36,6 +36,8 @@ pub struct Others {
     pub signal: Option<String>,
 }
 
+/// What those keys begin with that Redisson has for its locks.
+const REDISSON_OWN: &str = "redisson_lock_";
 /// What the keys of python-redis-lock begin with, and those of its signals.
 const PYTHON_LOCK: &str = "lock:";
 const PYTHON_SIGNAL: &str = "lock-signal:";
@@ -111,8 +113,8 @@ impl Recipe {
     pub fn others(self, lock: &str) -> Others {
         let of_redisson = |what: &str| {
             Some(match lock.contains('{') {
-                true => format!("redisson_lock_{what}:{lock}"),
-                false => format!("redisson_lock_{what}:{{{lock}}}"),
+                true => format!("{REDISSON_OWN}{what}:{lock}"),
+                false => format!("{REDISSON_OWN}{what}:{{{lock}}}"),
             })
         };
         match self {
@@ -143,6 +145,19 @@ impl Recipe {
             }
         };
         Some(Finding::ok("recipe", found))
+    }
+
+    /// Refuses a lock whose key may belong to another lock by its recipe.
+    ///
+    /// # Errors
+    /// It may.
+    pub fn check_key(self, lock: &str) -> Result<(), UrlError> {
+        match self {
+            Recipe::Redisson if lock.starts_with(REDISSON_OWN) => Err(UrlError::new(format!(
+                "its key would begin with {REDISSON_OWN}, which Redisson keeps for itself"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a lock of a Redis Cluster whose other keys are in other slots.

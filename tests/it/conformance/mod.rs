@@ -11,6 +11,8 @@ mod suite;
 mod file;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redisson;
 
 /// The tests of one store.
 macro_rules! every_check {
