@@ -1,4 +1,5 @@
-//! `rediss://`: chain, name and expiry are verified unless the user says otherwise, and it is said loudly then.
+//! `rediss://`: chain, name and expiry are verified unless the user says otherwise, and it is said loudly then; and who
+//! we are, where a server wants a certificate of ours.
 
 use crate::support::fake::Fake;
 use crate::support::place::Place;
@@ -68,7 +69,9 @@ fn a_server_of_an_unknown_authority_is_refused() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
     let other = Certificates::make(&place.locks(), Flaw::None);
     let by_other = url(&redis, "127.0.0.1", &format!("ca_file={}", other.ca.display()));
-    assert_refused(&run(&place, &by_other), 69, &["TLS: ", "certificate", "; the command did not run"]);
+    let words =
+        ["TLS: the server's certificate is by nobody whom we know: ", "ca_file=; the command did not run"];
+    assert_refused(&run(&place, &by_other), 69, &words);
     // The system's authorities do not know it either, where there are any.
     let by_system = run(&place, &url(&redis, "127.0.0.1", ""));
     assert!(matches!(by_system.exit, Exit::Code(69 | 78)), "{}", by_system.stderr);
@@ -93,7 +96,45 @@ fn a_server_of_another_name_is_refused_unless_that_name_is_given() {
 #[test]
 fn a_certificate_that_has_expired_is_refused() {
     let (redis, place) = (server(Flaw::Expired, &[]), Place::new());
-    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &["TLS: ", "expired"]);
+    let expired = ["TLS: the server's certificate expired on 2001-01-01; "];
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &expired);
+}
+
+/// Its key alone would still prove the server's certificate.
+#[test]
+fn an_authority_that_has_expired_is_told_by_name() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let files = redis.certificates();
+    let past = files.expired_ca.display().to_string();
+    let words =
+        [past.as_str(), "the certificate of 'authority of the tests' expired on 2001-01-01", "ca_file="];
+    let by_past = format!("ca_file={past}");
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &by_past)), 78, &words);
+    // Beside others it is left out, and told of when it is missed.
+    let (past, other) =
+        (std::fs::read_to_string(past).unwrap(), Certificates::make(&place.locks(), Flaw::None));
+    let bundle = |ca: &std::path::Path| {
+        let text = past.clone() + &std::fs::read_to_string(ca).unwrap();
+        format!("ca_file={}", place.write("bundle.pem", &text).display())
+    };
+    assert_runs(&run(&place, &url(&redis, "127.0.0.1", &bundle(&files.ca))));
+    let missed = run(&place, &url(&redis, "127.0.0.1", &bundle(&other.ca)));
+    assert_refused(
+        &missed,
+        69,
+        &["by nobody whom we know (the certificate of 'authority of the tests' expired"],
+    );
+    // doctor does not ask the server either.
+    let doctor = crate::doctor::doctor(&place, &url(&redis, "127.0.0.1", &by_past)).output();
+    assert_eq!(doctor.exit, Exit::Code(78), "{doctor:?}");
+    assert!(doctor.stderr.contains("expired on 2001-01-01"), "{doctor:?}");
+}
+
+#[test]
+fn an_authority_that_is_shown_as_a_server_is_told() {
+    let (redis, place) = (server(Flaw::Authority, &[]), Place::new());
+    let words = ["the server shows the certificate of an authority (CA:TRUE) as its own"];
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &words);
 }
 
 #[test]
@@ -122,14 +163,37 @@ fn a_client_proves_itself_by_a_certificate() {
     let query = |cert: &str, key: &str| format!("{}&cert_file={cert}&key_file={key}", ca(&redis));
     let (cert, key) = (files.client.display().to_string(), files.client_key.display().to_string());
     assert_runs(&run(&place, &url(&redis, "127.0.0.1", &query(&cert, &key))));
-    let without = run(&place, &url(&redis, "127.0.0.1", &ca(&redis)));
-    assert!(matches!(without.exit, Exit::Code(69 | 77)), "{without:?}");
-    assert_refused(&without, if without.exit == Exit::Code(69) { 69 } else { 77 }, &["ertificate"]);
-    // One of an authority that the server does not know.
+    // One of an authority that the server does not know, and one that has ended.
     let other = Certificates::make(&place.locks(), Flaw::None);
     let strange = query(&other.client.display().to_string(), &other.client_key.display().to_string());
-    let strange = run(&place, &url(&redis, "127.0.0.1", &strange));
-    assert!(matches!(strange.exit, Exit::Code(69 | 77)) && strange.stdout.is_empty(), "{strange:?}");
+    let named = format!("the server does not accept our certificate {}", other.client.display());
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &strange)), 77, &[&named]);
+    let (cert, key) = &files.expired_client;
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let words = [cert.as_str(), "the certificate of 'client of the tests' expired on 2001-01-01"];
+    assert_refused(&run(&place, &url(&redis, "127.0.0.1", &query(&cert, &key))), 78, &words);
+}
+
+/// In TLS 1.3 the server says so after the session has begun for us, and closes the connection at once.
+#[test]
+fn a_server_that_wants_a_certificate_of_ours_says_which_options_name_it() {
+    for protocol in ["TLSv1.2", "TLSv1.3"] {
+        let args = ["--tls-auth-clients", "yes", "--tls-protocols", protocol];
+        let (redis, place) = (server(Flaw::None, &args), Place::new());
+        for query in [ca(&redis), "insecure".to_owned(), format!("{}&protocol=resp2", ca(&redis))] {
+            let url = url(&redis, "127.0.0.1", &query);
+            for wait in [&["-q"][..], &["-q", "--wait", "forever"]] {
+                let output = place.run().backend(&url).args(wait).sh("echo ran").output();
+                let words = ["TLS: the server wants a certificate of ours, cert_file= and key_file="];
+                assert_refused(&output, 77, &words);
+            }
+            let status = place.bare().arg("status").env("DLOCK_BACKEND", &url).arg("-q").output();
+            assert_refused(&status, 77, &["cert_file="]);
+            let doctor = crate::doctor::doctor(&place, &url).output();
+            assert_eq!(doctor.exit, Exit::Code(1), "{doctor:?}");
+            assert!(doctor.stdout.contains("-> name a certificate by cert_file="), "{doctor:?}");
+        }
+    }
 }
 
 #[test]
@@ -141,6 +205,9 @@ fn files_that_cannot_be_used_are_named() {
     let broken = place.write("broken.pem", broken).display().to_string();
     let (cert, key) = (files.client.display().to_string(), files.client_key.display().to_string());
     let other_key = files.server_key.display().to_string();
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nZ2FyYmFnZQ==\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let encrypted = place.write("encrypted.pem", encrypted).display().to_string();
     let missing = "/no/such/file.pem";
     let directory = place.locks().display().to_string();
     for (query, named) in [
@@ -152,7 +219,8 @@ fn files_that_cannot_be_used_are_named() {
         (format!("{}&cert_file={cert}&key_file={missing}", ca(&redis)), missing),
         (format!("{}&cert_file={garbage}&key_file={key}", ca(&redis)), &garbage),
         (format!("{}&cert_file={cert}&key_file={garbage}", ca(&redis)), &garbage),
-        (format!("{}&cert_file={cert}&key_file={other_key}", ca(&redis)), &cert),
+        (format!("{}&cert_file={cert}&key_file={other_key}", ca(&redis)), "does not fit the certificate"),
+        (format!("{}&cert_file={cert}&key_file={encrypted}", ca(&redis)), "no private key in it"),
     ] {
         assert_refused(&run(&place, &url(&redis, "127.0.0.1", &query)), 78, &[named]);
     }

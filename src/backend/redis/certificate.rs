@@ -1,19 +1,26 @@
-//! Until when a certificate is valid: the one thing of it that is told apart from whether it is accepted.
+//! Until when a certificate is valid, and whose it is: what is told of it apart from whether it is accepted.
 
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
+/// What is said of a certificate that is not valid any more at this time since 1970: whose it is, and since when. `None` for
+/// one that is, and for what is no certificate.
+pub(super) fn expiry(der: &[u8], now: Duration) -> Option<String> {
+    let end = not_after(der).filter(|end| *end < now)?;
+    let name = common_name(der).map(|name| format!("of '{name}' ")).unwrap_or_default();
+    Some(format!("the certificate {name}expired on {}", date(end)))
+}
+
+/// The day of a time since 1970.
+pub(super) fn date(time: Duration) -> String {
+    let time = DateTime::from_timestamp(time.as_secs().try_into().unwrap_or(0), 0).unwrap_or_default();
+    time.format("%Y-%m-%d").to_string()
+}
+
 /// The end of its validity since 1970; `None` for what is no certificate (RFC 5280, section 4.1).
 pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
-    let (certificate, _) = element(der, SEQUENCE)?;
-    let (body, _) = element(certificate, SEQUENCE)?;
-    // The version may be missing.
-    let rest = element(body, VERSION).map_or(body, |(_, rest)| rest);
-    let (_serial_number, rest) = element(rest, INTEGER)?;
-    let (_signature, rest) = element(rest, SEQUENCE)?;
-    let (_issuer, rest) = element(rest, SEQUENCE)?;
-    let (validity, _) = element(rest, SEQUENCE)?;
+    let (validity, _subject) = validity_and_subject(der)?;
     let (_not_before, rest) = element(validity, UTC_TIME).or_else(|| element(validity, GENERALIZED_TIME))?;
     let time = match element(rest, UTC_TIME) {
         // Two digits of a year: from 1950 to 2049.
@@ -27,11 +34,46 @@ pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(time.timestamp().try_into().unwrap_or(0)))
 }
 
+/// The name of whoever it is made out to, if it has one.
+fn common_name(der: &[u8]) -> Option<String> {
+    let (_validity, subject) = validity_and_subject(der)?;
+    let (mut names, _) = element(subject, SEQUENCE)?;
+    while let Some((name, rest)) = element(names, SET) {
+        names = rest;
+        let (pair, _) = element(name, SEQUENCE)?;
+        let (kind, value) = element(pair, OBJECT_IDENTIFIER)?;
+        if kind == COMMON_NAME {
+            let texts = [UTF8_STRING, PRINTABLE_STRING].into_iter();
+            let (text, _) = texts.filter_map(|kind| element(value, kind)).next()?;
+            return String::from_utf8(text.to_vec()).ok();
+        }
+    }
+    None
+}
+
+/// What is in the first, and what begins with the second.
+fn validity_and_subject(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (certificate, _) = element(der, SEQUENCE)?;
+    let (body, _) = element(certificate, SEQUENCE)?;
+    // The version may be missing.
+    let rest = element(body, VERSION).map_or(body, |(_, rest)| rest);
+    let (_serial_number, rest) = element(rest, INTEGER)?;
+    let (_signature, rest) = element(rest, SEQUENCE)?;
+    let (_issuer, rest) = element(rest, SEQUENCE)?;
+    element(rest, SEQUENCE)
+}
+
 const INTEGER: u8 = 0x02;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0C;
+const PRINTABLE_STRING: u8 = 0x13;
 const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
 const VERSION: u8 = 0xA0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+/// 2.5.4.3
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The content of the first element, if it is of this kind, and what comes behind it (X.690, section 8.1).
 fn element(der: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
@@ -61,6 +103,8 @@ mod tests {
         let mut params = rcgen::CertificateParams::new(vec!["h".to_owned()]).expect("parameters");
         params.not_before = rcgen::date_time_ymd(1990, 1, 1);
         params.not_after = rcgen::date_time_ymd(year, 3, 4);
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "an organisation");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "somebody");
         let key = rcgen::KeyPair::generate().expect("a key");
         params.self_signed(&key).expect("a certificate").der().to_vec()
     }
@@ -73,6 +117,15 @@ mod tests {
     }
 
     #[test]
+    fn what_has_expired_is_told_by_its_name() {
+        let (expired, now) = (certificate(1999), Duration::from_secs(1_800_000_000));
+        let said = "the certificate of 'somebody' expired on 1999-03-04";
+        assert_eq!(expiry(&expired, now).as_deref(), Some(said));
+        assert_eq!(expiry(&certificate(2060), now), None);
+        assert_eq!(expiry(b"garbage", now), None);
+    }
+
+    #[test]
     fn any_bytes_are_read_or_not() {
         let (whole, mut random) = (certificate(2030), Xorshift::new());
         for _ in 0..20_000 {
@@ -80,7 +133,7 @@ mod tests {
             bytes.truncate(random.below(whole.len()) + 1);
             let at = random.below(bytes.len().min(200));
             bytes[at] = random.below(256) as u8;
-            let _ = not_after(&bytes);
+            let _ = (not_after(&bytes), common_name(&bytes));
         }
     }
 }

@@ -315,7 +315,12 @@ impl Connection {
             self.stream.stream.write_all(&flight).await?;
             self.stream.stream.flush().await
         };
-        write.await.map_err(|error| StoreError::unanswered(format!("cannot send: {}", io_text(&error))))?;
+        if let Err(error) = write.await {
+            // It may have said why before it closed the connection.
+            let _ = self.value().await;
+            let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
+            return Err(self.stream.refusal().unwrap_or(why));
+        }
         self.owed_answer().await?;
         let mut replies = Vec::with_capacity(first.len());
         for command in first {
@@ -379,11 +384,12 @@ impl Connection {
 
     async fn value(&mut self) -> Result<Value, StoreError> {
         parse_redis_value_async(&mut self.decoder, &mut self.stream).await.map_err(|error| {
-            StoreError::unanswered(match error.kind() {
+            let why = match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
                 _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
                 _ => format!("cannot read: {}", shortened(&error.to_string())),
-            })
+            };
+            self.stream.refusal().unwrap_or_else(|| StoreError::unanswered(why))
         })
     }
 

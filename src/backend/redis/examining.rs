@@ -115,6 +115,7 @@ impl Examiner<'_> {
         // What it answers to the PING, even that it is not ready, is a matter of the rights.
         let answer = self.connection.greet(&redis::cmd("PING")).await;
         answer.map_err(|error| match error {
+            StoreError::Denied(text) if text.starts_with("TLS: ") => way::stranger(text),
             StoreError::Denied(text) => Finding::problem(
                 "authentication",
                 text,

@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
 use super::location::{Address, Location};
-use super::tls::Session;
+use super::tls::{Identity, Session};
 use crate::backend::{StoreError, io_text};
 
 /// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
@@ -69,20 +69,30 @@ pub(super) async fn secure(
         (Plain::Tcp(tcp), None) => return Ok((Bounded::new(Box::new(tcp)), None)),
         (Plain::Tcp(tcp), Some(session)) => (tcp, session),
     };
-    let tls = session.begin(tcp).await?;
+    let (tls, identity) = session.begin(tcp).await?;
     let shown = tls.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.to_vec()));
-    Ok((Bounded::new(Box::new(tls)), shown))
+    let stream: Box<dyn Stream> = Box::new(tls);
+    Ok((Bounded { identity: Some(identity), ..Bounded::new(stream) }, shown))
 }
 
 /// A stream that ends in an error after so many bytes without a whole answer.
 pub(super) struct Bounded<S> {
     pub(super) stream: S,
     left: usize,
+    /// Who we are, until the server has shown by an answer that this is good enough.
+    identity: Option<Identity>,
+    /// That it was not.
+    refusal: Option<StoreError>,
 }
 
 impl<S> Bounded<S> {
     pub(super) fn new(stream: S) -> Bounded<S> {
-        Bounded { stream, left: LARGEST_ANSWER }
+        Bounded { stream, left: LARGEST_ANSWER, identity: None, refusal: None }
+    }
+
+    /// Why the server did not go on with us, if it is about our certificate.
+    pub(super) fn refusal(&mut self) -> Option<StoreError> {
+        self.refusal.take()
     }
 
     /// A new answer begins, of which so many bytes are read.
@@ -105,7 +115,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.left = self.left.saturating_sub(buffer.filled().len() - before);
+        let read = buffer.filled().len() - before;
+        self.left = self.left.saturating_sub(read);
+        if result.is_ready()
+            && let Some(identity) = self.identity.take()
+        {
+            self.refusal = match &result {
+                Poll::Ready(Err(error)) => identity.refusal(error).or_else(|| identity.silence()),
+                _ if read == 0 => identity.silence(),
+                _ => None,
+            };
+        }
         result
     }
 }

@@ -1,25 +1,36 @@
 //! TLS for `rediss://`: verified by default, against the system's authorities or a file's.
 
+mod identity;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 
+pub(super) use self::identity::Identity;
+use super::certificate;
 use super::location::TlsSettings;
 use crate::backend::{StoreError, io_text};
+use crate::clock::wall_micros;
 
 /// A TLS session that has not begun: every file has been read.
 pub(super) struct Session {
     connector: TlsConnector,
     name: ServerName<'static>,
+    identity: Identity,
+    /// What is said of the authorities that are not valid any more.
+    expired: Vec<String>,
 }
 
 impl Session {
@@ -31,20 +42,32 @@ impl Session {
         let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name.clone())
             .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
-        Ok(Session { connector: TlsConnector::from(Arc::new(config(settings)?)), name })
+        let authorities = if settings.insecure { Authorities::default() } else { authorities(settings)? };
+        let expired = authorities.expired;
+        let identity = Identity::new(settings);
+        let config = config(settings, authorities.store, &identity)?;
+        Ok(Session { connector: TlsConnector::from(Arc::new(config)), name, identity, expired })
     }
 
     /// Begins the session with a server.
     ///
     /// # Errors
-    /// It does not prove to be the one that is meant.
-    pub(super) async fn begin(self, tcp: TcpStream) -> Result<TlsStream<TcpStream>, StoreError> {
-        let begun = self.connector.connect(self.name, tcp).await;
-        begun.map_err(|error| StoreError::unreachable(format!("TLS: {}", explain(&error))))
+    /// It does not prove to be the one that is meant, or does not take us for who we are.
+    pub(super) async fn begin(self, tcp: TcpStream) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
+        match self.connector.connect(self.name, tcp).await {
+            Ok(stream) => Ok((stream, self.identity)),
+            Err(error) => Err(self.identity.refusal(&error).unwrap_or_else(|| {
+                StoreError::unreachable(format!("TLS: {}", explain(&error, &self.expired)))
+            })),
+        }
     }
 }
 
-fn config(settings: &TlsSettings) -> Result<ClientConfig, StoreError> {
+fn config(
+    settings: &TlsSettings,
+    authorities: RootCertStore,
+    identity: &Identity,
+) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -52,24 +75,56 @@ fn config(settings: &TlsSettings) -> Result<ClientConfig, StoreError> {
     let builder = if settings.insecure {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
     } else {
-        builder.with_root_certificates(authorities(settings)?)
+        builder.with_root_certificates(authorities)
     };
-    match (&settings.cert_file, &settings.key_file) {
-        (Some(cert), Some(key)) => {
-            let chain = certificates(cert)?;
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
-            builder.with_client_auth_cert(chain, secret).map_err(|error| unusable(cert, &error))
+    let (Some(cert), Some(key)) = (&settings.cert_file, &settings.key_file) else {
+        return Ok(builder.with_client_cert_resolver(identity.unknown()));
+    };
+    let chain = certificates(cert)?;
+    if let Some(expired) = chain.first().and_then(|own| certificate::expiry(own, now())) {
+        return Err(unusable(cert, &format!("{expired}: renew it")));
+    }
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => unusable(key, &"no private key in it that is not encrypted"),
+        error => unusable(key, &describe(&error)),
+    })?;
+    builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
+        Error::InconsistentKeys(_) => {
+            unusable(key, &format!("this key does not fit the certificate {}", cert.display()))
         }
-        _ => Ok(builder.with_no_client_auth()),
+        error => unusable(cert, &error),
+    })
+}
+
+/// Whom to believe that a server is who it says.
+struct Authorities {
+    store: RootCertStore,
+    /// What is said of those that are not valid any more.
+    expired: Vec<String>,
+}
+
+impl Default for Authorities {
+    fn default() -> Self {
+        Authorities { store: RootCertStore::empty(), expired: Vec::new() }
     }
 }
 
-fn authorities(settings: &TlsSettings) -> Result<RootCertStore, StoreError> {
-    let mut store = RootCertStore::empty();
+fn authorities(settings: &TlsSettings) -> Result<Authorities, StoreError> {
+    let Authorities { mut store, mut expired } = Authorities::default();
     match &settings.ca_file {
         Some(path) => {
+            let now = now();
             for certificate in certificates(path)? {
-                store.add(certificate).map_err(|error| unusable(path, &error))?;
+                // The verifier asks of an authority only its key (RFC 5280, section 6.1.1 d): an authority that has ended is
+                // nobody that we were told to trust.
+                match certificate::expiry(&certificate, now) {
+                    Some(said) => expired.push(said),
+                    None => store.add(certificate).map_err(|error| unusable(path, &error))?,
+                }
+            }
+            if store.is_empty() {
+                let said = expired.join(", ");
+                return Err(unusable(path, &format!("{said}: name an authority that is valid by ca_file=")));
             }
         }
         None => {
@@ -80,16 +135,27 @@ fn authorities(settings: &TlsSettings) -> Result<RootCertStore, StoreError> {
             }
         }
     }
-    Ok(store)
+    Ok(Authorities { store, expired })
+}
+
+fn now() -> Duration {
+    Duration::from_micros(wall_micros())
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
-        .map_err(|error| unusable(path, &error))?;
+        .map_err(|error| unusable(path, &describe(&error)))?;
     match certificates.is_empty() {
         true => Err(StoreError::Config(format!("{}: no certificate in it", path.display()))),
         false => Ok(certificates),
+    }
+}
+
+fn describe(error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => io_text(error),
+        error => error.to_string(),
     }
 }
 
@@ -97,10 +163,36 @@ fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Config(format!("{}: {error}", path.display()))
 }
 
-fn explain(error: &io::Error) -> String {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-        Some(error) => error.to_string(),
-        None => io_text(error),
+/// Why a session did not begin. `expired` are the authorities that are not believed any more.
+fn explain(error: &io::Error, expired: &[String]) -> String {
+    let date = |time: &UnixTime| certificate::date(Duration::from_secs(time.as_secs()));
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return io_text(error);
+    };
+    let Error::InvalidCertificate(wrong) = error else { return error.to_string() };
+    match wrong {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("the server's certificate expired on {}", date(not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("the server's certificate is valid from {} only", date(not_before))
+        }
+        // The signature does not fit where another authority has the name of one that we know.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            let expired =
+                if expired.is_empty() { String::new() } else { format!(" ({})", expired.join(", ")) };
+            format!(
+                "the server's certificate is by nobody whom we know{expired}: name its authority by ca_file="
+            )
+        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "the server shows the certificate of an authority (CA:TRUE) as its own: give it one of its own"
+                .into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("{wrong}: name what it is made out to by server_name=")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Flaw {
     Expired,
     /// It is for another host.
     WrongHost,
+    /// It is one of an authority, as `openssl req -x509` makes them.
+    Authority,
 }
 
 /// An authority and what it issued, as files in a directory.
@@ -29,6 +31,10 @@ pub struct Certificates {
     pub client: PathBuf,
     /// A client's key: `?key_file=`.
     pub client_key: PathBuf,
+    /// The authority's certificate as it was until 2001, of the same key.
+    pub expired_ca: PathBuf,
+    /// A client's certificate and key; it was valid until 2001.
+    pub expired_client: (PathBuf, PathBuf),
 }
 
 impl Certificates {
@@ -40,16 +46,19 @@ impl Certificates {
         params.distinguished_name.push(DnType::CommonName, "authority of the tests");
         let key = KeyPair::generate().expect("a key");
         let ca = params.self_signed(&key).expect("a certificate").pem();
+        let past = expired(params.clone()).self_signed(&key).expect("a certificate").pem();
         let issuer = Issuer::new(params, key);
 
         let hosts: &[&str] =
             if flaw == Flaw::WrongHost { &["elsewhere.example"] } else { &["127.0.0.1", "localhost"] };
         let mut server = named(hosts, "server of the tests");
         if flaw == Flaw::Expired {
-            server.not_before = date_time_ymd(2000, 1, 1);
-            server.not_after = date_time_ymd(2001, 1, 1);
+            server = expired(server);
         }
-        let client = named(&["client.example"], "client of the tests");
+        if flaw == Flaw::Authority {
+            server.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        let client = || named(&["client.example"], "client of the tests");
 
         let write = |name: &str, text: &str| {
             let path = directory.join(name);
@@ -65,9 +74,18 @@ impl Certificates {
             )
         };
         let (server, server_key) = issue(server, "server");
-        let (client, client_key) = issue(client, "client");
-        Self { ca: write("ca.pem", &ca), server, server_key, client, client_key }
+        let expired_client = issue(expired(client()), "expired-client");
+        let (client, client_key) = issue(client(), "client");
+        let expired_ca = write("expired-ca.pem", &past);
+        Self { ca: write("ca.pem", &ca), server, server_key, client, client_key, expired_ca, expired_client }
     }
+}
+
+/// The same until 2001.
+fn expired(mut params: CertificateParams) -> CertificateParams {
+    params.not_before = date_time_ymd(2000, 1, 1);
+    params.not_after = date_time_ymd(2001, 1, 1);
+    params
 }
 
 fn named(hosts: &[&str], common_name: &str) -> CertificateParams {

@@ -50,18 +50,30 @@ pub(super) async fn begin(
     if has_session {
         examination.begin("tls");
     }
-    let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| {
-        unreachable(
+    let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| match error {
+        StoreError::Denied(text) => stranger(text),
+        error => unreachable(
             "tls",
             error,
             "renew the server's certificate if it has expired, name its authority by ca_file=, or the name that it is made out \
              to by server_name=; a server without TLS is redis://",
-        )
+        ),
     })?;
     if has_session {
         examination.found(tls(location, certificate.as_deref()));
     }
     Ok((Connection::begin(location, password, stream, false), address))
+}
+
+/// The server does not take us for somebody it knows.
+pub(super) fn stranger(text: String) -> Finding {
+    Finding::problem(
+        "tls",
+        text,
+        "no lock can be taken: dlock run ends with 77",
+        "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
+         (tls-ca-cert-file)",
+    )
 }
 
 fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
