@@ -19,6 +19,8 @@ mod failed_start;
 mod faults;
 #[cfg(feature = "redis")]
 mod fencing_recipes;
+#[cfg(feature = "redis")]
+mod field;
 mod foreign_clients;
 #[cfg(feature = "redis")]
 mod foreign_types;

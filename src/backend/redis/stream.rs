@@ -1,6 +1,7 @@
 //! The bytes of a connection: made with or without TLS, read within bounds.
 
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -138,7 +139,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
 pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
     let host = match address {
         Address::Socket(path) => {
-            return UnixStream::connect(path).await.map(Plain::Socket).map_err(|error| failed(&error));
+            return UnixStream::connect(path)
+                .await
+                .map(Plain::Socket)
+                .map_err(|error| no_way_in(path, &error));
         }
         Address::Tcp(host) => host,
     };
@@ -168,6 +172,32 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
         }
     }
     Err(failed(&last))
+}
+
+/// Why there is no connection over a socket of this host.
+fn no_way_in(path: &Path, error: &io::Error) -> StoreError {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let found = std::fs::metadata(path);
+    match (error.kind(), found) {
+        (io::ErrorKind::PermissionDenied, Ok(found)) => StoreError::Denied(format!(
+            "no permission for the socket: it is for user {} and group {} (mode {:04o}), see unixsocketperm of the server",
+            found.uid(),
+            found.gid(),
+            found.mode() & 0o7777
+        )),
+        (io::ErrorKind::PermissionDenied, Err(_)) => {
+            StoreError::Denied("no permission for the directory of the socket".into())
+        }
+        (io::ErrorKind::NotFound, _) => StoreError::unreachable(
+            "there is no such socket: does the server run, and has it unixsocket set to this?",
+        ),
+        (_, Ok(found)) if !found.file_type().is_socket() => StoreError::Config("this is no socket".into()),
+        (io::ErrorKind::ConnectionRefused, _) => {
+            StoreError::unreachable("nobody listens on the socket any more")
+        }
+        (io::ErrorKind::InvalidInput, _) => StoreError::Config(format!("cannot be a socket: {error}")),
+        _ => failed(error),
+    }
 }
 
 fn failed(error: &io::Error) -> StoreError {

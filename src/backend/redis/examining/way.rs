@@ -26,18 +26,29 @@ pub(super) async fn begin(
     examination: &Examination,
 ) -> Result<(Connection, Option<SocketAddr>), Finding> {
     let unreachable = |check, error: StoreError, remedy: &str| {
-        let consequence = "no lock can be taken: dlock run ends with 69, or keeps trying with --retry";
+        let consequence = match error {
+            StoreError::Unavailable { .. } => {
+                "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
+            }
+            StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
+            StoreError::Config(_) => "no lock can be taken: dlock run ends with 78",
+        };
         Finding::problem(check, error.to_string(), consequence, remedy)
     };
     examination.begin("reachability");
     let begun = Moment::now();
     let plain = stream::connect(server).await.map_err(|error| {
-        unreachable(
-            "reachability",
-            error,
-            "see that the name and port are right, that the server runs and listens there (bind), and that no firewall is in \
-             between",
-        )
+        let remedy = match server {
+            Address::Tcp(_) => {
+                "see that the name and port are right, that the server runs and listens there (bind), and that no firewall is \
+                 in between"
+            }
+            Address::Socket(_) => {
+                "see that the server runs and has this socket (unixsocket), and that this user may write to it \
+                 (unixsocketperm, its group)"
+            }
+        };
+        unreachable("reachability", error, remedy)
     })?;
     let took = Moment::now() - begun;
     let address = match &plain {

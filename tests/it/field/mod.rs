@@ -1,0 +1,3 @@
+//! Redis as it is in the field: other versions, sockets, offerings that leave something out, and the states of servers.
+
+mod sockets;
