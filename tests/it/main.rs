@@ -11,6 +11,8 @@ mod bad_modes;
 mod bad_names;
 mod bad_urls;
 mod breaking;
+#[cfg(feature = "redis")]
+mod cluster;
 mod configuration;
 mod conformance;
 mod doctor;

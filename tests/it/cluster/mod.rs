@@ -1,0 +1,104 @@
+//! Locks in a Redis Cluster: found wherever they are, and kept while that changes.
+
+// mod cost;
+// mod failover;
+// mod finding;
+// mod looking;
+mod moving;
+// mod moving_shared;
+// mod rights;
+// mod waiting;
+
+use crate::support::SOON;
+use crate::support::cluster::Cluster;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Output, Running};
+use crate::support::wait::{eventually, until};
+
+/// The key of the lock `x`, which is the one that a run takes unless it says otherwise.
+const KEY: &str = "dlock:x";
+
+/// A key beside that of a lock without braces.
+fn side(what: &str, name: &str) -> String {
+    format!("dlock#{what}:{{dlock:{name}}}")
+}
+
+/// `dlock run` on the lock `x`.
+fn run(place: &Place, url: &str, ttl: &str) -> Dlock {
+    place.run().backend(url).args(["--ttl", ttl])
+}
+
+/// A run whose command goes on until it is [let go](let_go).
+#[track_caller]
+fn holder(run: Dlock, go: &str) -> Running {
+    let go = run.place().arg(go);
+    let mut holder = run.sh(&format!("echo ready; until [ -e '{go}' ]; do sleep 0.02; done")).spawn();
+    holder.await_ready();
+    holder
+}
+
+fn let_go(place: &Place, go: &str) {
+    place.write(go, "");
+}
+
+/// Asserts that it ends by itself, its command too, and that nothing was to be said.
+#[track_caller]
+fn assert_ends_well(run: &mut Running) {
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""), "{}", output.stdout);
+}
+
+/// Asserts that it does not run, because somebody holds the lock.
+#[track_caller]
+fn assert_held(output: &Output) {
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+    assert!(output.stderr.contains(" is held by "), "{}", output.stderr);
+}
+
+/// Asserts that it ran.
+#[track_caller]
+fn assert_ran(output: &Output) {
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// A node that has not the key.
+fn another(cluster: &Cluster, key: &str) -> usize {
+    (cluster.node_of(key) + 1) % 3
+}
+
+/// What is left of the lock's lease, in ms.
+fn left(cluster: &Cluster, key: &str) -> i64 {
+    cluster.command_at(key, &["PTTL", key]).int()
+}
+
+/// Waits until the lock has been renewed since this was called.
+#[track_caller]
+fn await_renewal(cluster: &Cluster, key: &str) {
+    crate::support::redis::await_renewal(|| left(cluster, key));
+}
+
+/// Waits until so many stand in line, and returns their tokens.
+#[track_caller]
+fn await_line(cluster: &Cluster, name: &str, count: usize) -> Vec<String> {
+    let queue = side("queue", name);
+    eventually(SOON, "a line", || {
+        let tokens = match cluster.command_at(&queue, &["ZRANGE", &queue, "0", "-1"]) {
+            Value::List(tokens) => tokens.iter().map(Value::text).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        (tokens.len() == count).then_some(tokens)
+    })
+}
+
+/// Waits until nothing of the lock is left but what is remembered of it.
+#[track_caller]
+fn await_nothing_left(cluster: &Cluster, name: &str) {
+    let mut left = Vec::new();
+    until(SOON, "nothing left of the lock", || {
+        left = cluster.keys();
+        left.retain(|key| key.contains(&format!("dlock:{name}")) && !crate::support::redis::is_memory(key));
+        left.is_empty()
+    });
+}
