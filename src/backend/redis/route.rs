@@ -105,8 +105,11 @@ impl Route {
     }
 
     /// Whether another server is known to be the one to ask.
-    pub(super) fn has_moved(&self) -> bool {
-        matches!(self, Route::Sentinel(sentinels) if sentinels.name_another())
+    pub(super) fn has_moved(&mut self) -> bool {
+        match self {
+            Route::Sentinel(sentinels) => sentinels.name_another(),
+            Route::Fixed(_) | Route::Cluster(_) => false,
+        }
     }
 
     /// Waits, not for long, until it is known whether what the server has granted counts.

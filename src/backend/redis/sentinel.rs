@@ -8,6 +8,7 @@ pub(super) mod choice;
 
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -88,9 +89,10 @@ impl Sentinels {
         self.master.as_ref().is_some_and(|master| !master.is_former && Moment::now() - master.named < TRUSTED)
     }
 
-    /// Begins to ask them whether the master is still the one, unless that is known.
+    /// Begins to ask them whether the master is still the one, unless that is known or being asked.
     pub(super) fn doubt(&mut self, location: &Location) {
-        if self.master.is_some() && !self.is_trusted() {
+        let is_asking = self.asking.as_ref().is_some_and(|asking| Moment::now() - asking.began < TRUSTED);
+        if self.master.is_some() && !self.is_trusted() && !is_asking {
             self.asking = Some(self.ask(location));
         }
     }
@@ -99,6 +101,19 @@ impl Sentinels {
     async fn hear(&mut self) {
         let Some(asking) = &mut self.asking else { return pending().await };
         let (answer, began) = (asking.answer.as_mut().await, asking.began);
+        self.note(answer, began);
+    }
+
+    /// Takes notice of what they have answered already, without waiting.
+    fn catch_up(&mut self) {
+        let Some(asking) = &mut self.asking else { return };
+        let began = asking.began;
+        if let Poll::Ready(answer) = asking.answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            self.note(answer, began);
+        }
+    }
+
+    fn note(&mut self, answer: Result<Choice, StoreError>, began: Moment) {
         self.asking = None;
         if let (Ok(choice), Some(master)) = (answer, &mut self.master) {
             match choice.master == master.address {
@@ -110,7 +125,8 @@ impl Sentinels {
     }
 
     /// Whether they are known to name another master than before.
-    pub(super) fn name_another(&self) -> bool {
+    pub(super) fn name_another(&mut self) -> bool {
+        self.catch_up();
         self.master.as_ref().is_some_and(|master| master.is_former)
     }
 
@@ -123,9 +139,7 @@ impl Sentinels {
 
     /// Waits for what they say of the master, not for long, and tells whether they name it still.
     pub(super) async fn still_name_it(&mut self, location: &Location) -> bool {
-        if self.asking.is_none() {
-            self.doubt(location);
-        }
+        self.doubt(location);
         if self.asking.is_some() {
             let _ = timeout(CONFIRMED_WITHIN, self.hear()).await;
         }
