@@ -58,6 +58,8 @@ mod reports;
 mod rigs;
 #[cfg(feature = "redis")]
 mod secrets;
+#[cfg(feature = "redis")]
+mod sentinel;
 mod sidecar_files;
 mod signals;
 mod silence;

@@ -1,0 +1,127 @@
+//! What doctor finds out about sentinels.
+
+use super::stage::{Says, Stage};
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output};
+use crate::support::sentinels::Sentinels;
+
+fn examine(url: &str) -> Output {
+    Place::new().bare().args(["doctor", "--json", "-b", url]).output()
+}
+
+/// The findings of these checks: level and text.
+fn findings(output: &Output, checks: &[&str]) -> Vec<(String, String)> {
+    let report: serde_json::Value = serde_json::from_str(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", output.stdout, output.stderr));
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    findings
+        .filter(|finding| checks.contains(&finding["check"].as_str().expect("a check")))
+        .map(|finding| (text(&finding["level"]), text(&finding["found"])))
+        .collect()
+}
+
+const CHECKS: &[&str] = &["sentinels", "agreement", "quorum", "replicas"];
+
+fn owned<const N: usize>(findings: [(&str, String); N]) -> Vec<(String, String)> {
+    findings.into_iter().map(|(level, found)| (level.to_owned(), found)).collect()
+}
+
+#[test]
+fn a_sound_service_is_told() {
+    let group = Sentinels::lent();
+    let output = examine(&group.url());
+    let master = format!("127.0.0.1:{}", group.master().port());
+    let names =
+        |sentinel: usize| ("ok", format!("127.0.0.1:{} names {master}", group.sentinel(sentinel).port()));
+    assert_eq!(
+        findings(&output, CHECKS),
+        owned([
+            names(0),
+            names(1),
+            names(2),
+            ("ok", format!("3 of 3 sentinels name {master}")),
+            ("ok", "3 sentinels, of which 2 have to find the master down".to_owned()),
+            ("ok", "2 of 2 are up".to_owned()),
+        ])
+    );
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    // The master is examined as any other server.
+    assert_eq!(findings(&output, &["lock", "role"]).len(), 2);
+}
+
+#[test]
+fn too_few_sentinels_in_the_url_and_replicas_for_a_lock_are_told() {
+    let group = Sentinels::lent();
+    let url = format!("redis-sentinel://127.0.0.1:{}/locks/0?wait_replicas=3", group.sentinel(0).port());
+    let output = examine(&url);
+    let seen = findings(&output, &["quorum", "replicas"]);
+    assert_eq!(
+        seen,
+        owned([
+            ("warning", "3 sentinels, of which 2 have to find the master down; the URL names 1".to_owned()),
+            ("ok", "2 of 2 are up".to_owned()),
+            ("problem", "2 are connected, and wait_replicas=3 have to confirm a lock".to_owned()),
+        ])
+    );
+    assert_eq!(output.exit, Exit::Code(1));
+}
+
+#[test]
+fn sentinels_that_could_not_decide_are_told() {
+    let mut group = Sentinels::lent();
+    for sentinel in [0, 1] {
+        group.sentinel_mut(sentinel).kill();
+    }
+    group.be_patient_for(std::time::Duration::from_millis(500));
+    let output = crate::support::wait::eventually(crate::support::SOON, "a quorum that is missed", || {
+        let output = examine(&group.url());
+        let told = findings(&output, &["quorum"]);
+        told.first()
+            .is_some_and(|(level, found)| level == "problem" && found.contains("NOQUORUM"))
+            .then_some(output)
+    });
+    assert_eq!(output.exit, Exit::Code(1));
+    let levels: Vec<String> =
+        findings(&output, &["sentinels", "agreement"]).into_iter().map(|(level, _)| level).collect();
+    assert_eq!(levels, ["warning", "warning", "ok", "problem"]);
+}
+
+/// Each of them has a second of its own.
+#[test]
+fn a_sentinel_that_hangs_is_told_and_the_rest_examined() {
+    let stage = Stage::new();
+    stage.all_say([Says::Hangs, stage.name(0, 0), stage.name(0, 0)]);
+    let output = examine(&stage.url());
+    let seen = findings(&output, &["sentinels", "agreement"]);
+    assert_eq!((seen[0].0.as_str(), seen[1].0.as_str()), ("warning", "ok"), "{seen:?}");
+    assert!(seen[0].1.ends_with("it does not answer within 1s"), "{seen:?}");
+    let master = format!("2 of 3 sentinels name 127.0.0.1:{}", stage.servers[0].port());
+    assert_eq!(seen[3], ("ok".to_owned(), master));
+    assert_eq!(findings(&output, &["lock"]).len(), 1, "{}", output.stdout);
+}
+
+#[test]
+fn sentinels_that_disagree_are_told() {
+    let stage = Stage::new();
+    stage.all_say([stage.name(0, 0), stage.name(0, 0), stage.name(1, 9)]);
+    let master = format!("127.0.0.1:{}", stage.servers[0].port());
+    let seen = findings(&examine(&stage.url()), &["agreement"]);
+    assert_eq!(seen, owned([("warning", format!("2 of 3 sentinels name {master}"))]));
+
+    stage.all_say([stage.name(0, 0), Says::Refuses, stage.name(1, 9)]);
+    let master = format!("127.0.0.1:{}", stage.servers[1].port());
+    let seen = findings(&examine(&stage.url()), &["agreement"]);
+    let found = format!("1 of 3 sentinels name {master}, which is not more than half of them");
+    assert_eq!(seen, owned([("problem", found)]));
+}
+
+#[test]
+fn sentinels_that_know_nothing_are_a_problem() {
+    let stage = Stage::new();
+    stage.all_say([Says::KnowsNothing, Says::Refuses, Says::KnowsNothing]);
+    let output = examine(&stage.url());
+    assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
+    let seen = findings(&output, &["agreement"]);
+    assert_eq!(seen, owned([("problem", "no sentinel knows the master of 'locks'".to_owned())]));
+}

@@ -1,0 +1,231 @@
+//! Two servers, and sentinels that name as the master whom the test wants.
+
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::fake::Fake;
+use crate::support::leash::Leash;
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::resp::{Value, bulk};
+use crate::support::running::Running;
+use crate::support::wait::until;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What the sentinels call the servers.
+pub const SERVICE: &str = "locks";
+
+/// What one sentinel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Says {
+    /// The master listens on this port, since the fail-over of this number.
+    Names(u16, u64),
+    /// It knows another service only.
+    KnowsNothing,
+    /// It does not answer.
+    Hangs,
+    /// It closes the connection.
+    Refuses,
+}
+
+/// A sentinel that obeys the test.
+pub struct Puppet {
+    fake: Fake,
+    says: Arc<Mutex<Says>>,
+}
+
+impl Puppet {
+    fn that(says: Says) -> Self {
+        let says = Arc::new(Mutex::new(says));
+        let theirs = Arc::clone(&says);
+        let fake = Fake::scripted(move |words| {
+            let mut says = *lock(&theirs);
+            while says == Says::Hangs {
+                std::thread::sleep(Duration::from_millis(3));
+                says = *lock(&theirs);
+            }
+            answer(says, words)
+        });
+        Self { fake, says }
+    }
+
+    /// Changes what it says.
+    pub fn say(&self, says: Says) {
+        *lock(&self.says) = says;
+    }
+
+    /// How many connections it has had.
+    pub fn connections(&self) -> usize {
+        self.fake.connections()
+    }
+
+    /// Every command it was sent.
+    pub fn commands(&self) -> Vec<Vec<String>> {
+        self.fake.commands()
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        self.say(Says::Refuses);
+    }
+}
+
+fn answer(says: Says, words: &[String]) -> Option<Vec<u8>> {
+    let list = |items: &[&str]| {
+        let items: Vec<u8> = items.iter().flat_map(|item| bulk(item)).collect();
+        items
+    };
+    let array = |count: usize, items: Vec<u8>| [format!("*{count}\r\n").into_bytes(), items].concat();
+    let question = words.get(1).map(|word| word.to_lowercase()).unwrap_or_default();
+    let ours = words.get(2).is_some_and(|service| service == SERVICE);
+    Some(match (says, question.as_str()) {
+        (Says::Refuses | Says::Hangs, _) => return None,
+        (_, "masters") => array(1, array(2, list(&["name", SERVICE]))),
+        (Says::Names(port, _), "get-master-addr-by-name") if ours => {
+            array(2, list(&["127.0.0.1", &port.to_string()]))
+        }
+        (Says::Names(_, epoch), "master") if ours => {
+            array(4, list(&["name", SERVICE, "config-epoch", &epoch.to_string()]))
+        }
+        (_, "get-master-addr-by-name") => b"*-1\r\n".to_vec(),
+        _ => b"-ERR No such master with that name\r\n".to_vec(),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Two servers and three sentinels.
+pub struct Stage {
+    /// Where the runs take place.
+    pub place: Place,
+    /// The master at first, and the other one.
+    pub servers: [Redis; 2],
+    /// All of them name server 0 at first.
+    pub sentinels: Vec<Puppet>,
+    /// What every command of the test holds.
+    pub leash: Leash,
+}
+
+impl Stage {
+    /// Of servers that know nothing of each other.
+    pub fn new() -> Self {
+        let servers = [Redis::start(), Redis::start()];
+        let first = Says::Names(servers[0].port(), 0);
+        let place = Place::new();
+        let leash = place.leash();
+        Self { place, servers, sentinels: (0..3).map(|_| Puppet::that(first)).collect(), leash }
+    }
+
+    /// Server 1 is a replica of server 0.
+    pub fn with_replica() -> Self {
+        let stage = Self::new();
+        let port = stage.servers[0].port().to_string();
+        stage.servers[1].command(&["REPLICAOF", "127.0.0.1", &port]);
+        stage.await_copy();
+        stage
+    }
+
+    /// Waits until the replica has what the master has.
+    #[track_caller]
+    pub fn await_copy(&self) {
+        let mut client = self.servers[0].connect();
+        until(SOON, "the replica", || {
+            client.command(&["SET", "copied", "1"]);
+            client.command(&["WAIT", "1", "100"]) == Value::Int(1)
+        });
+        client.command(&["DEL", "copied"]);
+        until(SOON, "the replica", || client.command(&["WAIT", "1", "100"]) == Value::Int(1));
+    }
+
+    /// Makes server 1 a master, and all sentinels name it. Server 0 has not been told, and is a master too.
+    pub fn fail_over(&self) {
+        self.servers[1].command(&["REPLICAOF", "NO", "ONE"]);
+        self.all_name(1, 1);
+    }
+
+    /// What one sentinel says of a server.
+    pub fn name(&self, server: usize, epoch: u64) -> Says {
+        Says::Names(self.servers[server].port(), epoch)
+    }
+
+    /// All sentinels name this server.
+    pub fn all_name(&self, server: usize, epoch: u64) {
+        self.all_say([self.name(server, epoch); 3]);
+    }
+
+    /// Each says this.
+    pub fn all_say(&self, says: [Says; 3]) {
+        for (sentinel, says) in self.sentinels.iter().zip(says) {
+            sentinel.say(says);
+        }
+    }
+
+    /// The hosts of the URL.
+    pub fn hosts(&self) -> String {
+        let hosts = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.fake.port()));
+        hosts.collect::<Vec<_>>().join(",")
+    }
+
+    /// The URL, and how dlock shows it.
+    pub fn url(&self) -> String {
+        format!("redis-sentinel://{}/{SERVICE}/0", self.hosts())
+    }
+
+    /// `dlock run` on the lock `x`, with a lease of 3 s.
+    pub fn run(&self) -> Dlock {
+        self.run_with_ttl("3s")
+    }
+
+    /// `dlock run` on the lock `x`.
+    pub fn run_with_ttl(&self, ttl: &str) -> Dlock {
+        self.place.run().backend(self.url()).args(["--ttl", ttl])
+    }
+
+    /// A command that reports each signal, and leaves with status 5 when it is told to. It is ready when this returns.
+    #[track_caller]
+    pub fn witness(&self, run: Dlock) -> Running {
+        let go = format!("leave:{}=5", self.place.arg("go"));
+        let mut run = run.probe(["--leash", self.leash.path(), "signals", &go]).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// Tells the witnesses to leave.
+    pub fn go(&self) {
+        self.place.write("go", "");
+    }
+
+    /// Whether a server has the lock.
+    pub fn is_held(&self, server: usize) -> bool {
+        self.servers[server].command(&["EXISTS", "dlock:x"]) == Value::Int(1)
+    }
+
+    /// What is left of the lock at a server.
+    pub fn left(&self, server: usize) -> i64 {
+        self.servers[server].command(&["PTTL", "dlock:x"]).int()
+    }
+
+    /// Waits until a server has been asked to renew the lock.
+    #[track_caller]
+    pub fn await_renewal(&self, server: usize) {
+        crate::support::redis::await_renewal(|| self.left(server));
+    }
+
+    /// How many wait for the lock at a server.
+    pub fn waiters(&self, server: usize) -> i64 {
+        self.servers[server].command(&["ZCARD", "dlock#queue:{dlock:x}"]).int()
+    }
+
+    /// Somebody else takes the lock at a server.
+    pub fn take_for_another(&self, server: usize) {
+        self.servers[server].command(&["SET", "dlock:x", "somebody else's", "PX", "600000"]);
+    }
+
+    /// Somebody else gives it back.
+    pub fn free_for_another(&self, server: usize) {
+        self.servers[server].command(&["DEL", "dlock:x"]);
+    }
+}
