@@ -1,5 +1,6 @@
 //! A client of the library's own trait: one claim, and the store it is made on.
 
+use super::disturbance::{Disturbance, Patience};
 use super::rig::{Rig, open};
 use crate::support::SOON;
 use dlock::backend::{
@@ -8,6 +9,7 @@ use dlock::backend::{
 use dlock::lock::{Claim, Grant, Holder, LockName, Mode, Token};
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -20,17 +22,23 @@ pub const LONG: Duration = Duration::from_secs(600);
 pub struct Client {
     pub backend: Box<dyn Backend>,
     pub claim: Claim,
+    disturbance: Option<Rc<Disturbance>>,
 }
 
 impl Client {
     /// Wants this name on the rig's store; contacts nobody.
     pub fn new(rig: &dyn Rig, name: &str) -> Self {
-        Self::at(&rig.url(), name)
+        Self { disturbance: rig.disturbance(), ..Self::at(&rig.url(), name) }
+    }
+
+    /// Makes this claim once more, over a connection of its own.
+    pub fn again(rig: &dyn Rig, claim: &Claim) -> Self {
+        Self { claim: claim.clone(), ..Self::new(rig, claim.name.as_str()) }
     }
 
     /// Wants this name on the store of a URL.
     pub fn at(url: &str, name: &str) -> Self {
-        Self { backend: open(url), claim: claim(name) }
+        Self { backend: open(url), claim: claim(name), disturbance: None }
     }
 
     /// The same with a short lease.
@@ -64,8 +72,25 @@ impl Client {
     }
 
     async fn ask(&mut self, intent: Intent) -> Attempt {
-        self.backend.connect().await.unwrap();
-        self.backend.try_acquire(&self.claim, intent).await.unwrap()
+        let patience = self.disturbed().await;
+        loop {
+            let attempt = match self.backend.connect().await {
+                Ok(()) => self.backend.try_acquire(&self.claim, intent).await,
+                Err(error) => Err(error),
+            };
+            match attempt {
+                Ok(attempt) => return attempt,
+                Err(error) => patience.after(&error).await,
+            }
+        }
+    }
+
+    /// Lets happen what is to happen to the store now.
+    async fn disturbed(&self) -> Patience {
+        if let Some(disturbance) = &self.disturbance {
+            disturbance.step().await;
+        }
+        Patience::of(self.disturbance.as_deref())
     }
 
     /// Asks once, and must get it.
@@ -154,7 +179,13 @@ impl Client {
 
     /// Gets in line, and goes on waiting beside the check; the place is taken when this returns.
     pub async fn wait_beside(mut self) -> Waiting {
-        let again = self.queue().await.again;
+        let busy = self.queue().await;
+        self.go_on_beside(busy)
+    }
+
+    /// Goes on waiting beside the check, from its place in the line.
+    pub fn go_on_beside(mut self, busy: Busy) -> Waiting {
+        let again = busy.again;
         Waiting(tokio::task::spawn_local(async move {
             self.pause(again).await;
             let grant = self.wait_for_grant().await;
@@ -178,13 +209,37 @@ impl Client {
     }
 
     pub async fn renew(&mut self) -> Renewal {
-        self.backend.connect().await.unwrap();
-        self.backend.renew(&self.claim, Duration::ZERO).await.unwrap()
+        let patience = self.disturbed().await;
+        loop {
+            let renewal = match self.backend.connect().await {
+                Ok(()) => self.backend.renew(&self.claim, Duration::ZERO).await,
+                Err(error) => Err(error),
+            };
+            match renewal {
+                Ok(renewal) => return renewal,
+                Err(error) => patience.after(&error).await,
+            }
+        }
     }
 
     pub async fn release(&mut self) -> Release {
-        self.backend.connect().await.unwrap();
-        self.backend.release(&self.claim, Duration::ZERO, None).await.unwrap()
+        let patience = self.disturbed().await;
+        let mut is_repeated = false;
+        loop {
+            let release = match self.backend.connect().await {
+                Ok(()) => self.backend.release(&self.claim, Duration::ZERO, None).await,
+                Err(error) => Err(error),
+            };
+            match release {
+                // Whatever became of the first word was what it asked for.
+                Ok(Release::NotHeld) if is_repeated => return Release::Released,
+                Ok(release) => return release,
+                Err(error) => {
+                    is_repeated |= matches!(error, StoreError::Unavailable { maybe_applied: true, .. });
+                    patience.after(&error).await;
+                }
+            }
+        }
     }
 
     /// The lock must still be ours.

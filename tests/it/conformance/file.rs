@@ -122,4 +122,4 @@ impl Rig for FileRig {
     }
 }
 
-super::every_check!(FileRig);
+super::every_check!(FileRig::new);

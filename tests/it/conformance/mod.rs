@@ -5,18 +5,25 @@
 //! and one line here.
 
 mod client;
+mod disturbance;
 pub mod rig;
+#[cfg(feature = "redis")]
+mod servers;
 mod suite;
 
+#[cfg(feature = "redis")]
+mod cluster;
 mod file;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
 mod redisson;
+#[cfg(feature = "redis")]
+mod tls;
 
 /// The tests of one store.
 macro_rules! every_check {
-    ($rig:ty) => {
+    ($rig:path) => {
         crate::conformance::every_check! { $rig;
             exclusion {
                 a_held_lock_excludes_others
@@ -122,7 +129,7 @@ macro_rules! every_check {
                 a_reader_that_dies_gives_back
                 a_run_that_reads_and_is_killed_gives_back
             }
-            slots {
+            slots by prove_slots {
                 there_are_as_many_holders_as_slots
                 a_slot_stays_the_same
                 of_many_runs_no_two_have_the_same_slot
@@ -158,19 +165,26 @@ macro_rules! every_check {
                 an_inner_run_may_take_more_names
                 the_inner_command_finds_the_same_fencing_token
                 shared_inside_exclusive_is_granted
-                who_is_inside_has_the_slot_of_the_outer_one
                 the_same_name_on_another_store_is_another_lock
                 who_is_inside_a_hold_that_is_gone_is_refused
             }
+            nesting by prove_slots {
+                who_is_inside_has_the_slot_of_the_outer_one
+            }
+            nesting_refused by prove_slots {
+                another_number_of_slots_inside_is_refused_at_once
+            }
             nesting_refused {
                 exclusive_inside_shared_is_refused_at_once
-                another_number_of_slots_inside_is_refused_at_once
                 a_hold_whose_dlock_is_dead_is_ignored
                 a_hold_whose_dlock_lives_must_be_one
                 nobody_enters_a_lock_that_is_gone
                 nobody_enters_a_lock_that_was_taken_away
                 whoever_waits_for_its_own_ancestor_is_told
                 opposite_nesting_ends_by_the_wait
+            }
+            min_hold by prove_slots {
+                a_slot_is_kept_as_well
             }
             min_hold {
                 the_lock_is_kept_for_the_least_time
@@ -183,7 +197,6 @@ macro_rules! every_check {
                 a_waiting_run_gets_it_when_the_least_time_is_over
                 a_grant_and_a_renewal_are_for_the_rest_and_not_less
                 a_release_with_a_rest_keeps_the_lock_for_nobody
-                a_slot_is_kept_as_well
                 the_least_time_of_an_inner_run_counts
             }
             revoking {
@@ -199,13 +212,24 @@ macro_rules! every_check {
             }
         }
     };
-    ($rig:ty; $($topic:ident { $($check:ident)+ })+) => {
-        $($(
-            #[test]
-            fn $check() {
-                crate::conformance::rig::prove(<$rig>::new(), crate::conformance::suite::$topic::$check);
-            }
-        )+)+
+    ($rig:path; $($topic:ident $(by $prove:ident)? { $($check:ident)+ })+) => {
+        $(crate::conformance::checks! { $rig; $topic $(by $prove)? { $($check)+ } })+
     };
 }
 use every_check;
+
+/// Some tests of one store: of one topic.
+macro_rules! checks {
+    ($rig:path; $topic:ident { $($check:ident)+ }) => {
+        crate::conformance::checks! { $rig; $topic by prove { $($check)+ } }
+    };
+    ($rig:path; $topic:ident by $prove:ident { $($check:ident)+ }) => {
+        $(
+            #[test]
+            fn $check() {
+                crate::conformance::rig::$prove($rig(), crate::conformance::suite::$topic::$check);
+            }
+        )+
+    };
+}
+use checks;

@@ -1,102 +1,43 @@
 //! One Redis.
 
-use super::rig::Rig;
-use crate::support::place::Place;
-use crate::support::redis::{Redis, is_memory};
+use super::servers::{FamilyRig, Servers};
+use crate::support::redis::Redis;
 use crate::support::resp::Value;
-use std::time::Duration;
 
-struct RedisRig {
-    place: Place,
-    redis: Redis,
-}
+struct One(Redis);
 
-impl RedisRig {
-    fn new() -> Self {
-        Self { place: Place::new(), redis: Redis::start() }
-    }
-}
-
-const FOREIGN: &str = "somebody else's";
-
-fn key(name: &str) -> String {
-    format!("dlock:{name}")
-}
-
-impl Rig for RedisRig {
-    fn place(&self) -> &Place {
-        &self.place
-    }
-
+impl Servers for One {
     fn url(&self) -> String {
-        self.redis.url()
+        self.0.url()
     }
 
-    fn exact_url(&self) -> String {
-        format!("{}?prefix=", self.redis.url())
+    fn url_with_secret(&self, secret: &str) -> String {
+        format!("redis://somebody:{secret}@127.0.0.1:1/2?prefix=p")
     }
 
-    fn url_with_secret(&self, secret: &str) -> Option<String> {
-        Some(format!("redis://somebody:{secret}@127.0.0.1:1/2?prefix=p"))
+    fn at(&self, _: &str, words: &[&str]) -> Vec<Value> {
+        vec![self.0.command(words)]
     }
 
-    fn has_leases(&self) -> bool {
-        true
-    }
-
-    fn delete(&mut self, name: &str) {
-        assert_eq!(self.redis.command(&["DEL", &key(name)]), Value::Int(1));
-    }
-
-    fn replace(&mut self, name: &str) {
-        self.redis.command(&["SET", &key(name), FOREIGN]);
-    }
-
-    fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
-        let key = key(name);
-        let mut command = vec!["SET", &key, FOREIGN, "NX"];
-        let ms = lease.map(|lease| lease.as_millis().to_string());
-        if let Some(ms) = &ms {
-            command.extend(["PX", ms]);
-        }
-        self.redis.command(&command) != Value::Nil
-    }
-
-    fn foreign_unlock(&mut self, name: &str) {
-        self.delete(name);
-    }
-
-    fn waiters(&self, name: &str) -> usize {
-        let queue = format!("dlock#queue:{{{}}}", key(name));
-        self.redis.command(&["ZCARD", &queue]).int().try_into().unwrap()
-    }
-
-    fn traces(&self, name: &str) -> Vec<String> {
-        let (lock, tag) = (key(name), format!("{{{}}}", key(name)));
-        let mut keys = self.redis.command(&["KEYS", "*"]).texts();
-        keys.retain(|key| *key == lock || key.contains(&tag) && !is_memory(key));
-        keys
-    }
-
-    fn is_untouched(&self, name: &str) -> bool {
-        let mut client = self.redis.connect();
-        client.command(&["GET", &key(name)]) == Value::Text(FOREIGN.into())
-            && client.command(&["PTTL", &key(name)]) == Value::Int(-1)
+    fn keys(&self) -> Vec<Vec<String>> {
+        vec![self.0.command(&["KEYS", "*"]).texts()]
     }
 
     fn restart(&mut self) {
-        self.redis.restart();
+        self.0.restart();
     }
 
     fn wipe(&mut self) {
-        self.redis.command(&["FLUSHALL"]);
-    }
-
-    fn own_items(&self, names: &[&str]) -> Vec<String> {
-        let mut keys = self.redis.command(&["KEYS", "*"]).texts();
-        keys.retain(|key| !names.contains(&key.as_str()));
-        keys
+        self.0.command(&["FLUSHALL"]);
     }
 }
 
-super::every_check!(RedisRig);
+type RedisRig = FamilyRig<One>;
+
+impl RedisRig {
+    fn new() -> Self {
+        Self::on(One(Redis::start()))
+    }
+}
+
+super::every_check!(RedisRig::new);

@@ -109,4 +109,4 @@ impl Rig for RedissonRig {
     }
 }
 
-super::every_check!(RedissonRig);
+super::every_check!(RedissonRig::new);

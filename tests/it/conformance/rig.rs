@@ -1,10 +1,13 @@
 //! What a store has to be able to do to be checked.
 
+use super::disturbance::Disturbance;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use dlock::backend::Backend;
 use dlock::backend::locator::Locator;
 use dlock::backend::url::{Url, UrlError};
+use dlock::lock::Mode;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// One store, with the means to do to it what happens to stores.
@@ -23,6 +26,27 @@ pub trait Rig {
 
     /// Whether a lock ends by itself; otherwise it lives as long as its holder's descriptor or session.
     fn has_leases(&self) -> bool;
+
+    /// Whether a store knows at once that one who waits in line is dead; otherwise the turn passes him when it is over.
+    fn knows_the_dead(&self) -> bool {
+        true
+    }
+
+    /// Whether there are slots; otherwise they are refused.
+    fn has_slots(&self) -> bool {
+        true
+    }
+
+    /// Whether a lock can be held in this mode. That slots are refused where there are none is proved by every check that
+    /// is about them.
+    fn has(&self, mode: Mode) -> bool {
+        self.has_slots() || !matches!(mode, Mode::Slots(_))
+    }
+
+    /// What happens to the store in the midst of the check, if anything.
+    fn disturbance(&self) -> Option<Rc<Disturbance>> {
+        None
+    }
 
     /// Deletes a held lock behind everybody's back.
     fn delete(&mut self, name: &str);
@@ -86,4 +110,15 @@ pub fn open(url: &str) -> Box<dyn Backend> {
 pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, check(&mut rig));
+    let is_over = rig.disturbance().is_none_or(|disturbance| disturbance.is_over());
+    assert!(is_over, "the check was over before anything happened to the store");
+}
+
+/// Runs a check of slots on a rig; where there are none, they must be refused instead.
+pub fn prove_slots<R: Rig>(rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
+    if rig.has_slots() {
+        prove(rig, check);
+    } else {
+        prove(rig, super::suite::slots::slots_are_refused);
+    }
 }

@@ -110,7 +110,7 @@ pub async fn the_lock_ends_with_its_owner(rig: &mut dyn Rig) {
         return;
     }
     assert_eq!(owner.acquire().await.lease, None);
-    let Client { backend, claim } = owner;
+    let Client { backend, claim, .. } = owner;
     let kept: Vec<_> =
         backend.kept_descriptors().iter().map(|kept| kept.try_clone_to_owned().unwrap()).collect();
     drop(backend);

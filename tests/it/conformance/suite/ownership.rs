@@ -35,7 +35,7 @@ pub async fn another_token_cannot_renew(rig: &mut dyn Rig) {
     owner.acquire().await;
     let another = by_another(&owner.claim);
     // Neither through another connection nor through the owner's own.
-    let mut elsewhere = Client { claim: another.clone(), ..Client::new(rig, "x") };
+    let mut elsewhere = Client::again(rig, &another.clone());
     elsewhere.assert_not_held().await;
     let renewal = owner.backend.renew(&another, Duration::ZERO).await;
     assert!(matches!(renewal, Ok(Renewal::Lost(_))), "{renewal:?}");
@@ -46,7 +46,7 @@ pub async fn another_token_cannot_release(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let another = by_another(&owner.claim);
-    let mut elsewhere = Client { claim: another.clone(), ..Client::new(rig, "x") };
+    let mut elsewhere = Client::again(rig, &another.clone());
     assert_eq!(elsewhere.release().await, Release::NotHeld);
     assert_eq!(owner.backend.release(&another, Duration::ZERO, None).await, Ok(Release::NotHeld));
     owner.assert_held().await;
@@ -100,7 +100,7 @@ pub async fn a_repeated_request_is_recognised_as_ours(rig: &mut dyn Rig) {
     };
     assert_eq!(again, first, "one grant, one fencing token");
     if rig.has_leases() {
-        let elsewhere = Client { claim: owner.claim.clone(), ..Client::new(rig, "x") };
+        let elsewhere = Client::again(rig, &owner.claim.clone());
         owner = elsewhere;
         assert_eq!(owner.acquire().await, first);
     }

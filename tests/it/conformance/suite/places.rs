@@ -35,7 +35,7 @@ pub async fn a_place_outlasts_its_connection(rig: &mut dyn Rig) {
     let (mut first, mut second) = (Client::new(rig, "x"), Client::new(rig, "x"));
     first.queue().await;
     second.queue().await;
-    first = Client { claim: first.claim.clone(), ..Client::new(rig, "x") };
+    first = Client::again(rig, &first.claim.clone());
     assert_eq!(first.queue().await.position, Some(1));
     assert_eq!(rig.waiters("x"), 2);
     holder.release().await;

@@ -34,6 +34,25 @@ fn run_of(rig: &dyn Rig, slots: &str) -> Dlock {
     rig.run().args(["--slots", slots])
 }
 
+/// What takes the place of each check of slots on a store that has none: whoever wants them is told so before anybody is
+/// contacted, and nothing is taken.
+pub async fn slots_are_refused(rig: &mut dyn Rig) {
+    let nobody = rig.url_with_secret("secret").unwrap();
+    for url in [nobody, rig.url()] {
+        for more in [&["--slots", "2"][..], &["--slots=10000", "--wait", "forever"]] {
+            let run = rig.run().no_backend().env("DLOCK_BACKEND", &url).args(more);
+            let output = run.command(["touch", "ran"]).output();
+            let line = output.stderr.as_str();
+            assert_eq!((output.exit, line.lines().count()), (Exit::Code(64), 1), "{line}");
+            assert!(line.contains("--slots") && !line.contains("secret"), "{line}");
+            assert!(!rig.place().path("ran").exists());
+        }
+    }
+    assert_eq!(rig.traces("x"), [""; 0]);
+    let one = run_of(rig, "1").sh("echo slot $DLOCK_SLOT").output();
+    assert_eq!(one.outcome(), (Exit::Code(0), "slot 0\n", ""), "one slot is exclusive");
+}
+
 pub async fn there_are_as_many_holders_as_slots(rig: &mut dyn Rig) {
     let mut holders = holding(rig, 3, 3).await;
     let busy = of(rig, 3).busy().await;

@@ -1,0 +1,194 @@
+//! What the rigs of the Redis family have in common: one or several servers that have a lock's keys.
+
+use super::disturbance::Disturbance;
+use super::rig::Rig;
+use crate::support::place::Place;
+use crate::support::redis::is_memory;
+use crate::support::resp::Value;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Servers that are one store.
+pub trait Servers {
+    /// Where it is.
+    fn url(&self) -> String;
+
+    /// The same without a prefix before the names.
+    fn exact_url(&self) -> String {
+        with(&self.url(), "prefix=")
+    }
+
+    /// A URL of this kind, of servers that need not be there, by somebody who has this password.
+    fn url_with_secret(&self, secret: &str) -> String;
+
+    /// One command about a key, on each server that can have it: one, or one of each that lives.
+    fn at(&self, key: &str, words: &[&str]) -> Vec<Value>;
+
+    /// The keys of each server that lives and can have any.
+    fn keys(&self) -> Vec<Vec<String>>;
+
+    /// On how many of those who are asked something has to be, to be.
+    fn quorum(&self) -> usize {
+        1
+    }
+
+    /// Whether a server knows who in line is connected to it, and hears what it is told.
+    fn knows_the_dead(&self) -> bool {
+        true
+    }
+
+    /// Whether there are slots.
+    fn has_slots(&self) -> bool {
+        true
+    }
+
+    /// Stops and starts it.
+    fn restart(&mut self);
+
+    /// Empties it.
+    fn wipe(&mut self);
+
+    /// What happens to it in the midst of a check.
+    fn disturbance(&self) -> Option<Rc<Disturbance>> {
+        None
+    }
+}
+
+/// A URL with one more option.
+pub fn with(url: &str, option: &str) -> String {
+    format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' })
+}
+
+/// The rig of such a store.
+pub struct FamilyRig<S: Servers> {
+    // What was started here ends before the servers are lent to the next test.
+    place: Place,
+    servers: S,
+}
+
+impl<S: Servers> FamilyRig<S> {
+    /// On these servers.
+    pub fn on(servers: S) -> Self {
+        Self { place: Place::new(), servers }
+    }
+
+    /// Whether so many servers as are needed gave this answer.
+    fn is_agreed(&self, answers: &[Value], expected: &Value) -> bool {
+        answers.iter().filter(|answer| *answer == expected).count() >= self.servers.quorum()
+    }
+
+    fn disturb(&self) {
+        if let Some(disturbance) = self.servers.disturbance() {
+            disturbance.step_now();
+        }
+    }
+}
+
+/// What another program has put there.
+const FOREIGN: &str = "somebody else's";
+
+fn key(name: &str) -> String {
+    format!("dlock:{name}")
+}
+
+impl<S: Servers> Rig for FamilyRig<S> {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn url(&self) -> String {
+        self.servers.url()
+    }
+
+    fn exact_url(&self) -> String {
+        self.servers.exact_url()
+    }
+
+    fn url_with_secret(&self, secret: &str) -> Option<String> {
+        Some(self.servers.url_with_secret(secret))
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn knows_the_dead(&self) -> bool {
+        self.servers.knows_the_dead()
+    }
+
+    fn has_slots(&self) -> bool {
+        self.servers.has_slots()
+    }
+
+    fn disturbance(&self) -> Option<Rc<Disturbance>> {
+        self.servers.disturbance()
+    }
+
+    fn delete(&mut self, name: &str) {
+        let answers = self.servers.at(&key(name), &["DEL", &key(name)]);
+        assert!(self.is_agreed(&answers, &Value::Int(1)), "{name} was not held: {answers:?}");
+    }
+
+    fn replace(&mut self, name: &str) {
+        self.servers.at(&key(name), &["SET", &key(name), FOREIGN]);
+    }
+
+    /// Like any client of Redlock: on each server, and on none when that is no majority.
+    fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
+        let key = key(name);
+        let mut command = vec!["SET", &key, FOREIGN, "NX"];
+        let ms = lease.map(|lease| lease.as_millis().to_string());
+        if let Some(ms) = &ms {
+            command.extend(["PX", ms]);
+        }
+        let answers = self.servers.at(&key, &command);
+        let locked = self.is_agreed(&answers, &Value::Text("OK".into()));
+        if !locked && answers.iter().any(|answer| *answer != Value::Nil) {
+            self.foreign_unlock(name);
+        }
+        locked
+    }
+
+    fn foreign_unlock(&mut self, name: &str) {
+        let text = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])";
+        let key = key(name);
+        self.servers.at(&key, &["EVAL", text, "1", &key, FOREIGN]);
+    }
+
+    /// Each counts once, on however many servers it is known.
+    fn waiters(&self, name: &str) -> usize {
+        self.disturb();
+        let queue = format!("dlock#queue:{{{}}}", key(name));
+        let answers = self.servers.at(&key(name), &["ZRANGE", &queue, "0", "-1"]);
+        answers.iter().flat_map(Value::texts).collect::<BTreeSet<_>>().len()
+    }
+
+    fn traces(&self, name: &str) -> Vec<String> {
+        self.disturb();
+        let (lock, tag) = (key(name), format!("{{{}}}", key(name)));
+        let keys = self.servers.keys().into_iter().flatten();
+        keys.filter(|key| *key == lock || key.contains(&tag) && !is_memory(key)).collect()
+    }
+
+    fn is_untouched(&self, name: &str) -> bool {
+        let key = key(name);
+        let values = self.servers.at(&key, &["GET", &key]);
+        let leases = self.servers.at(&key, &["PTTL", &key]);
+        values.iter().all(|value| *value == Value::Text(FOREIGN.into()))
+            && leases.iter().all(|lease| *lease == Value::Int(-1))
+    }
+
+    fn restart(&mut self) {
+        self.servers.restart();
+    }
+
+    fn wipe(&mut self) {
+        self.servers.wipe();
+    }
+
+    fn own_items(&self, names: &[&str]) -> Vec<String> {
+        let keys: BTreeSet<String> = self.servers.keys().into_iter().flatten().collect();
+        keys.into_iter().filter(|key| !names.contains(&key.as_str())).collect()
+    }
+}
