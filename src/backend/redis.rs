@@ -21,6 +21,7 @@ mod sentinel;
 mod stream;
 mod tls;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use redis::Value;
@@ -60,6 +61,8 @@ pub struct RedisStore {
     eviction: Option<String>,
     /// How long a fencing counter outlives the last grant, if that is not as always.
     counter_life: Option<Duration>,
+    /// Those of the lock that was asked about last.
+    keys: RefCell<Option<(LockName, Keys)>>,
 }
 
 /// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
@@ -81,6 +84,7 @@ impl RedisStore {
             held_on: None,
             eviction: None,
             counter_life: None,
+            keys: RefCell::new(None),
         }
     }
 
@@ -137,8 +141,13 @@ impl RedisStore {
         connection.ask(&keys.lock, &release, Wishes::default()).await.map(drop)
     }
 
+    /// The keys of a name. Those in a cluster take some work to find, and mostly the same lock is asked about again.
     fn keys(&self, name: &LockName) -> Keys {
-        self.location.keys(name)
+        let mut last = self.keys.borrow_mut();
+        match &*last {
+            Some((of, keys)) if of == name => keys.clone(),
+            _ => last.insert((name.clone(), self.location.keys(name))).1.clone(),
+        }
     }
 
     /// How long a fencing counter outlives the last grant; no time is for ever. What others count on as well, beginning with

@@ -136,7 +136,7 @@ impl RedisStore {
     /// # Errors
     /// A node cannot be asked.
     pub(super) async fn is_held_by(&mut self, name: &LockName, token: &Token) -> Result<bool, StoreError> {
-        let parts = self.parts(self.location.keys(name)).await?;
+        let parts = self.parts(self.keys(name)).await?;
         Ok(parts.is_owner(token.reveal()) || parts.is_member(token.reveal()))
     }
 
@@ -149,7 +149,7 @@ impl RedisStore {
         claim: &Claim,
         rest: Duration,
     ) -> Result<Renewal, StoreError> {
-        let parts = self.parts(self.location.keys(&claim.name)).await?;
+        let parts = self.parts(self.keys(&claim.name)).await?;
         let (token, lease) = (claim.token.reveal(), claim.ttl.max(rest));
         let lease_ms = lease.as_millis().to_string();
         let Parts { keys, .. } = &parts;
@@ -203,7 +203,7 @@ impl RedisStore {
         rest: Duration,
         record: Option<&Record>,
     ) -> Result<Release, StoreError> {
-        let parts = self.parts(self.location.keys(&claim.name)).await?;
+        let parts = self.parts(self.keys(&claim.name)).await?;
         let (Parts { keys, .. }, token) = (&parts, claim.token.reveal());
         if let Some(record) = record {
             // As the script does: the latest first, so many of them, for so long.
@@ -272,7 +272,7 @@ impl RedisStore {
     /// # Errors
     /// A node cannot be asked.
     pub(in super::super) async fn find_held(&mut self, claim: &Claim) -> Result<Option<Busy>, StoreError> {
-        let parts = self.parts(self.location.keys(&claim.name)).await?;
+        let parts = self.parts(self.keys(&claim.name)).await?;
         let Some(value) = parts.value.clone() else { return Ok(None) };
         let is_ours = |token: &str| parts.is_owner(token) || parts.is_member(token);
         let is_shared = parts.is_told_of() && matches!(parts.field("mode"), Some("s" | "c"));
