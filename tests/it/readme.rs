@@ -8,16 +8,22 @@ use super::fencing_recipes;
 use super::support::SOON;
 use super::support::dlock::BINARY;
 use super::support::place::Place;
+use super::support::pool::Lent;
 use super::support::process::Marker;
 use super::support::redis::{Options, Redis};
+use super::support::sentinels::Sentinels;
 use super::support::tls::Flaw;
 use super::support::wait::{eventually, until};
+use std::cell::OnceCell;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 mod captures;
 
 pub(super) const README: &str = include_str!("../../README.md");
+
+/// The reader's sentinels, which are started only where they are named.
+const SENTINELS: &str = "redis-sentinel://redis-1.example.com,redis-2.example.com,redis-3.example.com/locks";
 
 /// The reader's own programs. Each says that it ran, in the file `ran`.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -74,6 +80,7 @@ pub(super) struct Sandbox {
     plain: Redis,
     tls: Redis,
     with_users: Redis,
+    sentinels: OnceCell<Lent<Sentinels>>,
 }
 
 impl Sandbox {
@@ -92,6 +99,7 @@ impl Sandbox {
             plain: Redis::start_with_args(&["--unixsocket", &socket]),
             tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
             with_users: Redis::start_with_args(&user),
+            sentinels: OnceCell::new(),
         }
     }
 
@@ -126,6 +134,9 @@ impl Sandbox {
 
     pub(super) fn replace(&self, text: &str) -> String {
         let mut text = text.to_owned();
+        if text.contains(SENTINELS) {
+            text = text.replace(SENTINELS, &self.sentinels.get_or_init(Sentinels::lent).url());
+        }
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);
         }

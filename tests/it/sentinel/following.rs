@@ -123,6 +123,19 @@ fn a_sentinel_that_lies_disturbs_no_hold() {
     assert_undisturbed(&stage, run);
 }
 
+/// What is not agreed on is no reason to leave a master that answers.
+#[test]
+fn one_sentinel_alone_disturbs_no_hold() {
+    let stage = Stage::new();
+    let run = stage.witness(stage.run());
+    stage.all_say([Says::Refuses, stage.name(1, 9), Says::Refuses]);
+    let asked = stage.sentinels[1].connections();
+    until(SOON, "two questions to it", || stage.sentinels[1].connections() > asked + 1);
+    stage.await_renewal(0);
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(0), "the lock is left");
+}
+
 /// Whoever holds the lock needs the master alone.
 #[test]
 fn sentinels_that_do_not_answer_endanger_no_hold() {
