@@ -4,14 +4,14 @@
 #   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
-# 2. puts redis-py, a foreign client that the tests lock against, and PyYAML into target/, and by tests/servers.sh
-#    servers of other versions,
+# 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
+#    tests/servers.sh servers of other versions,
 # 3. runs the tests with every store, then with `file:` alone.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
-#   DLOCK_TEST_PYTHON    a python3 that can `import redis, yaml`; set here for the tests. A test that does not find it
-#                        set uses target/python/bin/python, and then python3 from PATH
+#   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml`; set here for the tests. A test that does
+#                        not find it set uses target/python/bin/python, and then python3 from PATH
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -86,26 +86,26 @@ install_packages() {
 [ "${#missing[@]}" = 0 ] || install_packages
 PATH=$PATH:/usr/sbin:/sbin
 
-# --- redis-py and PyYAML ----------------------------------------------------------------------------------------------
+# --- redis-py, python-redis-lock and PyYAML ---------------------------------------------------------------------------
 python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
-if ! "$python" -c 'import redis, yaml' 2>/dev/null; then
-    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis and yaml: pip install redis pyyaml"
-    say "installing redis-py and PyYAML into target/python"
+if ! "$python" -c 'import redis, redis_lock, yaml' 2>/dev/null; then
+    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis, redis_lock and yaml: pip install redis python-redis-lock pyyaml"
+    say "installing redis-py, python-redis-lock and PyYAML into target/python"
     rm -rf target/python
     mkdir -p target
     if python3 -c 'import ensurepip, venv' 2>/dev/null; then
         python3 -m venv target/python
-        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5' pyyaml
+        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5' python-redis-lock pyyaml
     else
         # No venv in this python: the package in a directory, and a python3 that looks there.
         mkdir -p target/python/bin
         PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check \
-            --target target/python/lib 'redis>=5' pyyaml
+            --target target/python/lib 'redis>=5' python-redis-lock pyyaml
         printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$@"\n' "$PWD/target/python/lib" \
             >target/python/bin/python
         chmod 755 target/python/bin/python
     fi
-    "$python" -c 'import redis, yaml' || die "redis-py and PyYAML were installed but cannot be imported"
+    "$python" -c 'import redis, redis_lock, yaml' || die "redis-py, python-redis-lock and PyYAML were installed but cannot be imported"
 fi
 case $python in
 /*) ;;

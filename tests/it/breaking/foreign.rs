@@ -88,7 +88,7 @@ mod on_redis {
             ),
             (
                 vec![words(&["HSET", &key, "uuid:1", "1"]), pexpire.clone()],
-                "no dlock, a key of type hash, as Redisson makes it (recipe=redisson, which this version has not), for \
+                "no dlock, a key of type hash, as Redisson makes it (recipe=redisson), for \
                  another TIME at most"
                     .into(),
             ),
