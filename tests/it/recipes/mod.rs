@@ -3,6 +3,7 @@
 //! Redisson is played by what it has a server do; the real one needs Java, and is tried elsewhere. python-redis-lock is the
 //! real one.
 
+mod cluster;
 mod doctor;
 mod matrix;
 mod played;
@@ -45,7 +46,7 @@ impl Scene {
     /// A run with a short lease that holds `x` until its standard input is closed.
     #[track_caller]
     fn holding(&self, options: &[&str]) -> Running {
-        let run = self.run().args(["--ttl", "2s"]).args(options).stdin(Stdio::piped());
+        let run = self.run().args(["--ttl", "3s"]).args(options).stdin(Stdio::piped());
         let mut run = run.sh("echo ready; exec cat").spawn();
         run.await_ready();
         run

@@ -4,9 +4,11 @@ use super::Scene;
 use crate::foreign_clients::redis_py::Client;
 use crate::support::SOON;
 use crate::support::redis::await_renewal;
-use crate::support::resp::Value;
+use crate::support::resp::{self, Value};
 use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// Does what it is told on standard input, line by line, and says what came of it.
@@ -114,44 +116,81 @@ fn one_of_those_who_wait_is_told() {
     assert_eq!(other.ask("release"), "release None");
 }
 
-/// However a hold ends, the list has one signal in it, for a second.
+/// One who waits for the signal, as the library does.
+struct Popper(BufReader<TcpStream>);
+
+impl Popper {
+    fn of(scene: &Scene) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", scene.space.port())).unwrap();
+        stream.write_all(&resp::encode(&["BLPOP", &signal(scene), "0"])).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn within(&mut self, time: Duration) -> Option<Value> {
+        self.0.get_ref().set_read_timeout(Some(time)).unwrap();
+        resp::read_value(&mut self.0).ok()
+    }
+
+    /// Nothing has come although the time for it is over.
+    fn is_silent(&mut self) -> bool {
+        self.within(Duration::from_millis(50)).is_none()
+    }
+
+    #[track_caller]
+    fn assert_told(mut self, scene: &Scene) {
+        let told = self.within(SOON).expect("a signal").texts();
+        assert_eq!(told, [signal(scene), "1".to_owned()]);
+        assert_eq!(scene.command(&["EXISTS", &scene.key]), Value::Int(0));
+        assert_eq!(scene.command(&["EXISTS", &signal(scene)]), Value::Int(0), "there was one signal");
+    }
+}
+
+/// However a hold ends, there is one signal, and not before.
 #[test]
 fn every_end_of_a_hold_is_signalled() {
     let scene = scene();
-    let mut client = scene.client();
-    let signal = signal(&scene);
-    let mut assert_signalled = |what: &str| {
-        assert_eq!(client.command(&["LRANGE", &signal, "0", "-1"]).texts(), ["1"], "{what}");
-        assert!((1..=1_000).contains(&client.command(&["PTTL", &signal]).int()), "{what}");
-        assert_eq!(client.command(&["EXISTS", &scene.key]), Value::Int(0), "{what}");
-        client.command(&["DEL", &signal]);
-    };
     let ask = |words: &[&str]| scene.place.bare().arg(words[0]).args(["-b", &scene.url]).args(&words[1..]);
 
+    let popper = Popper::of(&scene);
     assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(0));
-    assert_signalled("a run");
+    popper.assert_told(&scene);
 
+    let mut popper = Popper::of(&scene);
     let mut runs = [scene.holding(&["--shared"]), scene.holding(&["--shared"])];
     drop(runs[0].take_stdin());
     assert_eq!(runs[0].wait().exit, Exit::Code(0));
-    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    assert!(popper.is_silent());
     drop(runs[1].take_stdin());
     assert_eq!(runs[1].wait().exit, Exit::Code(0));
-    assert_signalled("the last reader");
+    popper.assert_told(&scene);
 
+    let mut popper = Popper::of(&scene);
     let token = ask(&["acquire", "--ttl", "60s", "x"]).output().stdout;
-    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    assert!(popper.is_silent());
     assert_eq!(ask(&["release", "x"]).env("DLOCK_TOKEN", token.trim_end()).output().exit, Exit::Code(0));
-    assert_signalled("the release of a token");
+    popper.assert_told(&scene);
 
+    let mut popper = Popper::of(&scene);
     assert_eq!(scene.run().args(["--min-hold", "10m"]).command(["true"]).output().exit, Exit::Code(0));
-    assert_eq!(scene.command(&["EXISTS", &signal]), Value::Int(0));
+    assert!(popper.is_silent());
     assert_eq!(ask(&["break", "--yes", "x"]).output().exit, Exit::Code(0));
-    assert_signalled("the breaking of a hold that is kept");
+    popper.assert_told(&scene);
 
+    let popper = Popper::of(&scene);
     scene.command(&["SET", &scene.key, "somebody-elses", "PX", "60000"]);
     assert_eq!(ask(&["break", "--yes", "--force", "x"]).output().exit, Exit::Code(0));
-    assert_signalled("the removal of a foreign hold");
+    popper.assert_told(&scene);
+}
+
+/// A signal that nobody waits for must not wake somebody much later, who would find the lock held.
+#[test]
+fn a_signal_that_nobody_waits_for_is_gone_after_a_second() {
+    let scene = scene();
+    scene.command(&["RPUSH", &signal(&scene), "1", "1"]);
+    assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(0));
+    let left = scene.command(&["PTTL", &signal(&scene)]).int();
+    assert!((-2..=1_000).contains(&left) && left != -1, "{left}");
+    until(SOON, "the end of the signal", || scene.command(&["EXISTS", &signal(&scene)]) == Value::Int(0));
 }
 
 /// F49
