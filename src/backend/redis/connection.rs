@@ -215,6 +215,9 @@ impl Connection {
             }
             Some(greeting) => self.greet_and_ask(greeting, first, command, wishes.behind).await?,
         };
+        // What was told before the answer, the answer knows. Redis 6.0 tells even of what our own question has touched: there
+        // NOLOOP is not for scripts.
+        self.heard = self.heard.filter(|word| *word != Word::Touched);
         self.understood(answer, greeted)
     }
 

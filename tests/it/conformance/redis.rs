@@ -1,8 +1,9 @@
-//! One Redis.
+//! One Redis: this system's, and the oldest that speaks RESP3.
 
 use super::servers::{FamilyRig, Servers};
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
+use crate::support::versions::Version;
 
 struct One(Redis);
 
@@ -38,6 +39,16 @@ impl RedisRig {
     fn new() -> Self {
         Self::on(One(Redis::start()))
     }
+
+    fn of_version_6_0() -> Self {
+        Self::on(One(Version::Redis6_0.start()))
+    }
 }
 
 super::every_check!(RedisRig::new);
+
+mod of_version_6_0 {
+    use super::RedisRig;
+
+    crate::conformance::every_check!(RedisRig::of_version_6_0);
+}
