@@ -3,7 +3,7 @@
 use super::SOON;
 use super::process;
 use super::resp::{self, Value};
-use super::server::{free_port, spawn_for_ever};
+use super::server::{free_port, listens, spawn_for_ever};
 use super::tls::{Certificates, Flaw};
 use super::wait::eventually;
 use nix::sys::signal::Signal;
@@ -243,7 +243,7 @@ impl Redis {
         let mut child = spawn_for_ever(command, "redis-server");
         let up = eventually(SOON, "redis-server", || match child.try_wait().expect("our own child") {
             Some(_) => Some(false),
-            None => is_up(self).then_some(true),
+            None => (is_up(self) && listens(child.id(), self.port)).then_some(true),
         });
         if up {
             self.child = Some(child);

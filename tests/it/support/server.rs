@@ -1,5 +1,7 @@
 //! Starting servers that never outlive the test process.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -10,6 +12,26 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
+}
+
+/// Whether it is this process that listens on a port, and not another one that was faster.
+pub fn listens(pid: u32, port: u16) -> bool {
+    let sockets: Vec<String> = ["tcp", "tcp6"].iter().flat_map(|table| listeners(pid, table, port)).collect();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
+}
+
+/// The sockets that listen on a port, where a process sees them.
+fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
+    const LISTENING: &str = "0A";
+    let Ok(table) = File::open(format!("/proc/{pid}/net/{table}")) else { return Vec::new() };
+    let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
+    let words = lines.map(|line| line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    // They come first, before the many connections that were closed a moment ago.
+    let listening = words.take_while(|words| words.get(3).is_some_and(|state| state == LISTENING));
+    let ours = listening.filter(|words| words[1].ends_with(&format!(":{port:04X}")));
+    ours.filter_map(|words| words.get(9).map(|inode| format!("socket:[{inode}]"))).collect()
 }
 
 /// Starts a process that the kernel kills when this test process ends, however it ends.

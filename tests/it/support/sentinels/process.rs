@@ -3,7 +3,7 @@
 use crate::support::place::read;
 use crate::support::redis::Connection;
 use crate::support::resp::Value;
-use crate::support::server::spawn_for_ever;
+use crate::support::server::{listens, spawn_for_ever};
 use crate::support::tls::Certificates;
 use crate::support::wait::eventually;
 use crate::support::{SOON, process};
@@ -132,7 +132,9 @@ impl Sentinel {
         let up =
             eventually(SOON, "redis-server --sentinel", || match child.try_wait().expect("our own child") {
                 Some(_) => Some(false),
-                None => self.try_command(&["PING"]).is_ok().then_some(true),
+                None => {
+                    (self.try_command(&["PING"]).is_ok() && listens(child.id(), self.port())).then_some(true)
+                }
             });
         if up {
             self.child = Some(child);
