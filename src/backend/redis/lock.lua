@@ -7,6 +7,7 @@
 -- purpose (recipe.rs), and what the operation needs besides. An array, because a server to which we have not proven yet who
 -- we are closes the connection at the eleventh word (networking.c), before it says what it lacks. And a third word where the
 -- slot of the lock may still be on its way to this node of a Redis Cluster.
+local call, try = redis.call, redis.pcall
 local lock, token, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
 local operation, tail, index, history, recipe = given[1], given[2], given[3], given[4], table.remove(given, 5)
 local function side(what)
@@ -27,7 +28,7 @@ if operation == 'acquire' and #given[14] > 1 then
   local lacks = {-7}
   for which, trial in ipairs(cjson.decode(given[14])) do
     trial[2] = places[trial[2]]
-    local said = redis.pcall(unpack(trial))
+    local said = try(unpack(trial))
     said = type(said) == 'table' and said.err or ''
     if string.find(said, 'ermission', 1, true) or string.find(said, 'user executing', 1, true) then
       lacks[#lacks + 1] = which
@@ -41,18 +42,18 @@ if operation == 'acquire' and #given[14] > 1 then
   end
 end
 
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- What is in the lock: a text, or, where Redisson locks too, the name of the only field of a hash; false when there is
 -- nothing, true when it is none of ours.
 local function read()
   if not recipe.channel then
-    return redis.pcall('GET', lock)
+    return try('GET', lock)
   end
-  local fields = redis.pcall('HLEN', lock)
+  local fields = try('HLEN', lock)
   if fields == 1 then
-    return redis.call('HGETALL', lock)[1]
+    return call('HGETALL', lock)[1]
   end
   return type(fields) == 'table' and fields or fields ~= 0
 end
@@ -63,7 +64,7 @@ if type(value) == 'table' then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
   end
-  kind, value = redis.call('TYPE', lock).ok, false
+  kind, value = call('TYPE', lock).ok, false
 end
 
 -- mode: false is free, f is foreign.
@@ -71,7 +72,7 @@ local mode, slots = false, 0
 if kind ~= own then
   mode = 'f'
 elseif value then
-  local noted = redis.pcall('HMGET', holder, 'format', 'value', 'mode', 'slots')
+  local noted = try('HMGET', holder, 'format', 'value', 'mode', 'slots')
   if noted.err and not string.find(noted.err, 'WRONGTYPE', 1, true) then
     return noted
   end
@@ -88,13 +89,13 @@ end
 -- Puts a text into the lock instead of what is there. What may fail for want of memory comes first.
 local function write(text, lease)
   if recipe.channel then
-    redis.call('HSET', lock, text, 1)
+    call('HSET', lock, text, 1)
     if value then
-      redis.call('HDEL', lock, value)
+      call('HDEL', lock, value)
     end
-    redis.call('PEXPIRE', lock, lease)
+    call('PEXPIRE', lock, lease)
   else
-    redis.call('SET', lock, text, 'PX', lease)
+    call('SET', lock, text, 'PX', lease)
   end
 end
 
@@ -103,18 +104,18 @@ end
 -- lock.
 local function free()
   if recipe.signal then
-    redis.pcall('DEL', recipe.signal)
-    redis.pcall('LPUSH', recipe.signal, 1)
-    redis.pcall('PEXPIRE', recipe.signal, 1000)
+    try('DEL', recipe.signal)
+    try('LPUSH', recipe.signal, 1)
+    try('PEXPIRE', recipe.signal, 1000)
   end
-  redis.call('DEL', lock)
-  redis.pcall('DEL', holder)
+  call('DEL', lock)
+  try('DEL', holder)
   mode, value, slots = false, false, 0
   if recipe.channel then
-    local first = redis.pcall('LRANGE', recipe.queue, 0, 0)[1]
+    local first = try('LRANGE', recipe.queue, 0, 0)[1]
     for _, channel in ipairs({recipe.channel, first and recipe.channel .. ':' .. first}) do
-      redis.pcall('PUBLISH', channel, 0)
-      redis.pcall('SPUBLISH', channel, 0)
+      try('PUBLISH', channel, 0)
+      try('SPUBLISH', channel, 0)
     end
   end
 end
@@ -122,17 +123,17 @@ end
 -- One member: the rest of its lease, or nothing. One whose expiry somebody has removed lives as long as the lock, or, if
 -- that has none any more either, for another lease as it asked for.
 local function left_of(id)
-  local left = redis.call('PTTL', members .. id)
+  local left = call('PTTL', members .. id)
   if left == -2 and ARGV[3] then
     -- It may be alive where the others come from.
     error('TRYAGAIN')
   end
   if left == -1 then
-    left = redis.call('PTTL', lock)
+    left = call('PTTL', lock)
     if left < 0 then
-      left = tonumber(string.match(redis.call('GET', members .. id) or '', '"lease":(%d+)')) or 0
+      left = tonumber(string.match(call('GET', members .. id) or '', '"lease":(%d+)')) or 0
     end
-    redis.call('PEXPIRE', members .. id, left)
+    call('PEXPIRE', members .. id, left)
   end
   return left >= 0 and left or nil
 end
@@ -141,7 +142,7 @@ local function holds(id)
   if mode == 'x' and value == id then
     return true
   end
-  return mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
+  return mode and mode ~= 'f' and call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
 end
 
 -- The living members with their slots, how many they are, the longest lease and the shortest, and which slots they have,
@@ -149,7 +150,7 @@ end
 local family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
 local function look()
   family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
-  local fields = mode and mode ~= 'f' and redis.call('HGETALL', holder) or {}
+  local fields = mode and mode ~= 'f' and call('HGETALL', holder) or {}
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 2) == 'm:' then
       local id = string.sub(fields[i], 3)
@@ -162,7 +163,7 @@ local function look()
           occupied[slot], used = true, used + 1
         end
       else
-        redis.call('HDEL', holder, fields[i], 'r:' .. id)
+        call('HDEL', holder, fields[i], 'r:' .. id)
       end
     end
   end
@@ -171,25 +172,25 @@ end
 -- Notes in the index that the lock is used for so long, for those who ask what locks there are. Never read here: whoever
 -- reads it on a connection with client tracking would hear of every lock there is.
 local function list(lasts)
-  local noted = redis.pcall('ZADD', index, 'GT', now + lasts, lock)
+  local noted = try('ZADD', index, 'GT', now + lasts, lock)
   if type(noted) == 'table' then
     -- Before Redis 6.2.
-    redis.pcall('ZADD', index, now + lasts, lock)
+    try('ZADD', index, now + lasts, lock)
   end
 end
 
 -- Notes how a run ended, or did not begin.
 local function record(text)
   if text and text ~= '' then
-    redis.pcall('LPUSH', history, string.format('%.0f ', now) .. text)
-    redis.pcall('LTRIM', history, 0, outcomes - 1)
-    redis.pcall('PEXPIRE', history, month)
+    try('LPUSH', history, string.format('%.0f ', now) .. text)
+    try('LTRIM', history, 0, outcomes - 1)
+    try('PEXPIRE', history, month)
   end
 end
 
 -- How the server evicts keys when its memory is full, if it does.
 local function evicting()
-  local info = redis.pcall('INFO', 'memory')
+  local info = try('INFO', 'memory')
   if type(info) == 'string' and not string.find(info, '\nmaxmemory:0\r', 1, true) then
     local policy = string.match(info, 'maxmemory_policy:([%w-]+)')
     return policy ~= 'noeviction' and policy or ''
@@ -199,31 +200,31 @@ end
 
 -- Moves the end of a lock that may have several holders, for a lease of this length.
 local function extend(lease)
-  if mode == 'x' and redis.call('HLEN', holder) > 5 then
+  if mode == 'x' and call('HLEN', holder) > 5 then
     look()
   end
   local to = lease
   if mode ~= 'x' or count > 1 then
-    if redis.call('PTTL', lock) >= lease then
+    if call('PTTL', lock) >= lease then
       return
     end
     to = lease + math.floor(lease / 3)
   end
-  redis.call('PEXPIRE', lock, to)
-  redis.call('PEXPIRE', holder, to)
+  call('PEXPIRE', lock, to)
+  call('PEXPIRE', holder, to)
 end
 
 local function forget(id)
-  redis.call('ZREM', queue, id)
-  redis.call('HDEL', waiters, id)
+  call('ZREM', queue, id)
+  call('HDEL', waiters, id)
   -- Refused for a key that is not there any more while the slot moves; as is a command with two keys.
-  if redis.pcall('ZCARD', queue) == 0 then
-    redis.call('DEL', waiters)
+  if try('ZCARD', queue) == 0 then
+    call('DEL', waiters)
   end
 end
 
 local function waiter(id)
-  local text = redis.call('HGET', waiters, id)
+  local text = call('HGET', waiters, id)
   if not text then
     return nil
   end
@@ -232,14 +233,14 @@ local function waiter(id)
 end
 
 local function note(id, w)
-  return redis.pcall('HSET', waiters, id,
+  return try('HSET', waiters, id,
     string.format('%s %.0f %s %.0f %.0f ', w.mode, w.of, w.hears, w.ends, w.called) .. w.who)
 end
 
 -- Whether it may have been heard: no right to publish is not the same as nobody there, and a server counts only those who
 -- listen to itself.
 local function tell(id, w, word)
-  return w.hears == '0' or redis.pcall('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
+  return w.hears == '0' or try('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
 end
 
 local function fits(wants, of, held, taken, slots)
@@ -250,7 +251,7 @@ end
 local function tell_next(place, me)
   local told = 0
   while told < 2 do
-    local id = redis.call('ZRANGE', queue, place + told, place + told)[1]
+    local id = call('ZRANGE', queue, place + told, place + told)[1]
     if not id then
       break
     end
@@ -271,7 +272,7 @@ local function advance(me)
   local held, taken, of = mode, used, slots
   local place, called, granted, promised = 0, false, false, 0
   while true do
-    local id = redis.call('ZRANGE', queue, place, place)[1]
+    local id = call('ZRANGE', queue, place, place)[1]
     if not id then
       break
     end
@@ -299,15 +300,15 @@ local function advance(me)
   if called then
     local told = tell_next(place, me)
     -- All of these may have been stopped together; so somebody else is to look after them.
-    if redis.call('ZCARD', queue) > place + told then
-      local last = redis.call('ZRANGE', queue, -1, -1)[1]
+    if call('ZCARD', queue) > place + told then
+      local last = call('ZRANGE', queue, -1, -1)[1]
       local w = waiter(last)
       if last ~= me and not (w and tell(last, w, 'look')) then
         forget(last)
       end
     end
   end
-  return granted, promised, held, taken, of, redis.call('ZCARD', queue) == place
+  return granted, promised, held, taken, of, call('ZCARD', queue) == place
 end
 
 -- More given: lease in ms, identity as JSON, life of the counter in ms (0: for ever), mode, slots, `now` or `wait`, whether it
@@ -339,8 +340,8 @@ local function acquire()
   local function join(fencing, slot)
     local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"identity":', fencing, now, lease) .. identity .. '}'
     if mode then
-      redis.call('HSET', holder, 'm:' .. token, slot)
-      redis.call('SET', members .. token, text, 'PX', lease)
+      call('HSET', holder, 'm:' .. token, slot)
+      call('SET', members .. token, text, 'PX', lease)
       count = count + 1
       extend(lease)
     else
@@ -348,17 +349,17 @@ local function acquire()
       if wants ~= 'x' then
         new = 'dlock:' .. (wants == 's' and 's' or string.format('c%.0f', of)) .. ':' .. fencing
       end
-      redis.call('DEL', holder)
-      redis.call('HSET', holder, 'format', 1, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
-      redis.call('PEXPIRE', holder, lease)
-      redis.call('SET', members .. token, text, 'PX', lease)
+      call('DEL', holder)
+      call('HSET', holder, 'format', 1, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
+      call('PEXPIRE', holder, lease)
+      call('SET', members .. token, text, 'PX', lease)
       write(new, lease)
     end
     return answer(fencing, slot)
   end
 
   local function fencing_of(id)
-    return string.match(redis.call('GET', members .. id) or '', '"fencing":(%d+)')
+    return string.match(call('GET', members .. id) or '', '"fencing":(%d+)')
   end
 
   local function free_slot()
@@ -370,7 +371,7 @@ local function acquire()
   end
 
   local function grant()
-    local last = tonumber(redis.call('GET', counter) or 0)
+    local last = tonumber(call('GET', counter) or 0)
     if not last or last ~= last or last < 0 then
       last = 0
     end
@@ -380,22 +381,22 @@ local function acquire()
     end
     fencing = string.format('%.0f', fencing)
     if life == '0' then
-      redis.call('SET', counter, fencing)
+      call('SET', counter, fencing)
     else
-      redis.call('SET', counter, fencing, 'PX', life)
+      call('SET', counter, fencing, 'PX', life)
     end
-    redis.pcall('ZREMRANGEBYSCORE', index, '-inf', now - day)
-    redis.pcall('PEXPIRE', index, month)
+    try('ZREMRANGEBYSCORE', index, '-inf', now - day)
+    try('PEXPIRE', index, month)
     return join(fencing, wants == 'c' and free_slot() or '')
   end
 
   if holds(token) then
     local fencing = fencing_of(token)
     if fencing then
-      redis.call('PEXPIRE', members .. token, lease)
+      call('PEXPIRE', members .. token, lease)
       extend(lease)
       forget(token)
-      return answer(fencing, redis.call('HGET', holder, 'm:' .. token))
+      return answer(fencing, call('HGET', holder, 'm:' .. token))
     end
   end
 
@@ -418,7 +419,7 @@ local function acquire()
     end
     if wants == 'c' then
       look()
-      slot = mode == 'x' and free_slot() or redis.call('HGET', holder, 'm:' .. inside) or ''
+      slot = mode == 'x' and free_slot() or call('HGET', holder, 'm:' .. inside) or ''
     end
     return join(fencing, slot)
   elseif must_enter then
@@ -438,9 +439,9 @@ local function acquire()
       forget(token)
       return {-4, slots}
     end
-    local agreed = tonumber(redis.call('HGET', waiters, 'slots') or of)
+    local agreed = tonumber(call('HGET', waiters, 'slots') or of)
     if agreed ~= of then
-      for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+      for _, id in ipairs(call('ZRANGE', queue, 0, -1)) do
         local w = waiter(id)
         if w and id ~= token and w.mode == 'c' and w.of ~= of and w.ends >= now then
           forget(token)
@@ -451,11 +452,11 @@ local function acquire()
   end
 
   local place, granted, promised = 0, false, 0
-  local format = redis.call('HGET', waiters, 'format')
+  local format = call('HGET', waiters, 'format')
   if not format then
     -- Only where it is due: after its first write a script is let go on though the server is out of memory.
-    if redis.call('EXISTS', queue) == 1 then
-      redis.call('DEL', queue)
+    if call('EXISTS', queue) == 1 then
+      call('DEL', queue)
     end
     if fits(wants, of, mode, used, slots) then
       return grant()
@@ -467,31 +468,31 @@ local function acquire()
     local w = waiter(token)
     if w then
       hears = w.hears == '0' and '0' or hears
-    elseif hears ~= '0' and redis.pcall('PUBLISH', channels .. token, 'hello') ~= 1 then
+    elseif hears ~= '0' and try('PUBLISH', channels .. token, 'hello') ~= 1 then
       -- Whoever frees the lock has the rights that we have: what does not reach us from here will not from there.
       hears = '0'
     end
-    if not w or not redis.call('ZSCORE', queue, token) then
-      local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    if not w or not call('ZSCORE', queue, token) then
+      local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
       local number = math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
-      redis.call('HSET', waiters, 'format', 1)
-      redis.call('ZADD', queue, string.format('%.0f', number), token)
+      call('HSET', waiters, 'format', 1)
+      call('ZADD', queue, string.format('%.0f', number), token)
     end
     w = {mode = wants, of = of, hears = hears, ends = now + place_life, called = 0, who = identity}
     note(token, w)
     if wants == 'c' then
-      redis.call('HSET', waiters, 'slots', of)
+      call('HSET', waiters, 'slots', of)
     end
     list(place_life)
-    if redis.call('PTTL', queue) < place_life then
-      redis.call('PEXPIRE', queue, place_life * 2)
-      redis.call('PEXPIRE', waiters, place_life * 2)
+    if call('PTTL', queue) < place_life then
+      call('PEXPIRE', queue, place_life * 2)
+      call('PEXPIRE', waiters, place_life * 2)
     end
     granted, promised = advance(token)
     if granted then
       return grant()
     end
-    place = (redis.call('ZRANK', queue, token) or -1) + 1
+    place = (call('ZRANK', queue, token) or -1) + 1
   else
     local _, until_, held, taken, many, all = advance(nil)
     if all and fits(wants, of, held, taken, many) then
@@ -500,7 +501,7 @@ local function acquire()
     promised = fits(wants, of, mode, used, slots) and until_ or 0
   end
 
-  local rest = redis.call('PTTL', lock)
+  local rest = call('PTTL', lock)
   local said = {}
   if mode and mode ~= 'f' then
     if count == 0 then
@@ -513,7 +514,7 @@ local function acquire()
     end
     for id in pairs(family) do
       if #said < 16 then
-        local text = redis.call('GET', members .. id)
+        local text = call('GET', members .. id)
         if text and string.len(text) <= 8192 then
           said[#said + 1] = text
         end
@@ -521,7 +522,7 @@ local function acquire()
     end
   end
   -- What has this field is Redisson's lock for readers and writers, and as good as none for anybody else.
-  if kind == 'hash' and redis.call('HEXISTS', lock, 'mode') == 1 then
+  if kind == 'hash' and call('HEXISTS', lock, 'mode') == 1 then
     kind = 'rwlock'
   end
   local what = mode and (mode ~= 'f' and 'dlock' or kind) or 'free'
@@ -538,10 +539,10 @@ local function renew()
   if not holds(token) then
     return {-1}
   end
-  redis.call('PEXPIRE', members .. token, given[5])
+  call('PEXPIRE', members .. token, given[5])
   extend(tonumber(given[5]))
   list(tonumber(given[5]))
-  local revoked = redis.call('HGET', holder, 'r:' .. token)
+  local revoked = call('HGET', holder, 'r:' .. token)
   read()
   return {1, revoked}
 end
@@ -550,26 +551,26 @@ end
 -- for a lock whose first owner leaves others inside) may fail and is then left out.
 local function take_out(id, rest)
   if rest > 0 then
-    local text = redis.call('GET', members .. id)
+    local text = call('GET', members .. id)
     if text and not string.find(text, '"ended":', 1, true) then
-      redis.pcall('SET', members .. id, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
+      try('SET', members .. id, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
     end
-    redis.call('PEXPIRE', members .. id, rest)
+    call('PEXPIRE', members .. id, rest)
   else
-    redis.call('HDEL', holder, 'm:' .. id, 'r:' .. id)
-    redis.call('DEL', members .. id)
+    call('HDEL', holder, 'm:' .. id, 'r:' .. id)
+    call('DEL', members .. id)
   end
   look()
   if count == 0 and (rest == 0 or mode ~= 'x') then
     free()
   else
     longest = math.max(longest, rest)
-    redis.call('PEXPIRE', lock, longest)
-    redis.call('PEXPIRE', holder, longest)
+    call('PEXPIRE', lock, longest)
+    call('PEXPIRE', holder, longest)
     if rest == 0 and value == id then
       local other = next(family)
       pcall(write, other, longest)
-      redis.pcall('HSET', holder, 'value', other)
+      try('HSET', holder, 'value', other)
     end
   end
 end
@@ -577,8 +578,8 @@ end
 -- Calls whose turn it is, and takes the lock out of the index if nobody is left.
 local function hand_on()
   advance(nil)
-  if not mode and redis.call('EXISTS', queue) == 0 then
-    redis.pcall('ZREM', index, lock)
+  if not mode and call('EXISTS', queue) == 0 then
+    try('ZREM', index, lock)
   end
 end
 
@@ -587,11 +588,11 @@ end
 -- kept.
 local function release()
   local rest, result = tonumber(given[5]), mode and -1 or 0
-  if mode and mode ~= 'f' and redis.call('HEXISTS', holder, 'r:' .. token) == 1 then
+  if mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1 then
     rest = 0
   end
   record(given[6])
-  local place = redis.call('ZRANK', queue, token)
+  local place = call('ZRANK', queue, token)
   if place then
     forget(token)
     if place < 2 then
@@ -616,7 +617,7 @@ local function revoke()
   look()
   local all = family
   for id in pairs(all) do
-    local text = redis.call('GET', members .. id) or ''
+    local text = call('GET', members .. id) or ''
     if string.find(text, fencing, 1, true) then
       if given[7] == 'now' or string.find(text, '"ended":', 1, true) then
         take_out(id, 0)
@@ -624,9 +625,9 @@ local function revoke()
       else
         -- An expiry that somebody has removed is put back. It comes first: after that even a server out of memory takes the
         -- note.
-        local left = redis.call('PTTL', lock)
-        redis.call('PEXPIRE', lock, left >= 0 and left or math.max(longest, 1000))
-        redis.call('HSET', holder, 'r:' .. id, given[6])
+        local left = call('PTTL', lock)
+        call('PEXPIRE', lock, left >= 0 and left or math.max(longest, 1000))
+        call('HSET', holder, 'r:' .. id, given[6])
         told = told + 1
       end
     end
@@ -639,7 +640,7 @@ end
 
 -- More given: the digest of a foreign value. Deletes it if it is still there. Answers whether it was.
 local function delete()
-  local there = mode == 'f' and redis.call(kind == 'string' and 'GET' or 'DUMP', lock)
+  local there = mode == 'f' and call(kind == 'string' and 'GET' or 'DUMP', lock)
   if not there or redis.sha1hex(there) ~= given[5] then
     return {0}
   end

@@ -47,7 +47,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "42caf123f3ddd50094dd8d6b7f203bf8132c0766");
+static LOCK: Script = script!("lock.lua", "a34939a0fb02ead38a15833cc909b3214cd9cef1");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");
