@@ -4,7 +4,7 @@ use super::Backend;
 use super::file::FileStore;
 use super::oversight::Oversight;
 #[cfg(feature = "redis")]
-use super::redis::RedisStore;
+use super::redis::{RedisStore, RedlockStore};
 use super::url::{Environment, Url, UrlError};
 
 /// A backend URL understood in full; contacting nobody.
@@ -34,6 +34,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("valkeys-cluster", "redis"),
     ("valkey-sentinel", "redis"),
     ("valkeys-sentinel", "redis"),
+    ("redlock", "redis"),
+    ("redlocks", "redis"),
 ];
 #[cfg(feature = "redis")]
 const LEFT_OUT: &[(&str, &str)] = &[];
@@ -102,7 +104,16 @@ impl Locator {
         match self {
             Locator::File(location) => location.warning(),
             #[cfg(feature = "redis")]
-            Locator::Redis(_) => None,
+            Locator::Redis(location) => location.warning(),
+        }
+    }
+
+    /// Why locks cannot be had there in this mode, if they cannot.
+    pub fn refuses(&self, mode: crate::lock::Mode) -> Option<&'static str> {
+        match self {
+            Locator::File(_) => None,
+            #[cfg(feature = "redis")]
+            Locator::Redis(location) => location.refuses(mode),
         }
     }
 
@@ -129,6 +140,10 @@ impl Locator {
         match self {
             Locator::File(location) => Box::new(FileStore::new(location.clone())),
             #[cfg(feature = "redis")]
+            Locator::Redis(location) if location.is_redlock() => {
+                Box::new(RedlockStore::new((**location).clone()))
+            }
+            #[cfg(feature = "redis")]
             Locator::Redis(location) => Box::new(RedisStore::new((**location).clone())),
         }
     }
@@ -141,7 +156,7 @@ impl Locator {
 
 #[cfg(feature = "redis")]
 const KNOWN: &[&str] =
-    &["file:", "redis://", "rediss://", "redis+unix:", "redis-sentinel://", "redis-cluster://"];
+    &["file:", "redis://", "rediss://", "redis+unix:", "redis-sentinel://", "redis-cluster://", "redlock://"];
 #[cfg(not(feature = "redis"))]
 const KNOWN: &[&str] = &["file:"];
 

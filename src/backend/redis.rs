@@ -14,6 +14,7 @@ mod keys;
 mod location;
 mod looking;
 mod recipe;
+mod redlock;
 mod replicas;
 mod route;
 mod script;
@@ -33,6 +34,7 @@ use self::location::Address;
 pub use self::location::Location;
 pub(super) use self::location::{SCHEMES, options};
 use self::recipe::Recipe;
+pub use self::redlock::RedlockStore;
 use self::route::Route;
 use self::script::{By, Operation, Question};
 use super::{
@@ -176,6 +178,27 @@ impl RedisStore {
         intent: Intent,
         tracking: bool,
     ) -> Result<Attempt, StoreError> {
+        let as_node = AsNode { ticket: String::new(), id: "", mends: false };
+        let answer = match self.ask_for(claim, intent, tracking, as_node).await {
+            Err(error) if self.is_moving(&error) => {
+                return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
+            }
+            answer => answers::attempt(&answer?, self.location.recipe())?,
+        };
+        if let Attempt::Granted(_) = answer {
+            self.await_replicas(claim).await?;
+        }
+        Ok(answer)
+    }
+
+    /// One question for the lock, and the answer as it is; asked again as one who does not hear if that is found out.
+    async fn ask_for(
+        &mut self,
+        claim: &Claim,
+        intent: Intent,
+        tracking: bool,
+        as_node: AsNode<'_>,
+    ) -> Result<Vec<Value>, StoreError> {
         let keys = self.keys(&claim.name);
         let identity = serde_json::to_string(&claim.identity)
             .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
@@ -186,13 +209,18 @@ impl RedisStore {
         };
         let waits = intent == Intent::WaitInLine;
         let hears = waits && !self.deaf;
+        let manner = match (as_node.mends, waits) {
+            (true, _) => "mend",
+            (false, true) => "wait",
+            (false, false) => "now",
+        };
         let mut arguments = vec![
             claim.ttl.max(claim.min_hold).as_millis().to_string(),
             identity,
             self.counter_life().as_millis().to_string(),
             mode.to_owned(),
             slots.to_string(),
-            if waits { "wait" } else { "now" }.to_owned(),
+            manner.to_owned(),
             match (hears, self.location.is_cluster()) {
                 (false, _) => "0",
                 (true, false) => "1",
@@ -206,6 +234,8 @@ impl RedisStore {
                 (false, false) => "1".to_owned(),
                 (false, true) => beforehand::trials(),
             },
+            as_node.ticket.clone(),
+            as_node.id.to_owned(),
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
@@ -216,23 +246,15 @@ impl RedisStore {
         let wishes = Wishes { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
-        let answer = match answer {
-            Err(error) if self.is_moving(&error) => {
-                return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
-            }
-            answer => answer?,
-        };
+        let answer = answer?;
         if let Some(missing) = beforehand::missing(&answer, &keys, &self.location) {
             return Err(missing);
         }
-        self.eviction = self.eviction.take().or(answers::eviction(&answer));
-        let answer = answers::attempt(&answer, self.location.recipe())?;
-        if let Attempt::Granted(_) = answer {
-            self.await_replicas(claim).await?;
-        }
-        if hears && self.deaf && matches!(answer, Attempt::Busy(_)) {
+        let of_lock = answers::of_lock(&answer);
+        self.eviction = self.eviction.take().or(answers::eviction(of_lock));
+        if hears && self.deaf && answers::number(of_lock.first()) == Some(0) {
             // Whoever frees the lock must not think that nobody is there because nobody hears.
-            return Box::pin(self.acquire_once(claim, intent, tracking)).await;
+            return Box::pin(self.ask_for(claim, intent, tracking, as_node)).await;
         }
         Ok(answer)
     }
@@ -250,6 +272,16 @@ impl RedisStore {
         };
         Busy { again, ..busy }
     }
+}
+
+/// What a node of a Redlock is asked besides.
+struct AsNode<'a> {
+    /// The number in the line that the nodes have agreed on, or of the hold that is mended; empty if there is none.
+    ticket: String,
+    /// Who it is from now on if it does not know that yet; empty for a server that is no node.
+    id: &'a str,
+    /// It has forgotten a hold that is ours.
+    mends: bool,
 }
 
 /// How long a place in the line lives without word from its owner, who asks every ttl.

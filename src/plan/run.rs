@@ -88,6 +88,9 @@ impl RunPlan {
         let mode = mode(arguments, &settings);
         let Access { store, connect_timeout, accepted, notices } =
             Access::new(&arguments.common, backend, &names)?;
+        if let Some(why) = store.refuses(mode) {
+            return Err(Failure::usage(format!("--slots on {}: {why}", store.display())));
+        }
         let terms = terms(&settings, connect_timeout)?;
         let min_hold = min_hold(&settings)?;
         let note = note(&settings)?;

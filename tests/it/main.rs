@@ -53,6 +53,8 @@ mod random_runs;
 mod readme;
 #[cfg(feature = "redis")]
 mod recipes;
+#[cfg(feature = "redis")]
+mod redlock;
 mod refusal;
 mod reports;
 mod rigs;

@@ -60,6 +60,14 @@ pub(super) fn attempt(answer: &[Value], recipe: Recipe) -> Result<Attempt, Store
     }
 }
 
+/// The answer to `ACQUIRE` without what a node of a Redlock puts before it.
+pub(super) fn of_lock(answer: &[Value]) -> &[Value] {
+    match answer.last() {
+        Some(Value::Array(of_lock)) => of_lock,
+        _ => answer,
+    }
+}
+
 /// `{-6, format}`
 pub(super) fn other_format(answer: &[Value]) -> StoreError {
     let format = text(answer.get(1)).unwrap_or("unknown");
@@ -104,6 +112,7 @@ fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
             remaining,
             ended: record.ended.map(ago),
             fencing: record.fencing,
+            lease: record.lease.map(Duration::from_millis),
             ..Holder::default()
         });
     }

@@ -4,10 +4,15 @@
 
 mod greeting;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use self::greeting::Greeting;
 use super::cluster::Redirect;
@@ -39,6 +44,8 @@ pub(super) struct Connection {
     longest: usize,
     /// The key that matters.
     lock: String,
+    /// How long the answers to the next question are waited for; for ever if that is not said.
+    patience: Option<Patience>,
     /// What was pushed while an answer was awaited.
     heard: Option<Word>,
     /// So many answers will come that nobody has awaited yet.
@@ -60,6 +67,20 @@ pub(super) enum Asking {
     Yes,
     /// It is not, or the node is to say which one has it.
     No,
+}
+
+/// How long it may take to hand over what is said last.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// Makes one who waits for an answer wait no longer.
+pub(super) type HurryUp = Arc<Notify>;
+
+/// How long to wait for an answer. What is said behind the question when that is over is carried out after it, however
+/// late: no other connection could promise that.
+pub(super) struct Patience {
+    pub(super) limit: Duration,
+    pub(super) hurry_up: HurryUp,
+    pub(super) last_words: Cmd,
 }
 
 /// What came of a question.
@@ -150,9 +171,15 @@ impl Connection {
             asks: false,
             longest: LARGEST_ANSWER,
             lock: String::new(),
+            patience: None,
             heard: None,
             owed: 0,
         }
+    }
+
+    /// Limits the wait for the answer to the next question.
+    pub(super) fn set_patience(&mut self, patience: Patience) {
+        self.patience = Some(patience);
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -324,6 +351,16 @@ impl Connection {
             let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
             return Err(self.stream.refusal().unwrap_or(why));
         }
+        let answers = match self.patience.take() {
+            None => self.replies(first).await?,
+            Some(patience) => self.replies_in_time(first, patience).await?,
+        };
+        self.owed += usize::from(behind.is_some());
+        self.usable = true;
+        Ok(answers)
+    }
+
+    async fn replies(&mut self, first: &[Cmd]) -> Result<(Vec<Value>, Value), StoreError> {
         self.owed_answer().await?;
         let mut replies = Vec::with_capacity(first.len());
         for command in first {
@@ -331,8 +368,6 @@ impl Connection {
         }
         let allowed = if self.asks { Some(self.reply(false).await?) } else { None };
         let answer = self.reply(false).await?;
-        self.owed += usize::from(behind.is_some());
-        self.usable = true;
         // Without that right the node only says again that another one has the slot.
         let refused = allowed.filter(|allowed| server_error(allowed).is_some());
         Ok((replies, refused.unwrap_or(answer)))
@@ -371,6 +406,30 @@ impl Connection {
         };
         self.usable = true;
         Ok(answer)
+    }
+
+    /// What the question asked for is taken back when this fails, as far as that can be done.
+    async fn replies_in_time(
+        &mut self,
+        first: &[Cmd],
+        patience: Patience,
+    ) -> Result<(Vec<Value>, Value), StoreError> {
+        let Patience { limit, hurry_up, last_words } = patience;
+        tokio::select! {
+            biased;
+            answers = self.replies(first) => return answers,
+            () = tokio::time::sleep(limit) => {}
+            () = hurry_up.notified() => {}
+        }
+        let last_words = last_words.get_packed_command();
+        let said = async {
+            self.stream.stream.write_all(&last_words).await?;
+            self.stream.stream.flush().await
+        };
+        match timeout(LAST_WORDS, said).await {
+            Ok(Ok(())) => Err(StoreError::unreachable(format!("no answer within {} ms", limit.as_millis()))),
+            _ => Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()))),
+        }
     }
 
     /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.

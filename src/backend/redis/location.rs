@@ -11,7 +11,7 @@ use super::keys::{Index, Keys, RESERVED};
 use super::recipe::Recipe;
 use crate::backend::StoreError;
 use crate::backend::url::{Environment, Host, Url, UrlError};
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -31,6 +31,8 @@ pub(in crate::backend) const SCHEMES: &[&str] = &[
     "valkeys-sentinel",
     "valkey-cluster",
     "valkeys-cluster",
+    "redlock",
+    "redlocks",
 ];
 /// What a URL can say besides the servers, behind what only one with sentinels can.
 const OPTIONS: &[&str] = &[
@@ -86,6 +88,8 @@ pub(super) enum Topology {
     },
     /// A Redis Cluster, of which these nodes are known.
     Cluster(Vec<Address>),
+    /// Masters that know nothing of each other, of which a majority decides.
+    Redlock(Vec<Address>),
 }
 
 /// Where one server listens.
@@ -121,7 +125,7 @@ impl Location {
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
         let (topology, database) = servers(url)?;
-        let is_secure = ["rediss", "valkeys"].iter().any(|secure| url.scheme.starts_with(secure));
+        let is_secure = ["rediss", "valkeys", "redlocks"].iter().any(|secure| url.scheme.starts_with(secure));
         let mut tls = is_secure.then(TlsSettings::default);
         let mut location = Location {
             topology,
@@ -155,6 +159,12 @@ impl Location {
         location.recipe.check_prefix(&location.prefix).map_err(|error| error.about("prefix"))?;
         if url.scheme.starts_with("redlock") {
             location.recipe.check_redlock().map_err(|error| error.about("recipe"))?;
+            if location.wait_replicas > 0 {
+                return bad(
+                    "wait_replicas= is for one master and its replicas, and a Redlock has only masters"
+                        .into(),
+                );
+            }
         }
         if let Some(tls) = &tls {
             tls.check()?;
@@ -241,6 +251,7 @@ impl Location {
                 format!("{}/{service}/{}", list(sentinels), self.database)
             }
             Topology::Cluster(nodes) => list(nodes),
+            Topology::Redlock(nodes) => format!("{}/{}", list(nodes), self.database),
         };
         if self.recipe != Recipe::Plain {
             options.push(format!("recipe={}", self.recipe.name()));
@@ -268,6 +279,32 @@ impl Location {
         )
     }
 
+    /// What is to be said once about how many nodes there are.
+    pub fn warning(&self) -> Option<String> {
+        let Topology::Redlock(nodes) = &self.topology else { return None };
+        match nodes.len() {
+            1 => Some(
+                "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"
+                    .to_owned(),
+            ),
+            2 => Some("2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters".to_owned()),
+            even if even % 2 == 0 => Some(format!(
+                "{even} nodes tolerate the loss of {}, as {} do: one more, or one less, is better",
+                even / 2 - 1,
+                even - 1
+            )),
+            _ => None,
+        }
+    }
+
+    /// Why locks cannot be had in this mode, if they cannot.
+    pub fn refuses(&self, mode: Mode) -> Option<&'static str> {
+        (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
+            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
+             server, or --slots 1",
+        )
+    }
+
     /// Refuses a name whose key would be one of dlock's own, or cannot be where it has to be in a cluster.
     ///
     /// # Errors
@@ -282,7 +319,7 @@ impl Location {
         self.recipe.check_key(&key)?;
         match self.topology {
             Topology::Cluster(_) => self.recipe.check_slot(&key),
-            Topology::Server(_) | Topology::Sentinel { .. } => Ok(()),
+            Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Ok(()),
         }
     }
 
@@ -295,10 +332,26 @@ impl Location {
         &self.topology
     }
 
+    /// Each node of a Redlock as a server of its own; none for anything else.
+    pub(super) fn nodes(&self) -> Vec<Location> {
+        let Topology::Redlock(nodes) = &self.topology else { return Vec::new() };
+        let node = |address: &Address| Location {
+            topology: Topology::Server(address.clone()),
+            display: address.to_string(),
+            ..self.clone()
+        };
+        nodes.iter().map(node).collect()
+    }
+
+    /// Whether a majority of independent servers decides.
+    pub fn is_redlock(&self) -> bool {
+        matches!(self.topology, Topology::Redlock(_))
+    }
+
     /// The keys of a lock.
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         let index = match self.topology {
-            Topology::Server(_) | Topology::Sentinel { .. } => Index::OfDatabase,
+            Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Index::OfDatabase,
             Topology::Cluster(_) => Index::OfSlot,
         };
         Keys::new(&self.prefix, index, self.recipe, name)
@@ -376,11 +429,15 @@ fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
     }
     let path = url.path.trim_matches('/');
     let missing = |example: &str| Err(UrlError::new(format!("{scheme}:// takes {example}")));
+    let database = || if path.is_empty() { Ok(None) } else { database_of(path).map(Some) };
     match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
-        (None, [host]) => {
-            let database = if path.is_empty() { None } else { Some(database_of(path)?) };
-            Ok((Topology::Server(Address::of(host)), database))
+        (None, []) if scheme.starts_with("redlock") => {
+            missing(&format!("independent masters, as {scheme}://h1,h2,h3,h4,h5"))
         }
+        (None, hosts) if scheme.starts_with("redlock") => {
+            Ok((Topology::Redlock(different(hosts.iter().map(Address::of))?), database()?))
+        }
+        (None, [host]) => Ok((Topology::Server(Address::of(host)), database()?)),
         (None, _) => missing(&format!("one host, as {scheme}://localhost:6379")),
         (Some("sentinel"), hosts) => {
             let (service, database) = path.split_once('/').unwrap_or((path, ""));
@@ -465,6 +522,8 @@ mod tests {
                 "redis://h?prefix=lock:a:&recipe=python-redis-lock",
                 "redis://h:6379/0?recipe=python-redis-lock&prefix=lock:a:",
             ),
+            ("redlock://me:secret@a,b:1,c/2", "redlock://me@a:6379,b:1,c:6379/2"),
+            ("redlocks://a", "redlocks://a:6379/0"),
             ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
             ("redis+unix://:secret@/run/r.sock?db=3&prefix=", "redis+unix:///run/r.sock?db=3&prefix="),
         ] {
@@ -505,6 +564,11 @@ mod tests {
             "redis-cluster://",
             "redis-cluster://a/1",
             "redis-cluster://a?db=1",
+            "redlock://",
+            "redlock://a,b,a:6379",
+            "redlock://a,b,c/x",
+            "redlock://a/1?db=1",
+            "redlock://a?ca_file=/x",
             "redis+unix:",
             "redis+unix://h/run/redis.sock",
             "redis+unix:redis.sock",

@@ -311,10 +311,49 @@ local function advance(me)
   return granted, promised, held, taken, of, call('ZCARD', queue) == place
 end
 
+local function fencing_of(id)
+  return string.match(call('GET', members .. id) or '', '"fencing":(%d+)')
+end
+
+-- Redlock: since when, in ms, this node has known all that it was told, and whom it is. A server that was started again
+-- may have kept less, or older things. Without the right to ask which one runs, only the loss of everything is noticed.
+local born, itself
+local function look_back(id)
+  local info = try('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+  local at, who, ran = string.match(call('GET', 'dlock#since') or '', '^(%d+) (%S+) ?(%w*)')
+  born, itself = tonumber(at), who
+  if not at or born > now or ran ~= '' and run ~= '' and ran ~= run then
+    born, itself = now, who or id
+    call('SET', 'dlock#since', string.format('%.0f %s %s', now, itself, run))
+  end
+end
+
+-- Gives the number of the next grant, or `to` if that is larger. The server's time is where a counter begins; on one
+-- server, and on a node that may have come back with an older counter, also the least that it goes on from. What is only
+-- noted was given by others.
+local function number(to, life, noted)
+  local last = tonumber(call('GET', counter) or 0)
+  if not last or last ~= last or last < 0 then
+    last = 0
+  end
+  local least = born and last > 0 and born * 1000 or time[1] * 1000000 + time[2]
+  local next = noted and math.max(last, to) or math.max(math.floor(last) + 1, least, to)
+  if next < 9007199254740992 then
+    call('SET', counter, string.format('%.0f', next))
+    if life ~= '0' then
+      call('PEXPIRE', counter, life)
+    end
+    return string.format('%.0f', noted and to or next)
+  end
+end
+
 -- More given: lease in ms, identity as JSON, life of the counter in ms (0: for ever), mode, slots, `now` or `wait`, whether it
 -- hears us (1; 2 by way of other nodes too; 0), life of a place in the line in ms, whether it must be inside another hold
--- (1, 0), whether it wants to know how keys are evicted (0 if not; 1, or what is to be tried first), and the tokens of the
--- holds that it may be inside of.
+-- (1, 0), whether it wants to know how keys are evicted (0 if not; 1, or what is to be tried first), for Redlock its number
+-- in the line if all nodes have agreed on that and an id for the node if it has none, and the tokens of the holds that it
+-- may be inside of. Of a Redlock also `mend`: a majority of nodes has renewed this hold, whose fencing token takes the
+-- number's place, and this one has forgotten it.
 --
 -- A token that is a member already is our own earlier attempt whose reply was lost. Numbers of 16 digits are formatted
 -- by hand: Lua would write them as `1.7e+15`. The server's time is only a seed of the counters, the end of places in
@@ -329,6 +368,7 @@ local function acquire()
   local lease, identity, life, wants, of = tonumber(given[5]), given[6], given[7], given[8], tonumber(given[9])
   local waits, hears, place_life = given[10] == 'wait', given[11], tonumber(given[12])
   local must_enter, eviction = given[13] == '1', given[14] ~= '0' and evicting() or ''
+  local ticket, mended = tonumber(given[15]), nil
 
   local function answer(fencing, slot)
     list(lease)
@@ -358,10 +398,6 @@ local function acquire()
     return answer(fencing, slot)
   end
 
-  local function fencing_of(id)
-    return string.match(call('GET', members .. id) or '', '"fencing":(%d+)')
-  end
-
   local function free_slot()
     local slot = 0
     while occupied[tostring(slot)] do
@@ -371,19 +407,9 @@ local function acquire()
   end
 
   local function grant()
-    local last = tonumber(call('GET', counter) or 0)
-    if not last or last ~= last or last < 0 then
-      last = 0
-    end
-    local fencing = math.max(math.floor(last) + 1, time[1] * 1000000 + time[2])
-    if fencing >= 9007199254740992 then
+    local fencing = number(mended or 0, life, mended)
+    if not fencing then
       return {-2}
-    end
-    fencing = string.format('%.0f', fencing)
-    if life == '0' then
-      call('SET', counter, fencing)
-    else
-      call('SET', counter, fencing, 'PX', life)
     end
     try('ZREMRANGEBYSCORE', index, '-inf', now - day)
     try('PEXPIRE', index, month)
@@ -401,7 +427,7 @@ local function acquire()
   end
 
   local inside = nil
-  for i = 15, #given do
+  for i = 17, #given do
     if holds(given[i]) then
       inside = given[i]
     end
@@ -451,6 +477,12 @@ local function acquire()
     end
   end
 
+  if given[10] == 'mend' then
+    mended = ticket
+    forget(token)
+    return fits(wants, of, mode, used, slots) and grant() or {-5}
+  end
+
   local place, granted, promised = 0, false, 0
   local format = call('HGET', waiters, 'format')
   if not format then
@@ -472,11 +504,12 @@ local function acquire()
       -- Whoever frees the lock has the rights that we have: what does not reach us from here will not from there.
       hears = '0'
     end
-    if not w or not call('ZSCORE', queue, token) then
+    local place_now = w and call('ZSCORE', queue, token)
+    if not place_now or ticket and tonumber(place_now) ~= ticket then
       local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
-      local number = math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
+      local place_then = ticket or math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
       call('HSET', waiters, 'format', 1)
-      call('ZADD', queue, string.format('%.0f', number), token)
+      call('ZADD', queue, string.format('%.0f', place_then), token)
     end
     w = {mode = wants, of = of, hears = hears, ends = now + place_life, called = 0, who = identity}
     note(token, w)
@@ -655,5 +688,28 @@ local function note_run()
   return {1}
 end
 
-local operations = {acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete, record = note_run}
-return operations[operation]()
+-- Redlock. More given: the fencing token that the other nodes gave, the life of the counter in ms, and `note` if a majority
+-- has given it already: then it is only noted. Answers the number that the hold has here, or 0: there is no such hold.
+local function fence()
+  local to, mine = tonumber(given[5]), holds(token) and fencing_of(token)
+  if mine and tonumber(mine) ~= to then
+    -- Whatever has to be gone on from was when this node granted it.
+    born = 0
+    mine = number(to, given[6], given[7] == 'note')
+    local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
+    call('SET', members .. token, text, 'PX', left_of(token))
+  end
+  return {mine or '0'}
+end
+
+local operations = {
+  acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete, record = note_run, fence = fence
+}
+-- A node of a Redlock answers a claim with this before it: for how long it has known all, and what it is; the claim's number
+-- in the line.
+if operation ~= 'acquire' or given[16] == '' then
+  return operations[operation]()
+end
+look_back(given[16])
+local answer = acquire()
+return {now - born, itself, call('ZSCORE', queue, token) or '0', answer}

@@ -48,7 +48,7 @@ impl RedisStore {
     }
 
     /// Asks one question about one key.
-    async fn ask_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
+    pub(super) async fn ask_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
         let answers = match self.location.is_cluster() {
             true => self.ask_each(&[(key.to_owned(), command)], Wishes::default()).await,
             false => self.ask_all("", &[command], Wishes::default()).await,

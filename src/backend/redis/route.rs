@@ -26,7 +26,8 @@ impl Route {
             Topology::Sentinel { sentinels, service } => {
                 Route::Sentinel(Sentinels::new(sentinels.clone(), service.clone()))
             }
-            Topology::Cluster(nodes) => Route::Cluster(Nodes::new(nodes.clone())),
+            // A Redlock is asked node by node, each of which is a server of its own.
+            Topology::Cluster(nodes) | Topology::Redlock(nodes) => Route::Cluster(Nodes::new(nodes.clone())),
         }
     }
 

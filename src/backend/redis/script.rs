@@ -10,6 +10,7 @@
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
 //! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
 //! | missed | list: the same of those who did not get it, who may be many more |
+//! | `dlock#since` | on a node of a Redlock: since when it remembers, in ms; a random text that no other node has; the run of the server, without which the marker is believed as it is |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys. In a Redis Cluster one for each slot |
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
@@ -47,7 +48,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "a34939a0fb02ead38a15833cc909b3214cd9cef1");
+static LOCK: Script = script!("lock.lua", "75ebdab776769fa9fc4a6a382e51f16e3c14afa3");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");
@@ -100,6 +101,7 @@ pub(super) enum Operation {
     Revoke,
     Delete,
     Record,
+    Fence,
 }
 
 /// How the script is named.
@@ -132,6 +134,7 @@ impl Question<'_> {
             Operation::Revoke => "revoke",
             Operation::Delete => "delete",
             Operation::Record => "record",
+            Operation::Fence => "fence",
         };
         let mut given = vec![json!(operation), json!(tail), json!(index), json!(self.history), json!(others)];
         given.extend(self.arguments.iter().map(|argument| json!(argument)));

@@ -1,0 +1,225 @@
+//! One holder at a majority, with a fencing token that the majority has given, in one round trip.
+
+use super::scene::{ALL, KEY, Scene};
+use crate::support::monitor::Monitor;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use std::time::Duration;
+
+#[test]
+fn a_run_holds_the_lock_at_every_node_and_leaves_nothing() {
+    let scene = Scene::new();
+    let run = scene.witness();
+    scene.await_held_at(&ALL);
+    scene.assert_undisturbed(run);
+    assert_eq!(scene.traces(&ALL), [""; 0]);
+}
+
+#[test]
+fn a_held_lock_excludes_others_who_are_told_by_whom() {
+    let scene = Scene::new();
+    let run = scene.witness();
+    let output = scene.run().command(["true"]).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""));
+    let pid = format!("(pid {}, ", run.pid());
+    assert!(output.stderr.contains(&pid), "{}", output.stderr);
+    scene.await_held_at(&ALL);
+    scene.assert_undisturbed(run);
+}
+
+#[test]
+fn fencing_tokens_grow_and_all_nodes_agree_on_them() {
+    let scene = Scene::new();
+    let tokens: Vec<u64> = (0..5).map(|_| scene.token()).collect();
+    assert!(tokens.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{tokens:?}");
+    assert_eq!(scene.counters(&ALL), [tokens[4]; 5]);
+}
+
+#[test]
+fn fencing_tokens_grow_whichever_majority_gives_them() {
+    let scene = Scene::old();
+    let mut last = 0;
+    for nodes in [[0, 1, 2], [2, 3, 4], [4, 0, 1], [1, 2, 3], [0, 2, 4], [1, 3, 4]] {
+        let others: Vec<usize> = ALL.into_iter().filter(|node| !nodes.contains(node)).collect();
+        scene.foreign_lock(&others, "somebody else's");
+        let token = scene.token();
+        assert!(last < token, "{last} {token}");
+        last = token;
+        for node in others {
+            scene.masters.node(node).command(&["DEL", KEY]);
+        }
+    }
+}
+
+/// From the second grant on.
+#[test]
+fn a_grant_is_one_flight_to_each_node_and_a_release_is_one() {
+    let scene = Scene::new();
+    scene.token();
+    let monitors: Vec<Monitor> = ALL.iter().map(|node| Monitor::of(scene.masters.node(*node))).collect();
+    scene.token();
+    for monitor in monitors {
+        let requests = monitor.requests();
+        let names: Vec<&str> = requests.iter().map(|request| request.words[0].as_str()).collect();
+        assert_eq!(names, ["HELLO", "CLIENT", "EVAL", "EVALSHA"]);
+        assert_eq!(
+            requests.iter().map(|request| &request.client).collect::<std::collections::HashSet<_>>().len(),
+            1
+        );
+    }
+}
+
+#[test]
+fn renewals_keep_the_lock_at_every_node() {
+    let scene = Scene::new().ttl("1500ms");
+    let run = scene.witness();
+    for node in ALL {
+        crate::support::redis::await_renewal(|| scene.masters.node(node).command(&["PTTL", KEY]).int());
+    }
+    scene.assert_undisturbed(run);
+}
+
+#[test]
+fn a_nested_run_enters_at_once_with_the_same_fencing_token() {
+    let scene = Scene::new();
+    let inner = format!(
+        "echo $DLOCK_FENCING_TOKEN; {} run -b {} --ttl 3s x -- sh -c 'echo $DLOCK_FENCING_TOKEN'",
+        crate::support::dlock::BINARY,
+        scene.masters.url()
+    );
+    let output = scene.run().sh(&inner).output();
+    let tokens: Vec<&str> = output.stdout.lines().collect();
+    assert_eq!((output.exit, output.stderr.as_str(), tokens.len()), (Exit::Code(0), "", 2));
+    assert_eq!(tokens[0], tokens[1]);
+    assert_eq!(scene.traces(&ALL), [""; 0]);
+}
+
+#[test]
+fn readers_share_and_keep_a_writer_out() {
+    let scene = Scene::new();
+    let reader = scene.witness_of(scene.run().arg("--shared"));
+    let other = scene.token_of(scene.run().arg("--shared"));
+    assert!(other > 0);
+    let writer = scene.run().command(["true"]).output();
+    assert_eq!(writer.exit, Exit::Code(75), "{}", writer.stderr);
+    scene.assert_undisturbed(reader);
+    assert!(scene.token() > other);
+}
+
+#[test]
+fn the_lock_is_kept_for_the_least_time_at_every_node() {
+    let scene = Scene::new();
+    assert_eq!(scene.run().args(["--min-hold", "30s"]).command(["true"]).output().exit, Exit::Code(0));
+    assert_eq!(scene.held_at(&ALL), [true; 5]);
+    let output = scene.run().command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(75));
+    assert!(output.stderr.contains("is kept"), "{}", output.stderr);
+}
+
+#[test]
+fn a_token_is_taken_renewed_checked_and_given_back() {
+    let scene = Scene::new();
+    let url = scene.masters.url();
+    let token = scene.place.arg("token");
+    let dlock = |words: &[&str]| scene.place.bare().args(words);
+    let taken = dlock(&["acquire", "-b", &url, "--ttl", "30s", "--token-file", &token, "x"]).output();
+    assert_eq!(taken.outcome(), (Exit::Code(0), "", ""));
+    for (command, exit) in [("check", 0), ("renew", 0), ("release", 0), ("check", 76), ("renew", 76)] {
+        let output = dlock(&[command, "-b", &url, "--token-file", &token, "x"]).output();
+        assert_eq!(output.exit, Exit::Code(exit), "{command}: {}", output.stderr);
+    }
+    assert_eq!(scene.traces(&ALL), [""; 0]);
+}
+
+#[test]
+fn break_ends_the_run_of_the_holder() {
+    let scene = Scene::new().ttl("30s");
+    let mut run = scene.witness();
+    let url = scene.masters.url();
+    let broken =
+        scene.place.bare().args(["break", "-b", &url, "--yes", "--reason", "maintenance", "x"]).output();
+    assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76));
+    assert!(output.stderr.contains("maintenance"), "{}", output.stderr);
+    assert_eq!(scene.traces(&ALL), [""; 0]);
+}
+
+#[test]
+fn status_shows_one_holder_with_one_fencing_token() {
+    let scene = Scene::new();
+    let run = scene.witness();
+    let url = scene.masters.url();
+    let output = scene.place.bare().args(["status", "-b", &url, "--json"]).output();
+    let shown: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(shown["locks"].as_array().unwrap().len(), 1, "{shown}");
+    let lock = &shown["locks"][0];
+    assert_eq!(
+        (&lock["name"], &lock["state"], &lock["mode"]),
+        (&"x".into(), &"held".into(), &"exclusive".into())
+    );
+    assert_eq!(lock["holders"].as_array().unwrap().len(), 1, "{lock}");
+    assert_eq!(lock["holders"][0]["pid"], run.pid());
+    assert_eq!(lock["holders"][0]["fencing_token"], scene.counters(&ALL)[0]);
+    scene.assert_undisturbed(run);
+    let output = scene.place.bare().args(["status", "-b", &url, "--exit-code", "x"]).output();
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
+    let output = scene.place.bare().args(["status", "-b", &url, "--history", "x"]).output();
+    assert_eq!(
+        output.stdout.matches("probe").count(),
+        1,
+        "one run, whichever nodes noted it: {}",
+        output.stdout
+    );
+}
+
+/// A partial hold, as that of somebody who asks at the same moment.
+#[test]
+fn what_is_held_at_too_few_nodes_is_not_shown_and_does_not_exclude() {
+    let scene = Scene::old();
+    scene.foreign_lock(&[0, 1], "somebody else's");
+    let url = scene.masters.url();
+    let output = scene.place.bare().args(["status", "-b", &url, "--json", "x"]).output();
+    let shown: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(shown["locks"][0]["state"], "free", "{shown}");
+    scene.token();
+    scene.foreign_lock(&[2], "somebody else's");
+    let output = scene.run().command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(75), "{}", output.stderr);
+    assert_eq!(scene.held_at(&[3, 4]), [false, false], "what was granted is given back");
+}
+
+/// Who locks with redsync, redlock-py or node-redlock sets the same key at each node.
+#[test]
+fn a_foreign_client_at_a_majority_is_excluded_and_excludes() {
+    let scene = Scene::old();
+    let run = scene.witness();
+    scene.await_held_at(&ALL);
+    scene.assert_undisturbed(run);
+    scene.foreign_lock(&[1, 2, 4], "somebody else's");
+    let output = scene.run().command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(75), "{}", output.stderr);
+    assert_eq!(scene.held_at(&[0, 3]), [false, false]);
+}
+
+#[test]
+fn a_dlock_that_is_killed_gives_the_lock_back_with_its_lease() {
+    let scene = Scene::new();
+    let run = scene.witness();
+    let heir = scene.heir();
+    run.signal(nix::sys::signal::Signal::SIGKILL);
+    let mut heir = heir;
+    let output = heir.wait_within(Duration::from_secs(20));
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
+    drop(run);
+}
+
+/// The same names in another store are strangers.
+#[test]
+fn one_of_the_nodes_alone_is_another_store() {
+    let scene = Scene::new();
+    let run = scene.witness();
+    let one = Store::on(scene.masters.node(0));
+    assert_eq!(one.run().command(["true"]).output().exit, Exit::Code(75), "it has the same key, though");
+    scene.assert_undisturbed(run);
+}

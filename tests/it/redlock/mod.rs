@@ -1,0 +1,10 @@
+//! A lock on a majority of independent masters.
+
+mod examining;
+mod exclusion;
+mod forgetting;
+mod losing;
+mod scene;
+mod splitting;
+mod urls;
+mod waiting;

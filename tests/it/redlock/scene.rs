@@ -1,0 +1,162 @@
+//! Some masters, and runs on the lock `x` of a majority of them.
+
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::leash::Leash;
+use crate::support::masters::Masters;
+use crate::support::place::Place;
+use crate::support::pool::Lent;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Output, Running};
+use crate::support::wait::until;
+
+/// The key of the lock.
+pub const KEY: &str = "dlock:x";
+/// The key of its counter.
+const COUNTER: &str = "dlock#fencing:{dlock:x}";
+/// Since when a node remembers.
+pub const SINCE: &str = "dlock#since";
+
+/// Five masters of a test's own.
+pub struct Scene {
+    /// Where runs take place.
+    pub place: Place,
+    /// Where the lock is.
+    pub masters: Lent<Masters>,
+    /// What every command of the test holds.
+    pub leash: Leash,
+    ttl: String,
+}
+
+impl Scene {
+    /// On masters that no dlock has asked before, with a lease of 3 s.
+    pub fn new() -> Self {
+        let place = Place::new();
+        let leash = place.leash();
+        Self { place, masters: Masters::lent(), leash, ttl: "3s".to_owned() }
+    }
+
+    /// On masters that have known all for very long.
+    pub fn old() -> Self {
+        let scene = Self::new();
+        scene.age(&[0, 1, 2, 3, 4]);
+        scene
+    }
+
+    /// With another lease.
+    pub fn ttl(mut self, ttl: &str) -> Self {
+        ttl.clone_into(&mut self.ttl);
+        self
+    }
+
+    /// Makes nodes ones that have known all for very long.
+    pub fn age(&self, nodes: &[usize]) {
+        for node in nodes {
+            let server = self.masters.node(*node);
+            let info = server.command(&["INFO", "server"]).text();
+            let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("the id of a run");
+            server.command(&["SET", SINCE, &format!("0 node{node} {run}")]);
+        }
+    }
+
+    /// `dlock run` on all nodes.
+    pub fn run(&self) -> Dlock {
+        self.run_at(&self.masters.url())
+    }
+
+    /// `dlock run` on some of them, or on the way to them.
+    pub fn run_at(&self, url: &str) -> Dlock {
+        self.place.run().backend(url).args(["--ttl", &self.ttl])
+    }
+
+    /// Tells its fencing token, and ends.
+    #[track_caller]
+    pub fn token(&self) -> u64 {
+        self.token_of(self.run())
+    }
+
+    /// The same, of this run.
+    #[track_caller]
+    pub fn token_of(&self, run: Dlock) -> u64 {
+        let output = run.sh("echo $DLOCK_FENCING_TOKEN").output();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+        output.stdout.trim().parse().expect("a fencing token")
+    }
+
+    /// A command on the leash that says so and reports each signal until it is told to go. It is ready when this returns.
+    #[track_caller]
+    pub fn witness(&self) -> Running {
+        self.witness_of(self.run())
+    }
+
+    /// The same, under this run.
+    #[track_caller]
+    pub fn witness_of(&self, run: Dlock) -> Running {
+        let go = format!("leave:{}=0", self.place.arg("go"));
+        let mut run = run.probe(["--leash", self.leash.path(), "signals", &go]).spawn();
+        run.await_ready();
+        run
+    }
+
+    /// Tells the witness to leave, and asserts that nothing ever happened to it.
+    #[track_caller]
+    pub fn assert_undisturbed(&self, mut run: Running) {
+        run.assert_running();
+        self.place.write("go", "");
+        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    }
+
+    /// Somebody who waits, and then says whether everybody on the leash is dead. It waits when this returns.
+    #[track_caller]
+    pub fn heir(&self) -> Running {
+        let run = self.run().args(["-v", "--wait", "forever"]).probe(["heir", self.leash.path()]);
+        let mut heir = run.spawn();
+        heir.await_stderr("waiting");
+        heir
+    }
+
+    /// Whether the lock is held at these nodes.
+    pub fn held_at(&self, nodes: &[usize]) -> Vec<bool> {
+        let exists = |node: &usize| self.masters.node(*node).command(&["EXISTS", KEY]) == Value::Int(1);
+        nodes.iter().map(exists).collect()
+    }
+
+    /// Waits until the lock is held at all these nodes.
+    #[track_caller]
+    pub fn await_held_at(&self, nodes: &[usize]) {
+        until(SOON, "a lock at these nodes", || self.held_at(nodes).iter().all(|held| *held));
+    }
+
+    /// What these nodes have of the lock besides what they remember for ever.
+    pub fn traces(&self, nodes: &[usize]) -> Vec<String> {
+        let keys = |node: &usize| self.masters.node(*node).command(&["KEYS", "*"]).texts();
+        let mut keys: Vec<String> = nodes.iter().flat_map(keys).collect();
+        keys.retain(|key| !crate::support::redis::is_memory(key) && key != SINCE && key != "dlock#locks");
+        keys
+    }
+
+    /// The counter of each of these nodes.
+    pub fn counters(&self, nodes: &[usize]) -> Vec<u64> {
+        let get = |node: &usize| self.masters.node(*node).command(&["GET", COUNTER]);
+        nodes.iter().map(|node| get(node).text().parse().expect("a counter")).collect()
+    }
+
+    /// Takes the lock at some nodes as another program does.
+    pub fn foreign_lock(&self, nodes: &[usize], token: &str) {
+        for node in nodes {
+            let taken = self.masters.node(*node).command(&["SET", KEY, token, "NX", "PX", "60000"]);
+            assert_eq!(taken, Value::Text("OK".into()));
+        }
+    }
+}
+
+/// All of them.
+pub const ALL: [usize; 5] = [0, 1, 2, 3, 4];
+
+/// Asserts that a run failed because of its store, and says this.
+#[track_caller]
+pub fn assert_unavailable(output: &Output, says: &str) {
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    assert!(output.stderr.contains(says), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+}

@@ -1,0 +1,121 @@
+//! Nodes as a URL names them, and what is wrong with some.
+
+use super::scene::{ALL, Scene, assert_unavailable};
+use crate::support::masters::{Masters, Plan};
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::running::Exit;
+
+#[test]
+fn an_even_or_single_list_is_allowed_and_says_what_it_tolerates() {
+    let masters = Masters::start_many(4);
+    for (nodes, says) in [
+        (&[0][..], "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"),
+        (&[0, 1], "2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters"),
+        (&[0, 1, 2, 3], "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better"),
+    ] {
+        masters.wipe();
+        let output = Place::new().run().backend(masters.url_of(nodes)).command(["echo", "ran"]).output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+        assert_eq!(output.stderr, format!("dlock: {says}\n"));
+    }
+}
+
+#[test]
+fn three_nodes_say_nothing() {
+    let masters = Masters::start_many(3);
+    let output = Place::new().run().backend(masters.url()).command(["echo", "ran"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+#[test]
+fn wrong_lists_are_refused_before_anybody_is_asked() {
+    for (url, says) in [
+        ("redlock://", "redlock:// takes independent masters, as redlock://h1,h2,h3,h4,h5"),
+        ("redlock://h1,h2,h1:6379", "h1:6379 is named twice"),
+        ("redlock://h1,h2,h3/x", "'x' is no database number"),
+        ("redlock://h1,h2,h3?ca_file=/x", "'ca_file' needs TLS"),
+    ] {
+        let output = Place::new().run().backend(url).command(["true"]).output();
+        assert_eq!(output.exit, Exit::Code(78), "{url}: {}", output.stderr);
+        assert!(output.stderr.contains(says), "{url}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn slots_are_refused_before_anybody_is_asked() {
+    let run = || Place::new().run().backend("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+    let output = run().args(["--slots", "2"]).command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(64));
+    assert!(output.stderr.contains("a majority of nodes cannot count slots"), "{}", output.stderr);
+    let output = run().args(["--slots", "1"]).command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(69), "that is an exclusive lock: {}", output.stderr);
+}
+
+#[test]
+fn one_server_by_two_names_is_found_out() {
+    let scene = Scene::new();
+    let port = |node: usize| scene.masters.node(node).port();
+    let url = format!("redlock://127.0.0.1:{},127.0.0.1:{},localhost:{}", port(0), port(1), port(0));
+    let output = scene.run_at(&url).command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(78), "{}", output.stderr);
+    let says = format!("127.0.0.1:{} and localhost:{} are the same server", port(0), port(0));
+    assert!(output.stderr.contains(&says), "{}", output.stderr);
+    assert_eq!(scene.traces(&[0, 1]), [""; 0]);
+}
+
+#[test]
+fn a_replica_is_no_node() {
+    let scene = Scene::old();
+    let port = scene.masters.node(0).port().to_string();
+    for node in [1, 2, 3] {
+        scene.masters.node(node).command(&["REPLICAOF", "127.0.0.1", &port]);
+    }
+    let output = scene.run().command(["true"]).output();
+    assert_unavailable(&output, "it is a replica, and Redlock needs independent masters");
+    for node in [2, 3] {
+        scene.masters.node(node).command(&["REPLICAOF", "NO", "ONE"]);
+    }
+    scene.age(&ALL.map(|node| if node == 1 { 0 } else { node }));
+    scene.token();
+    scene.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
+}
+
+#[test]
+fn a_wrong_password_is_said_to_be_one() {
+    let masters =
+        Masters::start_with(Plan { count: Some(3), password: Some("right".into()), ..Plan::default() });
+    let wrong = masters.url().replace("right", "wrong");
+    let output = Place::new().run().backend(wrong).command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(77), "{}", output.stderr);
+    assert!(output.stderr.contains("wrong username or password"), "{}", output.stderr);
+    let output = Place::new().run().backend(masters.url()).command(["echo", "ran"]).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+}
+
+/// A node that refuses us is as good as one that is down.
+#[test]
+fn one_node_with_another_password_is_tolerated() {
+    let scene = Scene::old();
+    scene.masters.node(1).command(&["CONFIG", "SET", "requirepass", "other"]);
+    scene.token();
+    let mut client = scene.masters.node(1).connect();
+    client.command(&["AUTH", "other"]);
+    client.command(&["CONFIG", "SET", "requirepass", ""]);
+}
+
+#[test]
+fn all_nodes_may_speak_tls() {
+    let masters = Masters::start_with(Plan { count: Some(3), tls: true, ..Plan::default() });
+    assert!(masters.url().starts_with("redlocks://"), "{}", masters.url());
+    let output = Place::new().run().backend(masters.url()).command(["echo", "ran"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+#[test]
+fn nodes_that_are_not_redis_are_unavailable() {
+    let redis = Redis::start();
+    let url = format!("redlock://127.0.0.1:{},127.0.0.1:1,127.0.0.1:2", redis.port());
+    let output = Place::new().run().backend(url).command(["true"]).output();
+    assert_unavailable(&output, "2 of 3 nodes cannot be asked (127.0.0.1:1: ");
+}
