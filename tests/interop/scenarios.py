@@ -145,15 +145,11 @@ def those_in_slots_keep_it_out_until_the_last_leaves(scene):
     _keeps_it_out_until_the_last_leaves(scene, SLOTS)
 
 
-def _are_refused(scene, mode):
-    run = scene.dlock(*mode)
+def slots_are_refused(scene):
+    """Three of two slots have a majority of five nodes: it cannot be counted there."""
+    run = scene.dlock(*SLOTS)
     equal(run.status(), 64, f"the status of {run}")
     equal(run.lines, [], f"what ran under {run}")
-
-
-def sharing_and_slots_are_refused(scene):
-    _are_refused(scene, SHARED)
-    _are_refused(scene, SLOTS)
 
 
 # Lives as long as it can, and so does what it starts; the flock lives as long as any of them.
@@ -311,6 +307,8 @@ SEVERAL_HOLDERS = [
     those_who_share_keep_it_out_until_the_last_leaves,
     those_in_slots_keep_it_out_until_the_last_leaves,
 ]
+ON_A_MAJORITY = [*EXCLUSIVE, those_who_share_keep_it_out_until_the_last_leaves, slots_are_refused]
+ON_A_BARE_MAJORITY = [play for play in ON_A_MAJORITY if play is not those_in_line_come_in_their_order]
 OF_ANOTHER_RECIPE = [
     it_fails_on_the_key_of_another_recipe,
     the_recipe_is_named_to_who_has_the_wrong_one,
