@@ -131,8 +131,8 @@ STAGES = [
     Stage(of.REDSYNC, of.MAJORITY, named(scenarios.ON_A_MAJORITY)),
     Stage(of.REDLOCK4, of.MAJORITY, named(scenarios.ON_A_MAJORITY)),
     Stage(of.REDLOCK5, of.MAJORITY, named(scenarios.ON_A_MAJORITY)),
-    Stage(of.REDSYNC, of.BARE_MAJORITY, named(scenarios.ON_A_BARE_MAJORITY)),
-    Stage(of.REDLOCK5, of.BARE_MAJORITY, named(scenarios.ON_A_BARE_MAJORITY)),
+    Stage(of.REDSYNC, of.BARE_MAJORITY, named(scenarios.ON_A_MAJORITY)),
+    Stage(of.REDLOCK5, of.BARE_MAJORITY, named(scenarios.ON_A_MAJORITY)),
 ]
 
 results, versions, mouth = [], set(), threading.Lock()

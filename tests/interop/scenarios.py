@@ -308,7 +308,6 @@ SEVERAL_HOLDERS = [
     those_in_slots_keep_it_out_until_the_last_leaves,
 ]
 ON_A_MAJORITY = [*EXCLUSIVE, those_who_share_keep_it_out_until_the_last_leaves, slots_are_refused]
-ON_A_BARE_MAJORITY = [play for play in ON_A_MAJORITY if play is not those_in_line_come_in_their_order]
 OF_ANOTHER_RECIPE = [
     it_fails_on_the_key_of_another_recipe,
     the_recipe_is_named_to_who_has_the_wrong_one,
