@@ -12,6 +12,8 @@ mod death;
 #[cfg(target_os = "linux")]
 mod footprint;
 #[cfg(target_os = "linux")]
+mod redlock;
+#[cfg(target_os = "linux")]
 mod servers;
 #[cfg(target_os = "linux")]
 mod startup;
@@ -100,7 +102,7 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     println!("machine {} CPUs, {}", std::thread::available_parallelism()?, servers::kernel()?);
     println!("peers   {}", servers::versions());
     type Section = fn(&Bench) -> Result<(), Box<dyn std::error::Error>>;
-    let sections: [(&str, Section); 9] = [
+    let sections: [(&str, Section); 10] = [
         ("startup", startup::startup),
         ("memory", footprint::memory),
         ("requests", footprint::requests),
@@ -110,6 +112,7 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
         ("handoff", waiting::handoff),
         ("drain", waiting::drain),
         ("line", waiting::line),
+        ("redlock", redlock::redlock),
     ];
     for (name, section) in sections {
         if only.is_empty() || only.iter().any(|part| name.contains(part.as_str())) {

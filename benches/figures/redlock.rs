@@ -1,0 +1,117 @@
+//! Redlock over five servers on this host, beside one: what the majority costs when nobody is in the way.
+
+use std::error::Error;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use dlock::backend::locator::Locator;
+use dlock::backend::url::Url;
+use dlock::backend::{Attempt, Backend, Intent};
+use dlock::lock::{Claim, Identity, LockName, Mode, Token};
+
+use crate::Bench;
+use crate::servers::Redis;
+use crate::stats::{Dice, Sample, ms, verdict};
+
+const NODES: usize = 5;
+
+struct Store {
+    name: &'static str,
+    url: String,
+    backend: Box<dyn Backend>,
+    acquired: Vec<Duration>,
+    released: Vec<Duration>,
+    runs: Vec<Duration>,
+}
+
+impl Store {
+    fn open(name: &'static str, url: String) -> Result<Store, Box<dyn Error>> {
+        let backend = Locator::new(&Url::parse(&url)?, &|_| None)?.open();
+        Ok(Store { name, url, backend, acquired: Vec::new(), released: Vec::new(), runs: Vec::new() })
+    }
+
+    /// Takes the lock and gives it back, over connections that are there.
+    async fn once(&mut self) -> Result<(Duration, Duration), Box<dyn Error>> {
+        let claim = Claim {
+            name: LockName::new("figures")?,
+            token: Token::random()?,
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(30),
+            min_hold: Duration::ZERO,
+            identity: Identity::default(),
+            outer: Vec::new(),
+            inside: false,
+        };
+        self.backend.connect().await?;
+        let start = Instant::now();
+        let attempt = self.backend.try_acquire(&claim, Intent::TakeNow).await?;
+        let acquired = start.elapsed();
+        if !matches!(attempt, Attempt::Granted(_)) {
+            return Err(format!("{}: {attempt:?}", self.name).into());
+        }
+        let start = Instant::now();
+        self.backend.release(&claim, Duration::ZERO, None).await?;
+        Ok((acquired, start.elapsed()))
+    }
+}
+
+/// All stores once per round, in an order that changes.
+pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
+    let dirs = tempfile::tempdir()?;
+    let start = |node: usize| {
+        let dir = dirs.path().join(node.to_string());
+        std::fs::create_dir(&dir)?;
+        Redis::start(&dir)
+    };
+    let nodes = (0..NODES).map(start).collect::<Result<Vec<_>, _>>()?;
+    let hosts: Vec<String> = nodes.iter().map(|node| node.url().replace("redis://", "")).collect();
+    let mut stores = [
+        Store::open("redis:", nodes[0].url())?,
+        Store::open("redlock:", format!("redlock://{}", hosts.join(",")))?,
+    ];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut dice = Dice::new();
+    let mut order: Vec<usize> = (0..stores.len()).collect();
+    let warm_up = 20;
+    for round in 0..warm_up + bench.runs {
+        dice.shuffle(&mut order);
+        for &turn in &order {
+            let store = &mut stores[turn];
+            let (acquired, released) = runtime.block_on(store.once())?;
+            let run = time_of_a_run(bench, &store.url)?;
+            if round >= warm_up {
+                store.acquired.push(acquired);
+                store.released.push(released);
+                store.runs.push(run);
+            }
+        }
+    }
+    println!("redlock: {NODES} servers on this host beside one, p50 of {} rounds, interleaved", bench.runs);
+    println!("  {:<10} {:>10} {:>10} {:>16}", "", "acquire ms", "release ms", "dlock run true ms");
+    let mut figures = Vec::new();
+    for store in stores {
+        let [acquired, released, run] =
+            [store.acquired, store.released, store.runs].map(|times| ms(Sample::new(times).p50()));
+        println!("  {:<10} {acquired:>10.3} {released:>10.3} {run:>16.2}", store.name);
+        figures.push((acquired, run));
+    }
+    let (acquire, run) = (figures[1].0 / figures[0].0, figures[1].1 / figures[0].1);
+    println!(
+        "  acquire over open connections: {acquire:.2} x one server, target <= 1.3: {}",
+        verdict(acquire <= 1.3)
+    );
+    println!("  a whole run: {run:.2} x one server, target <= 1.3: {}", verdict(run <= 1.3));
+    Ok(())
+}
+
+fn time_of_a_run(bench: &Bench, url: &str) -> Result<Duration, Box<dyn Error>> {
+    let mut command = bench.dlock(&["-b", url, "x", "--", "true"]);
+    command.stdout(Stdio::null());
+    let start = Instant::now();
+    let status = command.status()?;
+    let took = start.elapsed();
+    if !status.success() {
+        return Err(format!("dlock run on {url} ended with {status}").into());
+    }
+    Ok(took)
+}
