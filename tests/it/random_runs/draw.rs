@@ -67,12 +67,12 @@ impl Draw {
     }
 
     /// From `low` to `high`, both included.
-    fn between(&mut self, low: usize, high: usize) -> usize {
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + usize::try_from(self.next() % (high - low + 1) as u64).expect("a small number")
     }
 
     /// So many times out of a hundred.
-    fn percent(&mut self, often: usize) -> bool {
+    pub fn percent(&mut self, often: usize) -> bool {
         self.between(1, 100) <= often
     }
 

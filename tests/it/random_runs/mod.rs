@@ -5,7 +5,7 @@
 //! fails prints the seed.
 
 mod chronicle;
-mod draw;
+pub mod draw;
 mod run;
 
 use self::chronicle::Chronicle;

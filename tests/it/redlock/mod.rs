@@ -2,6 +2,7 @@
 
 mod examining;
 mod exclusion;
+mod fencing;
 mod forgetting;
 mod losing;
 mod scene;

@@ -1,0 +1,238 @@
+//! Fencing tokens while everything else goes wrong: leases shorter than the work, locks that are deleted, claims that are
+//! left halfway and repeated, readers beside each other, and nodes that come back with all they knew, with less, or with
+//! nothing. What the exploration of the model shows of the rules, this shows of the servers that keep them.
+//!
+//! `DLOCK_TEST_RANDOM_SEED` repeats the choices of an earlier run, though not what the scheduler made of them.
+
+use crate::conformance::rig::open;
+use crate::random_runs::draw::Draw;
+use crate::support::SOON;
+use crate::support::masters::Masters;
+use dlock::backend::{Attempt, Intent};
+use dlock::lock::{Claim, LockName, Mode, Token};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+const NAME: &str = "x";
+const KEY: &str = "dlock:x";
+const COUNTER: &str = "dlock#fencing:{dlock:x}";
+/// At a time.
+const CLAIMS: usize = 6;
+/// Before it is over there have been so many grants, and so many restarts of each kind.
+const GRANTS: usize = 100;
+const RESTARTS: usize = 3;
+/// How long that may take.
+const LONGEST: Duration = SOON.saturating_mul(4);
+/// So long does a node not count that was restarted.
+const TTL: Duration = Duration::from_millis(300);
+
+/// What happened to the nodes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Restarts {
+    with_all: usize,
+    with_less: usize,
+    with_nothing: usize,
+}
+
+impl Restarts {
+    fn are_enough(&self) -> bool {
+        self.with_all.min(self.with_less).min(self.with_nothing) >= RESTARTS
+    }
+}
+
+/// The tokens so far.
+#[derive(Debug, Default)]
+struct Ledger {
+    tokens: BTreeSet<u64>,
+}
+
+impl Ledger {
+    fn largest(&self) -> u64 {
+        self.tokens.last().copied().unwrap_or(0)
+    }
+
+    /// Notes the token of a claim before whose first request that was the largest.
+    #[track_caller]
+    fn note(&mut self, token: u64, before: u64) {
+        assert!(token > before, "{token} was given after {before}");
+        assert!(self.tokens.insert(token), "{token} was given twice");
+    }
+}
+
+/// Deletes locks and restarts nodes until it is over, which is also when the test has failed.
+fn torment(masters: &mut Masters, mut draw: Draw, over: &AtomicBool, restarts: &Mutex<Restarts>) {
+    let mut saved = BTreeSet::new();
+    while !over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(draw.between(1, 8) as u64));
+        let node = draw.between(0, masters.count() - 1);
+        match draw.between(1, 100) {
+            1..=92 => {
+                masters.node(node).command(&["DEL", KEY]);
+            }
+            93..=96 => {
+                masters.node(node).save();
+                saved.insert(node);
+            }
+            kind => {
+                let with_less = saved.remove(&node);
+                let with_all = !with_less && kind <= 98;
+                if with_all {
+                    masters.restart(node);
+                } else {
+                    masters.restart_empty(node);
+                }
+                let mut restarts = restarts.lock().unwrap();
+                restarts.with_less += usize::from(with_less);
+                restarts.with_all += usize::from(with_all);
+                restarts.with_nothing += usize::from(!with_less && !with_all);
+            }
+        }
+    }
+}
+
+fn claim(mode: Mode) -> Claim {
+    Claim {
+        name: LockName::new(NAME).unwrap(),
+        token: Token::random().unwrap(),
+        mode,
+        ttl: TTL,
+        min_hold: Duration::ZERO,
+        outer: Vec::new(),
+        inside: false,
+        identity: dlock::identity::of_this_process("fencing".into(), None),
+    }
+}
+
+/// One claim after another, each by a client of its own.
+async fn claims(url: &str, mut draw: Draw, ledger: &RefCell<Ledger>, is_over: impl Fn() -> bool) {
+    while !is_over() {
+        let claim = claim(if draw.percent(40) { Mode::Shared } else { Mode::Exclusive });
+        let mut store = open(url);
+        let before = ledger.borrow().largest();
+        let mut granted = false;
+        // The second time as somebody does whose first request has got no answer.
+        for _ in 0..draw.between(1, 2) {
+            let halfway = Duration::from_millis(draw.between(0, 12) as u64);
+            let patience = if draw.percent(35) { halfway } else { SOON };
+            let attempt = async {
+                store.connect().await?;
+                store.try_acquire(&claim, Intent::TakeNow).await
+            };
+            if let Ok(Ok(Attempt::Granted(grant))) = timeout(patience, attempt).await {
+                ledger.borrow_mut().note(grant.fencing.expect("a fencing token").number(), before);
+                granted = true;
+                break;
+            }
+        }
+        sleep(Duration::from_millis(draw.between(0, 20) as u64)).await;
+        if granted && draw.percent(50) {
+            // Gives the nodes that have lost the lock another one. What comes of it does not matter here.
+            let _ = store.renew(&claim, Duration::ZERO).await;
+        }
+        if granted && draw.percent(50) {
+            let _ = store.release(&claim, Duration::ZERO, None).await;
+        }
+    }
+}
+
+/// Says that it is over also when it ends in a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_fencing_token_is_given_twice_or_out_of_order_whatever_nodes_lose() {
+    let seed = std::env::var("DLOCK_TEST_RANDOM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(crate::support::wait::boot_ns);
+    println!("DLOCK_TEST_RANDOM_SEED={seed}");
+    let mut masters = Masters::lent();
+    let url = masters.url();
+    let (over, restarts) = (AtomicBool::new(false), Mutex::new(Restarts::default()));
+    let ledger = RefCell::new(Ledger::default());
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| torment(&mut masters, Draw::from(seed), &over, &restarts));
+        let until = Instant::now() + LONGEST;
+        let is_over = || {
+            let (grants, restarts) = (ledger.borrow().tokens.len(), *restarts.lock().unwrap());
+            assert!(Instant::now() < until, "only {grants} grants after {restarts:?}");
+            grants >= GRANTS && restarts.are_enough()
+        };
+        let all = (1..=CLAIMS).map(|claim| {
+            let draw = Draw::from(seed.wrapping_add(claim as u64));
+            claims(&url, draw, &ledger, is_over)
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(together(all.collect()));
+    });
+    println!("{} grants, {:?}", ledger.borrow().tokens.len(), restarts.lock().unwrap());
+}
+
+/// One that counts only what it has would give the numbers again that it gave after it was saved.
+#[test]
+fn a_node_that_comes_back_with_an_older_counter_gives_no_number_twice() {
+    let mut masters = Masters::lent();
+    // Since for ever, so that they count.
+    for node in 0..5 {
+        let server = masters.node(node);
+        let info = server.command(&["INFO", "server"]).text();
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("the id of a run");
+        server.command(&["SET", "dlock#since", &format!("0 node{node} {run}")]);
+        server.command(&["SET", COUNTER, "1000"]);
+    }
+    let url = masters.url();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let grant = || runtime.block_on(grant(&url));
+    masters.node(2).save();
+    for node in [3, 4] {
+        masters.node(node).command(&["SET", KEY, "somebody else's"]);
+    }
+    // A thousand grants later.
+    for node in [0, 1, 2] {
+        masters.node(node).command(&["SET", COUNTER, "2000"]);
+    }
+    assert_eq!(grant(), 2001);
+    for node in [3, 4] {
+        masters.node(node).command(&["DEL", KEY]);
+    }
+    masters.kill(0);
+    masters.kill(1);
+    masters.node_mut(2).restart();
+    let token = grant();
+    assert!(token > 2001, "{token} was given after 2001");
+}
+
+/// Asks until a majority grants the lock, and releases it. Returns the token.
+async fn grant(url: &str) -> u64 {
+    let until = Instant::now() + SOON;
+    loop {
+        let (claim, mut store) = (claim(Mode::Exclusive), open(url));
+        store.connect().await.unwrap();
+        match store.try_acquire(&claim, Intent::TakeNow).await {
+            Ok(Attempt::Granted(grant)) => {
+                store.release(&claim, Duration::ZERO, None).await.unwrap();
+                return grant.fencing.expect("a fencing token").number();
+            }
+            other => assert!(Instant::now() < until, "{other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Goes on with all of them until all have ended.
+async fn together<'a>(all: Vec<impl Future<Output = ()> + 'a>) {
+    let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        all.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
