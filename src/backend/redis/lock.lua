@@ -693,8 +693,8 @@ end
 local function fence()
   local to, mine = tonumber(given[5]), holds(token) and fencing_of(token)
   if mine and tonumber(mine) ~= to then
-    -- Whatever has to be gone on from was when this node granted it.
-    born = 0
+    -- It may have been started again since it granted this, and have an older counter.
+    look_back(token)
     mine = number(to, given[6], given[7] == 'note')
     local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
     call('SET', members .. token, text, 'PX', left_of(token))

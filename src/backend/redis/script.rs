@@ -48,7 +48,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "75ebdab776769fa9fc4a6a382e51f16e3c14afa3");
+static LOCK: Script = script!("lock.lua", "e83737b9a1e37a3a4d4b7d4229f5c50c55ffaf5d");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");
