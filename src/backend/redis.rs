@@ -319,9 +319,6 @@ impl Backend for RedisStore {
                         tracking = true
                     }
                     Attempt::Busy(busy) => {
-                        if intent == Intent::WaitInLine {
-                            self.learn().await;
-                        }
                         return Ok(Attempt::Busy(self.ask_again(busy, claim)));
                     }
                     Attempt::Granted(_) if !self.route.is_confirmed(&self.location).await => {
@@ -359,7 +356,6 @@ impl Backend for RedisStore {
                 answer => answer?,
             };
             self.untracked = false;
-            self.learn().await;
             let renewal = answers::renewal(&answer, claim.ttl)?;
             let before = std::mem::replace(&mut self.held_on, self.route.server().cloned());
             let has_moved = before.is_some() && before != self.held_on;
@@ -412,6 +408,9 @@ impl Backend for RedisStore {
                 // To be asked once more, and be told from then on.
                 self.untracked = false;
                 return Change::Touched;
+            }
+            if self.learn().await.is_err() {
+                return Change::Disconnected;
             }
             let Some(connection) = &mut self.connection else { return std::future::pending().await };
             let word = tokio::select! {

@@ -77,8 +77,8 @@ Examples:
       the same with a file, for the --token-file of the others
 
 Stores:
-  Those that keep a lease: redis://, rediss://. What file: locks is locked only
-  as long as a process lives.
+  Those that keep a lease: redis://, rediss://, redis-cluster://. What file: locks
+  is locked only as long as a process lives.
 
 Environment:
   DLOCK_BACKEND, DLOCK_WAIT   defaults of --backend, --wait; DLOCK_TTL does not count

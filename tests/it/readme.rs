@@ -6,6 +6,7 @@
 
 use super::fencing_recipes;
 use super::support::SOON;
+use super::support::cluster::Cluster;
 use super::support::dlock::BINARY;
 use super::support::place::Place;
 use super::support::pool::Lent;
@@ -21,6 +22,9 @@ use std::process::{Command, Output, Stdio};
 mod captures;
 
 pub(super) const README: &str = include_str!("../../README.md");
+
+/// The reader's cluster, which is started only where it is named.
+const CLUSTER: &str = "redis-cluster://redis-1.example.com,redis-2.example.com,redis-3.example.com";
 
 /// The reader's sentinels, which are started only where they are named.
 const SENTINELS: &str = "redis-sentinel://redis-1.example.com,redis-2.example.com,redis-3.example.com/locks";
@@ -81,6 +85,7 @@ pub(super) struct Sandbox {
     tls: Redis,
     with_users: Redis,
     sentinels: OnceCell<Lent<Sentinels>>,
+    cluster: OnceCell<Lent<Cluster>>,
 }
 
 impl Sandbox {
@@ -100,6 +105,7 @@ impl Sandbox {
             tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
             with_users: Redis::start_with_args(&user),
             sentinels: OnceCell::new(),
+            cluster: OnceCell::new(),
         }
     }
 
@@ -136,6 +142,9 @@ impl Sandbox {
         let mut text = text.to_owned();
         if text.contains(SENTINELS) {
             text = text.replace(SENTINELS, &self.sentinels.get_or_init(Sentinels::lent).url());
+        }
+        if text.contains(CLUSTER) {
+            text = text.replace(CLUSTER, &self.cluster.get_or_init(Cluster::lent).url());
         }
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);

@@ -17,8 +17,9 @@ use redis::Value;
 use tokio::time::timeout;
 
 pub(super) use self::nodes::Nodes;
+use self::nodes::slots_command;
 pub(super) use self::redirect::Redirect;
-use super::answers::nonsense;
+use super::answers::{nonsense, number};
 use super::connection::{Answer, Asking, Connection, Wishes};
 use super::route::Route;
 use super::script::{Operation, Question};
@@ -28,8 +29,10 @@ use crate::backend::{Backend, StoreError};
 /// So often a question is sent on before it is clear that the nodes do not agree yet.
 const MOST_HOPS: usize = 5;
 /// One of several nodes, which may be another than the one that has the lock, is not waited for any longer.
-const GUESS: Duration = Duration::from_millis(500);
-/// How long it may take to learn which nodes there are, once something of importance is over.
+const GUESS: Duration = Duration::from_millis(250);
+/// Who is heard of for so long holds a lock, or waits for it, for longer than a moment.
+const SETTLED: Duration = Duration::from_millis(250);
+/// How long it may take to learn which nodes there are.
 const LEARNING: Duration = Duration::from_millis(250);
 
 impl RedisStore {
@@ -43,6 +46,10 @@ impl RedisStore {
         let mut guesses = self.route.known_nodes();
         let mut is_named = false;
         let mut was_doubted = false;
+        if question.operation == Operation::Acquire {
+            // What seems free where a slot was moving to may be held where it has been taken back to.
+            self.stop_asking();
+        }
         let mut last =
             StoreError::between("the nodes do not agree yet which of them has the slot of the lock");
         for _ in 0..MOST_HOPS + guesses {
@@ -79,7 +86,18 @@ impl RedisStore {
                     self.connection = None;
                     self.note(Nodes::pass_over);
                 }
-                answer => return values_of(answer?),
+                answer => {
+                    let values = values_of(answer?)?;
+                    // A lock that is not there may have been taken back, too.
+                    let is_nothing = number(values.first()).is_some_and(|first| first <= 0);
+                    if was_doubted || question.operation == Operation::Acquire || !is_nothing {
+                        return Ok(values);
+                    }
+                    was_doubted = true;
+                    if !self.stop_asking() {
+                        return Ok(values);
+                    }
+                }
             }
         }
         Err(last)
@@ -91,7 +109,7 @@ impl RedisStore {
         }
     }
 
-    /// Asks for a definite answer next. Returns whether it was not so far.
+    /// Asks next for an answer that stands, by the word of the node that has the slot. Returns whether that was not so.
     fn stop_asking(&mut self) -> bool {
         self.note(|nodes| nodes.set_asking(Asking::No));
         let Some(connection) = &mut self.connection else { return false };
@@ -124,18 +142,28 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Asks which nodes there are, once: those that the URL names may be gone when they are needed. What cannot be had
-    /// changes nothing but the connection.
-    pub(super) async fn learn(&mut self) {
-        let Route::Cluster(nodes) = &mut self.route else { return };
-        let Some(mut connection) = self.connection.take_if(|_| nodes.knows_few()) else { return };
-        let answer = timeout(LEARNING, connection.exchange_long(&nodes::slots_command())).await;
+    /// Asks which nodes there are, once, and not before it is clear that we stay: those that the URL names may be gone when
+    /// they are needed. Returns at once when something else is said, or when there is nothing to be learnt.
+    ///
+    /// # Errors
+    /// The connection was given up over it.
+    pub(super) async fn learn(&mut self) -> Result<(), ()> {
+        let Route::Cluster(nodes) = &mut self.route else { return Ok(()) };
+        let Some(connection) = self.connection.as_mut().filter(|_| nodes.knows_few()) else { return Ok(()) };
+        if timeout(SETTLED, connection.has_heard()).await.is_ok() {
+            return Ok(());
+        }
+        nodes.has_asked_for_all();
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        let answer = timeout(LEARNING, connection.exchange_long(&slots_command())).await;
         if let Ok(Ok(answer)) = answer {
             nodes.learn(&answer);
         }
-        if connection.is_usable() {
-            self.connection = Some(connection);
+        if !connection.is_usable() {
+            return Err(());
         }
+        self.connection = Some(connection);
+        Ok(())
     }
 }
 

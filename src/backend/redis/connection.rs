@@ -474,6 +474,12 @@ impl Connection {
         }
     }
 
+    /// Waits until [`Connection::changed`] would return. Dropping the future loses nothing.
+    pub(super) async fn has_heard(&mut self) {
+        let heard = self.changed().await;
+        self.heard = self.heard.max(heard);
+    }
+
     /// Waits until the server says something that matters; `None` when the connection has ended. Anything else than a
     /// push that comes unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
     pub(super) async fn changed(&mut self) -> Option<Word> {

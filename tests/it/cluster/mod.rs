@@ -1,13 +1,13 @@
 //! Locks in a Redis Cluster: found wherever they are, and kept while that changes.
 
-// mod cost;
-// mod failover;
-// mod finding;
-// mod looking;
+mod cost;
+mod failover;
+mod finding;
+mod looking;
 mod moving;
-// mod moving_shared;
-// mod rights;
-// mod waiting;
+mod moving_shared;
+mod rights;
+mod waiting;
 
 use crate::support::SOON;
 use crate::support::cluster::Cluster;

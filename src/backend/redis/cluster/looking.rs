@@ -11,7 +11,7 @@ use super::super::route::Route;
 use super::super::script::{By, LOOK};
 use crate::backend::StoreError;
 use crate::backend::oversight::Inspection;
-use crate::lock::{Holder, LockName, Token};
+use crate::lock::{LockName, LockState, Token};
 
 impl RedisStore {
     /// Asks each of these about one key, wherever that is. A single one is asked over the connection that is listened to,
@@ -35,7 +35,9 @@ impl RedisStore {
         };
         let questions: Vec<(u16, Cmd)> =
             questions.iter().map(|(key, command)| (slot_of_key(key), command.clone())).collect();
+        nodes.begin();
         let answers = nodes.pool.ask(&self.location, &first, &questions, &lock, wishes).await?;
+        nodes.has_answered();
         if let [_] = answers.as_slice()
             && let Some((node, connection)) = nodes.pool.give_up_last()
         {
@@ -100,7 +102,7 @@ impl RedisStore {
     /// Looks at each lock where it is.
     ///
     /// # Errors
-    /// A node cannot be asked, or refuses; or whether the token is a holder's cannot be seen for now.
+    /// A node cannot be asked, or refuses.
     pub(in super::super) async fn look_around(
         &mut self,
         names: &[LockName],
@@ -132,11 +134,9 @@ impl RedisStore {
                 let answer = match answer {
                     Answer::NoScript => continue,
                     Answer::Value(Value::Array(answer)) => answer,
-                    Answer::Between(text) => {
-                        if token.is_some() {
-                            return Err(StoreError::between(text));
-                        }
-                        views[view].is_between(MOVING);
+                    Answer::Between(_) => {
+                        let name = views[view].state.name.clone();
+                        views[view].is_seen(self.look_at_parts(&name, token).await?);
                         continue;
                     }
                     _ => return Err(nonsense()),
@@ -147,12 +147,14 @@ impl RedisStore {
             }
         }
         // Each as its own node sees it: their clocks need not agree.
-        let locks: Vec<_> = views.into_iter().map(|view| view.state).collect();
-        if let Some(token) = token {
-            let unproven = |holder: &Holder| !holder.ours;
-            for lock in locks.iter().filter(|lock| lock.holders.iter().all(unproven)) {
-                if self.is_held_by(&lock.name, token).await? {
-                    return Err(StoreError::between(MOVING));
+        let mut locks: Vec<_> = views.into_iter().map(|view| view.state).collect();
+        if token.is_some() {
+            // Where its keys are not all in one place, a holder may look like a stranger.
+            let is_unproven = |lock: &&mut LockState| lock.holders.iter().all(|holder| !holder.ours);
+            for lock in locks.iter_mut().filter(|lock| !lock.holders.is_empty()).filter(is_unproven) {
+                let seen = self.look_at_parts(&lock.name, token).await?;
+                if seen.holders.iter().any(|holder| holder.ours) {
+                    *lock = seen;
                 }
             }
         }
@@ -160,8 +162,6 @@ impl RedisStore {
     }
 }
 
-/// What is said of a lock of which not everything can be seen.
-const MOVING: &str = "its slot is moving from one node of the cluster to another";
 /// So many indexes are read, and locks looked at, at a time.
 const PAGES_AT_A_TIME: usize = 64;
 const LOOKS_AT_A_TIME: usize = 64;

@@ -79,9 +79,14 @@ impl Nodes {
         self.asking = Asking::No;
     }
 
-    /// Whether there may be more than are known; not any more after this.
-    pub(super) fn knows_few(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_complete, true)
+    /// Whether there may be more than are known.
+    pub(super) fn knows_few(&self) -> bool {
+        !self.is_complete
+    }
+
+    /// Whatever comes of it.
+    pub(super) fn has_asked_for_all(&mut self) {
+        self.is_complete = true;
     }
 
     /// Takes the nodes from an answer to `CLUSTER SLOTS`.
@@ -163,22 +168,22 @@ fn unreachable(failures: &[StoreError]) -> StoreError {
 }
 
 /// Some slots, and who has them.
-pub(super) struct Range {
+pub(in super::super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
     /// The master, and its replicas.
-    pub(super) nodes: Vec<Address>,
+    pub(in super::super) nodes: Vec<Address>,
 }
 
 /// The question for all slots and nodes.
-pub(super) fn slots_command() -> Cmd {
+pub(in super::super) fn slots_command() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
 /// The answer to it, given by `from`, as far as it makes sense: `{first, last, {host, port, ...}, ...}` for each range.
-pub(super) fn ranges(answer: &Value, from: &Address) -> Vec<Range> {
+pub(in super::super) fn ranges(answer: &Value, from: &Address) -> Vec<Range> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };

@@ -35,9 +35,9 @@ impl View {
         self
     }
 
-    /// Not everything can be seen, and that is said of whoever holds it.
-    pub(in crate::backend::redis) fn is_between(&mut self, hint: &str) {
-        self.state.holders = vec![Holder { hint: Some(hint.to_owned()), ..Holder::default() }];
+    /// It was looked at in another way.
+    pub(in crate::backend::redis) fn is_seen(&mut self, state: LockState) {
+        self.state = state;
         self.is_whole = true;
     }
 
