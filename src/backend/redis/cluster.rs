@@ -16,8 +16,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-pub(super) use self::nodes::Nodes;
-use self::nodes::slots_command;
+pub(super) use self::nodes::{Nodes, ranges, slots_command};
 pub(super) use self::redirect::Redirect;
 use super::answers::{nonsense, number};
 use super::connection::{Answer, Asking, Connection, Wishes};

@@ -1,6 +1,7 @@
 //! Whether a server is fit to hold locks: one step after the other over one connection, as a lock would use it.
 
 mod clock;
+mod cluster;
 mod info;
 mod notifications;
 mod rights;
@@ -25,7 +26,7 @@ use crate::backend::StoreError;
 use crate::backend::examination::{Examination, Finding, p50_and_p99, short};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
-use crate::lock::Token;
+use crate::lock::{LockName, Token};
 
 const PINGS: usize = 100;
 /// So many times the server is asked for its time; the quickest answer counts.
@@ -53,7 +54,9 @@ impl RedisStore {
         let location = self.location.clone();
         let password = location.password()?;
         // Before the network: nobody is contacted when its files cannot be used.
-        let Some(address) = self.examine_way(&location, examination).await? else { return Ok(()) };
+        let name = scratch::name(location.recipe())?;
+        let lock = location.keys(&name).lock;
+        let Some(address) = self.examine_way(&location, &lock, examination).await? else { return Ok(()) };
         let session = stream::session(&location, &address)?;
         let is_secret = password.is_some();
         if let Some(finding) = way::password_file(&location) {
@@ -77,7 +80,7 @@ impl RedisStore {
             return Ok(());
         }
         // A connection that breaks is told by whoever listens, who knows the step.
-        examiner.examine(self).await
+        examiner.examine(self, name).await
     }
 }
 
@@ -86,12 +89,14 @@ impl RedisStore {
     async fn examine_way(
         &mut self,
         location: &Location,
+        lock: &str,
         examination: &Examination,
     ) -> Result<Option<Address>, StoreError> {
         if let Route::Sentinel(sentinels) = &self.route {
             return sentinels::examine(location, sentinels, examination).await;
         }
-        self.route.find(location).await.map(Some)
+        examination.begin("reachability");
+        self.server_of(lock).await.map(Some)
     }
 }
 
@@ -143,23 +148,25 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    async fn examine(&mut self, store: &mut RedisStore) -> Result<(), StoreError> {
+    async fn examine(&mut self, store: &mut RedisStore, name: LockName) -> Result<(), StoreError> {
         self.latency().await?;
-        let mut rights_of_info = rights::Refused::default();
-        self.info(&mut rights_of_info).await?;
+        let mut refused = rights::Refused::default();
+        self.info(&mut refused).await?;
         if self.info.is_sentinel() {
             return Ok(());
         }
+        if self.location.is_cluster() {
+            self.cluster(&mut refused).await?;
+        }
         self.server(store).await?;
         self.clock().await?;
-        let name = scratch::name(self.location.recipe())?;
         let keys = self.location.keys(&name);
         if let Some(finding) = self.location.recipe().finding() {
             self.found(finding);
         }
         let token = Token::random().map_err(|error| StoreError::unreachable(error.to_string()))?;
         let mut rights = Rights::of(&keys, token.reveal());
-        rights.refused = rights_of_info;
+        rights.refused = refused;
         self.notifications(&keys, &token, &mut rights.refused).await?;
         let can_lock = self.rights(&mut rights).await?;
         if can_lock && !self.is_refusing {
@@ -218,7 +225,8 @@ impl Examiner<'_> {
                 self.info.set(setting, value);
             }
         }
-        self.info.findings().into_iter().for_each(|finding| self.found(finding));
+        let by_itself = |finding: &Finding| finding.check != "cluster" || !self.location.is_cluster();
+        self.info.findings().into_iter().filter(by_itself).for_each(|finding| self.found(finding));
         if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas()) {
             self.found(finding);
         }
@@ -306,7 +314,9 @@ fn refusing(check: &'static str, text: &str) -> Finding {
         Some("READONLY") => "name the master",
         Some("LOADING") => "wait until it has read its memory back",
         Some("BUSY") => "end the script that holds it up (SCRIPT KILL)",
-        Some("MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN") => "use a server that is no part of a cluster",
+        Some("CLUSTERDOWN") => "see CLUSTER INFO and CLUSTER NODES",
+        Some("TRYAGAIN") => "wait until the slot has moved",
+        Some("MOVED" | "ASK") => "use redis-cluster://",
         _ => "see what the server says, and its log",
     };
     let consequence =

@@ -1,6 +1,7 @@
 //! Locks in a Redis Cluster: found wherever they are, and kept while that changes.
 
 mod cost;
+mod doctor;
 mod failover;
 mod finding;
 mod looking;

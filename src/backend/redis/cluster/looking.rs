@@ -6,11 +6,12 @@ use super::super::RedisStore;
 use super::super::answers::{nonsense, text};
 use super::super::connection::{Answer, Wishes};
 use super::super::keys::{indexes, slot_of_key};
+use super::super::location::Address;
 use super::super::looking::{ENTRIES_A_PAGE, View, given, not_an_index};
 use super::super::route::Route;
 use super::super::script::{By, LOOK};
-use crate::backend::StoreError;
 use crate::backend::oversight::Inspection;
+use crate::backend::{Backend, StoreError};
 use crate::lock::{LockName, LockState, Token};
 
 impl RedisStore {
@@ -47,6 +48,26 @@ impl RedisStore {
             self.connection = Some(connection);
         }
         Ok(answers)
+    }
+
+    /// The server that has a lock; in a cluster none of whose nodes answers, one of them.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    pub(in super::super) async fn server_of(&mut self, lock: &str) -> Result<Address, StoreError> {
+        if !self.location.is_cluster() {
+            return self.route.find(&self.location).await;
+        }
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(lock);
+        if self.connect().await.is_ok() {
+            let _ = self.ask_each(&[(lock.to_owned(), exists)], Wishes::default()).await;
+        }
+        self.connection = None;
+        match &self.route {
+            Route::Cluster(nodes) => Ok(nodes.current().clone()),
+            Route::Fixed(_) | Route::Sentinel(_) => Err(nonsense()),
+        }
     }
 
     /// The names in the indexes of all slots.

@@ -174,7 +174,7 @@ impl Info {
                 "cluster",
                 "the server is a node of a Redis Cluster",
                 "locks whose slot is on another node cannot be taken (MOVED, dlock run ends with 78)",
-                "use a server that is no part of a cluster",
+                "use redis-cluster:// (rediss-cluster:// with TLS)",
             )
         })
     }

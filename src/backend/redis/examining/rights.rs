@@ -181,6 +181,8 @@ impl Refused {
             Need::History,
             Need::Foreign,
             Need::Info,
+            Need::Move,
+            Need::Nodes,
         ];
         let lacking: Vec<Need> = ALL.iter().copied().filter(|need| self.lacks(*need)).collect();
         if lacking.is_empty() {
@@ -334,6 +336,14 @@ fn consequence(need: Need) -> &'static str {
         }
         Need::History => "no history of a lock is kept or shown (dlock status --history)",
         Need::Foreign => "dlock break cannot remove another program's lock that is no plain string",
+        Need::Move => {
+            "while a slot moves to another node its locks cannot be kept: their commands are stopped (dlock run ends with \
+             76), or do not run (77)"
+        }
+        Need::Nodes => {
+            "only nodes that the URL names, and those that they point to, are known: when all of them are gone, a held lock \
+             is not kept"
+        }
         Need::Info => {
             "whether the server evicts keys, persists them, or is a replica cannot be seen, by dlock run neither"
         }

@@ -13,6 +13,8 @@ pub(in super::super) enum Need {
     History,
     Foreign,
     Info,
+    Move,
+    Nodes,
 }
 
 /// A kind of key.

@@ -1,0 +1,86 @@
+//! `dlock doctor` in a cluster: the whole, and the node that a lock would be on.
+
+use crate::doctor::{Findings, doctor};
+use crate::support::SOON;
+use crate::support::cluster::{Cluster, Plan};
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::resp::Value;
+use crate::support::wait::until;
+use std::time::Duration;
+
+#[test]
+fn a_cluster_without_replicas_is_warned_of() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    // The scratch lock is on another node each time.
+    for node in [0, 1, 2, 0, 1, 2] {
+        let found = Findings::of(doctor(&place, &cluster.url_of(&[node])));
+        assert_eq!(
+            found.only("cluster", "ok"),
+            "state ok, 3 nodes, 16384 of 16384 slots are served, and all are refused when one is not \
+             (cluster-require-full-coverage)"
+        );
+        assert_eq!(found.only("masters", "warning"), "3 masters, none with a replica");
+        assert!(found.only("lock", "ok").starts_with("taken, renewed and given back in "), "{found:?}");
+        assert_eq!(found.at("problem"), Vec::<&str>::new());
+    }
+    crate::support::wait::until(SOON, "nothing left", || cluster.keys().is_empty());
+}
+
+#[test]
+fn a_cluster_with_replicas_is_well() {
+    let cluster = Cluster::start_with(Plan { replicas: true, ..Plan::default() });
+    // A node tells of a replica once it has heard how far that is.
+    let told = |node: usize| {
+        let Value::List(ranges) = cluster.node(node).command(&["CLUSTER", "SLOTS"]) else {
+            panic!("no ranges")
+        };
+        ranges.iter().all(|range| matches!(range, Value::List(parts) if parts.len() == 4))
+    };
+    until(SOON, "replicas that are known", || (0..3).all(told));
+    // A replica is as good a node to begin with as any.
+    let found = Findings::of(doctor(&Place::new(), &cluster.url_of(&[4])));
+    assert!(found.only("cluster", "ok").starts_with("state ok, 6 nodes"), "{found:?}");
+    assert_eq!(found.only("masters", "ok"), "3 masters, each with 1 or more replicas");
+    assert!(found.only("lock", "ok").starts_with("taken"), "{found:?}");
+}
+
+#[test]
+fn a_cluster_that_is_down_is_a_problem() {
+    let cluster = Cluster::start_with(Plan { node_timeout: Some(Duration::from_secs(2)), ..Plan::default() });
+    let slot = cluster.node(0).command(&["CLUSTER", "DELSLOTS", "0"]);
+    assert_eq!(slot, Value::Text("OK".into()));
+    until(SOON, "a cluster that is down", || {
+        cluster.node(0).command(&["CLUSTER", "INFO"]).text().contains("state:fail")
+    });
+    let found = Findings::of(doctor(&Place::new(), &cluster.url_of(&[0])));
+    assert!(found.only("cluster", "problem").starts_with("state fail, 3 nodes, 16383 of 16384"), "{found:?}");
+    assert!(found.only("writing", "problem").contains("CLUSTERDOWN"), "{found:?}");
+}
+
+#[test]
+fn missing_rights_that_only_a_cluster_needs_are_named() {
+    let cluster = Cluster::start_with(Plan::default());
+    let rules =
+        ["ACL", "SETUSER", "dlock", "on", ">s3cret", "~*", "&*", "+@all", "-asking", "-cluster|slots"];
+    cluster.command_on_all(&rules);
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://dlock:s3cret@");
+    let found = Findings::of(doctor(&Place::new(), &url));
+    let rights = found.check("rights");
+    let lacks = |command: &str, rule: &str| {
+        rights.iter().any(|finding| {
+            finding["level"] == "warning"
+                && finding["found"].as_str().unwrap().ends_with(&format!("may not run {command}"))
+                && finding["remedy"].as_str().unwrap().ends_with(rule)
+        })
+    };
+    assert!(lacks("ASKING", "+asking") && lacks("CLUSTER SLOTS", "+cluster|slots"), "{found:?}");
+}
+
+#[test]
+fn a_server_that_is_no_node_is_warned_of() {
+    let redis = Redis::start();
+    let found = Findings::of(doctor(&Place::new(), &format!("redis-cluster://127.0.0.1:{}", redis.port())));
+    assert!(found.only("cluster", "warning").starts_with("the server is no node of"), "{found:?}");
+    assert!(found.only("lock", "ok").starts_with("taken"), "{found:?}");
+}
