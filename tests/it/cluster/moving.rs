@@ -172,7 +172,7 @@ fn a_dead_holder_ends_with_its_lease_while_its_slot_moves() {
 fn a_move_that_is_taken_back_loses_nothing() {
     let (cluster, place) = (Cluster::lent(), Place::new());
     let mut held = holder(run(&place, &cluster.url(), TTL), "go");
-    let mut heir = run(&place, &cluster.url(), TTL).args(["--wait", "forever"]).sh("echo ran").spawn();
+    let mut heir = run(&place, &cluster.url(), "60s").args(["--wait", "forever"]).sh("echo ran").spawn();
     await_line(&cluster, "x", 1);
     let moving = cluster.begin(KEY, another(&cluster, KEY));
     let keys = cluster.left(moving);
