@@ -142,9 +142,22 @@ impl Client {
         }
     }
 
-    /// Waits, without asking, until it is told that it is its turn; that must be soon.
+    /// Waits, without asking, until it is told that it is its turn; that must be soon. Whoever was cut off asks, where that
+    /// may happen.
     pub async fn await_turn(&mut self) {
-        let told = async { while self.backend.changed().await != Change::OurTurn {} };
+        let told = async {
+            loop {
+                match self.backend.changed().await {
+                    Change::OurTurn => return,
+                    Change::Disconnected if self.disturbance.is_some() => {
+                        if let Attempt::Granted(_) = self.wait_in_line().await {
+                            return;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        };
         timeout(SOON, told).await.expect("nobody was told");
     }
 

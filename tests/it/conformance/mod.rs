@@ -19,6 +19,8 @@ mod redis;
 #[cfg(feature = "redis")]
 mod redisson;
 #[cfg(feature = "redis")]
+mod sentinel;
+#[cfg(feature = "redis")]
 mod tls;
 
 /// The tests of one store.

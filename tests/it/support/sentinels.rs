@@ -10,7 +10,7 @@ use super::redis::{Options, Redis};
 use super::resp::Value;
 use super::server::free_port;
 use super::tls::{Certificates, Flaw};
-use super::wait::until;
+use super::wait::{eventually, until};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -118,13 +118,10 @@ impl Sentinels {
         self.certificates.as_ref().expect("servers that speak TLS")
     }
 
-    /// Which server is the master, as the living sentinels agree.
-    ///
-    /// # Panics
-    /// They do not agree.
+    /// Which server is the master, as the living sentinels agree; waits until they do.
     #[track_caller]
     pub fn master_number(&self) -> usize {
-        self.agreed().expect("sentinels that agree on a master")
+        eventually(FAIL_OVER, "sentinels that agree on a master", || self.agreed())
     }
 
     /// The master, as the living sentinels agree.
@@ -167,10 +164,12 @@ impl Sentinels {
         self.await_replicas();
         let asked = self.sentinels.iter().find(|sentinel| sentinel.is_up()).expect("a sentinel");
         until(FAIL_OVER, "another master", || {
-            // On a busy machine it may be given up; while it is under way this is refused.
+            // It is refused while a sentinel has not looked at the replicas yet, and on a busy machine it may be given up.
             let _ = asked.command(&["SENTINEL", "FAILOVER", SERVICE]);
+            let under_way = || value_of(asked, "flags").is_some_and(|flags| flags.contains("failover"));
             let promoted = || self.agreed().is_some_and(|master| master != before && self.leads(master));
-            (0..1000).any(|_| promoted() || nap())
+            (0..50).any(|_| promoted() || nap())
+                || (0..1000).take_while(|_| under_way()).any(|_| promoted() || nap())
         });
         self.await_agreement();
     }
@@ -259,8 +258,8 @@ impl Sentinels {
     fn hurry(&self) {
         for sentinel in &self.sentinels {
             for (what, ms) in [
-                ("ping-period", "300"),
-                ("info-period", "300"),
+                // A replica of which nothing is known for three times as long is not promoted.
+                ("info-period", "1000"),
                 ("ask-period", "300"),
                 ("publish-period", "300"),
                 // On a busy machine they would think that the clock has jumped, and do nothing for 30 s.
@@ -320,19 +319,20 @@ impl Sentinels {
 
     /// Whether a sentinel thinks that all is as it should be, and is not about to change anything.
     fn is_calm(&self, sentinel: &Sentinel) -> bool {
-        let Ok(Value::List(words)) = sentinel.try_command(&["SENTINEL", "MASTER", SERVICE]) else {
-            return false;
-        };
-        let value = |name: &str| {
-            let at = words.iter().position(|word| *word == Value::Text(name.into()));
-            at.and_then(|at| words.get(at + 1)).map(Value::text)
-        };
         let quorum = sentinel.try_command(&["SENTINEL", "CKQUORUM", SERVICE]);
-        value("flags").as_deref() == Some("master")
-            && value("num-slaves").as_deref() == Some("2")
-            && value("num-other-sentinels").as_deref() == Some("2")
+        let is = |name: &str, expected: &str| value_of(sentinel, name).as_deref() == Some(expected);
+        is("flags", "master")
+            && is("num-slaves", "2")
+            && is("num-other-sentinels", "2")
             && matches!(quorum, Ok(Value::Text(text)) if text.starts_with("OK"))
     }
+}
+
+/// What a sentinel tells of the master.
+fn value_of(sentinel: &Sentinel, name: &str) -> Option<String> {
+    let Ok(Value::List(words)) = sentinel.try_command(&["SENTINEL", "MASTER", SERVICE]) else { return None };
+    let at = words.iter().position(|word| *word == Value::Text(name.into()));
+    at.and_then(|at| words.get(at + 1)).map(Value::text)
 }
 
 /// A moment, after which nothing has come true.
