@@ -221,7 +221,7 @@ impl RedisStore {
             mode.to_owned(),
             slots.to_string(),
             manner.to_owned(),
-            match (hears, self.location.is_cluster()) {
+            match (hears, self.location.has_several_servers()) {
                 (false, _) => "0",
                 (true, false) => "1",
                 (true, true) => "2",

@@ -357,6 +357,12 @@ impl Location {
         Keys::new(&self.prefix, index, self.recipe, name)
     }
 
+    /// Whether who waits may be connected to another server than the one that a lock is given back to, and be called there
+    /// or soon again here.
+    pub(super) fn has_several_servers(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_) | Topology::Sentinel { .. })
+    }
+
     /// Whether the servers are nodes of a Redis Cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))

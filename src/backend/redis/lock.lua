@@ -238,7 +238,7 @@ local function note(id, w)
 end
 
 -- Whether it may have been heard: no right to publish is not the same as nobody there, and a server counts only those who
--- listen to itself.
+-- listen to itself: not those of another node, and not those who are on their way from the master that it has replaced.
 local function tell(id, w, word)
   return w.hears == '0' or try('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
 end
