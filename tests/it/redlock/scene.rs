@@ -4,6 +4,7 @@ use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::leash::Leash;
 use crate::support::masters::Masters;
+pub use crate::support::masters::SINCE;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use crate::support::resp::Value;
@@ -14,8 +15,6 @@ use crate::support::wait::until;
 pub const KEY: &str = "dlock:x";
 /// The key of its counter.
 const COUNTER: &str = "dlock#fencing:{dlock:x}";
-/// Since when a node remembers.
-pub const SINCE: &str = "dlock#since";
 
 /// Five masters of a test's own.
 pub struct Scene {
@@ -51,12 +50,7 @@ impl Scene {
 
     /// Makes nodes ones that have known all for very long.
     pub fn age(&self, nodes: &[usize]) {
-        for node in nodes {
-            let server = self.masters.node(*node);
-            let info = server.command(&["INFO", "server"]).text();
-            let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("the id of a run");
-            server.command(&["SET", SINCE, &format!("0 node{node} {run}")]);
-        }
+        self.masters.age(nodes);
     }
 
     /// `dlock run` on all nodes.
