@@ -181,7 +181,7 @@ impl RedlockStore {
         let limit = limit(claim.ttl);
         let begin = |node| {
             let (claim, record) = (Rc::clone(claim), Rc::clone(&record));
-            let slot = self.nodes.ask(node, Turn::Behind, limit, move |store, _| {
+            let slot = self.nodes.ask(node, Turn::Last, limit, move |store, _| {
                 Box::pin(async move {
                     let released = store.release(&claim, rest, record.as_ref().as_ref());
                     timeout(limit, released).await.unwrap_or_else(|_| Err(asking::no_answer(limit)))

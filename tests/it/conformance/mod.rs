@@ -19,6 +19,7 @@ mod redis;
 #[cfg(feature = "redis")]
 mod redisson;
 #[cfg(feature = "redis")]
+mod redlock;
 mod sentinel;
 #[cfg(feature = "redis")]
 mod tls;

@@ -79,7 +79,7 @@ impl RedlockStore {
             let limit = limit(round.claim.ttl);
             round.slots[node] = self
                 .nodes
-                .ask(node, Turn::Free, limit, |store, hurry_up| store.claim_as_node(asked, hurry_up));
+                .ask(node, Turn::Next, limit, |store, hurry_up| store.claim_as_node(asked, hurry_up));
         }
     }
 
@@ -166,7 +166,7 @@ impl RedlockStore {
                 let claim = Rc::clone(&round.claim);
                 let slot = self
                     .nodes
-                    .ask(*node, Turn::Behind, limit, move |store, _| store.fence(claim, to, Fenced::Here));
+                    .ask(*node, Turn::Last, limit, move |store, _| store.fence(claim, to, Fenced::Here));
                 slots.push((*node, slot));
             }
             self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(())).await;

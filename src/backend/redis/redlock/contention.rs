@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::{Again, Busy};
-use crate::lock::{Holder, Identity};
+use crate::lock::Holder;
 
 /// Who is at a node for longer than this is not there in passing: an attempt that fails is taken back sooner.
 const PASSING: Duration = Duration::from_secs(1);
@@ -20,31 +20,67 @@ pub(super) struct Contention {
 
 /// Joins what they say. `granted` others have granted us the lock.
 pub(super) fn contention(said: &[&Busy], granted: usize, quorum: usize) -> Contention {
-    let mut seen: Vec<(Holder, usize)> = Vec::new();
-    for holder in said.iter().flat_map(|busy| &busy.holders) {
-        match seen.iter_mut().find(|(known, _)| is_same(known.identity.as_ref(), holder.identity.as_ref())) {
-            Some((known, nodes)) => {
-                *nodes += 1;
-                join(known, holder);
-            }
-            None => seen.push((holder.clone(), 1)),
-        }
-    }
-    let holds = |(holder, nodes): &(Holder, usize)| {
-        *nodes >= quorum || holder.age.is_some_and(|age| age >= PASSING) || holder.ended.is_some()
+    let seen = joined(said.iter().map(|busy| busy.holders.as_slice()));
+    let holds = |holders: &&Vec<&Holder>| {
+        holders.len() >= quorum
+            || holders
+                .iter()
+                .any(|holder| holder.ended.is_some() || holder.age.is_some_and(|age| age >= PASSING))
     };
-    let is_held = seen.iter().any(holds);
-    if is_held {
-        seen.retain(holds);
+    // Where there are many, not every node names the same.
+    let many = said.iter().filter(|busy| busy.more > 0).count() >= quorum;
+    let has_holder = seen.iter().any(|holders| holds(&holders));
+    let shown = seen.iter().filter(|holders| !has_holder || holds(holders));
+    let mut holders: Vec<Holder> = shown.filter_map(|holders| one_of(holders)).collect();
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
+    let most = said.iter().map(|busy| busy.holders.len()).max().unwrap_or(0);
+    let all = said.iter().map(|busy| busy.holders.len() + busy.more).max().unwrap_or(0);
+    if many {
+        holders.truncate(most);
     }
-    let more = if is_held { said.iter().map(|busy| busy.more).max().unwrap_or(0) } else { 0 };
+    let more = if many { all.saturating_sub(holders.len()) } else { 0 };
+    let is_held = has_holder || many;
     let mut places: Vec<u32> = said.iter().filter_map(|busy| busy.position).collect();
     places.sort_unstable();
     let position = places.len().checked_sub(1).map(|last| places[last / 2]);
     let promised = !is_held && said.iter().any(|busy| busy.promised);
-    let holders = seen.into_iter().map(|(holder, _)| holder).collect();
     let again = again(said, quorum.saturating_sub(granted).max(1), quorum);
     Contention { busy: Busy { holders, more, position, promised, again }, is_held }
+}
+
+/// What several nodes say of their holders, put together by who it is: what one node says twice is of two.
+pub(super) fn joined<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<&'a Holder>> {
+    let mut seen: Vec<Vec<&Holder>> = Vec::new();
+    for holders in nodes {
+        let mut holders: Vec<&Holder> = holders.iter().collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
+        let mut told = vec![false; seen.len()];
+        for holder in holders {
+            let same = |group: &usize| {
+                !told[*group]
+                    && seen[*group].first().is_some_and(|other| {
+                        other.identity == holder.identity && other.digest == holder.digest
+                    })
+            };
+            match (0..told.len()).find(same) {
+                Some(group) => {
+                    told[group] = true;
+                    seen[group].push(holder);
+                }
+                None => seen.push(vec![holder]),
+            }
+        }
+    }
+    seen
+}
+
+/// What they say of the same one.
+fn one_of(holders: &[&Holder]) -> Option<Holder> {
+    let mut holder = (*holders.first()?).clone();
+    holder.age = holders.iter().filter_map(|holder| holder.age).max();
+    holder.remaining = holders.iter().filter_map(|holder| holder.remaining).max();
+    holder.ended = holders.iter().filter_map(|holder| holder.ended).max();
+    Some(holder)
 }
 
 /// When so many of the nodes that are busy may be free.
@@ -65,24 +101,10 @@ fn again(said: &[&Busy], missing: usize, quorum: usize) -> Again {
     }
 }
 
-/// Whether it is the same dlock, or a foreign client, of which nothing is known.
-pub(super) fn is_same(one: Option<&Identity>, other: Option<&Identity>) -> bool {
-    let who =
-        |identity: &Identity| (identity.host.clone(), identity.pid, identity.start, identity.boot.clone());
-    one.map(who) == other.map(who)
-}
-
-fn join(known: &mut Holder, other: &Holder) {
-    known.age = known.age.max(other.age);
-    known.remaining = known.remaining.max(other.remaining);
-    known.ended = known.ended.max(other.ended);
-    known.fencing = known.fencing.max(other.fencing);
-    known.immortal |= other.immortal;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Identity;
 
     fn holder(pid: u32, age: u64) -> Holder {
         let identity = Identity { host: "h".into(), pid, ..Identity::default() };
@@ -110,6 +132,17 @@ mod tests {
         let old = busy(vec![holder(3, 2_000)], 9);
         let held = contention(&[&old, &a], 2, 3);
         assert_eq!((held.is_held, pids(&held)), (true, vec![3]), "nobody passes so slowly");
+    }
+
+    #[test]
+    fn many_are_counted_and_those_who_look_alike_too() {
+        let three = busy(vec![holder(1, 10), holder(1, 10), holder(2, 10)], 9);
+        let held = contention(&[&three, &three, &three], 0, 3);
+        assert_eq!((pids(&held), held.busy.more), (vec![1, 1, 2], 0));
+        let some = |pid| Busy { more: 38, ..busy(vec![holder(pid, 10), holder(pid + 1, 10)], 9) };
+        let (one, other, third) = (some(1), some(3), some(5));
+        let held = contention(&[&one, &other, &third], 0, 3);
+        assert_eq!((held.is_held, held.busy.holders.len(), held.busy.more), (true, 2, 38));
     }
 
     #[test]

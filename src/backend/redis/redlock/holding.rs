@@ -53,7 +53,7 @@ impl RedlockStore {
         let mut slots: Vec<(usize, Slot<Renewal>)> = Vec::new();
         for node in self.all() {
             let claim = Rc::clone(&claim);
-            let slot = self.nodes.ask(node, Turn::Free, limit, move |store, _| {
+            let slot = self.nodes.ask(node, Turn::Next, limit, move |store, _| {
                 Box::pin(async move {
                     let renewed = store.renew(&claim, rest);
                     timeout(limit, renewed).await.unwrap_or_else(|_| Err(no_answer(limit)))
@@ -119,12 +119,12 @@ impl RedlockStore {
                 None => open.push((node, late)),
                 Some(Mending::Nothing) => {}
                 Some(Mending::Note) => {
-                    self.nodes.ask(node, Turn::Behind, limit, move |store, _| {
+                    self.nodes.ask(node, Turn::Last, limit, move |store, _| {
                         store.fence(claim, fencing, Fenced::Elsewhere)
                     });
                 }
                 Some(Mending::Anew) => {
-                    self.nodes.ask(node, Turn::Free, limit, move |store, hurry_up| {
+                    self.nodes.ask(node, Turn::Next, limit, move |store, hurry_up| {
                         store.mend(claim, fencing, id, hurry_up)
                     });
                 }
@@ -152,9 +152,9 @@ impl RedlockStore {
             (answer.is_some() || are_answered(&slots)).then_some(answer)
         };
         let answer = self.nodes.until(decided).await;
-        // The others are to know as well; but what has been sent arrives without us.
+        // The others are to know as well.
         let others = self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(()));
-        if timeout(STRAGGLERS, others).await.is_err() {
+        if timeout(limit(claim.ttl), others).await.is_err() {
             self.nodes.hurry_up();
         }
         let failed = || -> Vec<(usize, StoreError)> {
@@ -177,7 +177,7 @@ impl RedlockStore {
         let mut slots: Vec<(usize, Slot<()>)> = Vec::new();
         for node in self.all() {
             let what = Rc::clone(&what);
-            let slot = self.nodes.ask(node, Turn::Behind, limit, move |store, _| {
+            let slot = self.nodes.ask(node, Turn::Last, limit, move |store, _| {
                 Box::pin(async move {
                     let noted = store.record(&what.0, &what.1);
                     timeout(limit, noted).await.unwrap_or_else(|_| Err(no_answer(limit)))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::asking::no_answer;
-use super::contention::is_same;
+use super::contention::joined;
 use super::nodes::{Nodes, Slot, Turn};
 use super::{RedlockStore, STRAGGLERS, are_answered};
 use crate::backend::examination::Examination;
@@ -31,7 +31,7 @@ impl RedlockStore {
         let mut slots: Vec<(usize, Slot<A>)> = Vec::new();
         for node in self.all() {
             let work = work.clone();
-            let slot = self.nodes.ask(node, Turn::Behind, LIMIT, move |store, _| {
+            let slot = self.nodes.ask(node, Turn::Last, LIMIT, move |store, _| {
                 Box::pin(async move {
                     timeout(LIMIT, work(store)).await.unwrap_or_else(|_| Err(no_answer(LIMIT)))
                 })
@@ -82,34 +82,30 @@ impl Survey<Inspection> {
         let states: Vec<&LockState> =
             self.answers.iter().filter_map(|inspection| inspection.locks.get(index)).collect();
         let mut lock = LockState::free(states.first()?.name.clone());
-        let mut seen: Vec<Vec<&Holder>> = Vec::new();
-        for holder in states.iter().flat_map(|state| &state.holders) {
-            let same = |other: &[&Holder]| {
-                other.first().is_some_and(|other| {
-                    is_same(other.identity.as_ref(), holder.identity.as_ref())
-                        && other.digest == holder.digest
-                })
-            };
-            match seen.iter_mut().find(|other| same(other)) {
-                Some(others) => others.push(holder),
-                None => seen.push(vec![holder]),
-            }
-        }
+        let mut seen = joined(states.iter().map(|state| state.holders.as_slice()));
         seen.retain(|holders| holders.len() + self.missing >= self.quorum);
         lock.holders = seen.iter().filter_map(|holders| self.holder(holders)).collect();
         lock.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
         let has_shown = |state: &&&LockState| {
-            state.holders.iter().any(|holder| {
-                lock.holders.iter().any(|shown| is_same(shown.identity.as_ref(), holder.identity.as_ref()))
-            })
+            let shown = |holder: &Holder| lock.holders.iter().any(|shown| shown.identity == holder.identity);
+            state.holders.iter().any(shown)
         };
         lock.mode = states.iter().find(has_shown).and_then(|state| state.mode);
-        for waiter in states.iter().flat_map(|state| &state.waiters) {
-            let same =
-                |other: &&mut crate::lock::Waiter| is_same(other.identity.as_ref(), waiter.identity.as_ref());
-            match lock.waiters.iter_mut().find(same) {
-                Some(known) => known.waiting = known.waiting.min(waiter.waiting),
-                None => lock.waiters.push(waiter.clone()),
+        for state in &states {
+            let mut told = vec![false; lock.waiters.len()];
+            for waiter in &state.waiters {
+                let same = |known: &usize| {
+                    let (told, known) = (told[*known], &lock.waiters[*known]);
+                    !told && known.identity == waiter.identity && known.mode == waiter.mode
+                };
+                match (0..told.len()).find(same) {
+                    Some(known) => {
+                        told[known] = true;
+                        let known = &mut lock.waiters[known];
+                        known.waiting = known.waiting.min(waiter.waiting);
+                    }
+                    None => lock.waiters.push(waiter.clone()),
+                }
             }
         }
         lock.waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.waiting));

@@ -1,6 +1,6 @@
 //! The nodes of a Redlock, each of which is asked one thing after the other, all of them at the same time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +16,8 @@ use crate::backend::{Backend, Change, Reply, StoreError};
 /// All of them.
 pub(super) struct Nodes {
     all: Vec<Node>,
+    /// So many questions have been answered.
+    answered: Rc<Cell<u64>>,
 }
 
 struct Node {
@@ -23,6 +25,8 @@ struct Node {
     state: State,
     /// Ends the wait for the answer to the claim that the node is asked for.
     hurry_up: HurryUp,
+    /// So many questions have not been answered yet.
+    open: Rc<Cell<usize>>,
 }
 
 /// A store is lent to what it is asked, and comes back with the answer: so a question goes on although whoever asked it
@@ -38,13 +42,13 @@ type Job = Pin<Box<dyn Future<Output = Box<RedisStore>>>>;
 /// What a node has answered to one question, once it has.
 pub(super) type Slot<A> = Rc<RefCell<Option<Result<A, StoreError>>>>;
 
-/// How a question waits for the one before it.
+/// How a question waits for those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Not at all: a node that owes an answer is not asked.
-    Free,
-    /// As long as that one takes.
-    Behind,
+    /// As long as one of them takes; a node that has one waiting already is not asked.
+    Next,
+    /// As long as all of them take: it has to be asked.
+    Last,
 }
 
 impl Nodes {
@@ -54,8 +58,9 @@ impl Nodes {
             state: State::Idle(Box::new(RedisStore::new(location.clone()))),
             location,
             hurry_up: HurryUp::default(),
+            open: Rc::default(),
         };
-        Nodes { all: location.nodes().into_iter().map(node).collect() }
+        Nodes { all: location.nodes().into_iter().map(node).collect(), answered: Rc::default() }
     }
 
     /// How many there are.
@@ -122,17 +127,16 @@ impl Nodes {
     ) -> Slot<A> {
         let node = &mut self.all[node];
         let slot = Slot::default();
-        if turn == Turn::Free && matches!(node.state, State::Asking(_)) {
-            // Which may be the same.
-            slot.replace(Some(Err(StoreError::unanswered("it has not answered an earlier question yet"))));
+        if turn == Turn::Next && node.open.get() > 1 {
+            // One of those may be the same.
+            slot.replace(Some(Err(StoreError::unanswered("it has not answered earlier questions yet"))));
             return slot;
         }
         let told = Rc::clone(&slot);
         let location = node.location.clone();
-        let hurry_up = HurryUp::default();
-        if turn == Turn::Free {
-            node.hurry_up = hurry_up.clone();
-        }
+        let hurry_up = node.hurry_up.clone();
+        let (open, answered) = (Rc::clone(&node.open), Rc::clone(&self.answered));
+        open.set(open.get() + 1);
         let before = std::mem::replace(&mut node.state, nothing());
         node.state = State::Asking(Box::pin(async move {
             let mut store = match before {
@@ -151,6 +155,8 @@ impl Nodes {
                 Err(error) => Err(error),
             };
             told.replace(Some(answer.map_err(plainly)));
+            open.set(open.get() - 1);
+            answered.set(answered.get() + 1);
             store
         }));
         slot
@@ -159,14 +165,15 @@ impl Nodes {
     /// Waits no longer for the answers that are owed to claims: what takes them back is sent behind them.
     pub(super) fn hurry_up(&mut self) {
         for node in self.all.iter().filter(|node| matches!(node.state, State::Asking(_))) {
-            node.hurry_up.notify_one();
+            node.hurry_up.notify_waiters();
         }
         let mut context = Context::from_waker(std::task::Waker::noop());
         let _ = self.work(&mut context);
     }
 
-    /// Goes on with all that is asked. Returns whether any node has finished what it was asked.
+    /// Goes on with all that is asked. Returns whether any question was answered, or any node connected.
     fn work(&mut self, context: &mut Context<'_>) -> bool {
+        let before = self.answered.get();
         let mut finished = false;
         for node in &mut self.all {
             if let State::Connecting(job) | State::Asking(job) = &mut node.state
@@ -176,7 +183,7 @@ impl Nodes {
                 finished = true;
             }
         }
-        finished
+        finished || self.answered.get() > before
     }
 
     /// Goes on with all that is asked until something is decided, which is looked at whenever an answer may have come.
