@@ -110,10 +110,10 @@ impl Locator {
 
     /// Why locks cannot be had there in this mode, if they cannot.
     pub fn refuses(&self, mode: crate::lock::Mode) -> Option<&'static str> {
-        match self {
-            Locator::File(_) => None,
+        match (self, mode) {
+            (Locator::File(_), _) => None,
             #[cfg(feature = "redis")]
-            Locator::Redis(location) => location.refuses(mode),
+            (Locator::Redis(location), mode) => location.refuses(mode),
         }
     }
 

@@ -20,6 +20,7 @@ mod redis;
 mod redisson;
 #[cfg(feature = "redis")]
 mod redlock;
+#[cfg(feature = "redis")]
 mod sentinel;
 #[cfg(feature = "redis")]
 mod tls;
