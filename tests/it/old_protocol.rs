@@ -4,7 +4,7 @@ use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Connection, Redis, await_renewal};
-use crate::support::resp::Value;
+use crate::support::resp::{Value, old_reply};
 use crate::support::running::Exit;
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -93,23 +93,6 @@ fn the_old_protocol_takes_a_password_and_a_database() {
     assert_eq!(run(url("s3cret", "99")).exit, Exit::Code(78));
 }
 
-/// The reply as the old protocol writes it.
-fn encode(value: &Value) -> Vec<u8> {
-    match value {
-        Value::Nil => b"$-1\r\n".to_vec(),
-        Value::Int(number) => format!(":{number}\r\n").into_bytes(),
-        Value::Text(text) => crate::support::resp::bulk(text),
-        Value::Error(text) => format!("-{text}\r\n").into_bytes(),
-        Value::List(items) => {
-            let head = format!("*{}\r\n", items.len()).into_bytes();
-            items.iter().fold(head, |mut bytes, item| {
-                bytes.extend(encode(item));
-                bytes
-            })
-        }
-    }
-}
-
 /// In the words of Redis 6 that knows HELLO but not this version, of one before 6, and of proxies.
 #[test]
 fn a_proxy_that_refuses_hello_is_spoken_to_in_the_old_protocol() {
@@ -126,7 +109,7 @@ fn a_proxy_that_refuses_hello_is_spoken_to_in_the_old_protocol() {
                 return Some(refusal.as_bytes().to_vec());
             }
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            Some(encode(&behind.lock().unwrap().command(&words)))
+            Some(old_reply(&behind.lock().unwrap().command(&words)))
         });
         a_lock_lives(&format!("redis://127.0.0.1:{}/0", proxy.port()), &redis, None);
     }

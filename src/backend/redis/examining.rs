@@ -313,6 +313,7 @@ fn refusing(check: &'static str, text: &str) -> Finding {
         Some("MISCONF") => "make room on the server's disk, see its log",
         Some("READONLY") => "name the master",
         Some("LOADING") => "wait until it has read its memory back",
+        Some("MASTERDOWN") => "see why it has lost its master, or name the master",
         Some("BUSY") => "end the script that holds it up (SCRIPT KILL)",
         Some("CLUSTERDOWN") => "see CLUSTER INFO and CLUSTER NODES",
         Some("TRYAGAIN") => "wait until the slot has moved",

@@ -512,7 +512,10 @@ local function acquire()
       call('ZADD', queue, string.format('%.0f', place_then), token)
     end
     w = {mode = wants, of = of, hears = hears, ends = now + place_life, called = 0, who = identity}
-    note(token, w)
+    local noted = note(token, w)
+    if type(noted) == 'table' and not string.find(noted.err, 'OOM', 1, true) then
+      return noted
+    end
     if wants == 'c' then
       call('HSET', waiters, 'slots', of)
     end

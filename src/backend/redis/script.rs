@@ -48,7 +48,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "e83737b9a1e37a3a4d4b7d4229f5c50c55ffaf5d");
+static LOCK: Script = script!("lock.lua", "3eb1911d6db2aaa24119b1151a38e5335cac5d47");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");

@@ -1,6 +1,7 @@
 //! A server that answers, but cannot serve: named, waited out, and never taken for contention.
 
 use super::scene::Scene;
+use crate::doctor::{Findings, doctor};
 use crate::support::SOON;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
@@ -108,6 +109,16 @@ fn is_named(state: State) {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains(&state.code()), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    let found = Findings::of(doctor(&Place::new(), &redis.url()));
+    let is_told = |finding: &&serde_json::Value| {
+        let found = finding["found"].as_str().unwrap();
+        finding["level"] == "problem" && (found.contains(&state.code()) || found.starts_with("a replica of "))
+    };
+    let told = found.all().iter().find(is_told).unwrap_or_else(|| panic!("{found:?}"));
+    let remedy = told["remedy"].as_str().unwrap();
+    for shrug in ["what the server says", "is a Redis server that listens"] {
+        assert!(!remedy.contains(shrug), "{told}");
+    }
     state.leave(&redis);
     Scene::on(&redis).assert_succession();
 }

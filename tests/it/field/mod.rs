@@ -1,4 +1,5 @@
 //! Redis as it is in the field: other versions, sockets, offerings that leave something out, and the states of servers.
 
 mod sockets;
+mod states;
 mod versions;

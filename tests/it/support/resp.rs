@@ -56,6 +56,23 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
+/// Bytes of a reply, as servers of the old protocol send it.
+pub fn old_reply(value: &Value) -> Vec<u8> {
+    match value {
+        Value::Nil => b"$-1\r\n".to_vec(),
+        Value::Int(number) => format!(":{number}\r\n").into_bytes(),
+        Value::Text(text) => bulk(text),
+        Value::Error(text) => format!("-{text}\r\n").into_bytes(),
+        Value::List(items) => {
+            let head = format!("*{}\r\n", items.len()).into_bytes();
+            items.iter().fold(head, |mut bytes, item| {
+                bytes.extend(old_reply(item));
+                bytes
+            })
+        }
+    }
+}
+
 /// Bytes of a string with a length, as servers send it.
 pub fn bulk(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into_bytes()
