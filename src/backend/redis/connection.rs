@@ -34,6 +34,8 @@ pub(super) struct Connection {
     usable: bool,
     /// A question was carried out after a greeting that failed.
     spoiled: bool,
+    /// The server has said nothing yet.
+    silent: bool,
     /// The server speaks RESP2 only, and what was asked of it makes no sense there.
     outdated: bool,
     /// It is a node of a cluster, and sends us to another one where it has to.
@@ -166,6 +168,7 @@ impl Connection {
             channel: Switch::NotTried,
             usable: true,
             spoiled: false,
+            silent: true,
             outdated: false,
             sends_elsewhere: false,
             asks: false,
@@ -445,9 +448,17 @@ impl Connection {
     }
 
     async fn value(&mut self) -> Result<Value, StoreError> {
-        parse_redis_value_async(&mut self.decoder, &mut self.stream).await.map_err(|error| {
+        let value = parse_redis_value_async(&mut self.decoder, &mut self.stream).await;
+        self.silent &= value.is_err();
+        value.map_err(|error| {
             let why = match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
+                // Some proxies do that to whoever says what they do not know. Others die, so this is no reason to do without
+                // what RESP3 is for.
+                _ if error.is_connection_dropped() && self.silent && self.pushes => {
+                    "the server closed the connection without a word (for a proxy that knows no HELLO: protocol=resp2)"
+                        .to_owned()
+                }
                 _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
                 _ => format!("cannot read: {}", shortened(&error.to_string())),
             };

@@ -16,6 +16,13 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
         "ERR" if said.starts_with("ACL failure") => {
             StoreError::Denied(format!("a right is missing ({text})"))
         }
+        // To ask again would not help, whatever comes of it.
+        "ERR" if said.to_lowercase().starts_with("unknown command 'eval") => {
+            StoreError::Config(format!("the server runs no scripts, which dlock cannot do without ({text})"))
+        }
+        "ERR" if said.starts_with("Unknown") && said.contains("called from") => StoreError::Config(format!(
+            "the server lacks a command that dlock cannot do without, which dlock doctor names ({text})"
+        )),
         "DENIED" => StoreError::Denied(text),
         "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
         "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
@@ -134,5 +141,13 @@ mod tests {
             }
         }
         assert_eq!(meaning(&format!("{in_6}ERR syntax error")).1, "ERR syntax error");
+        for lacking in [
+            format!("{in_6}Unknown Redis command called from Lua script"),
+            format!("ERR Unknown Redis command called from script {at}"),
+            format!("ERR Unknown command called from script {at}"),
+            "ERR unknown command 'EVAL', with args beginning with: 'local' ".to_owned(),
+        ] {
+            assert!(matches!(meaning(&lacking).0, StoreError::Config(_)), "{lacking}");
+        }
     }
 }

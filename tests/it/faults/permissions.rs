@@ -165,6 +165,43 @@ fn a_password_that_is_changed_is_read_anew_from_its_file() {
     scene.assert_undisturbed(run);
 }
 
+/// F29: whoever is in stays in; the next connection is refused.
+#[test]
+fn a_user_who_is_switched_off_during_the_run_loses_the_lock_with_the_connection() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis);
+    let run = scene.ticker();
+    user(&redis, &["off"]);
+    scene.await_renewals(2);
+    // What is sent from here on is no renewal.
+    let good = scene.last_answered();
+    scene.proxy.close();
+    let output = scene.assert_killed_in_time_after(run, &good);
+    assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
+    user(&redis, &["on"]);
+    scene.assert_succession();
+}
+
+/// F29
+#[test]
+fn a_password_file_that_is_gone_for_a_while_loses_nothing() {
+    let redis = Redis::start();
+    let scene = as_alice(&redis);
+    let file = scene.place().write("password", "secret\n");
+    let scene = scene.logged_in_by_file("alice", &file).ttl(6);
+    let run = scene.witness();
+    scene.await_renewals(1);
+    std::fs::remove_file(&file).unwrap();
+    scene.proxy.close();
+    // Nobody can be asked who has no password; one that is wrong is refused.
+    scene.place().write("password", "wrong\n");
+    let before = scene.leases().len();
+    eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
+    scene.place().write("password", "secret\n");
+    scene.await_renewals(2);
+    scene.assert_undisturbed(run);
+}
+
 /// F29
 #[test]
 fn a_right_that_comes_back_in_time_is_enough() {
