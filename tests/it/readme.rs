@@ -8,6 +8,7 @@ use super::fencing_recipes;
 use super::support::SOON;
 use super::support::cluster::Cluster;
 use super::support::dlock::BINARY;
+use super::support::masters::Masters;
 use super::support::place::Place;
 use super::support::pool::Lent;
 use super::support::process::Marker;
@@ -25,6 +26,9 @@ pub(super) const README: &str = include_str!("../../README.md");
 
 /// The reader's cluster, which is started only where it is named.
 const CLUSTER: &str = "redis-cluster://redis-1.example.com,redis-2.example.com,redis-3.example.com";
+
+/// The reader's masters, which are started only where they are named.
+const MASTERS: &str = "redlock://redis-1.example.com,redis-2.example.com,redis-3.example.com,redis-4.example.com,redis-5.example.com";
 
 /// The reader's sentinels, which are started only where they are named.
 const SENTINELS: &str = "redis-sentinel://redis-1.example.com,redis-2.example.com,redis-3.example.com/locks";
@@ -84,6 +88,7 @@ pub(super) struct Sandbox {
     plain: Redis,
     tls: Redis,
     with_users: Redis,
+    masters: OnceCell<Lent<Masters>>,
     sentinels: OnceCell<Lent<Sentinels>>,
     cluster: OnceCell<Lent<Cluster>>,
 }
@@ -104,6 +109,7 @@ impl Sandbox {
             plain: Redis::start_with_args(&["--unixsocket", &socket]),
             tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
             with_users: Redis::start_with_args(&user),
+            masters: OnceCell::new(),
             sentinels: OnceCell::new(),
             cluster: OnceCell::new(),
         }
@@ -140,6 +146,9 @@ impl Sandbox {
 
     pub(super) fn replace(&self, text: &str) -> String {
         let mut text = text.to_owned();
+        if text.contains(MASTERS) {
+            text = text.replace(MASTERS, &self.masters.get_or_init(Masters::lent).url());
+        }
         if text.contains(SENTINELS) {
             text = text.replace(SENTINELS, &self.sentinels.get_or_init(Sentinels::lent).url());
         }
