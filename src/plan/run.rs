@@ -9,7 +9,7 @@ use crate::backend::locator::Locator;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
 use crate::cli::{OnLostArgument, OrphansArgument, RunArguments};
-use crate::config::{Accepted, Configuration, Settings};
+use crate::config::{Accepted, Configuration, Settings, Source};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
@@ -89,7 +89,8 @@ impl RunPlan {
         let Access { store, connect_timeout, accepted, notices } =
             Access::new(&arguments.common, backend, &names)?;
         if let Some(why) = store.refuses(mode) {
-            return Err(Failure::usage(format!("--slots on {}: {why}", store.display())));
+            let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
+            return Err(source.failure(format!("{}: {why}", store.display())));
         }
         let terms = terms(&settings, connect_timeout)?;
         let min_hold = min_hold(&settings)?;
