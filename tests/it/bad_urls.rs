@@ -37,7 +37,7 @@ const WRONG: &[(&str, &str)] = &[
 const WRONG_REDIS: &[(&str, &str)] = &[
     (
         "ftp://h",
-        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://",
+        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://",
     ),
     ("redis:", "redis:// takes one host, as redis://localhost:6379"),
     ("redis://", "redis:// takes one host, as redis://localhost:6379"),
