@@ -18,7 +18,7 @@ use crate::lock::{Claim, FencingToken};
 /// A node gets this part of the lease to answer a claim ...
 const PART_OF_LEASE: u32 = 20;
 /// ... but not less than this, which a busy host may need, ...
-const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
+const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
 /// ... and not more than this: what is left of an attempt has to be taken back before those who wait for us give up.
 const LONGEST_LIMIT: Duration = Duration::from_millis(500);
 
