@@ -1,61 +1,22 @@
 //! Where a Redis is and how to speak to it: a URL understood in full, contacting nobody.
 
+mod options;
+mod reading;
 mod security;
+mod topology;
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub(in crate::backend) use self::options::options;
+pub(in crate::backend) use self::reading::SCHEMES;
 use self::security::Password;
 pub use self::security::TlsSettings;
+pub(super) use self::topology::{Address, Topology};
 use super::keys::{Index, Keys, RESERVED};
 use super::recipe::Recipe;
 use crate::backend::StoreError;
-use crate::backend::url::{Environment, Host, Url, UrlError};
+use crate::backend::url::UrlError;
 use crate::lock::{LockName, Mode};
-
-const DEFAULT_PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
-/// How URLs of this family begin.
-pub(in crate::backend) const SCHEMES: &[&str] = &[
-    "redis",
-    "rediss",
-    "redis+unix",
-    "redis-sentinel",
-    "rediss-sentinel",
-    "redis-cluster",
-    "rediss-cluster",
-    "valkey",
-    "valkeys",
-    "valkey+unix",
-    "valkey-sentinel",
-    "valkeys-sentinel",
-    "valkey-cluster",
-    "valkeys-cluster",
-    "redlock",
-    "redlocks",
-];
-/// What a URL can say besides the servers, behind what only one with sentinels can.
-const OPTIONS: &[&str] = &[
-    "sentinel_username",
-    "sentinel_password_file",
-    "recipe",
-    "prefix",
-    "db",
-    "username",
-    "password_file",
-    "wait_replicas",
-    "protocol",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-];
-
-/// What a URL of this scheme can say besides the servers.
-pub(in crate::backend) fn options(scheme: &str) -> &'static [&'static str] {
-    if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
-}
 
 /// Redis servers that keep locks, and how to speak to them.
 #[derive(Clone)]
@@ -74,198 +35,7 @@ pub struct Location {
     display: String,
 }
 
-/// Which servers there are, and how they belong together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Topology {
-    /// One.
-    Server(Address),
-    /// The master of a service, as these sentinels know it.
-    Sentinel {
-        /// Where the sentinels listen.
-        sentinels: Vec<Host>,
-        /// What they call the master and its replicas.
-        service: String,
-    },
-    /// A Redis Cluster, of which these nodes are known.
-    Cluster(Vec<Address>),
-    /// Masters that know nothing of each other, of which a majority decides.
-    Redlock(Vec<Address>),
-}
-
-/// Where one server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    /// By TCP.
-    Tcp(Host),
-    /// On a socket of this host.
-    Socket(PathBuf),
-}
-
-impl Address {
-    /// A host as a URL names it.
-    pub(super) fn of(host: &Host) -> Address {
-        Address::Tcp(Host { port: Some(host.port.unwrap_or(DEFAULT_PORT)), ..host.clone() })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(host) => host.fmt(f),
-            Address::Socket(path) => path.display().fmt(f),
-        }
-    }
-}
-
 impl Location {
-    /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
-    ///
-    /// # Errors
-    /// Anything that is not of this form, an unknown option, or a value that cannot be.
-    pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let bad = |text: String| Err(UrlError::new(text));
-        let (topology, database) = servers(url)?;
-        let is_secure = ["rediss", "valkeys", "redlocks"].iter().any(|secure| url.scheme.starts_with(secure));
-        let mut tls = is_secure.then(TlsSettings::default);
-        let mut location = Location {
-            topology,
-            database: database.unwrap_or(0),
-            username: url.username.clone(),
-            password: url.password.clone().map_or(Password::None, Password::Text),
-            sentinel_username: None,
-            sentinel_password: Password::None,
-            recipe: Recipe::Plain,
-            prefix: String::new(),
-            wait_replicas: 0,
-            resp3: true,
-            tls: None,
-            display: String::new(),
-        };
-        let mut prefix = None;
-        for (name, value) in &url.query {
-            if name == "prefix" {
-                prefix = Some(value.as_str());
-            }
-            if name == "db" && location.is_cluster() {
-                return Err(UrlError::new(NO_DATABASES).about(name));
-            }
-            if name == "db" && database.is_some() {
-                let twice = UrlError::new("the database is given twice: as a path and as db=");
-                return Err(twice.about(name));
-            }
-            location.set(&url.scheme, &mut tls, name, value).map_err(|error| error.about(name))?;
-        }
-        location.prefix = prefix.unwrap_or(location.recipe.prefix()).to_owned();
-        location.recipe.check_prefix(&location.prefix).map_err(|error| error.about("prefix"))?;
-        if url.scheme.starts_with("redlock") {
-            location.recipe.check_redlock().map_err(|error| error.about("recipe"))?;
-            if location.wait_replicas > 0 {
-                return bad(
-                    "wait_replicas= is for one master and its replicas, and a Redlock has only masters"
-                        .into(),
-                );
-            }
-        }
-        if let Some(tls) = &tls {
-            tls.check()?;
-        }
-        location.tls = tls;
-        if matches!(location.password, Password::None)
-            && let Some(password) = environment("REDISCLI_AUTH")
-        {
-            location.password = Password::Text(password);
-        }
-        if location.username.is_some() && matches!(location.password, Password::None) {
-            return bad(
-                "a username without a password: add it to the URL, as password_file=, or as REDISCLI_AUTH"
-                    .into(),
-            );
-        }
-        if location.sentinel_username.is_some() && matches!(location.sentinel_password, Password::None) {
-            return bad("sentinel_username= without a password: add sentinel_password_file=".into());
-        }
-        location.display = location.describe(&url.scheme);
-        Ok(location)
-    }
-
-    /// One option of the URL.
-    fn set(
-        &mut self,
-        scheme: &str,
-        tls: &mut Option<TlsSettings>,
-        name: &str,
-        value: &str,
-    ) -> Result<(), UrlError> {
-        let bad = |text: String| Err(UrlError::new(text));
-        let known = options(scheme);
-        match name {
-            _ if !known.contains(&name) => {
-                return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
-            }
-            // What is usual depends on the recipe.
-            "prefix" => {}
-            "recipe" => self.recipe = Recipe::named(value)?,
-            "db" => self.database = database_of(value)?,
-            "username" => self.username = Some(value.to_owned()),
-            "password_file" if value.starts_with('/') => self.password = Password::File(PathBuf::from(value)),
-            "sentinel_username" => self.sentinel_username = Some(value.to_owned()),
-            "sentinel_password_file" if value.starts_with('/') => {
-                self.sentinel_password = Password::File(PathBuf::from(value));
-            }
-            "password_file" | "sentinel_password_file" => {
-                return bad(format!("{name}= takes an absolute path"));
-            }
-            "wait_replicas" => match value.parse() {
-                Ok(count) => self.wait_replicas = count,
-                Err(_) => return bad(format!("wait_replicas= is a number of replicas, not '{value}'")),
-            },
-            "protocol" => match value {
-                "2" | "resp2" => self.resp3 = false,
-                "3" | "resp3" => self.resp3 = true,
-                _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
-            },
-            "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match tls {
-                None => {
-                    let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);
-                    return bad(format!("'{name}' needs TLS: use {secure}:// instead of {scheme}://"));
-                }
-                Some(tls) => tls.set(name, value)?,
-            },
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn describe(&self, scheme: &str) -> String {
-        let user = self.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        let mut options = Vec::new();
-        let servers = match &self.topology {
-            Topology::Server(Address::Socket(path)) => {
-                if self.database != 0 {
-                    options.push(format!("db={}", self.database));
-                }
-                path.display().to_string()
-            }
-            Topology::Server(address) => format!("{address}/{}", self.database),
-            Topology::Sentinel { sentinels, service } => {
-                format!("{}/{service}/{}", list(sentinels), self.database)
-            }
-            Topology::Cluster(nodes) => list(nodes),
-            Topology::Redlock(nodes) => format!("{}/{}", list(nodes), self.database),
-        };
-        if self.recipe != Recipe::Plain {
-            options.push(format!("recipe={}", self.recipe.name()));
-        }
-        if self.prefix != self.recipe.prefix() {
-            options.push(format!("prefix={}", self.prefix));
-        }
-        if self.wait_replicas > 0 {
-            options.push(format!("wait_replicas={}", self.wait_replicas));
-        }
-        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-        format!("{scheme}://{user}{servers}{options}")
-    }
-
     /// The store without secrets.
     pub fn display(&self) -> &str {
         &self.display
@@ -420,174 +190,13 @@ impl Location {
     }
 }
 
-const NO_DATABASES: &str = "a Redis Cluster has no databases: leave it out";
-
-/// The servers that a URL names, and the database if its path names one.
-fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
-    let scheme = url.scheme.as_str();
-    if scheme.ends_with("+unix") {
-        return match (url.hosts.is_empty(), url.path.starts_with('/')) {
-            (true, true) => Ok((Topology::Server(Address::Socket(PathBuf::from(&url.path))), None)),
-            _ => Err(UrlError::new(format!(
-                "{scheme}: takes the path of a socket, as {scheme}:///run/redis.sock"
-            ))),
-        };
-    }
-    let path = url.path.trim_matches('/');
-    let missing = |example: &str| Err(UrlError::new(format!("{scheme}:// takes {example}")));
-    let database = || if path.is_empty() { Ok(None) } else { database_of(path).map(Some) };
-    match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
-        (None, []) if scheme.starts_with("redlock") => {
-            missing(&format!("independent masters, as {scheme}://h1,h2,h3,h4,h5"))
-        }
-        (None, hosts) if scheme.starts_with("redlock") => {
-            Ok((Topology::Redlock(different(hosts.iter().map(Address::of))?), database()?))
-        }
-        (None, [host]) => Ok((Topology::Server(Address::of(host)), database()?)),
-        (None, _) => missing(&format!("one host, as {scheme}://localhost:6379")),
-        (Some("sentinel"), hosts) => {
-            let (service, database) = path.split_once('/').unwrap_or((path, ""));
-            if hosts.is_empty() || service.is_empty() {
-                return missing(&format!(
-                    "the sentinels and the name of the service, as {scheme}://h1,h2,h3/service"
-                ));
-            }
-            let port = |host: &Host| Host { port: Some(host.port.unwrap_or(SENTINEL_PORT)), ..host.clone() };
-            let database = if database.is_empty() { None } else { Some(database_of(database)?) };
-            let (sentinels, service) = (different(hosts.iter().map(port))?, service.to_owned());
-            Ok((Topology::Sentinel { sentinels, service }, database))
-        }
-        (Some(_), []) => missing(&format!("some of the cluster's nodes, as {scheme}://h1,h2,h3")),
-        (Some(_), _) if !matches!(path, "" | "0") => Err(UrlError::new(NO_DATABASES)),
-        (Some(_), hosts) => {
-            let nodes = different(hosts.iter().map(Address::of))?;
-            Ok((Topology::Cluster(nodes), None))
-        }
-    }
-}
-
-/// The same ones, none of which is named twice.
-fn different<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
-    let mut seen = Vec::new();
-    for one in all {
-        if seen.contains(&one) {
-            return Err(UrlError::new(format!("{one} is named twice")));
-        }
-        seen.push(one);
-    }
-    Ok(seen)
-}
-
-fn list<T: fmt::Display>(all: &[T]) -> String {
-    all.iter().map(T::to_string).collect::<Vec<_>>().join(",")
-}
-
-fn database_of(text: &str) -> Result<u32, UrlError> {
-    match text {
-        "" => Ok(0),
-        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| UrlError::new(format!("'{text}' is no database number")))
-        }
-        _ => Err(UrlError::new(format!("'{text}' is no database number"))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::url::Url;
 
-    fn location(text: &str) -> Result<Location, UrlError> {
+    pub(super) fn location(text: &str) -> Result<Location, UrlError> {
         Location::from_url(&Url::parse(text)?, &|_| None)
-    }
-
-    #[test]
-    fn urls_become_locations_without_secrets_in_their_name() {
-        for (url, display) in [
-            ("redis://localhost", "redis://localhost:6379/0"),
-            ("redis://:secret@h:1/2", "redis://h:1/2"),
-            ("rediss://me:secret@[::1]/?db=7", "rediss://me@[::1]:6379/7"),
-            ("valkey://h?prefix=", "valkey://h:6379/0?prefix="),
-            ("redis://h?password_file=/run/secret&username=me&protocol=resp2", "redis://me@h:6379/0"),
-            ("redis-sentinel://:x@a,b:1/main", "redis-sentinel://a:26379,b:1/main/0"),
-            ("rediss-sentinel://a/main/2?prefix=p", "rediss-sentinel://a:26379/main/2?prefix=p"),
-            (
-                "redis-sentinel://a/main?sentinel_username=me&sentinel_password_file=/run/secret",
-                "redis-sentinel://a:26379/main/0",
-            ),
-            (
-                "valkeys-sentinel://a/main?wait_replicas=2",
-                "valkeys-sentinel://a:26379/main/0?wait_replicas=2",
-            ),
-            ("redis://h?wait_replicas=0", "redis://h:6379/0"),
-            ("redis-cluster://a,b:1", "redis-cluster://a:6379,b:1"),
-            ("redis://h?recipe=plain", "redis://h:6379/0"),
-            ("redis://h?recipe=redisson&prefix=dlock:", "redis://h:6379/0?recipe=redisson"),
-            ("redis://h?prefix=&recipe=redisson", "redis://h:6379/0?recipe=redisson&prefix="),
-            ("redis://h?recipe=python-redis-lock", "redis://h:6379/0?recipe=python-redis-lock"),
-            (
-                "redis://h?prefix=lock:a:&recipe=python-redis-lock",
-                "redis://h:6379/0?recipe=python-redis-lock&prefix=lock:a:",
-            ),
-            ("redlock://me:secret@a,b:1,c/2", "redlock://me@a:6379,b:1,c:6379/2"),
-            ("redlocks://a", "redlocks://a:6379/0"),
-            ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
-            ("redis+unix://:secret@/run/r.sock?db=3&prefix=", "redis+unix:///run/r.sock?db=3&prefix="),
-        ] {
-            assert_eq!(
-                location(url).map(|location| location.display().to_owned()),
-                Ok(display.to_owned()),
-                "{url}"
-            );
-        }
-    }
-
-    #[test]
-    fn wrong_locations_are_refused() {
-        for bad in [
-            "redis://",
-            "redis://a,b",
-            "redis://h/x",
-            "redis://h/1/2",
-            "redis://h/-1",
-            "redis://h/1?db=1",
-            "redis://h?nonsense=1",
-            "redis://h?recipe=nonsense",
-            "redis://h?recipe=python-redis-lock&prefix=",
-            "redis://h?prefix=dlock:&recipe=python-redis-lock",
-            "redlock://h?recipe=redisson",
-            "redlock://h?recipe=python-redis-lock",
-            "redis-sentinel://a",
-            "redis-sentinel:///main",
-            "redis-sentinel://a,a:26379/main",
-            "redis-sentinel://a/main/x",
-            "redis-sentinel://a/main/1?db=1",
-            "redis-sentinel://a/main?sentinel_username=me",
-            "redis-sentinel://a/main?sentinel_password_file=x",
-            "redis-sentinel://a/main?sentinel_password=x",
-            "redis-sentinel://a/main?wait_replicas=all",
-            "redis-sentinel://a/main?wait_replicas=-1",
-            "redis://h?sentinel_password_file=/x",
-            "redis-cluster://",
-            "redis-cluster://a/1",
-            "redis-cluster://a?db=1",
-            "redlock://",
-            "redlock://a,b,a:6379",
-            "redlock://a,b,c/x",
-            "redlock://a/1?db=1",
-            "redlock://a?ca_file=/x",
-            "redis+unix:",
-            "redis+unix://h/run/redis.sock",
-            "redis+unix:redis.sock",
-            "redis://h?ca_file=/x",
-            "rediss://h?ca_file=x",
-            "rediss://h?cert_file=/x",
-            "redis://me@h",
-            "redis://h?protocol=4",
-            "redis://h?password_file=x",
-            "rediss://h?insecure=maybe",
-        ] {
-            assert!(location(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

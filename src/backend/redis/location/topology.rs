@@ -1,0 +1,124 @@
+//! Which servers a URL names, and how they belong together.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::backend::url::{Host, Url, UrlError};
+
+const DEFAULT_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+/// What is said to whoever names a database of a cluster.
+pub(super) const NO_DATABASES: &str = "a Redis Cluster has no databases: leave it out";
+
+/// Which servers there are, and how they belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::backend::redis) enum Topology {
+    /// One.
+    Server(Address),
+    /// The master of a service, as these sentinels know it.
+    Sentinel {
+        /// Where the sentinels listen.
+        sentinels: Vec<Host>,
+        /// What they call the master and its replicas.
+        service: String,
+    },
+    /// A Redis Cluster, of which these nodes are known.
+    Cluster(Vec<Address>),
+    /// Masters that know nothing of each other, of which a majority decides.
+    Redlock(Vec<Address>),
+}
+
+/// Where one server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::backend::redis) enum Address {
+    /// By TCP.
+    Tcp(Host),
+    /// On a socket of this host.
+    Socket(PathBuf),
+}
+
+impl Address {
+    /// A host as a URL names it.
+    pub(in crate::backend::redis) fn of(host: &Host) -> Address {
+        Address::Tcp(Host { port: Some(host.port.unwrap_or(DEFAULT_PORT)), ..host.clone() })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host) => host.fmt(f),
+            Address::Socket(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The servers that a URL names, and the database if its path names one.
+pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
+    let scheme = url.scheme.as_str();
+    if scheme.ends_with("+unix") {
+        return match (url.hosts.is_empty(), url.path.starts_with('/')) {
+            (true, true) => Ok((Topology::Server(Address::Socket(PathBuf::from(&url.path))), None)),
+            _ => Err(UrlError::new(format!(
+                "{scheme}: takes the path of a socket, as {scheme}:///run/redis.sock"
+            ))),
+        };
+    }
+    let path = url.path.trim_matches('/');
+    let missing = |example: &str| Err(UrlError::new(format!("{scheme}:// takes {example}")));
+    let database = || if path.is_empty() { Ok(None) } else { database_of(path).map(Some) };
+    match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
+        (None, []) if scheme.starts_with("redlock") => {
+            missing(&format!("independent masters, as {scheme}://h1,h2,h3,h4,h5"))
+        }
+        (None, hosts) if scheme.starts_with("redlock") => {
+            Ok((Topology::Redlock(different(hosts.iter().map(Address::of))?), database()?))
+        }
+        (None, [host]) => Ok((Topology::Server(Address::of(host)), database()?)),
+        (None, _) => missing(&format!("one host, as {scheme}://localhost:6379")),
+        (Some("sentinel"), hosts) => {
+            let (service, database) = path.split_once('/').unwrap_or((path, ""));
+            if hosts.is_empty() || service.is_empty() {
+                return missing(&format!(
+                    "the sentinels and the name of the service, as {scheme}://h1,h2,h3/service"
+                ));
+            }
+            let port = |host: &Host| Host { port: Some(host.port.unwrap_or(SENTINEL_PORT)), ..host.clone() };
+            let database = if database.is_empty() { None } else { Some(database_of(database)?) };
+            let (sentinels, service) = (different(hosts.iter().map(port))?, service.to_owned());
+            Ok((Topology::Sentinel { sentinels, service }, database))
+        }
+        (Some(_), []) => missing(&format!("some of the cluster's nodes, as {scheme}://h1,h2,h3")),
+        (Some(_), _) if !matches!(path, "" | "0") => Err(UrlError::new(NO_DATABASES)),
+        (Some(_), hosts) => {
+            let nodes = different(hosts.iter().map(Address::of))?;
+            Ok((Topology::Cluster(nodes), None))
+        }
+    }
+}
+
+/// The same ones, none of which is named twice.
+fn different<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
+    let mut seen = Vec::new();
+    for one in all {
+        if seen.contains(&one) {
+            return Err(UrlError::new(format!("{one} is named twice")));
+        }
+        seen.push(one);
+    }
+    Ok(seen)
+}
+
+/// A database by its number; none means the first one.
+///
+/// # Errors
+/// It is no number, or one too large.
+pub(super) fn database_of(text: &str) -> Result<u32, UrlError> {
+    match text {
+        "" => Ok(0),
+        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            text.parse().map_err(|_| UrlError::new(format!("'{text}' is no database number")))
+        }
+        _ => Err(UrlError::new(format!("'{text}' is no database number"))),
+    }
+}
