@@ -2,24 +2,25 @@
 //!
 //! The wire format is the redis crate's. The flights are our own, because its connections greet first and ask after.
 
+mod answer;
+mod exchange;
 mod greeting;
-
-use std::sync::Arc;
-use std::time::Duration;
+mod opening;
+mod wishes;
+mod word;
 
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
-use redis::{Cmd, PushKind, ServerError, Value, parse_redis_value_async};
-use tokio::io::AsyncWriteExt;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use redis::{Cmd, ServerError, Value};
 
+pub(super) use self::answer::Answer;
+pub(super) use self::exchange::{HurryUp, Patience};
 use self::greeting::Greeting;
-use super::cluster::Redirect;
-use super::errors::{describe, is_between, is_no_script, refusal, shortened};
-use super::location::{Address, Location};
-use super::stream::{self, Bounded, LARGEST_ANSWER, LONGEST_ANSWER, Stream};
-use crate::backend::{StoreError, io_text};
+use self::wishes::Switch;
+pub(super) use self::wishes::{Wishes, subscribe, tracking};
+pub(super) use self::word::Word;
+use super::stream::{Bounded, Stream};
+use crate::backend::StoreError;
 
 /// A connection to one server.
 pub(super) struct Connection {
@@ -54,14 +55,6 @@ pub(super) struct Connection {
     owed: usize,
 }
 
-/// Something that a server does for us once it was asked to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Switch {
-    NotTried,
-    On,
-    Refused,
-}
-
 /// Whether questions are for a slot that is on its way to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asking {
@@ -71,115 +64,7 @@ pub(super) enum Asking {
     No,
 }
 
-/// How long it may take to hand over what is said last.
-const LAST_WORDS: Duration = Duration::from_millis(50);
-
-/// Makes one who waits for an answer wait no longer.
-pub(super) type HurryUp = Arc<Notify>;
-
-/// How long to wait for an answer. What is said behind the question when that is over is carried out after it, however
-/// late: no other connection could promise that.
-pub(super) struct Patience {
-    pub(super) limit: Duration,
-    pub(super) hurry_up: HurryUp,
-    pub(super) last_words: Cmd,
-}
-
-/// What came of a question.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// This.
-    Value(Value),
-    /// The server does not know the script by its digest, or this user may not name it so.
-    NoScript,
-    /// Another node of the cluster is to be asked.
-    Elsewhere(Redirect),
-    /// The slot is on its way from one node to another: not all of the keys are here. Tells what the server says.
-    Between(String),
-}
-
-/// What goes along with a question, if it was not asked for before.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Wishes<'a> {
-    /// Word of whoever touches what this question reads.
-    pub(super) tracking: bool,
-    /// Word on this channel.
-    pub(super) channel: Option<&'a str>,
-    /// This behind it, whose answer is awaited [later](Connection::answer_behind), if at all.
-    pub(super) behind: Option<&'a Cmd>,
-}
-
-/// What a server says unasked; what comes later counts for more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Word {
-    /// Those far before us have been called.
-    Look,
-    /// Those before us have been called.
-    Next,
-    /// The lock's key was touched.
-    Touched,
-    /// It is our turn.
-    Called,
-}
-
 impl Connection {
-    /// Connects, with TLS if so located; says nothing yet. `old_protocol` is for servers that have refused RESP3.
-    pub(super) async fn open(
-        location: &Location,
-        address: &Address,
-        old_protocol: bool,
-    ) -> Result<Connection, StoreError> {
-        let password = location.password()?;
-        let stream = stream::open(location, address).await?;
-        Ok(Connection::begin(location, password, stream, old_protocol))
-    }
-
-    /// Connects to a sentinel, to which we are somebody else than to its master, or nobody; says nothing yet.
-    pub(super) async fn open_to_sentinel(
-        location: &Location,
-        address: &Address,
-    ) -> Result<Connection, StoreError> {
-        let (username, password) = location.sentinel_credentials()?;
-        let stream = stream::open(location, address).await?;
-        Ok(Connection::over(stream, Greeting { username, password, database: 0, hello: false }))
-    }
-
-    /// Over a stream that has been opened; says nothing yet.
-    pub(super) fn begin(
-        location: &Location,
-        password: Option<String>,
-        stream: Bounded<Box<dyn Stream>>,
-        old_protocol: bool,
-    ) -> Connection {
-        let username = location.username().map(str::to_owned);
-        let hello = location.resp3() && !old_protocol;
-        let greeting = Greeting { username, password, database: location.database(), hello };
-        let sends_elsewhere = location.is_cluster();
-        Connection { sends_elsewhere, ..Connection::over(stream, greeting) }
-    }
-
-    fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
-        Connection {
-            stream,
-            decoder: Decoder::new(),
-            pushes: greeting.hello,
-            greeting: Some(greeting),
-            tracking: Switch::NotTried,
-            channel: Switch::NotTried,
-            usable: true,
-            spoiled: false,
-            silent: true,
-            outdated: false,
-            sends_elsewhere: false,
-            asks: false,
-            longest: LARGEST_ANSWER,
-            lock: String::new(),
-            patience: None,
-            heard: None,
-            owed: 0,
-        }
-    }
-
     /// Limits the wait for the answer to the next question.
     pub(super) fn set_patience(&mut self, patience: Patience) {
         self.patience = Some(patience);
@@ -228,13 +113,7 @@ impl Connection {
         wishes: Wishes<'_>,
     ) -> Result<Answer, StoreError> {
         lock.clone_into(&mut self.lock);
-        let mut first = Vec::new();
-        if self.pushes && wishes.tracking && self.tracking == Switch::NotTried {
-            first.push(tracking());
-        }
-        if let Some(channel) = wishes.channel.filter(|_| self.pushes && self.channel == Switch::NotTried) {
-            first.push(subscribe(channel));
-        }
+        let first = self.due(wishes);
         let greeting = self.greeting.take();
         let greeted = greeting.is_some();
         let answer = match greeting {
@@ -290,201 +169,6 @@ impl Connection {
         }
     }
 
-    fn note_wishes(&mut self, wishes: &[Cmd], replies: &[Value]) {
-        for (wish, reply) in wishes.iter().zip(replies) {
-            let state = if server_error(reply).is_some() { Switch::Refused } else { Switch::On };
-            match begins_with(wish, b"CLIENT") {
-                true => self.tracking = state,
-                false => self.channel = state,
-            }
-        }
-    }
-
-    fn understood(&self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
-        let Value::ServerError(error) = answer else { return Ok(Answer::Value(answer)) };
-        if is_no_script(&error) {
-            return Ok(Answer::NoScript);
-        }
-        if self.sends_elsewhere && is_between(&error) {
-            return Ok(Answer::Between(describe(&error)));
-        }
-        match Redirect::read(&error).filter(|_| self.sends_elsewhere) {
-            Some(redirect) => Ok(Answer::Elsewhere(redirect)),
-            None => Err(refusal(&error, greeted)),
-        }
-    }
-
-    /// One write, then as many answers as commands, each as it is. The greeting is over.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub(super) async fn exchange(
-        &mut self,
-        first: &[Cmd],
-        command: &Cmd,
-    ) -> Result<(Vec<Value>, Value), StoreError> {
-        self.exchange_and_more(first, command, None).await
-    }
-
-    /// The same, with one more command behind whose answer is not awaited.
-    async fn exchange_and_more(
-        &mut self,
-        first: &[Cmd],
-        command: &Cmd,
-        behind: Option<&Cmd>,
-    ) -> Result<(Vec<Value>, Value), StoreError> {
-        self.usable = false;
-        let mut flight = Vec::new();
-        for command in first {
-            flight.extend(command.get_packed_command());
-        }
-        if self.asks {
-            flight.extend(redis::cmd("ASKING").get_packed_command());
-        }
-        for command in [command].into_iter().chain(behind) {
-            flight.extend(command.get_packed_command());
-        }
-        let write = async {
-            self.stream.stream.write_all(&flight).await?;
-            self.stream.stream.flush().await
-        };
-        if let Err(error) = write.await {
-            // It may have said why before it closed the connection.
-            let _ = self.value().await;
-            let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
-            return Err(self.stream.refusal().unwrap_or(why));
-        }
-        let answers = match self.patience.take() {
-            None => self.replies(first).await?,
-            Some(patience) => self.replies_in_time(first, patience).await?,
-        };
-        self.owed += usize::from(behind.is_some());
-        self.usable = true;
-        Ok(answers)
-    }
-
-    async fn replies(&mut self, first: &[Cmd]) -> Result<(Vec<Value>, Value), StoreError> {
-        self.owed_answer().await?;
-        let mut replies = Vec::with_capacity(first.len());
-        for command in first {
-            replies.push(self.reply(begins_with(command, b"SUBSCRIBE")).await?);
-        }
-        let allowed = if self.asks { Some(self.reply(false).await?) } else { None };
-        let answer = self.reply(false).await?;
-        // Without that right the node only says again that another one has the slot.
-        let refused = allowed.filter(|allowed| server_error(allowed).is_some());
-        Ok((replies, refused.unwrap_or(answer)))
-    }
-
-    /// The answer to one question of which a long one is expected.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub(super) async fn exchange_long(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        self.longest = LONGEST_ANSWER;
-        let answer = self.exchange(&[], command).await;
-        self.longest = LARGEST_ANSWER;
-        answer.map(|(_, answer)| answer)
-    }
-
-    /// The last of the answers that nobody has awaited yet.
-    async fn owed_answer(&mut self) -> Result<Option<Value>, StoreError> {
-        let mut last = None;
-        while self.owed > 0 {
-            last = Some(self.reply(false).await?);
-            self.owed -= 1;
-        }
-        Ok(last)
-    }
-
-    /// The answer to what went behind the last question; asked anew if that was not carried out with it.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub(super) async fn answer_behind(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        self.usable = false;
-        let answer = match self.owed_answer().await? {
-            Some(answer) => answer,
-            None => self.exchange(&[], command).await?.1,
-        };
-        self.usable = true;
-        Ok(answer)
-    }
-
-    /// What the question asked for is taken back when this fails, as far as that can be done.
-    async fn replies_in_time(
-        &mut self,
-        first: &[Cmd],
-        patience: Patience,
-    ) -> Result<(Vec<Value>, Value), StoreError> {
-        let Patience { limit, hurry_up, last_words } = patience;
-        tokio::select! {
-            biased;
-            answers = self.replies(first) => return answers,
-            () = tokio::time::sleep(limit) => {}
-            () = hurry_up.notified() => {}
-        }
-        let last_words = last_words.get_packed_command();
-        let said = async {
-            self.stream.stream.write_all(&last_words).await?;
-            self.stream.stream.flush().await
-        };
-        match timeout(LAST_WORDS, said).await {
-            Ok(Ok(())) => Err(StoreError::unreachable(format!("no answer within {} ms", limit.as_millis()))),
-            _ => Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()))),
-        }
-    }
-
-    /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.
-    async fn reply(&mut self, to_subscribe: bool) -> Result<Value, StoreError> {
-        self.stream.refill(self.longest);
-        loop {
-            match self.value().await? {
-                Value::Push { kind: PushKind::Subscribe, .. } if to_subscribe => return Ok(Value::Okay),
-                Value::Push { kind, data } => self.heard = self.heard.max(self.word(&kind, &data)),
-                value => return Ok(value),
-            }
-        }
-    }
-
-    async fn value(&mut self) -> Result<Value, StoreError> {
-        let value = parse_redis_value_async(&mut self.decoder, &mut self.stream).await;
-        self.silent &= value.is_err();
-        value.map_err(|error| {
-            let why = match error.kind() {
-                redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
-                // Some proxies do that to whoever says what they do not know. Others die, so this is no reason to do without
-                // what RESP3 is for.
-                _ if error.is_connection_dropped() && self.silent && self.pushes => {
-                    "the server closed the connection without a word (for a proxy that knows no HELLO: protocol=resp2)"
-                        .to_owned()
-                }
-                _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
-                _ => format!("cannot read: {}", shortened(&error.to_string())),
-            };
-            self.stream.refusal().unwrap_or_else(|| StoreError::unanswered(why))
-        })
-    }
-
-    /// What a push means for us, if anything. `invalidate` names the keys that were touched, or none when all were; the
-    /// other keys that were read matter to nobody here.
-    fn word(&self, kind: &PushKind, data: &[Value]) -> Option<Word> {
-        match (kind, data) {
-            (PushKind::Invalidate, [Value::Array(keys)]) => {
-                let ours = |key: &Value| matches!(key, Value::BulkString(key) if key == self.lock.as_bytes());
-                keys.iter().any(ours).then_some(Word::Touched)
-            }
-            (PushKind::Invalidate, _) => Some(Word::Touched),
-            (PushKind::Message, [_, Value::BulkString(word)]) => match word.as_slice() {
-                b"called" => Some(Word::Called),
-                b"next" => Some(Word::Next),
-                b"look" => Some(Word::Look),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
     /// Waits until [`Connection::changed`] would return. Dropping the future loses nothing.
     pub(super) async fn has_heard(&mut self) {
         let heard = self.changed().await;
@@ -511,19 +195,6 @@ impl Connection {
     }
 }
 
-/// Word of every key read here that somebody else touches, but not of our own changes.
-pub(super) fn tracking() -> Cmd {
-    let mut command = redis::cmd("CLIENT");
-    command.arg("TRACKING").arg("ON").arg("NOLOOP");
-    command
-}
-
-pub(super) fn subscribe(channel: &str) -> Cmd {
-    let mut command = redis::cmd("SUBSCRIBE");
-    command.arg(channel);
-    command
-}
-
 fn begins_with(command: &Cmd, name: &[u8]) -> bool {
     matches!(command.args_iter().next(), Some(redis::Arg::Simple(first)) if first == name)
 }
@@ -537,6 +208,8 @@ pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::random::Xorshift;
 

@@ -1,0 +1,41 @@
+//! What the answer to a question means for the one who asks, whatever the question was.
+
+use redis::Value;
+
+use super::Connection;
+use crate::backend::StoreError;
+use crate::backend::redis::cluster::Redirect;
+use crate::backend::redis::errors::{describe, is_between, is_no_script, refusal};
+
+/// What came of a question.
+#[derive(Debug)]
+pub(in crate::backend::redis) enum Answer {
+    /// This.
+    Value(Value),
+    /// The server does not know the script by its digest, or this user may not name it so.
+    NoScript,
+    /// Another node of the cluster is to be asked.
+    Elsewhere(Redirect),
+    /// The slot is on its way from one node to another: not all of the keys are here. Tells what the server says.
+    Between(String),
+}
+
+impl Connection {
+    /// What came of a question that was answered so; `greeted` if the greeting went with it.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(super) fn understood(&self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
+        let Value::ServerError(error) = answer else { return Ok(Answer::Value(answer)) };
+        if is_no_script(&error) {
+            return Ok(Answer::NoScript);
+        }
+        if self.sends_elsewhere && is_between(&error) {
+            return Ok(Answer::Between(describe(&error)));
+        }
+        match Redirect::read(&error).filter(|_| self.sends_elsewhere) {
+            Some(redirect) => Ok(Answer::Elsewhere(redirect)),
+            None => Err(refusal(&error, greeted)),
+        }
+    }
+}
