@@ -14,18 +14,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The moments are counted: each thing that a client does to the store, and each look of the check itself.
 pub struct Disturbance {
     left: Cell<Option<usize>>,
+    /// Whether a question may go unanswered for it.
+    is_felt: bool,
     act: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Disturbance {
     /// Does it before the thing number `moment` is done, from 0 on.
     pub fn at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { left: Cell::new(Some(moment)), act: Arc::new(act) }
+        Self { left: Cell::new(Some(moment)), is_felt: true, act: Arc::new(act) }
+    }
+
+    /// The same, and nobody is to feel it.
+    pub fn unfelt_at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { is_felt: false, ..Self::at(moment, act) }
     }
 
     /// What happens is done by somebody else.
     pub fn elsewhere() -> Self {
-        Self { left: Cell::new(None), act: Arc::new(|| {}) }
+        Self { left: Cell::new(None), is_felt: true, act: Arc::new(|| {}) }
     }
 
     /// A moment that passes while those who wait beside the check go on.
@@ -61,7 +68,7 @@ pub struct Patience(Option<Instant>);
 impl Patience {
     /// From now on.
     pub fn of(disturbance: Option<&Disturbance>) -> Self {
-        Self(disturbance.map(|_| Instant::now() + PATIENCE))
+        Self(disturbance.filter(|disturbance| disturbance.is_felt).map(|_| Instant::now() + PATIENCE))
     }
 
     /// Returns after a moment, when it is time to ask again.

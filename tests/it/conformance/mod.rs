@@ -237,3 +237,16 @@ macro_rules! checks {
     };
 }
 use checks;
+
+/// Some checks of one store, in the midst of which something happens to it: after so many things that were done to it.
+macro_rules! disturbed {
+    ($rig:path; $($topic:ident { $($check:ident after $moment:literal)+ })+) => {
+        $($(
+            #[test]
+            fn $check() {
+                crate::conformance::rig::prove($rig($moment), crate::conformance::suite::$topic::$check);
+            }
+        )+)+
+    };
+}
+use disturbed;

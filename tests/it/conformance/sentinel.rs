@@ -78,18 +78,7 @@ mod failing_over {
         FamilyRig::on(servers)
     }
 
-    macro_rules! checks {
-        ($($topic:ident { $($check:ident after $moment:literal)+ })+) => {
-            $($(
-                #[test]
-                fn $check() {
-                    crate::conformance::rig::prove(rig($moment), crate::conformance::suite::$topic::$check);
-                }
-            )+)+
-        };
-    }
-
-    checks! {
+    crate::conformance::disturbed! { rig;
         exclusion {
             a_held_lock_excludes_others after 2
             release_frees_the_lock after 6

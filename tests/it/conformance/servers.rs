@@ -175,8 +175,13 @@ impl<S: Servers> Rig for FamilyRig<S> {
         let key = key(name);
         let values = self.servers.at(&key, &["GET", &key]);
         let leases = self.servers.at(&key, &["PTTL", &key]);
-        values.iter().all(|value| *value == Value::Text(FOREIGN.into()))
-            && leases.iter().all(|lease| *lease == Value::Int(-1))
+        let (text, never) = (Value::Text(FOREIGN.into()), Value::Int(-1));
+        // A server that has forgotten everything in the midst of the check has not forgotten it for us.
+        let has_forgotten = self.servers.disturbance().is_some() && self.is_agreed(&values, &text);
+        let is_there = |(value, lease): (&Value, &Value)| {
+            *value == text && *lease == never || has_forgotten && *value == Value::Nil
+        };
+        values.iter().zip(&leases).all(is_there)
     }
 
     fn restart(&mut self) {

@@ -36,17 +36,24 @@ async fn hold_all(url: &str, names: &[String]) -> Vec<Client> {
     holders
 }
 
-/// Frees one after the other; each time exactly that one is free, and all the others are still held.
-async fn free_one_by_one(url: &str, mut holders: Vec<Client>) {
-    while let Some(mut one) = holders.pop() {
-        let name = one.claim.name.clone();
-        assert_eq!(one.release().await, Release::Released, "{name}");
-        for other in &mut holders {
-            other.assert_held().await;
+/// Frees half of them, in many ways, so that of any two each is once freed without the other; each time exactly that half
+/// is free, and the other half is still held.
+async fn free_by_halves(mut holders: Vec<Client>) {
+    let bits = usize::BITS - holders.len().leading_zeros();
+    for half in (0..bits).flat_map(|bit| [(bit, 0), (bit, 1)]) {
+        let is_freed = |number: usize| number >> half.0 & 1 == half.1;
+        for (_, holder) in holders.iter_mut().enumerate().filter(|(number, _)| is_freed(*number)) {
+            assert_eq!(holder.release().await, Release::Released, "{}", holder.claim.name);
         }
-        let mut next = Client::at(url, name.as_str());
-        next.acquire().await;
-        next.release().await;
+        for (_, holder) in holders.iter_mut().enumerate().filter(|(number, _)| !is_freed(*number)) {
+            holder.assert_held().await;
+        }
+        for (_, holder) in holders.iter_mut().enumerate().filter(|(number, _)| is_freed(*number)) {
+            holder.acquire().await;
+        }
+    }
+    for holder in &mut holders {
+        assert_eq!(holder.release().await, Release::Released, "{}", holder.claim.name);
     }
 }
 
@@ -63,7 +70,7 @@ pub async fn different_names_never_meet(rig: &mut dyn Rig) {
     let names = alike();
     assert!(!names.iter().any(|name| is_refused(&url, name)));
     let holders = hold_all(&url, &names).await;
-    free_one_by_one(&url, holders).await;
+    free_by_halves(holders).await;
 }
 
 pub async fn different_names_never_meet_without_prefix_and_suffix(rig: &mut dyn Rig) {
@@ -72,7 +79,7 @@ pub async fn different_names_never_meet_without_prefix_and_suffix(rig: &mut dyn 
     names.retain(|name| !is_refused(&url, name));
     assert!(names.len() + 1 >= alike().len(), "{names:?}");
     let holders = hold_all(&url, &names).await;
-    free_one_by_one(&url, holders).await;
+    free_by_halves(holders).await;
 }
 
 pub async fn names_of_what_dlock_itself_stores_are_strangers_or_refused(rig: &mut dyn Rig) {
@@ -86,7 +93,7 @@ pub async fn names_of_what_dlock_itself_stores_are_strangers_or_refused(rig: &mu
     for item in &own {
         assert!(is_refused(&exact, item), "{item:?} would be one of dlock's own");
     }
-    free_one_by_one(&exact, holders).await;
+    free_by_halves(holders).await;
 
     // Behind the usual prefix and suffix they are names like any others.
     let url = rig.url();
@@ -96,7 +103,7 @@ pub async fn names_of_what_dlock_itself_stores_are_strangers_or_refused(rig: &mu
     names.dedup();
     names.retain(|name| !is_refused(&url, name));
     let holders = hold_all(&url, &names).await;
-    free_one_by_one(&url, holders).await;
+    free_by_halves(holders).await;
 }
 
 pub async fn what_is_told_of_one_name_is_not_told_of_another(rig: &mut dyn Rig) {
