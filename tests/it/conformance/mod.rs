@@ -238,6 +238,7 @@ macro_rules! checks {
 }
 use checks;
 
+#[cfg(feature = "redis")]
 /// Some checks of one store, in the midst of which something happens to it: after so many things that were done to it.
 macro_rules! disturbed {
     ($rig:path; $($topic:ident { $($check:ident after $moment:literal)+ })+) => {
@@ -249,4 +250,5 @@ macro_rules! disturbed {
         )+)+
     };
 }
+#[cfg(feature = "redis")]
 use disturbed;
