@@ -6,17 +6,19 @@
 //! one, and nothing is left without an end.
 
 pub(in super::super) mod beforehand;
+mod told;
 mod trials;
 
 use std::collections::BTreeSet;
 
 use redis::{Cmd, ServerError, Value};
 
+use self::told::{consequence, patterns};
 pub(super) use self::trials::{Need, Place};
 use self::trials::{TRIALS, Trial};
 use super::super::connection::server_error;
 use super::super::errors::describe;
-use super::super::keys::{INDEX, Keys, RESERVED};
+use super::super::keys::{Keys, RESERVED};
 use crate::backend::examination::Finding;
 
 /// So long does a scratch key live, in ms, if nobody removes it.
@@ -267,98 +269,5 @@ fn need_of(place: Place, need: Need) -> Need {
         Place::Announcements | Place::FairLine | Place::Signal => Need::Tell,
         Place::None => need,
         _ => Need::Lock,
-    }
-}
-
-/// As a rule of an ACL names them; all of dlock's own in one when none of those of a lock is open.
-fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
-    const OF_LOCK: [Place; 4] = [Place::Holder, Place::Queue, Place::Waiters, Place::Member];
-    let all_own = OF_LOCK.iter().all(|own| places.contains(own));
-    let mut patterns = Vec::new();
-    if all_own {
-        patterns.push(format!("{RESERVED}*"));
-    }
-    for place in places {
-        let kind = match place {
-            Place::None => continue,
-            Place::Lock => {
-                patterns.insert(0, format!("{prefix}*"));
-                continue;
-            }
-            Place::Index => {
-                patterns.push(INDEX.to_owned());
-                continue;
-            }
-            Place::Counter | Place::Announcements | Place::FairLine | Place::Signal => {
-                patterns.push(pattern_of_others(*place).to_owned());
-                continue;
-            }
-            _ if all_own => continue,
-            Place::Holder => "holder",
-            Place::Fencing => "fencing",
-            Place::Queue => "queue",
-            Place::Waiters => "waiters",
-            Place::Member => "member",
-            Place::History => "history",
-            Place::Channel => "call",
-        };
-        patterns.push(format!("{RESERVED}{kind}:*"));
-    }
-    patterns
-}
-
-/// What belongs to locks by their recipe.
-fn pattern_of_others(place: Place) -> &'static str {
-    match place {
-        Place::Counter => "redisson_lock_token:*",
-        Place::Announcements => "redisson_lock__channel:*",
-        Place::FairLine => "redisson_lock_queue:*",
-        _ => "lock-signal:*",
-    }
-}
-
-fn consequence(need: Need) -> &'static str {
-    match need {
-        Need::Lock => "locks cannot be taken, shared, kept or given back: dlock run ends with 77 or 76",
-        Need::Line => "nobody can wait for a lock: where one is held, dlock run ends with 77",
-        Need::Call => "who waits is not called when it is its turn, but asks every now and then",
-        Need::Tell => {
-            "other programs that wait for a lock are not told when dlock gives it back: they ask when its lease, or their own \
-             patience, is over"
-        }
-        Need::Watch => {
-            "a lock that somebody else removes is missed at the next renewal only, and who waits for another program's \
-             lock asks every now and then"
-        }
-        Need::Digest => "the whole script travels with every question, some 15 KB",
-        Need::List => {
-            "dlock status lists no locks that are not named, and leftovers of dead ones stay in the list"
-        }
-        Need::History => "no history of a lock is kept or shown (dlock status --history)",
-        Need::Foreign => "dlock break cannot remove another program's lock that is no plain string",
-        Need::Move => {
-            "while a slot moves to another node its locks cannot be kept: their commands are stopped (dlock run ends with \
-             76), or do not run (77)"
-        }
-        Need::Nodes => {
-            "only nodes that the URL names, and those that they point to, are known: when all of them are gone, a held lock \
-             is not kept"
-        }
-        Need::Info => {
-            "whether the server evicts keys, persists them, or is a replica cannot be seen, by dlock run neither"
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_are_as_few_as_can_be() {
-        let own = [Place::Lock, Place::Holder, Place::Fencing, Place::Queue, Place::Waiters, Place::Member];
-        assert_eq!(patterns(&own, "dlock:"), ["dlock:*", "dlock#*"]);
-        assert_eq!(patterns(&own[..2], ""), ["*", "dlock#holder:*"]);
-        assert_eq!(patterns(&[Place::Channel], ""), ["dlock#call:*"]);
     }
 }
