@@ -4,7 +4,9 @@
 //!
 //! What those clients do not know (who holds the lock, the fencing counter) lies in side keys under a reserved prefix.
 
+mod acquiring;
 mod answers;
+mod asking;
 mod certificate;
 mod cluster;
 mod connection;
@@ -15,6 +17,7 @@ mod location;
 mod looking;
 mod recipe;
 mod redlock;
+mod releasing;
 mod replicas;
 mod route;
 mod script;
@@ -27,20 +30,19 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::connection::{Answer, Asking, Connection, Wishes, Word};
-use self::examining::beforehand;
+use self::asking::values_of;
+use self::connection::{Connection, Wishes, Word};
 use self::keys::Keys;
 use self::location::Address;
 pub use self::location::Location;
 pub(super) use self::location::{SCHEMES, options};
 use self::recipe::Recipe;
 pub use self::redlock::RedlockStore;
+use self::releasing::{release, text_of};
 use self::route::Route;
-use self::script::{By, Operation, Question};
-use super::{
-    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,
-};
-use crate::lock::{Claim, LockName, Mode, Record};
+use self::script::{Operation, Question};
+use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
+use crate::lock::{Claim, LockName, Record};
 
 /// The store.
 pub struct RedisStore {
@@ -98,51 +100,6 @@ impl RedisStore {
         }
     }
 
-    /// Asks one question in one flight; in two when the server has forgotten the script (`SCRIPT FLUSH`, a fail-over).
-    /// The connection is put back only when the answer has come in full, so that a dropped future, a time-out or a fault
-    /// leaves none whose next answer might belong to an earlier question.
-    async fn ask_here(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Answer, StoreError> {
-        let mut connection =
-            self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let lock = &question.keys.lock;
-        let by = if self.known { By::Digest } else { By::Text };
-        self.route.doubt(&self.location);
-        let asking = connection.asking();
-        let question_of = |by| question.command(by, asking);
-        let mut answer = self.route.beside(connection.ask(lock, &question_of(by), wishes)).await;
-        if connection.is_outdated() {
-            self.old_protocol = true;
-            connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask(lock, &question_of(By::Text), Wishes::default()).await;
-        }
-        if matches!(answer, Ok(Answer::NoScript)) {
-            answer = connection.ask(lock, &question_of(By::Text), wishes).await;
-        }
-        self.deaf |= !connection.can_listen();
-        if connection.is_usable() && !self.route.leaves(&answer) {
-            self.connection = Some(connection);
-        } else if connection.is_spoiled() {
-            self.spoiled = Some(connection);
-        }
-        self.known |= matches!(answer, Ok(Answer::Value(Value::Array(_))));
-        answer.map_err(|error| beforehand::named(error, &self.location))
-    }
-
-    /// Takes a lock back that was granted to the wrong user or in the wrong database.
-    async fn undo(&mut self, claim: &Claim) {
-        if let Some(connection) = self.spoiled.take() {
-            // A refusal here means that the claim was refused too.
-            let _ = self.take_back(connection, claim).await;
-        }
-    }
-
-    /// Takes a lock back over the connection that it was granted over, whoever is the one to ask by now.
-    async fn take_back(&self, mut connection: Connection, claim: &Claim) -> Result<(), StoreError> {
-        let keys = self.keys(&claim.name);
-        let release = release(&keys, claim, Duration::ZERO, None).command(By::Text, Asking::No);
-        connection.ask(&keys.lock, &release, Wishes::default()).await.map(drop)
-    }
-
     /// The keys of a name. Those in a cluster take some work to find, and mostly the same lock is asked about again.
     fn keys(&self, name: &LockName) -> Keys {
         let mut last = self.keys.borrow_mut();
@@ -170,123 +127,6 @@ impl RedisStore {
     fn is_tracking(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_tracking)
     }
-
-    /// One question for the lock.
-    async fn acquire_once(
-        &mut self,
-        claim: &Claim,
-        intent: Intent,
-        tracking: bool,
-    ) -> Result<Attempt, StoreError> {
-        let as_node = AsNode { ticket: String::new(), id: "", mends: false };
-        let answer = match self.ask_for(claim, intent, tracking, as_node).await {
-            Err(error) if self.is_moving(&error) => {
-                return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
-            }
-            answer => answers::attempt(&answer?, self.location.recipe())?,
-        };
-        if let Attempt::Granted(_) = answer {
-            self.await_replicas(claim).await?;
-        }
-        Ok(answer)
-    }
-
-    /// One question for the lock, and the answer as it is; asked again as one who does not hear if that is found out.
-    async fn ask_for(
-        &mut self,
-        claim: &Claim,
-        intent: Intent,
-        tracking: bool,
-        as_node: AsNode<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
-        let keys = self.keys(&claim.name);
-        let identity = serde_json::to_string(&claim.identity)
-            .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
-        let (mode, slots) = match claim.mode {
-            Mode::Exclusive => ("x", 1),
-            Mode::Shared => ("s", 1),
-            Mode::Slots(slots) => ("c", slots),
-        };
-        let waits = intent == Intent::WaitInLine;
-        let hears = waits && !self.deaf;
-        let manner = match (as_node.mends, waits) {
-            (true, _) => "mend",
-            (false, true) => "wait",
-            (false, false) => "now",
-        };
-        let mut arguments = vec![
-            claim.ttl.max(claim.min_hold).as_millis().to_string(),
-            identity,
-            self.counter_life().as_millis().to_string(),
-            mode.to_owned(),
-            slots.to_string(),
-            manner.to_owned(),
-            match (hears, self.location.has_several_servers()) {
-                (false, _) => "0",
-                (true, false) => "1",
-                (true, true) => "2",
-            }
-            .to_owned(),
-            place_life(claim).as_millis().to_string(),
-            u8::from(claim.inside).to_string(),
-            match (self.known, self.location.has_identity()) {
-                (true, _) => "0".to_owned(),
-                (false, false) => "1".to_owned(),
-                (false, true) => beforehand::trials(),
-            },
-            as_node.ticket.clone(),
-            as_node.id.to_owned(),
-        ];
-        arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
-        let token = claim.token.reveal();
-        let question =
-            Question { operation: Operation::Acquire, keys: &keys, token, arguments, history: &keys.history };
-        let channel = format!("{}{}", keys.channels, claim.token.reveal());
-        let wait = self.wait_for_replicas(claim);
-        let wishes = Wishes { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
-        let answer = self.ask(&question, wishes).await;
-        self.undo(claim).await;
-        let answer = answer?;
-        if let Some(missing) = beforehand::missing(&answer, &keys, &self.location) {
-            return Err(missing);
-        }
-        let of_lock = answers::of_lock(&answer);
-        self.eviction = self.eviction.take().or(answers::eviction(of_lock));
-        if hears && self.deaf && answers::number(of_lock.first()) == Some(0) {
-            // Whoever frees the lock must not think that nobody is there because nobody hears.
-            return Box::pin(self.ask_for(claim, intent, tracking, as_node)).await;
-        }
-        Ok(answer)
-    }
-
-    /// When to ask again, as far as this connection can hear.
-    fn ask_again(&self, busy: Busy, claim: &Claim) -> Busy {
-        let Again::Within(within) = busy.again else { return busy };
-        let first = busy.position == Some(1);
-        let foreign = busy.holders.iter().any(|holder| holder.identity.is_none());
-        // Only the server itself can tell what a foreign client does.
-        let told = !foreign || !first || self.is_tracking();
-        let again = match (busy.position, told && !self.deaf) {
-            (Some(_), false) => Again::Poll,
-            _ => Again::Within(within.min(claim.ttl)),
-        };
-        Busy { again, ..busy }
-    }
-}
-
-/// What a node of a Redlock is asked besides.
-struct AsNode<'a> {
-    /// The number in the line that the nodes have agreed on, or of the hold that is mended; empty if there is none.
-    ticket: String,
-    /// Who it is from now on if it does not know that yet; empty for a server that is no node.
-    id: &'a str,
-    /// It has forgotten a hold that is ours.
-    mends: bool,
-}
-
-/// How long a place in the line lives without word from its owner, who asks every ttl.
-fn place_life(claim: &Claim) -> Duration {
-    claim.ttl + claim.ttl / 2
 }
 
 impl Backend for RedisStore {
@@ -304,39 +144,12 @@ impl Backend for RedisStore {
         })
     }
 
-    /// One flight; two for one that finds itself at the head of the line, who from then on hears of everybody that
-    /// touches the lock. The others must not, or each change would be told to all of them.
     fn try_acquire<'a>(
         &'a mut self,
         claim: &'a Claim,
         intent: Intent,
     ) -> Reply<'a, Result<Attempt, StoreError>> {
-        Box::pin(async move {
-            let mut tracking = intent == Intent::TakeNow || self.is_tracking();
-            loop {
-                match self.acquire_once(claim, intent, tracking).await? {
-                    Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.deaf => {
-                        tracking = true
-                    }
-                    Attempt::Busy(busy) => {
-                        return Ok(Attempt::Busy(self.ask_again(busy, claim)));
-                    }
-                    Attempt::Granted(_) if !self.route.is_confirmed(&self.location).await => {
-                        // By a master that may be none any more. Which one is it now?
-                        if let Some(connection) = self.connection.take() {
-                            let _ = self.take_back(connection, claim).await;
-                        }
-                        self.connect().await?;
-                    }
-                    Attempt::Granted(grant) => {
-                        self.untracked = !tracking && !self.deaf;
-                        self.held_on = self.route.server().cloned();
-                        return Ok(Attempt::Granted(grant));
-                    }
-                    refused => return Ok(refused),
-                }
-            }
-        })
+        Box::pin(self.acquire(claim, intent))
     }
 
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
@@ -428,47 +241,5 @@ impl Backend for RedisStore {
                 }
             }
         })
-    }
-}
-
-fn release<'a>(keys: &'a Keys, claim: &'a Claim, rest: Duration, record: Option<&Record>) -> Question<'a> {
-    let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
-    Question {
-        operation: Operation::Release,
-        keys,
-        token: claim.token.reveal(),
-        arguments,
-        history: &keys.history,
-    }
-}
-
-/// A record as it is stored; nothing if it could not be written as JSON, which no record is known to be.
-fn text_of(record: &Record) -> String {
-    serde_json::to_string(record).unwrap_or_default()
-}
-
-/// The answer to a question, which is a list.
-///
-/// # Errors
-/// It is not.
-fn values_of(answer: Answer) -> Result<Vec<Value>, StoreError> {
-    match answer {
-        Answer::Value(Value::Array(values)) => Ok(values),
-        Answer::Value(other) => {
-            Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
-        }
-        Answer::NoScript => Err(StoreError::unanswered("the server does not take the script")),
-        Answer::Elsewhere(_) => Err(StoreError::unanswered("the server names another one")),
-        Answer::Between(text) => Err(StoreError::between(text)),
-    }
-}
-
-/// What a reply is, without quoting a server that may be anything.
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Nil => "nothing",
-        Value::Int(_) => "a number",
-        Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "a text",
-        _ => "something else",
     }
 }

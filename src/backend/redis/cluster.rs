@@ -18,11 +18,12 @@ use tokio::time::timeout;
 
 pub(super) use self::nodes::{Nodes, ranges, slots_command};
 pub(super) use self::redirect::Redirect;
+use super::RedisStore;
 use super::answers::{nonsense, number};
+use super::asking::values_of;
 use super::connection::{Answer, Asking, Connection, Wishes};
 use super::route::Route;
 use super::script::{Operation, Question};
-use super::{RedisStore, values_of};
 use crate::backend::{Backend, StoreError};
 
 /// So often a question is sent on before it is clear that the nodes do not agree yet.

@@ -20,10 +20,11 @@ use std::time::Duration;
 use redis::Value;
 
 use self::parts::{DELETE, EXPIRE, IS_TOLD_OF, Parts, command, millis_of, script};
+use super::super::RedisStore;
 use super::super::answers::{nobody, number};
 use super::super::connection::{Answer, Wishes};
+use super::super::releasing::text_of;
 use super::super::script::Question;
-use super::super::{RedisStore, text_of};
 use crate::backend::{Again, Busy, Loss, Release, Renewal, StoreError};
 use crate::lock::{Claim, Mode, Record};
 

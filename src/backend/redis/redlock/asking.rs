@@ -7,11 +7,13 @@ use redis::Value;
 use tokio::time::timeout;
 
 use super::verdict::Answer;
+use crate::backend::redis::acquiring::AsNode;
 use crate::backend::redis::answers::{attempt, nonsense, number, of_lock, text};
 use crate::backend::redis::connection::{Asking, HurryUp, Patience, Wishes};
 use crate::backend::redis::recipe::Recipe;
+use crate::backend::redis::releasing::release;
 use crate::backend::redis::script::{By, Operation, Question};
-use crate::backend::redis::{AsNode, COUNTER_LIFE, RedisStore, release};
+use crate::backend::redis::{COUNTER_LIFE, RedisStore};
 use crate::backend::{Attempt, Intent, Reply, StoreError};
 use crate::lock::{Claim, FencingToken};
 
