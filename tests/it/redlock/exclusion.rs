@@ -38,8 +38,9 @@ fn fencing_tokens_grow_and_all_nodes_agree_on_them() {
 #[test]
 fn fencing_tokens_grow_whichever_majority_gives_them() {
     let scene = Scene::old();
-    let mut last = 0;
-    for nodes in [[0, 1, 2], [2, 3, 4], [4, 0, 1], [1, 2, 3], [0, 2, 4], [1, 3, 4]] {
+    let mut last = scene.token();
+    // Three times the same, so that the others are far behind.
+    for nodes in [[0, 1, 2], [0, 1, 2], [0, 1, 2], [2, 3, 4], [3, 4, 0], [1, 2, 3], [0, 2, 4], [1, 3, 4]] {
         let others: Vec<usize> = ALL.into_iter().filter(|node| !nodes.contains(node)).collect();
         scene.foreign_lock(&others, "somebody else's");
         let token = scene.token();

@@ -36,7 +36,7 @@ fn with_three_of_five_down_nothing_runs_and_nothing_is_left() {
 /// F33: they take connections, and answer nothing.
 #[test]
 fn with_three_of_five_hanging_nothing_runs_and_nothing_is_left() {
-    let scene = Scene::old();
+    let scene = Scene::old().ttl("10m");
     for node in [0, 2, 3] {
         scene.masters.node(node).stop();
     }
@@ -136,7 +136,7 @@ fn a_node_that_was_away_is_renewed_again() {
 /// F03
 #[test]
 fn a_lost_answer_costs_nothing() {
-    let scene = Scene::old();
+    let scene = Scene::old().ttl("10s");
     let proxy = Proxy::to(scene.masters.node(4).port());
     let url = scene.masters.url_of(&[0, 1]).replace("/0", &format!(",127.0.0.1:{}/0", proxy.port()));
     scene.foreign_lock(&[1], "somebody else's");
