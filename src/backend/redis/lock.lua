@@ -715,4 +715,7 @@ if operation ~= 'acquire' or given[16] == '' then
 end
 look_back(given[16])
 local answer = acquire()
+if answer.err then
+  return answer
+end
 return {now - born, itself, call('ZSCORE', queue, token) or '0', answer}
