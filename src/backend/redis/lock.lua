@@ -692,12 +692,13 @@ local function note_run()
 end
 
 -- Redlock. More given: the fencing token that the other nodes gave, the life of the counter in ms, and `note` if a majority
--- has given it already: then it is only noted. Answers the number that the hold has here, or 0: there is no such hold.
+-- has given it already: then it is only noted; an id for the node if it has none. Answers the number that the hold has
+-- here, or 0: there is no such hold.
 local function fence()
   local to, mine = tonumber(given[5]), holds(token) and fencing_of(token)
   if mine and tonumber(mine) ~= to then
     -- It may have been started again since it granted this, and have an older counter.
-    look_back(token)
+    look_back(given[8])
     mine = number(to, given[6], given[7] == 'note')
     local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
     call('SET', members .. token, text, 'PX', left_of(token))

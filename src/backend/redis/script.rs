@@ -48,7 +48,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "8fb0de6f9299554cdbfbd9619592136c86b82a3b");
+static LOCK: Script = script!("lock.lua", "fc714aa7f640802fcbec7fa3387d44c7d608c6ad");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");

@@ -148,6 +148,7 @@ impl RedisStore {
         claim: Rc<Claim>,
         fencing: u64,
         fenced: Fenced,
+        id: Rc<str>,
     ) -> Reply<'_, Result<Option<u64>, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
@@ -155,8 +156,12 @@ impl RedisStore {
                 Fenced::Here => "give",
                 Fenced::Elsewhere => "note",
             };
-            let arguments =
-                vec![fencing.to_string(), COUNTER_LIFE.as_millis().to_string(), manner.to_owned()];
+            let arguments = vec![
+                fencing.to_string(),
+                COUNTER_LIFE.as_millis().to_string(),
+                manner.into(),
+                id.to_string(),
+            ];
             let question = Question {
                 operation: Operation::Fence,
                 keys: &keys,

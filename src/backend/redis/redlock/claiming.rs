@@ -163,10 +163,10 @@ impl RedlockStore {
             };
             let mut slots: Vec<(usize, Slot<Option<u64>>)> = Vec::new();
             for (node, _) in given.iter().filter(|(_, number)| *number != to) {
-                let claim = Rc::clone(&round.claim);
+                let (claim, id) = (Rc::clone(&round.claim), Rc::clone(&self.ids[*node]));
                 let slot = self
                     .nodes
-                    .ask(*node, Turn::Last, limit, move |store, _| store.fence(claim, to, Fenced::Here));
+                    .ask(*node, Turn::Last, limit, move |store, _| store.fence(claim, to, Fenced::Here, id));
                 slots.push((*node, slot));
             }
             self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(())).await;

@@ -120,7 +120,7 @@ impl RedlockStore {
                 Some(Mending::Nothing) => {}
                 Some(Mending::Note) => {
                     self.nodes.ask(node, Turn::Last, limit, move |store, _| {
-                        store.fence(claim, fencing, Fenced::Elsewhere)
+                        store.fence(claim, fencing, Fenced::Elsewhere, id)
                     });
                 }
                 Some(Mending::Anew) => {
