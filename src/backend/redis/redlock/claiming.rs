@@ -47,7 +47,7 @@ impl RedlockStore {
             Intent::TakeNow => self.take(&mut round).await,
             Intent::WaitInLine => self.wait(&mut round).await,
         };
-        if let Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
+        if let Ok(Attempt::Refused(_)) | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
             // Nobody asks again, nor cleans up.
             self.take_back(&round, Part::All).await;
         }
