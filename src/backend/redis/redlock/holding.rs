@@ -152,9 +152,9 @@ impl RedlockStore {
             (answer.is_some() || are_answered(&slots)).then_some(answer)
         };
         let answer = self.nodes.until(decided).await;
-        // The others are to know as well.
+        // The others are to know as well; what they are told is sent at the latest when they are hurried.
         let others = self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(()));
-        if timeout(limit(claim.ttl), others).await.is_err() {
+        if timeout(STRAGGLERS, others).await.is_err() {
             self.nodes.hurry_up();
         }
         let failed = || -> Vec<(usize, StoreError)> {
