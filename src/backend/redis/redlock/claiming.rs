@@ -101,10 +101,14 @@ impl RedlockStore {
             Ok(contention) => contention,
             Err(refused) => return refused.map_err(|error| certain(error, is_clean)),
         };
-        let last = self.last_of(&round.claim);
-        if is_held || last.splits >= MOST_SPLITS {
+        if is_held || self.last_of(&round.claim).splits >= MOST_SPLITS {
+            if !is_clean {
+                // Nobody asks again, nor cleans up.
+                self.take_back(round, Part::Grants).await;
+            }
             return Ok(Attempt::Busy(Busy { promised: false, ..busy }));
         }
+        let last = self.last_of(&round.claim);
         let pause = SPLIT_PAUSE * 2u32.pow(last.splits.min(8));
         last.splits += 1;
         let again = Again::Within(share_of(pause.min(LONGEST_SPLIT_PAUSE)));
