@@ -316,16 +316,17 @@ local function fencing_of(id)
 end
 
 -- Redlock: since when, in ms, this node has known all that it was told, and whom it is. A server that was started again
--- may have kept less, or older things. Without the right to ask which one runs, only the loss of everything is noticed.
-local born, itself
+-- may have kept less, or older things. Without the right to ask which one runs, only the loss of everything is noticed. A
+-- minus tells of one that was asked before that time as well.
+local born, itself, sign
 local function look_back(id)
   local info = try('INFO', 'server')
   local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
-  local at, who, ran = string.match(call('GET', 'dlock#since') or '', '^(%d+) (%S+) ?(%w*)')
-  born, itself = tonumber(at), who
+  local before, at, who, ran = string.match(call('GET', 'dlock#since') or '', '^(-?)(%d+) (%S+) ?(%w*)')
+  born, itself, sign = tonumber(at), who, before
   if not at or born > now or ran ~= '' and run ~= '' and ran ~= run then
-    born, itself = now, who or id
-    call('SET', 'dlock#since', string.format('%.0f %s %s', now, itself, run))
+    born, itself, sign = now, who or id, at and '-' or ''
+    call('SET', 'dlock#since', string.format('%s%.0f %s %s', sign, now, itself, run))
   end
 end
 
@@ -710,7 +711,7 @@ local operations = {
   acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete, record = note_run, fence = fence
 }
 -- A node of a Redlock answers a claim with this before it: for how long it has known all, and what it is; the claim's number
--- in the line.
+-- in the line; and whether it was never asked before it knew all.
 if operation ~= 'acquire' or given[16] == '' then
   return operations[operation]()
 end
@@ -719,4 +720,4 @@ local answer = acquire()
 if answer.err then
   return answer
 end
-return {now - born, itself, call('ZSCORE', queue, token) or '0', answer}
+return {now - born, itself, call('ZSCORE', queue, token) or '0', sign == '', answer}

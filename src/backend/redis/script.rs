@@ -10,7 +10,7 @@
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
 //! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
 //! | missed | list: the same of those who did not get it, who may be many more |
-//! | `dlock#since` | on a node of a Redlock: since when it remembers, in ms; a random text that no other node has; the run of the server, without which the marker is believed as it is |
+//! | `dlock#since` | on a node of a Redlock: since when it remembers, in ms, behind a minus if it was asked before that as well; a random text that no other node has; the run of the server, without which the marker is believed as it is |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys. In a Redis Cluster one for each slot |
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
@@ -48,7 +48,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "fc714aa7f640802fcbec7fa3387d44c7d608c6ad");
+static LOCK: Script = script!("lock.lua", "a7d23ceb1503b093fcc8017c507adf463093060d");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");

@@ -79,6 +79,18 @@ fn a_node_that_comes_back_with_what_it_had_saved_counts_as_one_that_has_forgotte
     assert_unavailable(&output, "3 of 5 nodes have forgotten what they knew");
 }
 
+/// What they knew together is older than what was known, too.
+#[test]
+fn nodes_that_come_back_all_together_with_what_they_had_saved_are_not_new() {
+    let mut scene = Scene::old();
+    scene.token();
+    for node in ALL {
+        scene.masters.restart(node);
+    }
+    let output = scene.run().command(["true"]).output();
+    assert_unavailable(&output, "5 of 5 nodes have forgotten what they knew");
+}
+
 /// A snapshot brings back an older counter, from which it must not be gone on.
 #[test]
 fn fencing_tokens_grow_over_a_node_that_comes_back_with_an_older_counter() {

@@ -47,6 +47,8 @@ pub(super) struct NodeClaim {
 pub(super) struct Said {
     /// For how long it has known all that it was told.
     pub(super) age: Duration,
+    /// Before that, nobody had asked it.
+    pub(super) is_new: bool,
     /// No other server is called so.
     pub(super) id: String,
     /// The claim's number in its line.
@@ -58,14 +60,17 @@ impl Said {
     /// As far as it matters for who gets the lock.
     pub(super) fn answer(&self) -> Answer {
         match &self.attempt {
-            Attempt::Granted(_) => Answer::Granted { age: self.age },
+            Attempt::Granted(_) => Answer::Granted { age: self.age, is_new: self.is_new },
             Attempt::Busy(busy) => {
                 let leases = busy.holders.iter().map(|holder| holder.lease.unwrap_or(Duration::MAX));
                 // Who is not named may have asked for any.
                 let unnamed = (busy.more > 0).then_some(Duration::MAX);
-                Answer::Refused { age: self.age, lease: leases.chain(unnamed).max().unwrap_or_default() }
+                let lease = leases.chain(unnamed).max().unwrap_or_default();
+                Answer::Refused { age: self.age, is_new: self.is_new, lease }
             }
-            Attempt::Refused(_) => Answer::Refused { age: self.age, lease: Duration::MAX },
+            Attempt::Refused(_) => {
+                Answer::Refused { age: self.age, is_new: self.is_new, lease: Duration::MAX }
+            }
         }
     }
 
@@ -84,12 +89,13 @@ fn read(answer: &[Value]) -> Result<Said, StoreError> {
     let (Some(age), Some(id), Some(place)) = (age, text(answer.get(1)), place) else {
         return Err(nonsense());
     };
-    let number = (place > 0.0).then_some(place as u64);
+    let in_line = (place > 0.0).then_some(place as u64);
     let id = id.to_owned();
     Ok(Said {
         age: Duration::from_millis(age),
+        is_new: number(answer.get(3)) == Some(1),
         id,
-        number,
+        number: in_line,
         attempt: attempt(of_lock(answer), Recipe::Plain)?,
     })
 }

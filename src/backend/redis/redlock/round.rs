@@ -22,7 +22,7 @@ impl Round {
         let answer = |said: &Result<Said, StoreError>| match said {
             // The hold that is entered is there, however long the node has known it.
             Ok(Said { attempt: Attempt::Granted(_), .. }) if self.claim.inside => {
-                Answer::Granted { age: Duration::MAX }
+                Answer::Granted { age: Duration::MAX, is_new: false }
             }
             Ok(said) => said.answer(),
             Err(_) => Answer::Failed,

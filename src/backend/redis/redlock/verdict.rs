@@ -16,10 +16,10 @@ const SAME_AGE: Duration = Duration::from_secs(5);
 /// What a node says to a claim, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Granted.
-    Granted { age: Duration },
+    /// Granted. New is one that nobody had asked before it was of this age.
+    Granted { age: Duration, is_new: bool },
     /// Not granted, because of holds of which the longest lease is this.
-    Refused { age: Duration, lease: Duration },
+    Refused { age: Duration, is_new: bool, lease: Duration },
     /// It cannot be asked.
     Failed,
 }
@@ -40,7 +40,7 @@ pub(super) enum Verdict {
 pub(super) fn verdict(answers: &[Option<Answer>], quorum: usize, lease: Duration) -> Option<Verdict> {
     let ages = |least: Duration| {
         answers.iter().enumerate().filter_map(move |(node, answer)| match answer {
-            Some(Answer::Granted { age }) if *age >= least => Some(node),
+            Some(Answer::Granted { age, .. }) if *age >= least => Some(node),
             _ => None,
         })
     };
@@ -61,7 +61,7 @@ pub(super) fn verdict(answers: &[Option<Answer>], quorum: usize, lease: Duration
         return Some(Verdict::Granted(counted));
     }
     let forgetful = answers.iter().enumerate().filter_map(|(node, answer)| match answer {
-        Some(Answer::Granted { age }) if *age < needed => Some((node, needed - *age)),
+        Some(Answer::Granted { age, .. }) if *age < needed => Some((node, needed - *age)),
         _ => None,
     });
     Some(Verdict::Refused { forgetful: forgetful.collect() })
@@ -76,13 +76,16 @@ fn needed(answers: &[Option<Answer>], lease: Duration) -> Duration {
     others.chain([lease]).max().unwrap_or(lease)
 }
 
-/// Whether all nodes are there and began to remember at the same time: nobody can have held anything before.
+/// Whether all nodes are there and were asked for the first time ever at the same time: nobody can have held anything before.
+/// Those that were started again together have held what they do not know.
 fn are_new(answers: &[Option<Answer>]) -> bool {
     let ages: Option<Vec<Duration>> = answers
         .iter()
         .map(|answer| match answer {
-            Some(Answer::Granted { age } | Answer::Refused { age, .. }) => Some(*age),
-            Some(Answer::Failed) | None => None,
+            Some(Answer::Granted { age, is_new: true } | Answer::Refused { age, is_new: true, .. }) => {
+                Some(*age)
+            }
+            Some(_) | None => None,
         })
         .collect();
     let Some(ages) = ages else { return false };
@@ -97,11 +100,12 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     fn granted(seconds: u64) -> Option<Answer> {
-        Some(Answer::Granted { age: Duration::from_secs(seconds) })
+        Some(Answer::Granted { age: Duration::from_secs(seconds), is_new: true })
     }
 
     fn refused(lease: u64) -> Option<Answer> {
-        Some(Answer::Refused { age: Duration::from_secs(OLD), lease: Duration::from_secs(lease) })
+        let (age, lease) = (Duration::from_secs(OLD), Duration::from_secs(lease));
+        Some(Answer::Refused { age, is_new: true, lease })
     }
 
     const FAILED: Option<Answer> = Some(Answer::Failed);
@@ -157,8 +161,25 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_were_started_again_together_are_not_new() {
+        let again = |seconds| Some(Answer::Granted { age: Duration::from_secs(seconds), is_new: false });
+        let all = [again(0), again(1), again(0), again(2), again(0)];
+        assert!(matches!(of(all), Some(Verdict::Refused { forgetful }) if forgetful.len() == 5));
+        let one_was_asked_before = [granted(0), granted(1), again(0), granted(2), granted(0)];
+        assert!(matches!(of(one_was_asked_before), Some(Verdict::Refused { .. })));
+        let refusing = Some(Answer::Refused { age: Duration::ZERO, is_new: false, lease: LEASE });
+        let one_refuses = [granted(0), granted(1), refusing, granted(2), granted(0)];
+        assert!(matches!(of(one_refuses), Some(Verdict::Refused { .. })));
+        assert_eq!(
+            of([again(30), again(30), again(31), FAILED, FAILED]),
+            Some(Verdict::Granted(vec![0, 1, 2]))
+        );
+    }
+
+    #[test]
     fn a_foreign_hold_may_have_any_lease() {
-        let foreign = Some(Answer::Refused { age: Duration::from_secs(OLD), lease: Duration::MAX });
+        let age = Duration::from_secs(OLD);
+        let foreign = Some(Answer::Refused { age, is_new: true, lease: Duration::MAX });
         let answers = [foreign, FAILED, granted(OLD), granted(OLD), granted(40)];
         assert!(matches!(of(answers), Some(Verdict::Refused { .. })));
     }
