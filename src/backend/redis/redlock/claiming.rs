@@ -245,17 +245,32 @@ impl RedlockStore {
         let seen = contention(&busy.iter().collect::<Vec<_>>(), granted, quorum);
         let nobody = seen.busy.holders.is_empty() && !seen.busy.promised && seen.busy.position.is_none();
         match forgetful.iter().map(|(_, rest)| *rest).max() {
-            Some(rest) if nobody => Err(Err(StoreError::unreachable(format!(
-                "{} of {count} nodes have forgotten what they knew, or are new, and do not count before {} s are over",
-                forgetful.len(),
-                rest.as_secs().max(1)
-            )))),
+            Some(rest) if nobody => {
+                let text = have_forgotten(forgetful.len(), count, rest);
+                Err(Err(StoreError::unreachable(match failed.is_empty() {
+                    true => text,
+                    false => format!("{text}; {}", self.unreachable(&failed)),
+                })))
+            }
             _ if busy.is_empty() => Err(Err(match failed.is_empty() {
                 true => StoreError::unreachable("no majority of nodes can be had"),
                 false => self.unreachable(&failed),
             })),
             _ => Ok(seen),
         }
+    }
+}
+
+/// That so many nodes do not count yet.
+fn have_forgotten(some: usize, count: usize, rest: Duration) -> String {
+    let seconds = rest.as_secs().max(1);
+    match some {
+        1 => format!(
+            "1 of {count} nodes has forgotten what it knew, or is new, and does not count before {seconds} s are over"
+        ),
+        _ => format!(
+            "{some} of {count} nodes have forgotten what they knew, or are new, and do not count before {seconds} s are over"
+        ),
     }
 }
 
