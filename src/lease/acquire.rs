@@ -353,10 +353,11 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
     }
 }
 
-/// Removes a claim that may or may not be in the store, or its place in the line.
+/// Removes a claim that may or may not be in the store, or its place in the line. Of a store of several nodes some may be
+/// asked although it cannot be connected as a whole.
 pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     let _ = timeout(CLEAN_UP, async {
-        backend.connect().await?;
+        let _ = timeout(CLEAN_UP * 3 / 4, backend.connect()).await;
         backend.release(claim, Duration::ZERO, None).await
     })
     .await;
