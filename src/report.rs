@@ -232,6 +232,9 @@ pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
             "{store} removes keys when its memory is full (maxmemory-policy {policy}), and locks are keys: use a server \
              with noeviction for locks; see dlock doctor"
         ),
+        Hazard::Node(what) => {
+            format!("{what}, which does no part of a Redlock: name independent masters; see dlock doctor")
+        }
     }
 }
 

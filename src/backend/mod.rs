@@ -221,6 +221,8 @@ pub enum Release {
 pub enum Hazard {
     /// It removes keys by this policy when its memory is full, locks among them.
     Eviction(String),
+    /// One of its nodes is no independent server, and does nothing for the locks: which, and what it is.
+    Node(String),
 }
 
 /// Why a store gave no answer.

@@ -89,7 +89,8 @@ impl Acquiring<'_> {
         if let Err(failure) = told {
             return Err(self.take_back(&lock, failure).await);
         }
-        let is_news = |hazard: &&Hazard| !plan.accepted.accepts(Warning::of(hazard));
+        let is_news =
+            |hazard: &&Hazard| !Warning::of(hazard).is_some_and(|warning| plan.accepted.accepts(warning));
         if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
             self.reporter.warning(&hazard_of(plan.store.display(), hazard));
         }

@@ -121,7 +121,9 @@ impl Session<'_> {
             // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
             End::never_ran(&held)
         } else {
-            let is_news = |hazard: &&Hazard| !self.plan.accepted.accepts(Warning::of(hazard));
+            let is_news = |hazard: &&Hazard| {
+                !Warning::of(hazard).is_some_and(|warning| self.plan.accepted.accepts(warning))
+            };
             if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
                 self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
             }

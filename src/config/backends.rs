@@ -21,10 +21,11 @@ impl Warning {
     /// All there are.
     pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
 
-    /// That of what endangers a store's locks.
-    pub fn of(hazard: &Hazard) -> Warning {
+    /// That of what endangers a store's locks, if it can be accepted.
+    pub fn of(hazard: &Hazard) -> Option<Warning> {
         match hazard {
-            Hazard::Eviction(_) => Warning::Eviction,
+            Hazard::Eviction(_) => Some(Warning::Eviction),
+            Hazard::Node(_) => None,
         }
     }
 

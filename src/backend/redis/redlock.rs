@@ -244,7 +244,8 @@ impl Backend for RedlockStore {
     }
 
     fn hazard(&self) -> Option<Hazard> {
-        self.nodes.eviction().map(Hazard::Eviction)
+        let unfit = self.nodes.unfit().map(Hazard::Node);
+        unfit.or_else(|| self.nodes.eviction().map(Hazard::Eviction))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

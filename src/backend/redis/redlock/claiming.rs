@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::asking::{Fenced, NodeClaim, Said, limit};
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
-use super::nodes::{Nodes, Slot, Turn};
+use super::nodes::{Nodes, Slot, Turn, for_good};
 use super::round::Round;
 use super::verdict::{Verdict, verdict};
 use super::{Held, Late, RedlockStore, are_answered, share_of};
@@ -228,7 +228,7 @@ impl RedlockStore {
                 Some(Ok(Said { attempt: Attempt::Busy(said), .. })) => busy.push(said.clone()),
                 Some(Ok(Said { attempt: Attempt::Refused(refusal), .. })) => refusals.push(refusal.clone()),
                 Some(Ok(Said { attempt: Attempt::Granted(_), .. })) => granted += 1,
-                Some(Err(error)) => failed.push((node, error.clone())),
+                Some(Err(error)) => failed.push((node, for_good(error.clone()))),
                 None => {}
             }
         }

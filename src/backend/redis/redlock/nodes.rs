@@ -18,6 +18,8 @@ pub(super) struct Nodes {
     all: Vec<Node>,
     /// So many questions have been answered.
     answered: Rc<Cell<u64>>,
+    /// The first node that was found to be no independent master, and what it is.
+    unfit: Rc<RefCell<Option<String>>>,
 }
 
 struct Node {
@@ -60,7 +62,11 @@ impl Nodes {
             hurry_up: HurryUp::default(),
             open: Rc::default(),
         };
-        Nodes { all: location.nodes().into_iter().map(node).collect(), answered: Rc::default() }
+        Nodes {
+            all: location.nodes().into_iter().map(node).collect(),
+            answered: Rc::default(),
+            unfit: Rc::default(),
+        }
     }
 
     /// How many there are.
@@ -117,6 +123,11 @@ impl Nodes {
         })
     }
 
+    /// A node that is no independent master, and what it is, as far as that is known.
+    pub(super) fn unfit(&self) -> Option<String> {
+        self.unfit.borrow().clone()
+    }
+
     /// Asks a node. It is given so long to be connected, if it is not; for the answer `work` has to set a limit.
     pub(super) fn ask<A: 'static>(
         &mut self,
@@ -134,8 +145,10 @@ impl Nodes {
         }
         let told = Rc::clone(&slot);
         let location = node.location.clone();
+        let name = location.display().to_owned();
         let hurry_up = node.hurry_up.clone();
-        let (open, answered) = (Rc::clone(&node.open), Rc::clone(&self.answered));
+        let (open, answered, unfit) =
+            (Rc::clone(&node.open), Rc::clone(&self.answered), Rc::clone(&self.unfit));
         open.set(open.get() + 1);
         let before = std::mem::replace(&mut node.state, nothing());
         node.state = State::Asking(Box::pin(async move {
@@ -154,6 +167,11 @@ impl Nodes {
                 Ok(()) => work(&mut store, hurry_up).await,
                 Err(error) => Err(error),
             };
+            if let Err(error) = &answer
+                && let Some(what) = unfitness(error)
+            {
+                unfit.borrow_mut().get_or_insert_with(|| format!("{name} is {what}"));
+            }
             told.replace(Some(answer.map_err(plainly)));
             open.set(open.get() - 1);
             answered.set(answered.get() + 1);
@@ -226,11 +244,33 @@ fn nothing() -> State {
     State::Asking(Box::pin(pending()))
 }
 
+/// What a node is that says this, if it is no independent master.
+fn unfitness(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::Unavailable { reason, .. } if reason.contains("READONLY") => Some("a replica"),
+        StoreError::Config(text) if text.contains("is a node of a Redis Cluster") => {
+            Some("a node of a Redis Cluster")
+        }
+        _ => None,
+    }
+}
+
+/// What a node says of itself when it is asked for a lock.
+const IS_REPLICA: &str = "it is a replica, and Redlock needs independent masters";
+
+/// No majority can be had of nodes that are wrongly chosen.
+pub(super) fn for_good(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { reason, .. } if reason == IS_REPLICA => StoreError::Config(reason),
+        error => error,
+    }
+}
+
 /// What a node says that cannot serve, in terms of what it should be.
 fn plainly(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, maybe_applied, passes } if reason.contains("READONLY") => {
-            let reason = "it is a replica, and Redlock needs independent masters".to_owned();
+            let reason = IS_REPLICA.to_owned();
             StoreError::Unavailable { reason, maybe_applied, passes }
         }
         error => error,
