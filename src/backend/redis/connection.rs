@@ -229,7 +229,8 @@ mod tests {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             theirs.write_all(bytes).await.expect("the pipe takes it all");
             theirs.shutdown().await.expect("the pipe closes");
-            let greeting = Greeting { username: None, password: None, database: 0, hello: true };
+            let greeting =
+                Greeting { username: None, password: None, database: 0, hello: true, of_kind: None };
             let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
             let wishes = Wishes { tracking: true, channel, behind: None };
             let answer = connection.ask("a", &redis::cmd("EVAL"), wishes).await;

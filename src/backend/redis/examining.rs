@@ -155,8 +155,8 @@ impl Examiner<'_> {
         if self.info.is_sentinel() {
             return Ok(());
         }
-        if self.location.is_cluster() {
-            self.cluster(&mut refused).await?;
+        if self.location.is_cluster() && !self.cluster(&mut refused).await? {
+            return Ok(());
         }
         self.server(store).await?;
         self.clock().await?;

@@ -177,3 +177,23 @@ fn a_single_server_is_no_cluster_and_serves_as_one() {
     let url = format!("redis-cluster://127.0.0.1:{}", redis.port());
     assert_ran(&run(&place, &url, "3s").sh("echo ran").output());
 }
+
+/// Each of them would be taken for the whole cluster, and the lock be held on every one.
+#[test]
+fn servers_that_are_no_cluster_grant_nothing() {
+    let (redis, other, place) = (Redis::start(), Redis::start(), Place::new());
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", redis.port(), other.port());
+    let user = ["ACL", "SETUSER", "dlock", "on", ">s3cret", "~*", "&*", "+@all", "-cluster"];
+    assert_eq!(redis.command(&user), Value::Text("OK".into()));
+    for (user, options) in [("", ""), ("", "?protocol=resp2"), ("dlock:s3cret@", "")] {
+        let url = format!("redis-cluster://{user}{hosts}{options}");
+        let output = run(&place, &url, "30s").sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+        let why =
+            format!("127.0.0.1:{} is no node of a Redis Cluster: use redis:// or redlock://", redis.port());
+        assert!(output.stderr.contains(&why), "{}", output.stderr);
+        for server in [&redis, &other] {
+            assert_eq!(server.command(&["EXISTS", KEY]).int(), 0, "{url}");
+        }
+    }
+}

@@ -4,7 +4,9 @@ use redis::{Cmd, Value};
 
 use super::{Connection, begins_with, server_error};
 use crate::backend::StoreError;
+use crate::backend::redis::answers::text;
 use crate::backend::redis::errors::{describe, refusal};
+use crate::backend::redis::location::Address;
 
 /// What has to be said first; goes with the first question.
 pub(super) struct Greeting {
@@ -12,6 +14,8 @@ pub(super) struct Greeting {
     pub(super) password: Option<String>,
     pub(super) database: u32,
     pub(super) hello: bool,
+    /// Where the server is, if it has to be of the kind that the URL says.
+    pub(super) of_kind: Option<Address>,
 }
 
 impl Connection {
@@ -30,6 +34,11 @@ impl Connection {
         }
         if greeting.database != 0 {
             first.push(select(greeting.database));
+        }
+        // Elsewhere the answer to the HELLO tells, for which nobody needs a right.
+        let is_asked = !greeting.hello && self.sends_elsewhere && greeting.of_kind.is_some();
+        if is_asked {
+            first.push(member());
         }
         let own = first.len();
         let subscribes = wishes.iter().any(|wish| begins_with(wish, b"SUBSCRIBE"));
@@ -53,12 +62,20 @@ impl Connection {
                 return Err(StoreError::unreachable("the server does not speak RESP3"));
             }
             if greeting.password.is_none() {
-                return self.check(&greeting, &first[1..own], &replies[1..own]).map(|()| answer);
+                self.check(&greeting, &first[1..own], &replies[1..own])?;
+                if let Some(server) = greeting.of_kind.as_ref().filter(|_| self.sends_elsewhere) {
+                    let (_, said) = self.exchange(&[], &member()).await?;
+                    self.check_member(server, &said)?;
+                }
+                return Ok(answer);
             }
             // The password went with the HELLO. If the question was carried out all the same, asking again changes
             // nothing.
             let plain = Greeting { hello: false, ..greeting };
             return Box::pin(self.greet_and_ask(plain, Vec::new(), command, behind)).await;
+        }
+        if let Some(server) = greeting.of_kind.as_ref().filter(|_| greeting.hello) {
+            self.check_mode(server, mode(&replies[0])).await?;
         }
         self.check(&greeting, &first[..own], &replies[..own])?;
         self.note_wishes(&first[own..], &replies[own..]);
@@ -92,6 +109,11 @@ impl Connection {
     fn check(&mut self, greeting: &Greeting, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
         for (asked, reply) in first.iter().zip(replies) {
             match server_error(reply) {
+                said if begins_with(asked, b"CLUSTER") => {
+                    if let Some((server, _)) = greeting.of_kind.as_ref().zip(said) {
+                        self.check_member(server, reply)?;
+                    }
+                }
                 None => {}
                 Some(error) if begins_with(asked, b"SELECT") && !error.code().starts_with("NO") => {
                     let text = format!("database {}: {}", greeting.database, describe(error));
@@ -101,6 +123,33 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Whether the server is what the URL says, by its own word. Servers that are no cluster are each taken for the whole of
+    /// it, so that a lock would be held on every one of them.
+    async fn check_mode(&mut self, server: &Address, mode: Option<&str>) -> Result<(), StoreError> {
+        match mode {
+            Some("sentinel") => self.spoil(StoreError::Config(
+                "this is a Redis Sentinel: use redis-sentinel:// (rediss-sentinel:// with TLS)".into(),
+            )),
+            // There are nodes that say so all the same, but they have an identity.
+            Some("standalone") if self.sends_elsewhere => {
+                match server_error(&self.exchange(&[], &member()).await?.1) {
+                    Some(_) => self.spoil(no_node(server)),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same by the answer to a question that only a node of a cluster answers, if this user may ask it.
+    fn check_member(&mut self, server: &Address, said: &Value) -> Result<(), StoreError> {
+        let is_none = |details: &str| details.contains("cluster support disabled");
+        match server_error(said).and_then(|error| error.details()).is_some_and(is_none) {
+            true => self.spoil(no_node(server)),
+            false => Ok(()),
+        }
     }
 
     /// The greeting failed, so the question ran without the rights or the database it was meant for: whatever it did
@@ -118,6 +167,24 @@ fn hello(greeting: &Greeting) -> Cmd {
     if let Some(password) = &greeting.password {
         command.arg("AUTH").arg(greeting.username.as_deref().unwrap_or("default")).arg(password);
     }
+    command
+}
+
+/// What the answer to a `HELLO` says of the server: `standalone`, `sentinel` or `cluster`.
+fn mode(hello: &Value) -> Option<&str> {
+    let Value::Map(fields) = hello else { return None };
+    let (_, mode) = fields.iter().find(|(name, _)| text(Some(name)) == Some("mode"))?;
+    text(Some(mode))
+}
+
+fn no_node(server: &Address) -> StoreError {
+    StoreError::Config(format!("{server} is no node of a Redis Cluster: use redis:// or redlock://"))
+}
+
+/// What only a node of a cluster answers.
+fn member() -> Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("MYID");
     command
 }
 

@@ -18,7 +18,11 @@ impl Connection {
     ) -> Result<Connection, StoreError> {
         let password = location.password()?;
         let stream = stream::open(location, address).await?;
-        Ok(Connection::begin(location, password, stream, old_protocol))
+        let mut connection = Connection::begin(location, password, stream, old_protocol);
+        if let Some(greeting) = &mut connection.greeting {
+            greeting.of_kind = Some(address.clone());
+        }
+        Ok(connection)
     }
 
     /// Connects to a sentinel, to which we are somebody else than to its master, or nobody; says nothing yet.
@@ -28,10 +32,13 @@ impl Connection {
     ) -> Result<Connection, StoreError> {
         let (username, password) = location.sentinel_credentials()?;
         let stream = stream::open(location, address).await?;
-        Ok(Connection::over(stream, Greeting { username, password, database: 0, hello: false }))
+        Ok(Connection::over(
+            stream,
+            Greeting { username, password, database: 0, hello: false, of_kind: None },
+        ))
     }
 
-    /// Over a stream that has been opened; says nothing yet.
+    /// Over a stream that has been opened, to a server of whatever kind; says nothing yet.
     pub(in crate::backend::redis) fn begin(
         location: &Location,
         password: Option<String>,
@@ -40,7 +47,7 @@ impl Connection {
     ) -> Connection {
         let username = location.username().map(str::to_owned);
         let hello = location.resp3() && !old_protocol;
-        let greeting = Greeting { username, password, database: location.database(), hello };
+        let greeting = Greeting { username, password, database: location.database(), hello, of_kind: None };
         let sends_elsewhere = location.is_cluster();
         Connection { sends_elsewhere, ..Connection::over(stream, greeting) }
     }

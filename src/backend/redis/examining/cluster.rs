@@ -15,11 +15,11 @@ const FEWEST_MASTERS: usize = 3;
 const SLOTS: u64 = 16384;
 
 impl Examiner<'_> {
-    /// The cluster as a whole.
+    /// The cluster as a whole. Returns whether the server is a node of one.
     ///
     /// # Errors
     /// The connection is broken.
-    pub(super) async fn cluster(&mut self, refused: &mut Refused) -> Result<(), StoreError> {
+    pub(super) async fn cluster(&mut self, refused: &mut Refused) -> Result<bool, StoreError> {
         self.examination.begin("cluster");
         let mut info = redis::cmd("CLUSTER");
         info.arg("INFO");
@@ -31,13 +31,13 @@ impl Examiner<'_> {
         setting.arg("GET").arg("cluster-require-full-coverage");
         let full_coverage = setting_of(&self.ask(&setting).await?);
         if let Some(error) = server_error(&info).filter(|error| error.code() != "NOPERM") {
-            self.found(Finding::warning(
+            self.found(Finding::problem(
                 "cluster",
                 format!("the server is no node of a Redis Cluster ({})", describe(error)),
-                "locks are the same by redis:// and by redis-cluster://, but dlock status by one lists none of the other",
-                "use redis:// everywhere, or redis-cluster:// everywhere",
+                "no lock can be taken: dlock run ends with 78",
+                "use redis:// for one server, redlock:// for several that know nothing of each other",
             ));
-            return Ok(());
+            return Ok(false);
         }
         let info = Info::read(whole_text(&info).unwrap_or_default());
         self.found(state(&info, full_coverage.as_deref()));
@@ -50,7 +50,7 @@ impl Examiner<'_> {
             }
             self.found(self::masters(&masters));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
