@@ -31,7 +31,7 @@ pub(super) fn contention(said: &[&Busy], granted: usize, quorum: usize) -> Conte
     let many = said.iter().filter(|busy| busy.more > 0).count() >= quorum;
     let has_holder = seen.iter().any(|holders| holds(&holders));
     let shown = seen.iter().filter(|holders| !has_holder || holds(holders));
-    let mut holders: Vec<Holder> = shown.filter_map(|holders| one_of(holders)).collect();
+    let mut holders: Vec<Holder> = shown.filter_map(|holders| one_of(holders, quorum)).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
     let most = said.iter().map(|busy| busy.holders.len()).max().unwrap_or(0);
     let all = said.iter().map(|busy| busy.holders.len() + busy.more).max().unwrap_or(0);
@@ -75,12 +75,19 @@ pub(super) fn joined<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<&
 }
 
 /// What they say of the same one.
-fn one_of(holders: &[&Holder]) -> Option<Holder> {
+fn one_of(holders: &[&Holder], quorum: usize) -> Option<Holder> {
     let mut holder = (*holders.first()?).clone();
     holder.age = holders.iter().filter_map(|holder| holder.age).max();
-    holder.remaining = holders.iter().filter_map(|holder| holder.remaining).max();
+    holder.remaining = remaining(holders, quorum);
     holder.ended = holders.iter().filter_map(|holder| holder.ended).max();
     Some(holder)
+}
+
+/// What is left of a hold, which lasts as long as a majority of nodes says so.
+pub(super) fn remaining(holders: &[&Holder], quorum: usize) -> Option<Duration> {
+    let mut rest: Vec<Duration> = holders.iter().filter_map(|holder| holder.remaining).collect();
+    rest.sort_unstable_by_key(|rest| std::cmp::Reverse(*rest));
+    rest.get(quorum - 1).or(rest.last()).copied()
 }
 
 /// When so many of the nodes that are busy may be free.

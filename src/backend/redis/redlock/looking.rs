@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::asking::no_answer;
-use super::contention::joined;
+use super::contention::{joined, remaining};
 use super::nodes::{Nodes, Slot, Turn};
 use super::{RedlockStore, STRAGGLERS, are_answered};
 use crate::backend::examination::Examination;
@@ -115,10 +115,7 @@ impl Survey<Inspection> {
     /// One holder, of whom several nodes tell.
     fn holder(&self, holders: &[&Holder]) -> Option<Holder> {
         let mut holder = (*holders.first()?).clone();
-        // It holds the lock as long as a majority of nodes says so.
-        let mut rest: Vec<Duration> = holders.iter().filter_map(|holder| holder.remaining).collect();
-        rest.sort_unstable_by_key(|rest| std::cmp::Reverse(*rest));
-        holder.remaining = rest.get(self.quorum - 1).or(rest.last()).copied();
+        holder.remaining = remaining(holders, self.quorum);
         let gave =
             |fencing: Option<FencingToken>| holders.iter().filter(|holder| holder.fencing == fencing).count();
         holder.fencing = holders.iter().map(|holder| holder.fencing).max_by_key(|fencing| gave(*fencing))?;
