@@ -130,7 +130,9 @@ impl RedisStore {
         let member = format!("{}{token}", keys.members);
         let is_revoked = parts.field(&format!("r:{token}")).is_some();
         let rest_ms = rest.as_millis().to_string();
-        if parts.is_owner(token) && parts.has_others(token) {
+        // Whoever joins those who share it after our look leaves the lock as it is; so it is not for us to delete.
+        let is_shared = parts.is_told_of() && matches!(parts.field("mode"), Some("s" | "c"));
+        if parts.is_owner(token) && parts.has_others(token) && !is_shared {
             return Err(StoreError::between("others are inside the hold"));
         }
         if parts.is_owner(token) && !rest.is_zero() && !is_revoked {
@@ -142,7 +144,7 @@ impl RedisStore {
             let kept = number(self.ask_parts(keys, commands).await?.first()) == Some(1);
             return Ok(if kept { Release::Kept } else { Release::NotHeld });
         }
-        if parts.is_owner(token) {
+        if parts.is_owner(token) && !is_shared {
             let mut commands = vec![
                 self.guarded(keys, DELETE, token, ""),
                 script(IS_TOLD_OF, DELETE, &keys.holder, token, ""),
