@@ -79,6 +79,11 @@ impl Client {
                 Err(error) => Err(error),
             };
             match attempt {
+                // All that can be told while the keys of the lock are not in one place: where nobody is in line, nobody
+                // is told.
+                Ok(Attempt::Busy(Busy { again: Again::Poll, position: None, .. })) if patience.is_felt() => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 Ok(attempt) => return attempt,
                 Err(error) => patience.after(&error).await,
             }

@@ -1,6 +1,5 @@
 //! What happens to a store in the midst of a check, and how a check goes on that is disturbed so.
 
-#![allow(dead_code)]
 use dlock::backend::StoreError;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -69,6 +68,11 @@ impl Patience {
     /// From now on.
     pub fn of(disturbance: Option<&Disturbance>) -> Self {
         Self(disturbance.filter(|disturbance| disturbance.is_felt).map(|_| Instant::now() + PATIENCE))
+    }
+
+    /// Whether somebody is disturbed.
+    pub fn is_felt(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Returns after a moment, when it is time to ask again.
