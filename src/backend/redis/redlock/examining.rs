@@ -6,6 +6,7 @@ use redis::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::RedlockStore;
+use super::verdict::SAME_AGE;
 use crate::backend::StoreError;
 use crate::backend::examination::{Examination, Finding, Level, Note, short};
 use crate::backend::redis::RedisStore;
@@ -19,6 +20,8 @@ const SILENCE: Duration = Duration::from_secs(4);
 const SIGN_OF_LIFE: Duration = Duration::from_millis(400);
 /// How far the clocks of two nodes may be apart before anybody cares.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
+/// Most leases are so long, before which a node that has forgotten does not count.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// What a node says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,16 @@ struct Facts {
     is_replica: bool,
     /// Its clock beside ours, in microseconds.
     offset: Option<i128>,
+    /// For how long it has known what it was told, as far as it says.
+    memory: Option<Memory>,
+}
+
+/// For how long a node has known what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    age: Duration,
+    /// Nobody had asked it before.
+    is_new: bool,
 }
 
 impl RedlockStore {
@@ -63,7 +76,12 @@ impl RedlockStore {
             examination.recommend_ttl(ttl);
         }
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let together = [quorum_of(facts.len(), count, quorum), independence(&facts), clocks(&facts)];
+        let together = [
+            quorum_of(facts.len(), count, quorum),
+            independence(&facts),
+            clocks(&facts),
+            memory(&facts, count),
+        ];
         together.into_iter().for_each(|finding| examination.found(finding));
         Ok(())
     }
@@ -167,7 +185,25 @@ async fn facts_of(store: &mut RedisStore, name: String) -> Result<Facts, StoreEr
     facts.run = field("run_id");
     facts.history = field("master_replid");
     facts.is_replica = field("role").is_some_and(|role| role == "slave");
+    let since = store.ask_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
+    facts.memory =
+        since.ok().and_then(|since| memory_of(text(Some(&since)), time_of(&time)?, facts.run.as_deref()));
     Ok(facts)
+}
+
+/// What a node's marker tells of its memory at this time, in microseconds; it is told with the next claim that a node was
+/// started again.
+fn memory_of(since: Option<&str>, now: i128, run: Option<&str>) -> Option<Memory> {
+    let Some(since) = since else { return Some(Memory { age: Duration::ZERO, is_new: true }) };
+    let mut words = since.split(' ');
+    let since = words.next()?;
+    let at: i128 = since.trim_start_matches('-').parse().ok()?;
+    let ran = words.nth(1).filter(|ran| !ran.is_empty());
+    if ran.zip(run).is_some_and(|(ran, run)| ran != run) {
+        return Some(Memory { age: Duration::ZERO, is_new: false });
+    }
+    let age = Duration::from_millis(u64::try_from(now / 1000 - at).unwrap_or_default());
+    Some(Memory { age, is_new: !since.starts_with('-') })
 }
 
 /// Microseconds since 1970.
@@ -254,6 +290,33 @@ fn clocks(facts: &[Facts]) -> Finding {
     )
 }
 
+/// Whether each node has known for long enough what is held.
+fn memory(facts: &[Facts], count: usize) -> Finding {
+    let known = || facts.iter().filter_map(|facts| Some((facts.memory?, facts)));
+    let ages = || known().map(|(memory, _)| memory.age);
+    let span = ages().max().unwrap_or_default() - ages().min().unwrap_or_default();
+    let are_new = known().filter(|(memory, _)| memory.is_new).count() == count && span <= SAME_AGE;
+    let young = |(memory, _): &(Memory, &Facts)| memory.age < DEFAULT_LEASE;
+    match known().filter(young).min_by_key(|(memory, _)| memory.age) {
+        Some((youngest, node)) if !are_new => Finding::warning(
+            "age",
+            format!(
+                "{} of {count} nodes may have forgotten locks, or are new: {} remembers the last {}",
+                known().filter(young).count(),
+                node.name,
+                show(Duration::from_secs(youngest.age.as_secs().max(1)))
+            ),
+            format!(
+                "with the usual lease of {} it does not count before {} are over",
+                show(DEFAULT_LEASE),
+                show(Duration::from_secs((DEFAULT_LEASE - youngest.age).as_secs().max(1)))
+            ),
+            "wait for so long after a node was started; see that nodes are not restarted together",
+        ),
+        _ => Finding::ok("age", "no node has to wait until it counts"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +329,7 @@ mod tests {
             history: own("history"),
             is_replica: false,
             offset: Some(0),
+            memory: None,
         }
     }
 
@@ -299,6 +363,30 @@ mod tests {
             let finding = quorum_of(reached, 5, 3);
             assert_eq!((finding.level, finding.found.as_str()), (level, says));
         }
+    }
+
+    #[test]
+    fn a_node_that_does_not_count_yet_is_named() {
+        let of = |name: &str, since: &str| {
+            let memory = memory_of(Some(since).filter(|since| !since.is_empty()), 100_000_000, Some("run"));
+            Facts { memory, ..node(name) }
+        };
+        let found = |facts: &[Facts]| {
+            let finding = memory(facts, 3);
+            (finding.level, finding.found)
+        };
+        let well = || (Level::Ok, "no node has to wait until it counts".to_owned());
+        assert_eq!(found(&[of("a", "0 a run"), of("b", "-70000 b run"), of("c", "60000 c")]), well());
+        assert_eq!(found(&[of("a", ""), of("b", ""), of("c", "")]), well());
+        assert_eq!(found(&[of("a", "99000 a run"), of("b", "98000 b run"), of("c", "99000 c run")]), well());
+        let says = |some: &str| {
+            (
+                Level::Warning,
+                format!("{some} of 3 nodes may have forgotten locks, or are new: c remembers the last 1s"),
+            )
+        };
+        assert_eq!(found(&[of("a", "0 a run"), of("b", "80000 b run"), of("c", "0 c earlier")]), says("2"));
+        assert_eq!(found(&[of("a", "0 a run"), of("b", "0 b run"), of("c", "")]), says("1"));
     }
 
     #[test]

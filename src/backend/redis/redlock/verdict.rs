@@ -11,7 +11,7 @@ use std::time::Duration;
 /// No lease is longer, nor any least time that a lock is kept, so a node of this age need not be compared with the others.
 const LONGEST_LEASE: Duration = Duration::from_secs(31 * 24 * 3600);
 /// Nodes that were all asked for the first time within so long of each other are new.
-const SAME_AGE: Duration = Duration::from_secs(5);
+pub(super) const SAME_AGE: Duration = Duration::from_secs(5);
 
 /// What a node says to a claim, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
