@@ -69,9 +69,17 @@ impl RedisStore {
         }
         let member = format!("{}{token}", keys.members);
         if parts.is_owner(token) {
+            // As the script does: others who are inside may have a longer lease than the owner.
+            let has_others = parts.has_others(token);
+            let is_longer = i64::try_from(lease.as_millis()).is_ok_and(|lease| parts.left >= lease);
+            if has_others && is_longer {
+                self.ask_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
+                return Ok(held(&parts, claim));
+            }
+            let to = if has_others { lease + lease / 3 } else { lease }.as_millis().to_string();
             let commands = vec![
-                self.guarded(keys, EXPIRE, token, &lease_ms),
-                command("PEXPIRE", &keys.holder, &[&lease_ms]),
+                self.guarded(keys, EXPIRE, token, &to),
+                command("PEXPIRE", &keys.holder, &[&to]),
                 command("PEXPIRE", &member, &[&lease_ms]),
             ];
             match number(self.ask_parts(keys, commands).await?.first()) {
@@ -98,9 +106,7 @@ impl RedisStore {
         } else {
             return Ok(Renewal::Lost(Loss::Taken));
         }
-        let revoked = parts.field(&format!("r:{token}"));
-        let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody()));
-        Ok(Renewal::Held { lease: Some(claim.ttl), revoked })
+        Ok(held(&parts, claim))
     }
 
     /// Gives back a lock whose keys are not all in one place. Whoever shares it does not see that it is free when its last
@@ -145,25 +151,29 @@ impl RedisStore {
             return Ok(if kept { Release::Kept } else { Release::NotHeld });
         }
         if parts.is_owner(token) && !is_shared {
-            let mut commands = vec![
+            let commands = vec![
                 self.guarded(keys, DELETE, token, ""),
                 script(IS_TOLD_OF, DELETE, &keys.holder, token, ""),
                 command("DEL", &member, &[]),
-                command("ZREM", &keys.index, &[&keys.lock]),
             ];
+            if number(self.ask_parts(keys, commands).await?.first()) != Some(1) {
+                // It may be somebody else's by now, whose it is to say that it is free.
+                return Ok(Release::NotHeld);
+            }
+            let mut commands = vec![command("ZREM", &keys.index, &[&keys.lock])];
             if let Some(signal) = &keys.others.signal {
                 commands.push(command("DEL", signal, &[]));
                 commands.push(command("LPUSH", signal, &["1"]));
                 commands.push(command("PEXPIRE", signal, &["1000"]));
             }
-            let freed = number(self.ask_parts(keys, commands).await?.first()) == Some(1);
-            if let Some(channel) = keys.others.channel.as_ref().filter(|_| freed) {
+            let _ = self.ask_parts(keys, commands).await;
+            if let Some(channel) = &keys.others.channel {
                 for publish in ["PUBLISH", "SPUBLISH"] {
                     // The second is not known to every server.
                     let _ = self.ask_parts(keys, vec![command(publish, channel, &["0"])]).await;
                 }
             }
-            return Ok(if freed { Release::Released } else { Release::NotHeld });
+            return Ok(Release::Released);
         }
         if parts.is_member(token) {
             let kept = !rest.is_zero() && !is_revoked;
@@ -200,4 +210,11 @@ impl RedisStore {
         let holder = self.holder_of(&parts, None).await?;
         Ok(Some(Busy { holders: vec![holder], more: 0, position: None, promised: false, again: Again::Poll }))
     }
+}
+
+/// A lock that was renewed, with the word that it is to be given up, if somebody said so.
+fn held(parts: &Parts, claim: &Claim) -> Renewal {
+    let revoked = parts.field(&format!("r:{}", claim.token.reveal()));
+    let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody()));
+    Renewal::Held { lease: Some(claim.ttl), revoked }
 }

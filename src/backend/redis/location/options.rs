@@ -69,8 +69,12 @@ impl Location {
                 _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
             },
             "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match tls {
+                None if scheme.ends_with("+unix") => {
+                    return bad(format!("'{name}' needs TLS, which a socket of this host has not"));
+                }
                 None => {
                     let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);
+                    let secure = secure.replace("redlock", "redlocks");
                     return bad(format!("'{name}' needs TLS: use {secure}:// instead of {scheme}://"));
                 }
                 Some(tls) => tls.set(name, value)?,
