@@ -56,8 +56,9 @@ impl RedisStore {
             self.connect().await?;
             guesses = guesses.saturating_sub(1);
             let is_guess = !is_named && guesses > 0;
+            let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven());
             self.note(Nodes::begin);
-            let answer = match is_guess && may_be_repeated(question.operation) {
+            let answer = match is_guess && !is_proven && may_be_repeated(question.operation) {
                 false => self.ask_here(question, wishes).await,
                 true => match timeout(GUESS, self.ask_here(question, wishes)).await {
                     Ok(answer) => answer,
@@ -88,6 +89,7 @@ impl RedisStore {
                 }
                 answer => {
                     let values = values_of(answer?)?;
+                    self.note(Nodes::has_proven);
                     // A lock that is not there may have been taken back, too.
                     let is_nothing = number(values.first()).is_some_and(|first| first <= 0);
                     if was_doubted || question.operation == Operation::Acquire || !is_nothing {

@@ -27,6 +27,8 @@ pub(in super::super) struct Nodes {
     asking: Asking,
     /// The first has not answered what it was asked last.
     is_silent: bool,
+    /// The first has answered for the lock, so a slow answer of it is worth waiting for.
+    is_proven: bool,
     /// All nodes there are have been asked for.
     is_complete: bool,
     /// Connections to all of them that have been asked about many locks.
@@ -37,7 +39,7 @@ impl Nodes {
     /// Names some of them; contacts nobody.
     pub(in super::super) fn new(known: Vec<Address>) -> Nodes {
         let pool = Pool::default();
-        Nodes { known, asking: Asking::No, is_silent: false, is_complete: false, pool }
+        Nodes { known, asking: Asking::No, is_silent: false, is_proven: false, is_complete: false, pool }
     }
 
     /// How many are known.
@@ -52,6 +54,7 @@ impl Nodes {
 
     /// Makes this the one that is asked.
     pub(super) fn prefer(&mut self, node: Address) {
+        self.is_proven &= node == *self.current();
         self.known.retain(|known| *known != node);
         self.known.insert(0, node);
         self.known.truncate(MOST_NODES);
@@ -72,9 +75,19 @@ impl Nodes {
         self.is_silent = false;
     }
 
+    /// The first has the lock, as far as is known.
+    pub(super) fn has_proven(&mut self) {
+        self.is_proven = true;
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_proven
+    }
+
     /// Asks another one the next time.
     pub(super) fn pass_over(&mut self) {
         self.known.rotate_left(1);
+        self.is_proven = false;
         self.is_silent = false;
         self.asking = Asking::No;
     }
