@@ -69,8 +69,9 @@ enum Late {
     Renewal(Slot<Renewal>),
 }
 
-/// The others get so long to answer as well when a majority has released a lock.
-const STRAGGLERS: Duration = Duration::from_millis(100);
+/// The others get so long to answer as well when a majority has released a lock: a busy node does that, and nobody waits long
+/// for one that hangs.
+const STRAGGLERS: Duration = Duration::from_millis(250);
 
 impl RedlockStore {
     /// Names the store; contacts nobody.

@@ -11,8 +11,8 @@ use crate::support::wait::throughout;
 use std::time::Duration;
 
 /// The lease, and more than that.
-const TTL: &str = "1s";
-const LONGER: Duration = Duration::from_millis(1500);
+const TTL: &str = "2s";
+const LONGER: Duration = Duration::from_millis(2500);
 
 /// Asserts that for longer than a lease the lock is there, and nobody else gets it.
 #[track_caller]

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 #[track_caller]
 fn assert_kept(cluster: &Cluster, place: &Place, holders: &mut [Running]) {
-    throughout(Duration::from_millis(1500), "all hold it", || {
+    throughout(Duration::from_millis(2500), "all hold it", || {
         holders.iter_mut().for_each(Running::assert_running);
         cluster.command_at(KEY, &["EXISTS", KEY]).int() == 1
     });
-    assert_held(&run(place, &cluster.url(), "1s").sh("echo ran").output());
+    assert_held(&run(place, &cluster.url(), "2s").sh("echo ran").output());
 }
 
 fn moves(share: &[&str]) {
     let (cluster, place) = (Cluster::lent(), Place::new());
     let mut holders: Vec<Running> =
-        (0..2).map(|_| holder(run(&place, &cluster.url(), "1s").args(share), "go")).collect();
+        (0..2).map(|_| holder(run(&place, &cluster.url(), "2s").args(share), "go")).collect();
     let moving = cluster.begin(KEY, another(&cluster, KEY));
     assert_kept(&cluster, &place, &mut holders);
     for key in cluster.left(moving) {
@@ -30,7 +30,7 @@ fn moves(share: &[&str]) {
     await_renewal(&cluster, KEY);
     let_go(&place, "go");
     holders.iter_mut().for_each(assert_ends_well);
-    assert_ran(&run(&place, &cluster.url(), "1s").sh("echo ran").output());
+    assert_ran(&run(&place, &cluster.url(), "2s").sh("echo ran").output());
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn slots_are_kept_in_every_step_of_a_move() {
 fn one_of_two_readers_gives_back_in_every_step_of_a_move() {
     for moved in 0..4 {
         let (cluster, place) = (Cluster::lent(), Place::new());
-        let run_shared = || run(&place, &cluster.url(), "1s").arg("--shared");
+        let run_shared = || run(&place, &cluster.url(), "2s").arg("--shared");
         let (mut first, mut second) = (holder(run_shared(), "go-1"), holder(run_shared(), "go-2"));
         let moving = cluster.begin(KEY, another(&cluster, KEY));
         for key in cluster.left(moving).into_iter().take(moved) {
@@ -61,6 +61,6 @@ fn one_of_two_readers_gives_back_in_every_step_of_a_move() {
         assert_kept(&cluster, &place, std::slice::from_mut(&mut second));
         let_go(&place, "go-2");
         assert_ends_well(&mut second);
-        assert_ran(&run(&place, &cluster.url(), "1s").sh("echo ran").output());
+        assert_ran(&run(&place, &cluster.url(), "2s").sh("echo ran").output());
     }
 }
