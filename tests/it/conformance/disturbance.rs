@@ -18,6 +18,7 @@ pub struct Disturbance {
     act: Arc<dyn Fn() + Send + Sync>,
 }
 
+#[cfg(feature = "redis")]
 impl Disturbance {
     /// Does it before the thing number `moment` is done, from 0 on.
     pub fn at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
@@ -34,18 +35,20 @@ impl Disturbance {
         Self { left: Cell::new(None), is_felt: true, act: Arc::new(|| {}) }
     }
 
+    /// A moment that passes while nobody does anything.
+    pub fn step_now(&self) {
+        if self.is_due() {
+            (self.act)();
+        }
+    }
+}
+
+impl Disturbance {
     /// A moment that passes while those who wait beside the check go on.
     pub async fn step(&self) {
         if self.is_due() {
             let act = self.act.clone();
             tokio::task::spawn_blocking(move || act()).await.expect("what is done to the store");
-        }
-    }
-
-    /// A moment that passes while nobody does anything.
-    pub fn step_now(&self) {
-        if self.is_due() {
-            (self.act)();
         }
     }
 
