@@ -171,13 +171,6 @@ fn a_node_named_as_a_single_server_is_told_apart() {
     assert!(output.stderr.contains("use redis-cluster://"), "{}", output.stderr);
 }
 
-#[test]
-fn a_single_server_is_no_cluster_and_serves_as_one() {
-    let (redis, place) = (Redis::start(), Place::new());
-    let url = format!("redis-cluster://127.0.0.1:{}", redis.port());
-    assert_ran(&run(&place, &url, "3s").sh("echo ran").output());
-}
-
 /// Each of them would be taken for the whole cluster, and the lock be held on every one.
 #[test]
 fn servers_that_are_no_cluster_grant_nothing() {
