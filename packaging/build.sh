@@ -75,11 +75,11 @@ dist=$(realpath "$dist")
 cargo build --locked --release --target "$target"
 built=${CARGO_TARGET_DIR:-target}/$target/release/dlock
 if grep -qx 'default = \["file", "redis"\]' Cargo.toml; then
-    check_binary "$built" "everything, which is file and redis" 6
+    check_binary "$built" "everything, which is file and redis" 7
 else
     check_binary "$built" everything 15
     cargo build --locked --release --target "$target" --target-dir target/small --no-default-features --features file,redis
-    check_binary "target/small/$target/release/dlock" "file and redis" 6
+    check_binary "target/small/$target/release/dlock" "file and redis" 7
 fi
 install -m 755 "$built" "$dist/dlock"
 [ "$only_binary" = no ] || exit 0
