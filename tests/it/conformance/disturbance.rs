@@ -1,5 +1,8 @@
 //! What happens to a store in the midst of a check, and how a check goes on that is disturbed so.
 
+// Nothing happens to files.
+#![cfg_attr(not(feature = "redis"), allow(dead_code))]
+
 use dlock::backend::StoreError;
 use std::cell::Cell;
 use std::sync::Arc;

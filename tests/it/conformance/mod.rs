@@ -238,8 +238,8 @@ macro_rules! checks {
 }
 use checks;
 
-#[cfg(feature = "redis")]
 /// Some checks of one store, in the midst of which something happens to it: after so many things that were done to it.
+#[cfg(feature = "redis")]
 macro_rules! disturbed {
     ($rig:path; $($topic:ident { $($check:ident after $moment:literal)+ })+) => {
         $($(
