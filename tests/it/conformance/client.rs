@@ -73,6 +73,7 @@ impl Client {
 
     async fn ask(&mut self, intent: Intent) -> Attempt {
         let patience = self.disturbed().await;
+        let asked = Instant::now();
         loop {
             let attempt = match self.backend.connect().await {
                 Ok(()) => self.backend.try_acquire(&self.claim, intent).await,
@@ -85,6 +86,10 @@ impl Client {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 Ok(attempt) => return attempt,
+                // As every dlock does.
+                Err(error) if error.passes() && asked.elapsed() < SOON => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 Err(error) => patience.after(&error).await,
             }
         }

@@ -182,7 +182,6 @@ mod with_one_that_hangs {
         fencing_tokens_grow_over_a_deleted_lock
     } }
     checks! { rig; line_of_runs {
-        runs_are_served_in_the_order_of_the_line
         a_wait_that_is_over_leaves_nothing
     } }
     checks! { rig; sharing {
@@ -225,8 +224,6 @@ mod with_one_that_forgets {
             fencing_tokens_grow_with_every_grant after 50
         }
         line {
-            grants_come_in_the_order_of_the_line after 15
-            nobody_passes_those_who_come_first after 4
             who_leaves_the_line_leaves_nothing_and_passes_the_turn_on after 4
             what_a_foreign_client_gives_back_is_noticed after 2
         }

@@ -88,7 +88,7 @@ mod failing_over {
             another_token_cannot_renew after 2
             a_replaced_lock_is_taken_and_is_not_touched after 1
             a_repeated_request_is_recognised_as_ours after 1
-            renewal_keeps_the_lock after 1
+            renewal_keeps_the_lock after 2
         }
         fencing {
             fencing_tokens_grow_with_every_grant after 50
