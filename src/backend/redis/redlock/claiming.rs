@@ -135,8 +135,9 @@ impl RedlockStore {
         let lease = self.least_lease(round);
         let (Some(fencing), Some(lease)) = (agreed, lease) else {
             let is_clean = self.take_back(round, Part::Grants).await;
+            // Of several who share the lock each has moved the others' counters; they do not meet so again and again.
             let text = "a majority granted the lock, but did not agree on its fencing token";
-            return Err(certain(StoreError::unanswered(text), is_clean));
+            return Err(certain(StoreError::between(text), is_clean));
         };
         let Some(token) = FencingToken::new(fencing) else {
             return Err(StoreError::Config("the fencing counter has come to its end (2^53)".into()));
