@@ -6,7 +6,8 @@
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
 #    tests/servers.sh servers of other versions,
-# 3. runs the tests with every store, then with `file:` alone.
+# 3. runs the tests with every store, then with `file:` alone; not those named `scale::*`, which load the whole machine:
+#    tests/scale.sh runs them, one at a time.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
@@ -122,9 +123,24 @@ export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
+# What is behind `--` goes to the test binaries, and so does the filter.
+for_cargo=() for_tests=()
+while [ "$#" != 0 ]; do
+    if [ "$1" = -- ]; then
+        shift
+        for_tests=("$@")
+        break
+    fi
+    for_cargo+=("$1")
+    shift
+done
+for_tests+=(--skip scale::)
+run_tests() { # arguments of cargo test
+    "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
+}
 status=0
 say "every store, $threads tests at a time"
-"${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" </dev/null || status=$?
+run_tests || status=$?
 say "file: alone (--no-default-features)"
-"${usual_signals[@]}" cargo test --locked --no-fail-fast --no-default-features "$@" </dev/null || status=$?
+run_tests --no-default-features || status=$?
 [ "$status" = 0 ] || die "there are failures, see above"

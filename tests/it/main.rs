@@ -58,6 +58,7 @@ mod redlock;
 mod refusal;
 mod reports;
 mod rigs;
+mod scale;
 #[cfg(feature = "redis")]
 mod secrets;
 #[cfg(feature = "redis")]
