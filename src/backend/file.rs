@@ -12,6 +12,7 @@ mod lock_file;
 mod looking;
 mod presence;
 mod sidecar;
+mod trust;
 mod waiting;
 
 use std::fs::{self, File};
@@ -89,11 +90,15 @@ impl FileStore {
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
         let sidecar_path = self.sidecar_path(claim);
         let failed = |error| sidecar_failure(error, &sidecar_path);
+        // Not found out only when the run has ended.
+        let history_path = self.location.history_path(&claim.name);
+        trust::check_path(&history_path).map_err(|error| describe(&error, "use", &history_path))?;
         let (mut sidecar, mut content) = match Sidecar::open(&sidecar_path) {
             Ok(opened) => opened,
             // Not ours to read: all there is to be seen is whether the lock is free; unless it is ourselves who have it.
-            Err(SidecarError::Io(_))
-                if self.awaited.take().is_none()
+            Err(SidecarError::Io(error))
+                if !trust::is_untrusted(&error)
+                    && self.awaited.take().is_none()
                     && matches!(try_flock(&path, flock_of(claim.mode)), Ok(None)) =>
             {
                 return Ok(Attempt::Busy(Busy {

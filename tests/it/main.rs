@@ -67,6 +67,7 @@ mod sidecar_files;
 mod signals;
 mod silence;
 mod status;
+mod strangers;
 mod support;
 mod surroundings;
 mod terminal;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::lock_file::{self, Flock, try_lock};
 use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
+use super::trust::{OTHERS_WRITE, user};
 use super::{FileStore, Location, sidecar};
 use crate::backend::examination::{Examination, Finding, p50_and_p99, short};
 use crate::backend::io_text;
@@ -21,8 +22,7 @@ const LITTLE_ROOM: u64 = 1 << 20;
 const FEW_FILES: u64 = 100;
 /// What a sidecar takes on the disk.
 const PAGE: usize = 4096;
-/// Everybody may write; only owners may remove (`chmod(1)`).
-const OTHERS_WRITE: u32 = 0o002;
+/// Only owners may remove (`chmod(1)`).
 const STICKY: u32 = 0o1000;
 
 /// The two files of a scratch lock, each open twice.
@@ -114,6 +114,17 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
             format!("chmod o-w {0}, or chmod +t {0} if it is to be everybody's", open.display()),
         );
     }
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        return Finding::warning(
+            "directory",
+            found,
+            "every user may make a file there before dlock does; dlock rejects such a file, and the lock with it (77)",
+            format!(
+                "chmod o-w {0}; users who share locks share it by a group: chmod 2770 {0}",
+                directory.display()
+            ),
+        );
+    }
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
         return Finding::warning(
             "directory",
@@ -126,11 +137,6 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
         );
     }
     Finding::ok("directory", found)
-}
-
-fn user(uid: u32) -> String {
-    let name = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    name.map_or_else(|| format!("user {uid}"), |user| user.name)
 }
 
 fn file_system(directory: &Path) -> Finding {

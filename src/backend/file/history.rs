@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lock_file::{Flock, is_at, try_lock};
+use super::lock_file::{Flock, is_at, open_existing, open_or_make, try_lock};
+use super::trust;
 use crate::lock::{NotedRecord, Record};
 
 /// So many outcomes are told.
@@ -42,9 +43,6 @@ pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long"));
     }
     let mut file = open_alone(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
     let mut last = [b'\n'];
     if file.seek(SeekFrom::End(-1)).is_ok() && file.read(&mut last).is_ok() && last != [b'\n'] {
         // Somebody was killed, or the disk was full, in the middle of a line.
@@ -62,7 +60,7 @@ pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
 fn open_alone(path: &Path) -> io::Result<File> {
     let mut tries = 0;
     loop {
-        let file = options().read(true).append(true).create(true).mode(0o600).open(path)?;
+        let file = open_or_make(path, OpenOptions::new().read(true).append(true))?;
         let is_ours = try_lock(&file, Flock::Exclusive).unwrap_or(false) && is_at(&file, path);
         if is_ours || tries == TRIES {
             return Ok(file);
@@ -77,7 +75,7 @@ fn open_alone(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
-    let text = match options().read(true).open(path) {
+    let text = match open_existing(path, OpenOptions::new().read(true)) {
         Ok(file) => tail(file)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -102,12 +100,6 @@ impl Last {
     }
 }
 
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK);
-    options
-}
-
 /// The last part of the file, however large it is.
 fn tail(mut file: File) -> io::Result<String> {
     let length = file.metadata()?.len();
@@ -118,7 +110,7 @@ fn tail(mut file: File) -> io::Result<String> {
 }
 
 fn shorten(path: &Path) -> io::Result<()> {
-    let text = tail(options().read(true).open(path)?)?;
+    let text = tail(open_existing(path, OpenOptions::new().read(true))?)?;
     let mut last = Last::default();
     let keep = |line: &&str| {
         serde_json::from_str::<Line<Record>>(line).is_ok_and(|line| last.has_room_for(&line.record))
@@ -129,9 +121,12 @@ fn shorten(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let new = Path::new(&name);
-    let written = options().write(true).create_new(true).mode(0o600).open(new);
-    let result =
-        written.and_then(|mut file| file.write_all(kept.as_bytes())).and_then(|()| fs::rename(new, path));
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(new);
+    let result = written.and_then(|mut file| {
+        trust::share(&file, new);
+        file.write_all(kept.as_bytes())?;
+        fs::rename(new, path)
+    });
     if result.is_err() {
         let _ = fs::remove_file(new);
     }

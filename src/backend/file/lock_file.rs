@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
+use super::trust;
 use crate::lock::Mode;
 
 /// How `flock(2)` is to be taken.
@@ -16,19 +18,37 @@ pub(super) enum Flock {
     Shared,
 }
 
-/// Opens a file for `access`, or makes it for us alone. `O_CREAT` only for a missing one, because
-/// `fs.protected_regular` refuses it for others' files; never through a symbolic link at its end.
-pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
+/// Milliseconds within which a dlock that makes a file has shared it with its group.
+const SHARED_WITHIN: u32 = 20;
+
+/// Opens an existing file for `access`, never through a symbolic link at its end, if it is one that dlock
+/// [may use](trust::check).
+pub(super) fn open_existing(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
     access.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK);
-    // Another one may make it, or remove it, between the two.
-    for _ in 0..100 {
-        match access.open(path) {
+    let file = access.open(path).map_err(trust::explain)?;
+    trust::check(&file.metadata()?, path)?;
+    Ok(file)
+}
+
+/// Opens a file for `access`, or makes it: for us alone, or for the group that shares the directory.
+pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
+    // Another dlock may make or remove it between the two, or have made it without having shared it yet.
+    for turn in 0..100 {
+        match open_existing(path, access) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error)
+                if error.raw_os_error() == Some(libc::EACCES)
+                    && turn < SHARED_WITHIN
+                    && trust::is_shared(path) =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             result => return result,
         }
         match access.clone().read(true).write(true).create_new(true).mode(0o600).open(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => return result,
+            result => return result.inspect(|file| trust::share(file, path)),
         }
     }
     Err(io::Error::other("it is removed again and again"))
@@ -38,17 +58,12 @@ pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<
 /// right to write.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let readable = open_or_make(path, OpenOptions::new().read(true));
-    let file = match readable {
+    match readable {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            open_or_make(path, OpenOptions::new().write(true)).map_err(|_| error)?
+            open_or_make(path, OpenOptions::new().write(true)).map_err(|_| error)
         }
-        result => result?,
-    };
-    let kind = file.metadata()?.file_type();
-    if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        result => result,
     }
-    Ok(file)
 }
 
 /// Which file it is: device and number.

@@ -105,9 +105,6 @@ impl Sidecar {
     /// Opens the file, or makes it, and waits for its lock.
     pub(super) fn open(path: &Path) -> Result<(Sidecar, Content), SidecarError> {
         let file = open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(SidecarError::Unknown("not a regular file".into()));
-        }
         lock(&file)?;
         let mut sidecar = Sidecar { file, behind: None };
         let content = sidecar.read()?;

@@ -6,9 +6,9 @@ use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::os::unix::fs::PermissionsExt;
 
-/// What cannot be noted changes nothing about the run.
+/// Whoever put it there could read or redirect what is written.
 #[test]
-fn a_history_that_cannot_be_written_does_no_harm() {
+fn a_history_that_is_not_a_regular_file_is_refused() {
     let store = Store::file();
     let path = store.place.path("locks/x%history.dlock");
     run(&store, "true");
@@ -19,7 +19,12 @@ fn a_history_that_cannot_be_written_does_no_harm() {
     {
         let planted = std::process::Command::new("sh").args(["-c", plant, "sh"]).arg(&path).status().unwrap();
         assert!(planted.success());
-        assert_eq!(run(&store, "echo ran; exit 3").outcome(), (Exit::Code(3), "ran\n", ""), "{plant}");
+        let line = format!(
+            "dlock: x on {}: cannot use {}: not a regular file; the command did not run\n",
+            store.url(),
+            path.display()
+        );
+        assert_eq!(run(&store, "echo ran").outcome(), (Exit::Code(77), "", line.as_str()), "{plant}");
         let output = status(&store).args(["--json", "--history", "x"]).output();
         assert_eq!(
             output.stderr.lines().count(),

@@ -1,0 +1,103 @@
+//! Which files in a directory of locks dlock uses, and for whom it makes new ones.
+//!
+//! In a directory that everybody may write to (`/tmp`), anybody can make a file before dlock does and keep the right to
+//! change it: it could reveal tokens, revoke a lock, or exhaust the fencing counter. The check is stricter than
+//! `fs.protected_regular` (`proc_sys_fs(5)`), and made on the open file, so nothing can be exchanged in between.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Permission bits (`chmod(1)`).
+pub(super) const OTHERS_WRITE: u32 = 0o002;
+const GROUP_WRITES: u32 = 0o020;
+const GROUP_READS_AND_WRITES: u32 = 0o060;
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Untrusted(String);
+
+fn untrusted(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, Untrusted(why.into()))
+}
+
+/// Whether an error says that a file must not be used, as opposed to: could not be.
+pub(super) fn is_untrusted(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
+}
+
+/// Rejects what is not a regular file, has more than one name, or was made by another user in a directory that everybody
+/// may write to.
+pub(super) fn check(metadata: &Metadata, path: &Path) -> io::Result<()> {
+    if !metadata.is_file() {
+        return Err(untrusted("not a regular file"));
+    }
+    if metadata.nlink() > 1 {
+        return Err(untrusted(format!(
+            "it has {} names (hard links), and may have only one",
+            metadata.nlink()
+        )));
+    }
+    let owner = metadata.uid();
+    let is_ours = owner == 0 || owner == nix::unistd::geteuid().as_raw();
+    match path.parent().filter(|_| !is_ours) {
+        Some(directory) if everybody_writes(directory)? => Err(untrusted(format!(
+            "it belongs to {}, and everybody may write to {}",
+            user(owner),
+            directory.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a path that is not to be opened now; a missing file is fine.
+pub(super) fn check_path(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        metadata => check(&metadata?, path),
+    }
+}
+
+/// What open(2) says of a directory (`EISDIR`) or a socket (`ENXIO`).
+pub(super) fn explain(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EISDIR | libc::ENXIO) => untrusted("not a regular file"),
+        _ => error,
+    }
+}
+
+/// Whether anybody can make files in a directory.
+pub(super) fn everybody_writes(directory: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(directory)?.mode() & OTHERS_WRITE != 0)
+}
+
+/// The directory's group and what it may do with files, if users share the directory by its group.
+fn shared_by(directory: &Path) -> Option<(u32, u32)> {
+    let metadata = fs::metadata(directory).ok()?;
+    let is_shared = metadata.mode() & (GROUP_WRITES | OTHERS_WRITE) == GROUP_WRITES;
+    is_shared.then_some((metadata.gid(), metadata.mode() & GROUP_READS_AND_WRITES))
+}
+
+/// Whether users share the directory of this file by its group.
+pub(super) fn is_shared(path: &Path) -> bool {
+    path.parent().and_then(shared_by).is_some()
+}
+
+/// Gives a new file to the group by which users share its directory. A user who is not in that group keeps the file to
+/// itself.
+pub(super) fn share(file: &File, path: &Path) {
+    let Some((group, rights)) = path.parent().and_then(shared_by) else { return };
+    let has_group = file.metadata().is_ok_and(|metadata| metadata.gid() == group)
+        || std::os::unix::fs::fchown(file, None, Some(group)).is_ok();
+    if has_group {
+        let _ = file.set_permissions(Permissions::from_mode(0o600 | rights));
+    }
+}
+
+/// A user's name, or its number where it has none.
+pub(super) fn user(uid: u32) -> String {
+    let name = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    name.map_or_else(|| format!("user {uid}"), |user| user.name)
+}
