@@ -278,6 +278,10 @@ impl Supervisor {
             // It is leaving; unless somebody has stopped it at just this moment.
             if !sys::has_ended(self.guard, Duration::from_millis(500)) {
                 let _ = sys::kill(self.guard, libc::SIGKILL);
+                // In the sleep of a hung disk, or a freezer, even that takes effect only later.
+                if !sys::has_ended(self.guard, Duration::from_millis(100)) {
+                    return;
+                }
             }
             let _ = sys::reap(self.guard);
         }

@@ -1,9 +1,10 @@
 //! Waiting for locks: signals mean dlock itself meanwhile, and whoever watches is told now and then.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::backend::Busy;
 use crate::child::signals::{self, Source, WhileWaiting};
@@ -13,11 +14,15 @@ use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, Patience, Surroundings, Wait};
 use crate::lease::together::{Lock, Together, acquire_all, give_back};
 use crate::lease::validity::Terms;
+use crate::lease::wakeup::{Cancellation, Prompt};
 use crate::lock::{Claim, LockName};
 use crate::report::Reporter;
 
 /// How often those who watch are told that we still wait.
 const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Whatever the store and the guarding process do, we stop waiting for them this long after we were told to end. What
+/// follows (a note in the history, the end of the guarding process) is bounded too: dlock is gone within 2 s.
+const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
 
 /// What waiting needs to know.
 pub(super) struct Awaiting<'a> {
@@ -62,6 +67,62 @@ impl Told {
         let last = self.last.borrow();
         last.as_ref().is_none_or(|(name, last, _)| *name != claim.name || who(last) != who(busy))
     }
+
+    fn note(&self, claim: &Claim, busy: &Busy) {
+        *self.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
+    }
+
+    /// What was last found, as it is now if nothing has changed.
+    fn again(&self) -> Option<(LockName, Busy)> {
+        let last = self.last.borrow();
+        last.as_ref().map(|(name, busy, seen)| (name.clone(), older(busy, Moment::now() - *seen)))
+    }
+}
+
+/// Something to be driven to its end.
+type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What an event means to a waiting dlock.
+enum Heard {
+    /// Nothing.
+    Nothing,
+    /// Locks that are ours already are to be checked.
+    Look,
+    /// The end of the wait.
+    Over(BrokenOff),
+}
+
+/// The end of a wait that was broken off.
+#[derive(Default)]
+struct Leaving {
+    /// Why we were told to end, the first time.
+    why: Option<BrokenOff>,
+    /// A signal has told us to.
+    signalled: bool,
+    by: Option<Instant>,
+}
+
+impl Leaving {
+    fn because_of(&mut self, why: BrokenOff) {
+        self.why.get_or_insert(why);
+        self.by.get_or_insert_with(|| Instant::now() + LEAVE_WITHIN);
+    }
+
+    /// Resolves when we have to be gone, if we have to.
+    async fn deadline(&self) {
+        match self.by {
+            Some(by) => sleep_until(by).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Does what is left to do, as far as there is time.
+    async fn in_time(&self, work: impl Future<Output = ()>) {
+        match self.by {
+            Some(by) => drop(timeout_at(by, work).await),
+            None => work.await,
+        }
+    }
 }
 
 impl<'a> Awaiting<'a> {
@@ -75,8 +136,7 @@ impl<'a> Awaiting<'a> {
         locks: &'a [Lock],
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, BrokenOff> {
-        let (give_up, given_up) = watch::channel(false);
-        let look_again = watch::Sender::new(());
+        let (give_up, look_again) = (Cancellation::default(), Prompt::default());
         let begin = Moment::now();
         let limits = self.patience.from(begin);
         let told = Told::default();
@@ -91,84 +151,105 @@ impl<'a> Awaiting<'a> {
             if waits && told.is_new(claim, busy) {
                 self.reporter.waiting(&claim.name, self.store, busy);
             }
-            *told.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
+            told.note(claim, busy);
             Advice::Wait
         };
         let mut around = Surroundings {
-            give_up: given_up,
-            look_again: look_again.subscribe(),
+            give_up: &give_up,
+            look_again: &look_again,
             alarm: self.alarm,
             on_busy: &mut on_busy,
         };
-        let (together, ended_by) = {
+        let mut leaving = Leaving::default();
+        let together = {
             let attempt = acquire_all(locks, &limits, self.terms, &mut around);
             tokio::pin!(attempt);
-            let mut ended_by = None;
+            let mut kill: Option<Work<'_>> = None;
             let tell = self.reporter.tells_waiting().then(Alarm::new).and_then(Result::ok);
             let mut tell_at = begin + TELL_EVERY;
-            loop {
-                tokio::select! {
+            let together = loop {
+                let event = tokio::select! {
                     // A signal that came before the grant was read counts: nobody has been told of the grant.
                     biased;
-                    arrival = self.signals.next() => {
-                        let signal = arrival.signal;
-                        if signal == libc::SIGCHLD {
-                            if let Some(supervisor) = &mut supervisor
-                                && let Some(Event::GuardLost(why)) = supervisor.guard_stopped()
-                            {
-                                supervisor.kill_tree().await;
-                                let _ = give_up.send(true);
-                                break (attempt.await, Some(BrokenOff::Guard(why)));
-                            }
-                            continue;
-                        }
-                        if signal == libc::SIGCONT {
-                            // Somebody may have revoked one of several locks that is ours already.
-                            look_again.send_replace(());
-                        }
-                        match signals::while_waiting(signal) {
-                            WhileWaiting::Stop if !signals::is_ignored(signal) => sys::raise_default(signal),
-                            WhileWaiting::End if !signals::is_ignored(signal) => {
-                                if ended_by.is_some() {
-                                    return Err(BrokenOff::Signal(signal));
-                                }
-                                ended_by = Some(BrokenOff::Signal(signal));
-                                let _ = give_up.send(true);
-                            }
-                            _ => {}
-                        }
+                    arrival = self.signals.next() => self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?,
+                    together = &mut attempt => break together,
+                    event = next(&mut supervisor) => heard(event),
+                    () = finished(&mut kill) => {
+                        kill = None;
+                        Heard::Nothing
                     }
-                    together = &mut attempt => break (together, ended_by),
-                    event = next(&mut supervisor) => {
-                        let why = match event {
-                            Event::GuardLost(why) => why,
-                            Event::Ended(_) | Event::Finished { .. } => "the waiting process of the command died".into(),
-                            _ => continue,
-                        };
-                        if let Some(supervisor) = &mut supervisor {
-                            supervisor.kill_tree().await;
-                        }
-                        let _ = give_up.send(true);
-                        break (attempt.await, Some(BrokenOff::Guard(why)));
-                    }
+                    () = leaving.deadline() => break Together::GivenUp,
                     () = at(tell.as_ref(), tell_at) => {
                         tell_at = Moment::now() + TELL_EVERY;
-                        if let Some((name, busy, seen)) = &*told.last.borrow() {
-                            self.reporter.waiting(name, self.store, &older(busy, Moment::now() - *seen));
+                        if let Some((name, busy)) = told.again() {
+                            self.reporter.waiting(&name, self.store, &busy);
                         }
+                        Heard::Nothing
+                    }
+                };
+                match event {
+                    Heard::Nothing => {}
+                    Heard::Look => look_again.send(),
+                    Heard::Over(why) => {
+                        if matches!(why, BrokenOff::Guard(_)) {
+                            kill = supervisor
+                                .take()
+                                .map(|supervisor| -> Work<'_> { Box::pin(supervisor.kill_tree()) });
+                        }
+                        leaving.because_of(why);
+                        give_up.cancel();
                     }
                 }
+            };
+            if let Some(kill) = kill {
+                leaving.in_time(kill).await;
             }
+            together
         };
-        let Some(why) = ended_by else {
+        let Some(why) = leaving.why.take() else {
             return Ok(Awaited { together, hopeless: told.hopeless.get(), waited: Moment::now() - begin });
         };
         if let Together::Granted(held, keeping) = together {
             // Granted in the very moment in which we were told to end: give it back.
             drop((held, keeping));
-            give_back(locks).await;
+            leaving.in_time(give_back(locks)).await;
         }
         Err(why)
+    }
+
+    /// What a signal means to a waiting dlock.
+    ///
+    /// # Errors
+    /// It is the second one that ends us: whoever sends it does not want to wait for the store.
+    fn on_signal(
+        &self,
+        signal: i32,
+        supervisor: &mut Option<&mut Supervisor>,
+        leaving: &mut Leaving,
+    ) -> Result<Heard, BrokenOff> {
+        if signal == libc::SIGCHLD {
+            let guard = supervisor.as_mut().and_then(|supervisor| supervisor.guard_stopped());
+            return Ok(guard.map_or(Heard::Nothing, heard));
+        }
+        if signal == libc::SIGCONT {
+            // Somebody may have revoked one of several locks that is ours already.
+            return Ok(Heard::Look);
+        }
+        if signals::is_ignored(signal) {
+            return Ok(Heard::Nothing);
+        }
+        match signals::while_waiting(signal) {
+            WhileWaiting::Stop if leaving.why.is_none() => sys::raise_default(signal),
+            WhileWaiting::End if leaving.signalled => {
+                return Err(leaving.why.take().unwrap_or(BrokenOff::Signal(signal)));
+            }
+            WhileWaiting::End => {
+                leaving.signalled = true;
+                return Ok(Heard::Over(BrokenOff::Signal(signal)));
+            }
+            _ => {}
+        }
+        Ok(Heard::Nothing)
     }
 
     /// Says that somebody else holds the lock, and returns the line. `instead` is what to do about a holder that waits
@@ -196,6 +277,25 @@ impl<'a> Awaiting<'a> {
 async fn next(supervisor: &mut Option<&mut Supervisor>) -> Event {
     match supervisor {
         Some(supervisor) => supervisor.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What an event of the parked command means.
+fn heard(event: Event) -> Heard {
+    match event {
+        Event::GuardLost(why) => Heard::Over(BrokenOff::Guard(why)),
+        Event::Ended(_) | Event::Finished { .. } => {
+            Heard::Over(BrokenOff::Guard("the waiting process of the command died".into()))
+        }
+        _ => Heard::Nothing,
+    }
+}
+
+/// Drives what there is to drive, if there is something; it is not to be asked again after that.
+async fn finished(work: &mut Option<Work<'_>>) {
+    match work {
+        Some(work) => work.await,
         None => std::future::pending().await,
     }
 }

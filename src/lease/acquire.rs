@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::validity::{Terms, Validity};
+use super::wakeup::{Cancellation, Prompt};
 use super::{SHORTEST_INTERVAL, jitter};
 use crate::backend::{Again, Attempt, Backend, Busy, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
@@ -93,10 +93,10 @@ pub enum Advice {
 
 /// What the attempts are told, and tell.
 pub struct Surroundings<'a> {
-    /// Becomes true when we are to give up.
-    pub give_up: watch::Receiver<bool>,
-    /// Changes when what is ours already is to be looked after at once.
-    pub look_again: watch::Receiver<()>,
+    /// Tells us to give up.
+    pub give_up: &'a Cancellation,
+    /// Asks us to check the locks that are ours already at once.
+    pub look_again: &'a Prompt,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
     /// Hears of the holders each time.
@@ -165,7 +165,7 @@ async fn ask_until_decided(
         });
         let attempt_began = Moment::now();
         let mut end = limits.wait_until;
-        let again = match attempt(backend, claim, limits.intent, budget, &mut around.give_up).await {
+        let again = match attempt(backend, claim, limits.intent, budget, around.give_up).await {
             Tried::GivenUp { uncertain } => {
                 *traces |= uncertain;
                 return Outcome::GivenUp;
@@ -254,7 +254,7 @@ async fn pause(
     loop {
         tokio::select! {
             biased;
-            _ = around.give_up.wait_for(|given_up| *given_up) => return false,
+            () = around.give_up.cancelled() => return false,
             () = around.alarm.until(until) => return true,
             change = backend.changed(), if listening => match change {
                 Change::OurTurn => return true,
@@ -307,7 +307,7 @@ async fn attempt(
     claim: &Claim,
     intent: Intent,
     budget: Duration,
-    give_up: &mut watch::Receiver<bool>,
+    give_up: &Cancellation,
 ) -> Tried {
     let sent = Cell::new(None);
     let result = {
@@ -323,7 +323,7 @@ async fn attempt(
         tokio::select! {
             result = &mut work => result,
             () = &mut limit => Err(timed_out(sent.get(), budget)),
-            _ = give_up.wait_for(|given_up| *given_up) => {
+            () = give_up.cancelled() => {
                 if sent.get().is_none() {
                     return Tried::GivenUp { uncertain: false };
                 }

@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
+use super::wakeup::Listener;
 use super::{SHORTEST_INTERVAL, jitter};
 use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
@@ -72,7 +73,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Renews the lock until it is lost: when a third of the lease is over, at once when the store says that something
-/// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` changes.
+/// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` asks for it.
 ///
 /// Every success is counted from the moment its request was sent. Dropping the future ends the renewals and leaves the
 /// lock as it is.
@@ -82,7 +83,7 @@ pub async fn keep(
     terms: &Terms,
     standing: Standing,
     events: Events,
-    mut check_now: watch::Receiver<u32>,
+    mut check_now: Listener,
 ) {
     let mut validity = standing.validity;
     let alarm = match Alarm::new() {
@@ -111,7 +112,7 @@ pub async fn keep(
                 }
             }
             () = wall_clock.was_set() => {}
-            Ok(()) = check_now.changed() => {}
+            () = check_now.prompted() => {}
         }
         last = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);

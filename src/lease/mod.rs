@@ -5,6 +5,7 @@ pub mod acquire;
 pub mod keeper;
 pub mod together;
 pub mod validity;
+pub mod wakeup;
 
 use std::time::Duration;
 

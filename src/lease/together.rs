@@ -9,11 +9,12 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::Poll;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::acquire::{Limits, Outcome, Surroundings, acquire, clean_up};
 use super::keeper::{Event, Events, Standing, keep};
 use super::validity::Terms;
+use super::wakeup::Prompt;
 use crate::backend::{Backend, Busy, Hazard, Refusal, StoreError, io_text};
 use crate::clock::Moment;
 use crate::lock::{Claim, Grant, Revocation};
@@ -104,18 +105,18 @@ pub struct Keeping<'a> {
     keepers: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
     sender: mpsc::UnboundedSender<(usize, Event)>,
-    check: watch::Sender<u32>,
+    check: Prompt,
 }
 
 impl<'a> Keeping<'a> {
     fn nothing() -> Keeping<'a> {
         let (sender, events) = mpsc::unbounded_channel();
-        Keeping { keepers: Vec::new(), events, sender, check: watch::Sender::new(0) }
+        Keeping { keepers: Vec::new(), events, sender, check: Prompt::default() }
     }
 
     fn add(&mut self, lock: &'a Lock, terms: &'a Terms, standing: Standing) {
         let events = Events { lock: self.keepers.len(), sender: self.sender.clone() };
-        let check = self.check.subscribe();
+        let check = self.check.listen();
         self.keepers.push(Box::pin(async move {
             keep(&mut *lock.backend(), &lock.claim, terms, standing, events, check).await;
             // Lost: there is nothing left to keep, and the store may be asked by others.
@@ -124,7 +125,7 @@ impl<'a> Keeping<'a> {
 
     /// Has every keeper ask its store now.
     pub fn check_now(&self) {
-        self.check.send_modify(|count| *count = count.wrapping_add(1));
+        self.check.send();
     }
 
     /// Keeps, and returns what happens next to which lock. Dropping the future loses nothing, and keeps nothing either
@@ -188,7 +189,7 @@ async fn once<'a>(
     let mut keeping = Keeping::nothing();
     let mut held: Vec<Held> = Vec::new();
     let mut revoked = None;
-    let mut look_again = around.look_again.clone();
+    let mut look_again = around.look_again.listen();
     for lock in locks {
         let outcome = {
             let mut backend = lock.backend();
@@ -198,7 +199,7 @@ async fn once<'a>(
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break Some(outcome),
-                    Ok(()) = look_again.changed() => keeping.check_now(),
+                    () = look_again.prompted() => keeping.check_now(),
                     (index, event) = keeping.next(), if !held.is_empty() => match event {
                         Event::Renewed { validity, .. } => held[index].standing.validity = validity,
                         Event::Trouble(_) => {}

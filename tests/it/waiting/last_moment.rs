@@ -12,6 +12,7 @@ use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
 use dlock::lease::acquire::{Advice, Outcome, Patience, Surroundings, Wait, acquire};
 use dlock::lease::validity::Terms;
+use dlock::lease::wakeup::{Cancellation, Prompt};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 use std::cell::Cell;
 use std::time::Duration;
@@ -107,7 +108,7 @@ impl Dice {
 async fn tries(url: &str, name: &str, count: usize) -> Tally {
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
     let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
-    let (_give_up, given_up) = tokio::sync::watch::channel(false);
+    let (give_up, look_again) = (Cancellation::default(), Prompt::default());
     let mut tally = Tally::default();
     for number in 0..count {
         let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
@@ -118,8 +119,8 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
         let released = Cell::new(false);
         let outcome = {
             let mut around = Surroundings {
-                give_up: given_up.clone(),
-                look_again: tokio::sync::watch::channel(()).1,
+                give_up: &give_up,
+                look_again: &look_again,
                 alarm: &alarm,
                 on_busy: &mut |_, _| Advice::Wait,
             };

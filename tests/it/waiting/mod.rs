@@ -3,6 +3,8 @@
 mod crowd;
 mod crowds;
 mod dead_heads;
+#[cfg(feature = "redis")]
+mod farewells;
 mod last_moment;
 mod leaving;
 #[cfg(feature = "redis")]
