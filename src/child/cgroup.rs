@@ -25,10 +25,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// Chooses one below the cgroup that the calling process is in; `None` without cgroup v2.
+    /// Chooses one below the cgroup that the calling process is in; `None` without cgroup v2, or where its file system shows
+    /// another place under that name: the path may be that of another cgroup namespace (`cgroup_namespaces(7)`).
     pub fn choose() -> Option<Place> {
         let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let parent = mount_point()?.join(version_2(&memberships)?.trim_start_matches('/'));
+        let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
+        let members = fs::read_to_string(parent.join("cgroup.procs")).ok()?;
+        let own = std::process::id().to_string();
+        members.lines().find(|member| *member == own)?;
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).ok()?;
         let random = u64::from_ne_bytes(random);
@@ -132,6 +136,12 @@ fn version_2(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
+/// A path below the mount point. One that leads out of it (`/../..`) belongs to a cgroup outside of our namespace.
+fn inside(path: &str) -> Option<&str> {
+    let path = path.trim_start_matches('/');
+    (!path.split('/').any(|part| part == "..")).then_some(path)
+}
+
 /// Where cgroup v2 is mounted: alone, or beside version 1 (hybrid).
 fn mount_point() -> Option<&'static Path> {
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
@@ -151,5 +161,13 @@ mod tests {
             Some("/system.slice/cron.service")
         );
         assert_eq!(version_2("1:cpu:/\n"), None);
+    }
+
+    #[test]
+    fn a_path_that_leads_out_of_the_namespace_is_not_used() {
+        assert_eq!(inside("/system.slice/a..b"), Some("system.slice/a..b"));
+        assert_eq!(inside("/"), Some(""));
+        assert_eq!(inside("/../system.slice"), None);
+        assert_eq!(inside("/a/../../b"), None);
     }
 }
