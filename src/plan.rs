@@ -90,10 +90,14 @@ impl Access {
         if !backend.accepted.accepts(Warning::Insecure) {
             notices.extend(store.insecure().map(str::to_owned));
         }
-        if cfg!(target_os = "linux") && !std::path::Path::new("/proc/self/stat").exists() {
-            notices.push(
-                "no /proc here: background processes in groups of their own cannot be found, and so not be stopped".into(),
-            );
+        if cfg!(target_os = "linux") && !crate::child::proc_is_usable() {
+            let what = match std::path::Path::new("/proc/stat").exists() {
+                true => "/proc belongs to another PID namespace",
+                false => "no /proc here",
+            };
+            notices.push(format!(
+                "{what}: background processes in groups of their own cannot be found, and so not be stopped"
+            ));
         }
         let connect_timeout = connect_timeout(arguments)?;
         Ok(Access { store, connect_timeout, accepted: backend.accepted, notices })

@@ -1,17 +1,20 @@
 //! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
 //! nobody but dlock, so that nothing a store or a network does can hold it up.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
+use super::killer::Killer;
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard, frame};
 use super::sleeper::Sleeper;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
-use super::{signals, tree};
+use super::tree::{Next, Tree};
+use super::{procfs, signals};
 use crate::clock::Moment;
 
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
@@ -19,6 +22,19 @@ const STUBBORN: Duration = Duration::from_secs(1);
 
 /// How long a command runs before the guarding process settles down beside it.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
+
+/// The last phase of a tree.
+struct Killing {
+    since: Moment,
+    killer: Killer,
+    /// Passes in a row that found nothing alive.
+    empty_passes: u32,
+    overdue_reported: bool,
+    had_first_pass: bool,
+}
+
+/// Children that have ended are reaped in portions: while a tree dies, or forks without end, there may always be one more.
+const PORTION: usize = 4096;
 
 pub(super) struct Guard {
     control: Channel,
@@ -36,7 +52,10 @@ pub(super) struct Guard {
     /// The command is stopped (SIGSTOP, SIGTSTP, ...).
     stopped: bool,
     reaped: bool,
-    killing_since: Option<Moment>,
+    /// When to measure the tree: a renewal is late.
+    measure_at: Option<Moment>,
+    /// Since SIGKILL was decided.
+    killing: Option<Killing>,
     reported: Vec<i32>,
     peer_gone: bool,
     outbox: Vec<u8>,
@@ -65,7 +84,8 @@ impl Guard {
             told_to_end: false,
             stopped: false,
             reaped: false,
-            killing_since: None,
+            measure_at: None,
+            killing: None,
             reported: Vec::new(),
             peer_gone: false,
             outbox: Vec::new(),
@@ -84,19 +104,22 @@ impl Guard {
                     self.reap();
                     self.act(Input::Tick);
                     self.settle();
-                    if self.stop.is_killing() {
-                        self.kill_again();
-                    }
+                    self.measure();
+                    let pause = self.kill_pass();
                     self.speak();
-                    if !self.stop.is_done() {
-                        sleeper.sleep((!self.peer_gone).then_some(&self.control), self.next_wake());
+                    match pause {
+                        _ if self.stop.is_done() => {}
+                        // Not on the sleeper, which every death would wake.
+                        Some(pause) => std::thread::sleep(pause),
+                        None => sleeper.sleep((!self.peer_gone).then_some(&self.control), self.next_wake()),
                     }
                 }
             }
             Err(error) => {
                 self.tell(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
                 self.speak();
-                self.kill_again();
+                self.act(Input::Kill);
+                self.kill_pass();
             }
         }
         if let Some(cgroup) = &self.cgroup {
@@ -159,12 +182,19 @@ impl Guard {
                 self.stop = Stop::new(orphans, grace);
                 self.start(group, until.map(Into::into));
             }
-            ToGuard::Arm(until) => self.act(Input::Arm(until.into())),
+            ToGuard::Arm(until) => {
+                self.act(Input::Arm(until.into()));
+                self.measure_at = self.stop.measure_from().map(|(from, _)| from);
+            }
             ToGuard::Forward(signal) => self.forward(signal),
             ToGuard::Terminate { kill_at } => {
                 self.act(Input::Terminate { kill_at: Moment::from_boot(kill_at) });
             }
             ToGuard::Kill => self.act(Input::Kill),
+            ToGuard::Ping => {
+                self.tell(&FromGuard::Pong);
+                self.speak();
+            }
             ToGuard::Continue { foreground } => {
                 if foreground {
                     self.terminal.give_to(self.parked.pid);
@@ -196,6 +226,7 @@ impl Guard {
         }
         self.settle_at = Some(Moment::now() + SETTLE_AFTER);
         self.act(Input::Start(until));
+        self.measure_at = self.stop.measure_from().map(|(from, _)| from);
     }
 
     /// Passes a signal on to the command's process group, once.
@@ -240,10 +271,7 @@ impl Guard {
             match output {
                 Output::ReportDeadline => self.tell(&FromGuard::DeadlineReached),
                 Output::Terminate => self.terminate(),
-                Output::Kill => {
-                    self.killing_since = Some(Moment::now());
-                    self.kill_again();
-                }
+                Output::Kill => self.begin_to_kill(),
                 Output::Finish => {
                     let orphans_left = self.has_living_child();
                     self.tell(&FromGuard::Finished { orphans_left });
@@ -252,64 +280,138 @@ impl Guard {
         }
     }
 
+    fn tree(&self) -> Tree {
+        Tree::below(std::process::id() as i32, HashSet::new())
+    }
+
     /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
     fn has_living_child(&self) -> bool {
         loop {
             match sys::wait_any() {
                 Ok(Some(_)) => {}
-                Ok(None) => return true,
+                Ok(None) => break,
                 Err(_) => return false,
             }
         }
+        !procfs::is_usable() || !self.tree().members().into_iter().all(procfs::is_zombie)
     }
 
-    /// SIGTERM and SIGCONT, once to every process of the tree.
+    /// While a renewal is late: how long the tree will take to die, so that SIGTERM and SIGKILL come early enough. A host with
+    /// few processes is not searched for ours.
+    fn measure(&mut self) {
+        let begin = Moment::now();
+        if self.measure_at.is_none_or(|at| begin < at) {
+            return;
+        }
+        self.measure_at = None;
+        let Some((_, interval)) = self.stop.measure_from() else { return };
+        let until = begin + interval / 2;
+        let census = self.tree().census(until);
+        // To find them takes as long again, and that tells how busy the host is.
+        let cost = Moment::now() - begin;
+        self.act(Input::Reserve(census.time_to_die() + cost * 2));
+        self.measure_at = Some(Moment::now() + interval.max(cost * 10));
+    }
+
+    /// SIGTERM and SIGCONT, once to every process of the tree, until it is time for SIGKILL.
     fn terminate(&mut self) {
-        let mut reached_group = Vec::new();
-        if !self.reaped && matches!(self.group, Group::Own { .. }) {
-            let own = std::process::id() as i32;
-            reached_group = tree::descendants(own)
-                .into_iter()
-                .filter(|pid| tree::group_of(*pid) == Some(self.parked.pid))
-                .collect();
-            self.signal_command(libc::SIGTERM);
-            self.signal_command(libc::SIGCONT);
-        } else if !self.reaped && tree::descendants(std::process::id() as i32).is_empty() {
-            // No /proc: the command itself is all that we know.
+        let until = self.stop.kill_at();
+        let mut group = None;
+        if !self.reaped && (matches!(self.group, Group::Own { .. }) || !procfs::is_usable()) {
+            group = Some(self.parked.pid);
             self.signal_command(libc::SIGTERM);
             self.signal_command(libc::SIGCONT);
         }
-        let outcome =
-            tree::signal(std::process::id() as i32, &[libc::SIGTERM, libc::SIGCONT], &reached_group);
-        for pid in outcome.not_permitted {
+        let tree = self.tree();
+        let mut not_permitted = Vec::new();
+        tree.walk(|member| {
+            if until.is_some_and(|until| Moment::now() >= until) {
+                return Next::Stop;
+            }
+            let has_got_it = group.is_some() && procfs::group_of(member.pid) == group;
+            for signal in [libc::SIGTERM, libc::SIGCONT] {
+                if !has_got_it
+                    && let Err(error) = tree.signal(member, signal)
+                    && error.raw_os_error() == Some(libc::EPERM)
+                    && !procfs::is_zombie(member.pid)
+                {
+                    not_permitted.push(member.pid);
+                }
+            }
+            Next::Descend
+        });
+        for pid in not_permitted {
             self.report_not_permitted(pid);
         }
     }
 
-    /// SIGKILL to everything that is there now. Called until nothing is.
-    fn kill_again(&mut self) {
-        self.signal_command(libc::SIGKILL);
+    fn begin_to_kill(&mut self) {
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
         }
-        let outcome = tree::signal(std::process::id() as i32, &[libc::SIGKILL], &[]);
-        for pid in outcome.not_permitted {
+        self.signal_command(libc::SIGKILL);
+        self.killing = Some(Killing {
+            since: Moment::now(),
+            killer: Killer::of(self.tree()),
+            empty_passes: 0,
+            overdue_reported: false,
+            had_first_pass: false,
+        });
+    }
+
+    /// While the tree is being killed: SIGKILL to what has not got it yet. Returns the pause until the next pass.
+    fn kill_pass(&mut self) -> Option<Duration> {
+        let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
+        let pass = killing.killer.pass();
+        if !killing.had_first_pass {
+            killing.had_first_pass = true;
+            // Everything that was there has its SIGKILL; from here on the dying need the processors more than we do.
+            #[cfg(target_os = "linux")]
+            sys::lower_priority();
+        }
+        let pause = killing.killer.pause_after(pass);
+        killing.empty_passes = if pass.alive == 0 { killing.empty_passes + 1 } else { 0 };
+        let is_stubborn = Moment::now() - killing.since > STUBBORN;
+        // What is left is dead, and a tracer or a hung guard keeps it from being reaped.
+        let all_dead = procfs::is_usable() && killing.empty_passes > 1;
+        let is_overdue =
+            !killing.overdue_reported && self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
+        killing.overdue_reported |= is_overdue;
+        let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
+        for pid in not_permitted {
             self.report_not_permitted(pid);
         }
         self.reap();
-        if self.stop.is_killing() && self.killing_since.is_some_and(|since| Moment::now() - since > STUBBORN)
-        {
+        if !self.stop.is_killing() {
+            return Some(Duration::ZERO);
+        }
+        if all_dead {
+            self.all_dead();
+        } else if is_overdue {
+            self.tell(&FromGuard::Overdue(pass.alive));
+        } else if is_stubborn {
+            self.signal_command(libc::SIGKILL);
             self.report_survivors();
         }
+        Some(pause)
     }
 
-    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, somebody traces it, or (0)
-    /// it is there and cannot be found.
+    /// Every process of the tree is dead, though not every one can be reaped: a tracer has it.
+    fn all_dead(&mut self) {
+        if !self.reaped {
+            self.command_changed(Change::Killed(libc::SIGKILL));
+        }
+        self.act(Input::TreeGone);
+    }
+
+    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, or (0) it is there and cannot
+    /// be found.
     fn report_survivors(&mut self) {
-        let mut survivors = tree::descendants(std::process::id() as i32);
+        let mut survivors = self.tree().members();
         if survivors.is_empty() {
             survivors.push(0);
         }
+        survivors.retain(|pid| *pid == 0 || !procfs::is_zombie(*pid));
         for pid in survivors {
             if !self.reported.contains(&pid) {
                 self.reported.push(pid);
@@ -325,12 +427,20 @@ impl Guard {
         }
     }
 
-    /// Takes in every state change of every child: the command's, and those of the orphans we inherit.
+    /// Takes in the state changes of every child: the command's, and those of the orphans we inherit.
     fn reap(&mut self) {
-        loop {
+        for _ in 0..PORTION {
             match sys::wait_any() {
-                Ok(Some((pid, change))) if pid == self.parked.pid => self.command_changed(change),
-                Ok(Some(_)) => {}
+                Ok(Some((pid, change))) => {
+                    if let (Some(killing), Change::Exited(_) | Change::Killed(_)) =
+                        (&mut self.killing, change)
+                    {
+                        killing.killer.forget(pid);
+                    }
+                    if pid == self.parked.pid {
+                        self.command_changed(change);
+                    }
+                }
                 Ok(None) => return,
                 Err(error) => {
                     if error.raw_os_error() == Some(libc::ECHILD) {
@@ -371,20 +481,13 @@ impl Guard {
     fn wake_dlock(&self) {
         let dlock = nix::unistd::getppid().as_raw();
         let by_others = !self.stop.is_stopping() && !self.peer_gone;
-        if by_others && self.terminal.exists() && dlock > 1 && tree::state_of(dlock) == Some('T') {
+        if by_others && self.terminal.exists() && dlock > 1 && procfs::state_of(dlock) == Some('T') {
             let _ = sys::kill(dlock, libc::SIGCONT);
         }
     }
 
     /// The next moment at which something has to be done though nothing happens.
     fn next_wake(&self) -> Option<Moment> {
-        match self.killing_since {
-            // The tree dies within milliseconds; what does not (uninterruptible sleep) is asked less and less often.
-            Some(since) if self.stop.is_killing() => {
-                let waited = Moment::now() - since;
-                Some(Moment::now() + (waited / 4).clamp(Duration::from_millis(1), Duration::from_millis(250)))
-            }
-            _ => [self.stop.wake(), self.settle_at].into_iter().flatten().min(),
-        }
+        [self.stop.wake(), self.settle_at, self.measure_at].into_iter().flatten().min()
     }
 }

@@ -5,6 +5,7 @@
 //! So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant and its
 //! first instruction there is one exec and no fork.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +17,7 @@ use super::parked::park;
 use super::program::Program;
 use super::protocol::{Channel, FromGuard};
 use super::sys::{self, Fork};
+use super::tree::children_of;
 use super::{signals, terminal::Terminal};
 
 /// What `ps` and `pkill` know the guarding process and the parked command by. Without "dlock" in it: `pkill dlock` must
@@ -39,6 +41,7 @@ pub struct Half {
     pub(super) terminal: Terminal,
     pub(super) word: PipeWriter,
     pub(super) place: Option<Place>,
+    pub(super) strangers: HashSet<i32>,
 }
 
 /// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
@@ -51,6 +54,7 @@ pub struct Half {
 pub fn split(spec: Spec) -> io::Result<Half> {
     let Spec { program, inherited, terminal } = spec;
     let _ = signals::block()?;
+    let strangers = children_of(std::process::id() as i32);
     let place = Place::choose();
     let (ours, theirs) = Channel::pair()?;
     let (word_end, word) = io::pipe()?;
@@ -59,7 +63,7 @@ pub fn split(spec: Spec) -> io::Result<Half> {
             drop((theirs, word_end));
             become_subreaper();
             detach_standard_descriptors(false)?;
-            Ok(Half { channel: ours, guard, terminal, word, place })
+            Ok(Half { channel: ours, guard, terminal, word, place, strangers })
         }
         Fork::Child => {
             drop((ours, word));

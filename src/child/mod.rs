@@ -10,9 +10,12 @@
 #[cfg(target_os = "linux")]
 mod cgroup;
 mod guard;
+mod heartbeat;
 mod inherited;
+mod killer;
 mod launch;
 mod parked;
+mod procfs;
 mod program;
 pub mod protocol;
 pub mod signals;
@@ -25,10 +28,10 @@ mod tree;
 
 pub use inherited::Inherited;
 pub use launch::{Half, Spec, split};
+pub use procfs::{is_usable as proc_is_usable, parent_of, start_of};
 pub use program::{Program, ProgramError};
 pub use supervise::{Event, Supervisor};
 pub use terminal::Terminal;
-pub use tree::{parent_of, start_of};
 
 /// Whether a cgroup could be made for a command; makes one and removes it.
 ///

@@ -30,19 +30,31 @@ pub enum Group {
 /// Moments as they travel: time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Until {
+    earliest: Duration,
     term: Duration,
     kill: Duration,
+    dead: Duration,
 }
 
 impl From<Deadlines> for Until {
     fn from(deadlines: Deadlines) -> Until {
-        Until { term: deadlines.term.since_boot(), kill: deadlines.kill.since_boot() }
+        Until {
+            earliest: deadlines.earliest.since_boot(),
+            term: deadlines.term.since_boot(),
+            kill: deadlines.kill.since_boot(),
+            dead: deadlines.dead.since_boot(),
+        }
     }
 }
 
 impl From<Until> for Deadlines {
     fn from(until: Until) -> Deadlines {
-        Deadlines { term: Moment::from_boot(until.term), kill: Moment::from_boot(until.kill) }
+        Deadlines {
+            earliest: Moment::from_boot(until.earliest),
+            term: Moment::from_boot(until.term),
+            kill: Moment::from_boot(until.kill),
+            dead: Moment::from_boot(until.dead),
+        }
     }
 }
 
@@ -88,6 +100,8 @@ pub enum ToGuard {
     },
     /// SIGKILL now.
     Kill,
+    /// To be answered at once by [`FromGuard::Pong`].
+    Ping,
     /// The lock is still ours after a stop: let the command go on.
     Continue {
         /// Give it the terminal.
@@ -115,8 +129,12 @@ pub enum FromGuard {
     Stopped(i32),
     /// The command goes on after a stop.
     Continued,
+    /// The answer to [`ToGuard::Ping`].
+    Pong,
     /// No renewal came in time: the tree is being stopped.
     DeadlineReached,
+    /// The lease may end at any moment, and so many processes of the tree are not known to be dead.
+    Overdue(usize),
     /// This process of the tree may not be signalled by us.
     NotPermitted(i32),
     /// This process of the tree has not died of SIGKILL yet; 0 when it cannot be found.

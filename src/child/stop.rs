@@ -7,13 +7,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
-/// Until when the lease allows the tree to live. Both moments come before the earliest end of the lease at the store.
+/// Until when the lease allows the tree to live. All of these moments come before the earliest end of the lease at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
+    /// However large the tree is, SIGTERM does not come before this moment: a renewal must have its chance.
+    pub earliest: Moment,
     /// SIGTERM, unless a renewal is acknowledged before.
     pub term: Moment,
     /// SIGKILL.
     pub kill: Moment,
+    /// The last process of the tree must be dead.
+    pub dead: Moment,
+}
+
+impl Deadlines {
+    /// SIGTERM for a tree that needs so much longer than others to die.
+    fn term_for(&self, reserve: Duration) -> Moment {
+        self.term.saturating_sub(reserve).max(self.earliest).min(self.term)
+    }
+
+    /// SIGKILL for such a tree.
+    fn kill_for(&self, reserve: Duration) -> Moment {
+        self.kill.saturating_sub(reserve).max(self.term_for(reserve)).min(self.kill)
+    }
+
+    /// Between two measurements of the tree.
+    fn measuring_interval(&self) -> Duration {
+        (self.dead - self.earliest) / 10
+    }
 }
 
 /// What becomes of background processes when the command has ended by itself (`--orphans`).
@@ -34,6 +55,8 @@ pub enum Input {
     Start(Option<Deadlines>),
     /// A renewal was acknowledged.
     Arm(Deadlines),
+    /// The tree needs so much time to die, besides what every tree gets.
+    Reserve(Duration),
     /// SIGTERM now, SIGKILL at the given moment at the latest.
     Terminate {
         /// When SIGKILL follows.
@@ -87,6 +110,8 @@ pub struct Stop {
     orphans: Orphans,
     grace: Duration,
     deadlines: Option<Deadlines>,
+    /// How much earlier than usual the tree must be stopped, because it is large.
+    reserve: Duration,
     phase: Phase,
     ended: bool,
 }
@@ -94,17 +119,37 @@ pub struct Stop {
 impl Stop {
     /// Begins with a command that has not been allowed to run.
     pub fn new(orphans: Orphans, grace: Duration) -> Stop {
-        Stop { orphans, grace, deadlines: None, phase: Phase::Parked, ended: false }
+        Stop { orphans, grace, deadlines: None, reserve: Duration::ZERO, phase: Phase::Parked, ended: false }
     }
 
     /// When [`Input::Tick`] is due.
     pub fn wake(&self) -> Option<Moment> {
         match self.phase {
             Phase::Running | Phase::Lingering => {
-                self.deadlines.map(|deadlines| deadlines.term.min(deadlines.kill))
+                self.deadlines.map(|deadlines| deadlines.term_for(self.reserve).min(deadlines.kill))
             }
             Phase::Terminating { kill_at, .. } => Some(self.last_moment(kill_at)),
             Phase::Parked | Phase::Killing | Phase::Done => None,
+        }
+    }
+
+    /// From when on, and how often, the tree is to be measured: a renewal is late, and SIGTERM may have to come earlier.
+    pub fn measure_from(&self) -> Option<(Moment, Duration)> {
+        let deadlines = self.deadlines.filter(|_| matches!(self.phase, Phase::Running | Phase::Lingering))?;
+        let interval = deadlines.measuring_interval();
+        Some((deadlines.earliest.saturating_sub(interval), interval))
+    }
+
+    /// When the last process must be dead, if there is a lease.
+    pub fn dead(&self) -> Option<Moment> {
+        self.deadlines.map(|deadlines| deadlines.dead)
+    }
+
+    /// Until when SIGTERM may be sent: then SIGKILL is due. `None` when SIGTERM has not been decided.
+    pub fn kill_at(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::Terminating { kill_at, .. } => Some(self.last_moment(kill_at)),
+            _ => None,
         }
     }
 
@@ -142,6 +187,10 @@ impl Stop {
                 }
                 self.tick(now)
             }
+            Input::Reserve(reserve) => {
+                self.reserve = reserve;
+                self.tick(now)
+            }
             Input::Tick => self.tick(now),
             Input::Terminate { kill_at } => self.terminate(now, kill_at),
             Input::Kill | Input::PeerGone => self.kill(),
@@ -153,11 +202,15 @@ impl Stop {
 
     fn tick(&mut self, now: Moment) -> Vec<Output> {
         match (self.phase, self.deadlines) {
-            (Phase::Running | Phase::Lingering, Some(deadlines)) if now >= deadlines.kill => {
+            (Phase::Running | Phase::Lingering, Some(deadlines))
+                if now >= deadlines.kill_for(self.reserve) =>
+            {
                 self.phase = Phase::Killing;
                 vec![Output::ReportDeadline, Output::Kill]
             }
-            (Phase::Running | Phase::Lingering, Some(deadlines)) if now >= deadlines.term => {
+            (Phase::Running | Phase::Lingering, Some(deadlines))
+                if now >= deadlines.term_for(self.reserve) =>
+            {
                 self.phase = Phase::Terminating { kill_at: deadlines.kill, renewals_count: false };
                 vec![Output::ReportDeadline, Output::Terminate]
             }
@@ -213,7 +266,7 @@ impl Stop {
 
     /// SIGKILL never comes later than the lease allows.
     fn last_moment(&self, kill_at: Moment) -> Moment {
-        self.deadlines.map_or(kill_at, |deadlines| kill_at.min(deadlines.kill))
+        self.deadlines.map_or(kill_at, |deadlines| kill_at.min(deadlines.kill_for(self.reserve)))
     }
 }
 
@@ -226,7 +279,7 @@ mod tests {
     }
 
     fn lease(term: u64, kill: u64) -> Deadlines {
-        Deadlines { term: at(term), kill: at(kill) }
+        Deadlines { earliest: at(term / 2), term: at(term), kill: at(kill), dead: at(kill + 1) }
     }
 
     fn running(orphans: Orphans) -> Stop {
@@ -255,6 +308,20 @@ mod tests {
         assert_eq!(stop.on(at(10), Input::Arm(lease(30, 35))), vec![]);
         assert_eq!(stop.on(at(29), Input::Tick), vec![]);
         assert_eq!(stop.wake(), Some(at(30)));
+    }
+
+    #[test]
+    fn a_large_tree_is_stopped_earlier_but_not_before_a_renewal_had_its_chance() {
+        let mut stop = running(Orphans::Leave);
+        assert_eq!(stop.on(at(10), Input::Reserve(Duration::from_secs(4))), vec![]);
+        assert_eq!(stop.wake(), Some(at(16)));
+        assert_eq!(stop.on(at(16), Input::Tick), vec![Output::ReportDeadline, Output::Terminate]);
+        assert_eq!(stop.kill_at(), Some(at(21)));
+        let mut stop = running(Orphans::Leave);
+        assert_eq!(stop.on(at(9), Input::Reserve(Duration::from_secs(14))), vec![]);
+        assert_eq!(stop.wake(), Some(at(10)));
+        assert_eq!(stop.on(at(10), Input::Tick), vec![Output::ReportDeadline, Output::Terminate]);
+        assert_eq!(stop.kill_at(), Some(at(11)));
     }
 
     #[test]

@@ -1,18 +1,24 @@
 //! dlock's half of the supervision: what the guarding process tells, and what to do when it can tell nothing any more.
 
+use std::collections::HashSet;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
+use super::killer::Killer;
 use super::launch::Half;
 use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
-use super::tree;
+use super::tree::{self, Tree};
+use super::{heartbeat::Heartbeat, procfs};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
+
+/// Children that have ended are reaped in portions: while a tree forks without end there may always be one more.
+const PORTION: usize = 4096;
 
 /// What happened to the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub enum Event {
     NotPermitted(i32),
     /// A process of the tree does not die of SIGKILL.
     StillAlive(i32),
+    /// The lease may end at any moment, and so many processes of the tree are not known to be dead.
+    Overdue(usize),
     /// The command itself has ended.
     Ended(Ended),
     /// The whole tree is over, or what is left of it lives on without the lock.
@@ -51,6 +59,12 @@ pub struct Supervisor {
     command: Option<i32>,
     group: Group,
     finished: bool,
+    heartbeat: Heartbeat,
+    /// The guarding process has begun to stop the tree because no renewal came in time.
+    deadline_noticed: bool,
+    /// Children that are not of our making: those of the program that replaced itself with dlock, and, for the first process
+    /// of a PID namespace, its orphans.
+    strangers: HashSet<i32>,
 }
 
 impl Supervisor {
@@ -70,6 +84,9 @@ impl Supervisor {
             command: None,
             group: Group::Shared,
             finished: false,
+            heartbeat: Heartbeat::default(),
+            deadline_noticed: false,
+            strangers: half.strangers,
         })
     }
 
@@ -88,7 +105,7 @@ impl Supervisor {
     ) -> io::Result<()> {
         let mut family = vec![self.guard];
         if self.terminal.exists() {
-            family.extend(tree::descendants(self.guard));
+            family.extend(Tree::below(self.guard, HashSet::new()).members());
         }
         launch.group = self.terminal.group_for_command(&family);
         self.group = launch.group;
@@ -102,7 +119,9 @@ impl Supervisor {
         self.channel.send(&message, None)?;
         // Only now: from here on the command runs, and the guarding process has its deadline.
         let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
-        word.write_all(&frame(&launch)?)
+        word.write_all(&frame(&launch)?)?;
+        self.heartbeat.begin(Moment::now());
+        Ok(())
     }
 
     /// Puts dlock's half first in line for the processor, so that a busy host does not cost it a renewal. The command
@@ -113,8 +132,9 @@ impl Supervisor {
     }
 
     /// Tells the guarding process of an acknowledged renewal.
-    pub fn arm(&self, deadlines: Deadlines) {
+    pub fn arm(&mut self, deadlines: Deadlines) {
         self.send(&ToGuard::Arm(deadlines.into()));
+        self.look_for_strangers();
     }
 
     /// Passes a signal on to the command.
@@ -123,13 +143,54 @@ impl Supervisor {
     }
 
     /// SIGTERM to the whole tree now, SIGKILL at the given moment.
-    pub fn terminate(&self, kill_at: Moment) {
+    pub fn terminate(&mut self, kill_at: Moment) {
+        self.expect_answer();
         self.send(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
     }
 
     /// SIGKILL to the whole tree now.
-    pub fn kill(&self) {
+    pub fn kill(&mut self) {
+        self.expect_answer();
         self.send(&ToGuard::Kill);
+    }
+
+    /// Whether the guarding process has reported that it stops the tree because no renewal came in time.
+    pub fn deadline_noticed(&self) -> bool {
+        self.deadline_noticed
+    }
+
+    /// When [`Supervisor::beat`] is due.
+    pub fn beat_at(&self) -> Option<Moment> {
+        self.heartbeat.due().filter(|_| !self.finished)
+    }
+
+    /// Asks the guarding process for a sign of life, or finds that it gives none: it is stopped by a tracer, or hangs.
+    pub fn beat(&mut self) -> Option<Event> {
+        if self.heartbeat.is_missed(Moment::now()) {
+            return Some(Event::GuardLost("the guarding process does not answer".into()));
+        }
+        self.send(&ToGuard::Ping);
+        None
+    }
+
+    /// The tree is to be stopped now: a guarding process that cannot do that must be noticed soon.
+    fn expect_answer(&mut self) {
+        let is_stopped = matches!(procfs::state_of(self.guard), Some('T' | 't'));
+        self.heartbeat.expect_soon(Moment::now(), is_stopped);
+        self.send(&ToGuard::Ping);
+    }
+
+    /// While the guarding process lives, every other child of ours is a stranger: it is the one that inherits the orphans of
+    /// the tree.
+    fn look_for_strangers(&mut self) {
+        if self.strangers.is_empty() && std::process::id() != 1 {
+            return;
+        }
+        let mut children = tree::children_of(std::process::id() as i32);
+        children.remove(&self.guard);
+        if !self.guard_reaped && !procfs::is_zombie(self.guard) {
+            self.strangers = children;
+        }
     }
 
     /// Lets a stopped command go on, in the foreground if that is where dlock is.
@@ -190,7 +251,15 @@ impl Supervisor {
                 }
                 FromGuard::Stopped(signal) => Event::Stopped(signal),
                 FromGuard::Continued => Event::Continued,
-                FromGuard::DeadlineReached => Event::DeadlineReached,
+                FromGuard::Pong => {
+                    self.heartbeat.answered();
+                    continue;
+                }
+                FromGuard::DeadlineReached => {
+                    self.deadline_noticed = true;
+                    Event::DeadlineReached
+                }
+                FromGuard::Overdue(alive) => Event::Overdue(alive),
                 FromGuard::NotPermitted(pid) => Event::NotPermitted(pid),
                 FromGuard::StillAlive(pid) => Event::StillAlive(pid),
                 FromGuard::Ended(ended) => Event::Ended(ended),
@@ -203,69 +272,75 @@ impl Supervisor {
         }
     }
 
-    /// After SIGCHLD: whether the guarding process was stopped. It is dlock's only child, until it dies and leaves its
-    /// own to us; its death is told by [`Supervisor::next`].
+    /// After SIGCHLD: whether the guarding process was stopped. Its death is told by [`Supervisor::next`].
     pub fn guard_stopped(&mut self) -> Option<Event> {
         let mut stopped = false;
         while let Ok(Some((pid, change))) = sys::wait_any() {
             match change {
-                _ if pid != self.guard => {}
-                Change::Stopped(_) => stopped = true,
-                Change::Continued => {}
-                Change::Exited(_) | Change::Killed(_) => self.guard_reaped = true,
+                Change::Exited(_) | Change::Killed(_) => self.reaped(pid),
+                Change::Stopped(_) if pid == self.guard => stopped = true,
+                Change::Stopped(_) | Change::Continued => {}
             }
         }
+        self.look_for_strangers();
         stopped.then(|| Event::GuardLost("the guarding process was stopped".into()))
+    }
+
+    fn reaped(&mut self, pid: i32) {
+        self.guard_reaped |= pid == self.guard;
+        self.strangers.remove(&pid);
     }
 
     /// Does the guarding process' work when that cannot: kills it (its orphans then become ours) and the whole tree,
     /// and returns when the last process is dead. Dropping the future leaves what is alive alive.
     pub async fn kill_tree(&mut self) {
+        #[cfg(target_os = "linux")]
+        sys::lower_priority();
         if !self.guard_reaped {
             let _ = sys::kill(self.guard, libc::SIGKILL);
         }
-        let own = std::process::id() as i32;
-        let mut pause = Duration::from_millis(1);
-        loop {
-            // The guarding process' number means nothing any more once it is reaped.
-            if !self.guard_reaped {
-                self.kill_directly();
-            } else if let Some(cgroup) = self.cgroup() {
-                let _ = cgroup.kill();
-            }
-            tree::signal(own, &[libc::SIGKILL], &[]);
-            loop {
-                match sys::wait_any() {
-                    Ok(Some((pid, Change::Exited(_) | Change::Killed(_)))) if pid == self.guard => {
-                        self.guard_reaped = true;
-                    }
-                    Ok(Some(_)) => {}
-                    Ok(None) => break,
-                    Err(_) => {
-                        self.finished = true;
-                        self.guard_reaped = true;
-                        self.cgroup().inspect(Cgroup::remove);
-                        return;
-                    }
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(100));
+        if let Some(cgroup) = self.cgroup() {
+            let _ = cgroup.kill();
         }
+        let own = std::process::id() as i32;
+        let mut killer = Killer::of(Tree::below(own, self.strangers.clone()));
+        let mut empty_passes = 0;
+        loop {
+            let pass = killer.pass();
+            empty_passes = if pass.alive == 0 && procfs::is_usable() { empty_passes + 1 } else { 0 };
+            let has_children = self.reap_into(&mut killer);
+            if !has_children || empty_passes > 1 {
+                self.finished = true;
+                self.guard_reaped = true;
+                self.cgroup().inspect(Cgroup::remove);
+                return;
+            }
+            match killer.pause_after(pass) {
+                Duration::ZERO => tokio::task::yield_now().await,
+                pause => tokio::time::sleep(pause).await,
+            }
+        }
+    }
+
+    /// Reaps what has died by now, and answers whether we have any child left.
+    fn reap_into(&mut self, killer: &mut Killer) -> bool {
+        for _ in 0..PORTION {
+            match sys::wait_any() {
+                Ok(Some((pid, Change::Exited(_) | Change::Killed(_)))) => {
+                    self.reaped(pid);
+                    killer.forget(pid);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     /// The command's cgroup, if the guarding process has made one.
     fn cgroup(&self) -> Option<Cgroup> {
         self.place.as_ref().and_then(|place| Cgroup::open(place).ok())
-    }
-
-    /// Kills the tree without the guarding process' help but leaves that alone: for one that does not answer though the
-    /// lease is about to end.
-    pub fn kill_directly(&self) {
-        if let Some(cgroup) = self.cgroup() {
-            let _ = cgroup.kill();
-        }
-        tree::signal(self.guard, &[libc::SIGKILL], &[]);
     }
 
     /// Takes the terminal back and waits for the guarding process to leave, which it does at once after

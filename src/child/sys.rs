@@ -233,19 +233,32 @@ pub fn raise_default(signal: i32) {
 }
 
 /// Puts the process first in line for the processor and keeps the pages that it has touched in memory. A real-time
-/// policy, because a niceness counts only within an autogroup, and every session is one (`sched(7)`). What is refused is
-/// left as it is.
+/// policy, because a niceness counts only within an autogroup, and every session is one (`sched(7)`); but not under a limit
+/// of real-time processor time, which ends the process (`RLIMIT_RTTIME`, `getrlimit(2)`). Without the right to it nothing
+/// changes.
 #[cfg(target_os = "linux")]
 pub fn raise_priority() {
-    let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `lowest` outlives the call; the others take integers.
-    unsafe {
-        if libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &lowest) == -1 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
-        }
-        // Not MCL_FUTURE: beyond RLIMIT_MEMLOCK every later allocation would fail.
-        libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT);
+    use nix::sys::resource::{Resource, getrlimit};
+    let unlimited = matches!(getrlimit(Resource::RLIMIT_RTTIME), Ok((libc::RLIM_INFINITY, _)));
+    if !unlimited || set_policy(libc::SCHED_RR, 1).is_err() {
+        // SAFETY: setpriority(2) takes integers.
+        let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     }
+    // SAFETY: mlockall(2) takes integers. Not MCL_FUTURE: beyond RLIMIT_MEMLOCK every later allocation would fail.
+    let _ = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) };
+}
+
+/// Gives the priority of [`raise_priority`] back.
+#[cfg(target_os = "linux")]
+pub fn lower_priority() {
+    let _ = set_policy(libc::SCHED_OTHER, 0);
+}
+
+#[cfg(target_os = "linux")]
+fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: `param` outlives the call.
+    check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &param) })
 }
 
 /// The blocked signals that have been sent to this process.

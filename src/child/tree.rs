@@ -1,153 +1,213 @@
-//! The processes that descend from this one, and signals for all of them. As a subreaper, a half of dlock is an
-//! ancestor of every process of the command's tree: those that forked twice and those in sessions of their own too.
+//! The tree of a command: the processes that descend from one of dlock's halves. As subreapers the halves are ancestors of
+//! every process of the tree: those that forked twice and those in sessions of their own too.
 
-use std::collections::{BTreeSet, HashSet};
-use std::fs;
+use std::collections::HashSet;
 use std::io;
+use std::time::Duration;
 
+use super::procfs::{self, Children, Stat};
 use super::sys;
+use crate::clock::Moment;
 
-/// What came of signalling a tree.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Processes that are there and may not be signalled by us (a setuid command).
-    pub not_permitted: BTreeSet<i32>,
+/// The descendants of a process.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: i32,
+    /// Children of the root that do not belong to the tree, nor does what descends from them.
+    strangers: HashSet<i32>,
 }
 
-/// Every living descendant of `root`, parents before children. Without `/proc` there is nothing to be found.
-pub fn descendants(root: i32) -> Vec<i32> {
-    let mut found = Vec::new();
-    let mut seen = HashSet::from([root]);
-    let mut next = 0;
-    let mut parent = root;
-    loop {
-        for child in children(parent) {
-            if seen.insert(child) {
-                found.push(child);
-            }
-        }
-        match found.get(next) {
-            Some(pid) => parent = *pid,
-            None => return found,
-        }
-        next += 1;
+/// A process of the tree that a walk came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub pid: i32,
+    /// The process that it was found below.
+    pub parent: i32,
+}
+
+impl Member {
+    /// Whether it is a child of the calling process. Its number means no other process until we reap it.
+    fn is_own_child(&self) -> bool {
+        self.parent == std::process::id() as i32
     }
 }
 
-/// The children of one process, of whichever of its threads (`proc_pid_task_tid_children(5)`).
-fn children(pid: i32) -> Vec<i32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let mut children = Vec::new();
-    for task in tasks.flatten() {
-        match fs::read_to_string(task.path().join("children")) {
-            Ok(list) => {
-                children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()))
+/// How a walk goes on after a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// With the children of this member too.
+    Descend,
+    /// Without them.
+    Skip,
+    /// Not at all.
+    Stop,
+}
+
+/// What a tree consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Processes.
+    pub processes: usize,
+    /// Their threads.
+    pub threads: usize,
+}
+
+impl Census {
+    /// What a process takes to die on one processor, measured from the first SIGKILL to the last death of a tree of thousands.
+    const PROCESS: Duration = Duration::from_micros(200);
+    /// The same for each further thread.
+    const THREAD: Duration = Duration::from_micros(100);
+
+    /// How long a tree of this size takes to die, on the processors that we may use.
+    pub fn time_to_die(&self) -> Duration {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let further_threads = self.threads.saturating_sub(self.processes);
+        let work = Census::PROCESS * self.processes as u32 + Census::THREAD * further_threads as u32;
+        work / processors
+    }
+}
+
+impl Tree {
+    /// Everything below this process, except its `strangers` and what is below them.
+    pub fn below(root: i32, strangers: HashSet<i32>) -> Tree {
+        Tree { root, strangers }
+    }
+
+    /// The root has reaped this child: its number may mean another process from now on.
+    pub fn forget(&mut self, pid: i32) {
+        self.strangers.remove(&pid);
+    }
+
+    /// Shows every process of the tree to `visit`, parents before their children, and of children the youngest first: in a
+    /// line of processes that fork a successor and end, the youngest is the one that is alive.
+    ///
+    /// A process is shown before its children are looked up, so it can be signalled the moment it is found. What a dying
+    /// process leaves behind becomes a child of the root's: a further walk finds it.
+    pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) {
+        let own = std::process::id() as i32;
+        let mut seen: HashSet<i32> = HashSet::from([self.root, own]);
+        let mut queue = vec![self.root];
+        let mut unlisted = HashSet::new();
+        let mut next = 0;
+        loop {
+            let found = match queue.get(next) {
+                Some(parent) => match procfs::children(*parent) {
+                    Children::Listed(children) => {
+                        children.into_iter().map(|child| (child, *parent)).collect()
+                    }
+                    Children::Unlisted => {
+                        unlisted.insert(*parent);
+                        Vec::new()
+                    }
+                },
+                None if unlisted.is_empty() => return,
+                // One scan for all of them.
+                None => children_by_scan(&std::mem::take(&mut unlisted)),
+            };
+            next = (next + 1).min(queue.len());
+            for (pid, parent) in found.into_iter().rev() {
+                if (parent == self.root && self.strangers.contains(&pid)) || !seen.insert(pid) {
+                    continue;
+                }
+                match visit(Member { pid, parent }) {
+                    Next::Descend => queue.push(pid),
+                    Next::Skip => {}
+                    Next::Stop => return,
+                }
             }
-            // A kernel without CONFIG_PROC_CHILDREN; a task that has just ended has no children file either.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !has_children_files() => {
-                return children_by_scan(pid);
-            }
-            Err(_) => {}
         }
     }
-    children
+
+    /// Every process of the tree, parents before children. Without `/proc` none can be found.
+    pub fn members(&self) -> Vec<i32> {
+        let mut members = Vec::new();
+        self.walk(|member| {
+            members.push(member.pid);
+            Next::Descend
+        });
+        members
+    }
+
+    /// Counts processes and threads; breaks off at `until` and answers what it has counted by then.
+    pub fn census(&self, until: Moment) -> Census {
+        let mut census = Census::default();
+        self.walk(|member| {
+            census.processes += 1;
+            census.threads += procfs::threads_of(member.pid);
+            if Moment::now() < until { Next::Descend } else { Next::Stop }
+        });
+        census
+    }
+
+    /// Signals a member that a walk has just shown.
+    ///
+    /// # Errors
+    /// `ESRCH` when it is gone, `EPERM` when we may not.
+    pub fn signal(&self, member: Member, signal: i32) -> io::Result<()> {
+        if member.is_own_child() {
+            // Also one that /proc hides from us (hidepid).
+            return sys::kill(member.pid, signal);
+        }
+        self.signal_pinned(member, signal)
+    }
+
+    /// Signals a process whose number may mean another one by now: a pidfd pins whatever it means, and only if that is still
+    /// where it was found, or has lost its parent to a subreaper of ours, is it signalled.
+    #[cfg(target_os = "linux")]
+    fn signal_pinned(&self, member: Member, signal: i32) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+        let pinned = match sys::pidfd_open(member.pid) {
+            Err(error) if gone(&error) => return Err(error),
+            pinned => pinned,
+        };
+        let expected = [member.parent, self.root, std::process::id() as i32];
+        if !procfs::parent_of(member.pid).is_some_and(|parent| expected.contains(&parent)) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
+            // An old kernel, or a sandbox that does not know the call: kill(2) tells the truth there.
+            Err(error) if !gone(&error) => sys::kill(member.pid, signal),
+            result => result,
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn signal_pinned(&self, member: Member, signal: i32) -> io::Result<()> {
+        sys::kill(member.pid, signal)
+    }
 }
 
-fn has_children_files() -> bool {
-    fs::exists(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or(false)
+/// The children of these processes, found by asking every process for its parent.
+fn children_by_scan(parents: &HashSet<i32>) -> Vec<(i32, i32)> {
+    let parent = |pid| procfs::parent_of(pid).filter(|parent| parents.contains(parent));
+    procfs::all().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-fn children_by_scan(parent: i32) -> Vec<i32> {
-    let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
-    all.flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| parent_of(*pid) == Some(parent))
-        .collect()
+/// The children of a process, however many threads it has.
+pub fn children_of(pid: i32) -> HashSet<i32> {
+    match procfs::children(pid) {
+        Children::Listed(children) => children.into_iter().collect(),
+        Children::Unlisted => {
+            children_by_scan(&HashSet::from([pid])).into_iter().map(|(child, _)| child).collect()
+        }
+    }
 }
 
-/// The parent of a process (field 4 of `proc_pid_stat(5)`).
-pub fn parent_of(pid: i32) -> Option<i32> {
-    stat_field(pid, 4)?.parse().ok()
-}
-
-/// The one-letter state of a process (field 3 of `proc_pid_stat(5)`).
-pub fn state_of(pid: i32) -> Option<char> {
-    stat_field(pid, 3)?.chars().next()
-}
-
-/// When a process began, in clock ticks since boot (field 22 of `proc_pid_stat(5)`).
-pub fn start_of(pid: i32) -> Option<u64> {
-    stat_field(pid, 22)?.parse().ok()
-}
-
-/// The process group of a process (field 5 of `proc_pid_stat(5)`).
-pub fn group_of(pid: i32) -> Option<i32> {
-    stat_field(pid, 5)?.parse().ok()
-}
-
-/// One field of `proc_pid_stat(5)`, counted from 1; at least 3, because the name before may hold anything.
-fn stat_field(pid: i32, number: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let rest = &stat[stat.rfind(')')? + 1..];
-    rest.split_ascii_whitespace().nth(number - 3).map(str::to_owned)
-}
-
-/// Whether another process than this one is in our process group; `None` where that cannot be known.
+/// Whether another process than this one and those in `but_for`, or children of those, is in our process group; `None` where
+/// that cannot be known.
 pub fn group_is_shared(but_for: &[i32]) -> Option<bool> {
+    if !procfs::is_usable() {
+        return None;
+    }
     let group = nix::unistd::getpgrp().as_raw();
     let own = std::process::id() as i32;
-    let all = fs::read_dir("/proc").ok()?;
-    Some(
-        all.flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-            .filter(|pid| *pid != own && !but_for.contains(pid))
-            .filter(|pid| group_of(*pid) == Some(group))
+    let other =
+        procfs::all().into_iter().filter(|pid| *pid != own && !but_for.contains(pid)).find_map(|pid| {
+            let stat = Stat::of(pid)?;
             // The parked command may not be among them yet.
-            .any(|pid| parent_of(pid).is_some_and(|parent| !but_for.contains(&parent))),
-    )
-}
-
-/// Sends `signals`, in order, once to each process below `root` except those in `but_for`.
-pub fn signal(root: i32, signals: &[i32], but_for: &[i32]) -> Outcome {
-    let mut outcome = Outcome::default();
-    let found = descendants(root);
-    let family: HashSet<i32> = found.iter().copied().chain([root]).collect();
-    for pid in found.into_iter().filter(|pid| !but_for.contains(pid)) {
-        for signal in signals {
-            match signal_one(pid, *signal, &family) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EPERM) && state_of(pid) != Some('Z') => {
-                    outcome.not_permitted.insert(pid);
-                }
-                Err(_) => {}
-            }
-        }
-    }
-    outcome
-}
-
-/// Signals a process that was seen in the family a moment ago. Its number may mean another process by now; a pidfd pins
-/// whatever it means, and only if that is still a child of the family is it signalled.
-#[cfg(target_os = "linux")]
-fn signal_one(pid: i32, signal: i32, family: &HashSet<i32>) -> io::Result<()> {
-    use std::os::fd::AsFd;
-    let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
-    let pinned = match sys::pidfd_open(pid) {
-        Err(error) if gone(&error) => return Err(error),
-        pinned => pinned,
-    };
-    let is_ours = |parent| family.contains(&parent) || parent == std::process::id() as i32;
-    if !parent_of(pid).is_some_and(is_ours) {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
-        // An old kernel, or a sandbox that does not know the call: kill(2) tells the truth there.
-        Err(error) if !gone(&error) => sys::kill(pid, signal),
-        result => result,
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn signal_one(pid: i32, signal: i32, _family: &HashSet<i32>) -> io::Result<()> {
-    sys::kill(pid, signal)
+            (stat.group == group && !but_for.contains(&stat.parent)).then_some(())
+        });
+    Some(other.is_some())
 }

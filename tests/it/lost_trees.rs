@@ -44,7 +44,7 @@ impl Scene {
 }
 
 /// Each tree, with and without cgroups, when nothing comes through any more.
-pub fn behind_a_silent_store(args: &[&str]) {
+fn behind_a_silent_store(args: &[&str]) {
     for hidden in [false, true] {
         let scene = Scene::start(hidden, args);
         scene.proxy.hold_both();

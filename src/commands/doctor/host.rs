@@ -9,10 +9,10 @@ pub fn findings() -> Vec<Finding> {
 
 /// How the processes of a command are found when it has to be stopped.
 fn processes() -> Finding {
-    if !std::path::Path::new("/proc/self/stat").exists() {
+    if !crate::child::proc_is_usable() {
         return Finding::warning(
             "processes",
-            "no /proc on this host",
+            "no /proc for this PID namespace",
             "background processes in groups of their own cannot be found, so they outlive a command that is stopped",
             "mount /proc",
         );

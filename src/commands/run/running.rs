@@ -135,10 +135,7 @@ impl Session<'_> {
                 }
                 event = watch.supervisor.next() => watch.on_child(event),
                 arrival = self.signals.next() => watch.on_signal(arrival, keeping),
-                () = at(&self.alarm, due) => {
-                    watch.on_time();
-                    Step::GoOn
-                }
+                () = at(&self.alarm, due) => watch.on_time(),
             };
             match step {
                 Step::GoOn => {}
@@ -186,9 +183,14 @@ impl Watch<'_> {
     /// The earliest moments of all leases.
     fn deadlines(&self) -> Option<Deadlines> {
         let validities = || self.validities.iter().flatten();
-        let term = validities().map(|validity| validity.term).min()?;
-        let kill = validities().map(|validity| validity.kill).min()?;
-        (self.session.plan.on_lost == OnLost::Kill).then_some(Deadlines { term, kill })
+        let earliest_of = |moment: fn(&Validity) -> Moment| validities().map(moment).min();
+        let deadlines = Deadlines {
+            earliest: earliest_of(|validity| validity.start_before)?,
+            term: earliest_of(|validity| validity.term)?,
+            kill: earliest_of(|validity| validity.kill)?,
+            dead: earliest_of(|validity| validity.dead)?,
+        };
+        (self.session.plan.on_lost == OnLost::Kill).then_some(deadlines)
     }
 
     fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
@@ -292,6 +294,11 @@ impl Watch<'_> {
                     self.session.plan.label()
                 ));
             }
+            Event::Overdue(alive) => self.session.reporter.error(&format!(
+                "{}: {alive} processes of the command are still alive although its lease is about to end: they may run \
+                 beside the next holder",
+                self.session.plan.label()
+            )),
             Event::Ended(ended) => {
                 self.end.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.end.ended = Some(ended);
@@ -306,8 +313,9 @@ impl Watch<'_> {
         Step::GoOn
     }
 
+    /// What dlock was about to stop the command for, if anything, is why it ends.
     fn guard_lost(&mut self, why: String) -> Step {
-        self.end.stopped = Some(Stopped::Guard(why));
+        self.end.stopped.get_or_insert(Stopped::Guard(why));
         Step::GuardLost
     }
 
@@ -354,11 +362,14 @@ impl Watch<'_> {
 
     /// The next moment at which something has to be done though nothing happens.
     fn due(&self) -> Option<Moment> {
-        [self.settle_at, self.max_runtime_at, self.last_check_at()].into_iter().flatten().min()
+        [self.settle_at, self.max_runtime_at, self.last_check_at(), self.supervisor.beat_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does what is due.
-    fn on_time(&mut self) {
+    fn on_time(&mut self) -> Step {
         let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
         if is_due(self.settle_at) {
             self.settle_at = None;
@@ -367,9 +378,15 @@ impl Watch<'_> {
         if is_due(self.max_runtime_at) {
             self.on_max_runtime();
         }
-        if is_due(self.last_check_at()) {
-            self.on_last_check();
+        if is_due(self.supervisor.beat_at())
+            && let Some(Event::GuardLost(why)) = self.supervisor.beat()
+        {
+            return self.guard_lost(why);
         }
+        if is_due(self.last_check_at()) {
+            return self.on_last_check();
+        }
+        Step::GoOn
     }
 
     /// The lock whose lease ends first.
@@ -388,29 +405,26 @@ impl Watch<'_> {
         self.validities.iter().flatten().map(moment).min().filter(|_| !self.checked)
     }
 
-    /// No renewal has come, and the tree lives: do the guarding process' work, or say that the command goes on.
-    fn on_last_check(&mut self) {
+    /// No renewal has come, and the tree lives: see that the guarding process does its work, or say that the command goes on.
+    fn on_last_check(&mut self) -> Step {
         let lock = self.earliest();
-        match self.session.plan.on_lost {
-            OnLost::Kill => {
-                self.checked = true;
-                self.end.stopped.get_or_insert(Stopped::Deadline(lock));
-                self.supervisor.kill_directly();
+        let is_revoked = matches!(self.end.stopped, Some(Stopped::Revoked(..)));
+        if self.session.plan.on_lost == OnLost::Kill || is_revoked {
+            self.checked = true;
+            self.end.stopped.get_or_insert(Stopped::Deadline(lock));
+            if !self.supervisor.deadline_noticed() {
+                return self.guard_lost("the guarding process has missed the deadline".into());
             }
-            OnLost::Warn if matches!(self.end.stopped, Some(Stopped::Revoked(..))) => {
-                self.checked = true;
-                self.supervisor.kill_directly();
-            }
-            OnLost::Warn => {
-                // Until it is renewed after all.
-                self.validities[lock] = None;
-                self.end.lease_ends[lock] = None;
-                let why = self.end.trouble[lock].as_deref().unwrap_or("no answer");
-                self.warn_of_loss(lock, &format!("could not be renewed in time ({why})"));
-                self.end.lost[lock] = true;
-                self.confirmed(lock);
-            }
+            return Step::GoOn;
         }
+        // Until it is renewed after all.
+        self.validities[lock] = None;
+        self.end.lease_ends[lock] = None;
+        let why = self.end.trouble[lock].as_deref().unwrap_or("no answer");
+        self.warn_of_loss(lock, &format!("could not be renewed in time ({why})"));
+        self.end.lost[lock] = true;
+        self.confirmed(lock);
+        Step::GoOn
     }
 
     fn warn_of_loss(&mut self, lock: usize, what: &str) {

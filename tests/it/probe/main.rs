@@ -36,6 +36,11 @@ fn main() {
         ["terminal"] => state::terminal(),
         ["tree", depth, file, then @ ..] => tree::grow(depth.parse().unwrap(), file, then),
         ["many", count] => tree::many(count.parse().unwrap()),
+        ["sessions", count] => tree::sessions(count.parse().unwrap()),
+        ["threads", processes, threads] => {
+            tree::with_threads(processes.parse().unwrap(), threads.parse().unwrap())
+        }
+        ["runaway", lines] => tree::run_away(lines.parse().unwrap()),
         ["fork-forever", width] => tree::fork_for_ever(width.parse().unwrap()),
         ["orphan-zombies", count] => tree::orphan_zombies(count.parse().unwrap()),
         ["short-children", count] => tree::short_children(count.parse().unwrap()),

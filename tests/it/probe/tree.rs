@@ -55,11 +55,72 @@ fn write_down(file: &str) {
     file.write_all(format!("{}\n", std::process::id()).as_bytes()).unwrap();
 }
 
-/// Forks COUNT children that live for ever, says `ready`, and lives for ever itself.
+/// Forks COUNT children that ignore what can be ignored and live for ever, says `ready`, and lives for ever itself.
 pub fn many(count: usize) -> ! {
+    work::ignore_every_signal();
     for _ in 0..count {
         if fork() {
             pause_for_ever();
+        }
+    }
+    ready();
+    pause_for_ever()
+}
+
+/// Forks COUNT children, each in a session of its own, says `ready`, and lives for ever like them.
+pub fn sessions(count: usize) -> ! {
+    work::ignore_every_signal();
+    for _ in 0..count {
+        if fork() {
+            nix::unistd::setsid().unwrap();
+            pause_for_ever();
+        }
+    }
+    ready();
+    pause_for_ever()
+}
+
+/// Forks PROCESSES children in sessions of their own with THREADS threads each, says `ready` when all threads are
+/// there, and lives for ever like them.
+pub fn with_threads(processes: usize, threads: usize) -> ! {
+    work::ignore_every_signal();
+    for _ in 0..processes {
+        let (mut all, announce) = std::io::pipe().unwrap();
+        if fork() {
+            drop(all);
+            nix::unistd::setsid().unwrap();
+            for _ in 1..threads {
+                std::thread::Builder::new().stack_size(16 << 10).spawn(|| pause_for_ever()).unwrap();
+            }
+            drop(announce);
+            pause_for_ever();
+        }
+        drop(announce);
+        all.read_to_end(&mut Vec::new()).unwrap();
+    }
+    ready();
+    pause_for_ever()
+}
+
+/// Starts LINES lines of processes: each process forks its successor in a new session and ends, without a pause. When
+/// nobody reaps them, they say `crowded` and pause for ever before the host runs out of processes.
+pub fn run_away(lines: usize) -> ! {
+    work::ignore_every_signal();
+    let many = tasks() + 6000;
+    for _ in 0..lines {
+        if fork() {
+            let mut generation = 0u32;
+            loop {
+                if !fork() {
+                    leave(0);
+                }
+                let _ = nix::unistd::setsid();
+                generation += 1;
+                if generation.is_multiple_of(64) && tasks() > many {
+                    say("crowded");
+                    pause_for_ever();
+                }
+            }
         }
     }
     ready();

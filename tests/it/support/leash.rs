@@ -44,4 +44,14 @@ impl Leash {
     pub fn await_free_within(&self, deadline: Duration) {
         until(deadline, "the death of the whole tree", || self.is_free());
     }
+
+    /// Blocks until everybody who held it is dead, and returns that moment by the clock of the store (microseconds since
+    /// 1970, as `TIME` and `PEXPIRETIME` of a Redis on this host count).
+    pub fn await_last_death(&self) -> i64 {
+        let file = std::fs::File::open(&self.0).expect("the leash can be opened");
+        // SAFETY: flock(2) on a descriptor that is open.
+        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == -1 {}
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        i64::try_from(now.expect("a clock after 1970").as_micros()).expect("microseconds")
+    }
 }

@@ -120,18 +120,24 @@ impl Running {
     /// Waits until standard output contains `text`, and returns all of it.
     #[track_caller]
     pub fn await_stdout(&mut self, text: &str) -> String {
-        self.await_text(text, Self::stdout)
+        self.await_text(SOON, text, Self::stdout)
+    }
+
+    /// Waits until standard output contains `text`, which must be so within `deadline`.
+    #[track_caller]
+    pub fn await_stdout_within(&mut self, deadline: Duration, text: &str) -> String {
+        self.await_text(deadline, text, Self::stdout)
     }
 
     /// Waits until standard error contains `text`, and returns all of it.
     #[track_caller]
     pub fn await_stderr(&mut self, text: &str) -> String {
-        self.await_text(text, Self::stderr)
+        self.await_text(SOON, text, Self::stderr)
     }
 
     #[track_caller]
-    fn await_text(&mut self, text: &str, stream: impl Fn(&Self) -> String) -> String {
-        eventually(SOON, &format!("{text:?}"), || {
+    fn await_text(&mut self, deadline: Duration, text: &str, stream: impl Fn(&Self) -> String) -> String {
+        eventually(deadline, &format!("{text:?}"), || {
             // The order matters: what it wrote before its end is read after the end was seen.
             let ended = self.poll().cloned();
             let written = stream(self);

@@ -1,0 +1,128 @@
+//! What `/proc` says about processes (`proc(5)`).
+
+use std::fs;
+use std::io;
+use std::sync::OnceLock;
+
+/// Whether there is a `/proc`, and it shows the PID namespace that we are in. After `unshare --pid --fork` without a mount
+/// of its own, `/proc` numbers the processes of the outer namespace: the same numbers mean other processes here.
+pub fn is_usable() -> bool {
+    static USABLE: OnceLock<bool> = OnceLock::new();
+    *USABLE.get_or_init(|| {
+        let shown = fs::read_link("/proc/self").ok();
+        shown.is_some_and(|shown| shown.as_os_str() == std::process::id().to_string().as_str())
+    })
+}
+
+/// Fields of `proc_pid_stat(5)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// One letter: `R`, `S`, `D`, `T` (stopped), `t` (stopped by a tracer), `Z`, ...
+    pub state: char,
+    /// Its parent, or 0 when that is outside of our PID namespace.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// When it began, in clock ticks since boot.
+    pub start: u64,
+}
+
+impl Stat {
+    /// Reads them; `None` when there is no such process, or it is hidden from us (`hidepid`).
+    pub fn of(pid: i32) -> Option<Stat> {
+        if !is_usable() {
+            return None;
+        }
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything.
+        let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+        Some(Stat {
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+            start: fields.nth(16)?.parse().ok()?,
+        })
+    }
+}
+
+/// Whether a process has ended and waits to be reaped. Its first thread may have ended before the others, which live on.
+pub fn is_zombie(pid: i32) -> bool {
+    Stat::of(pid).is_some_and(|stat| matches!(stat.state, 'Z' | 'X')) && threads_of(pid) <= 1
+}
+
+/// The parent of a process.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    Stat::of(pid).map(|stat| stat.parent)
+}
+
+/// The one-letter state of a process.
+pub fn state_of(pid: i32) -> Option<char> {
+    Stat::of(pid).map(|stat| stat.state)
+}
+
+/// The process group of a process.
+pub fn group_of(pid: i32) -> Option<i32> {
+    Stat::of(pid).map(|stat| stat.group)
+}
+
+/// When a process began, in clock ticks since boot.
+pub fn start_of(pid: i32) -> Option<u64> {
+    Stat::of(pid).map(|stat| stat.start)
+}
+
+/// How many threads a process has; 0 when it is gone.
+pub fn threads_of(pid: i32) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    // A directory for each thread, and as everywhere one link for itself and one from its parent.
+    fs::metadata(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.nlink().saturating_sub(2) as usize)
+}
+
+/// Every process that can be seen.
+pub fn all() -> Vec<i32> {
+    if !is_usable() {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The children of a process, as far as they can be had at a low price.
+pub enum Children {
+    /// All of them, in the order in which they became its children.
+    Listed(Vec<i32>),
+    /// Not known: it has many threads, each with a list of its own, or the kernel keeps no lists
+    /// (`CONFIG_PROC_CHILDREN`). A scan of all processes for their parent tells.
+    Unlisted,
+}
+
+/// Beyond this number of threads a scan of all processes is cheaper than a list for each thread.
+const FEW_THREADS: usize = 16;
+
+/// The children of one process, whichever of its threads forked them (`proc_pid_task_tid_children(5)`).
+pub fn children(pid: i32) -> Children {
+    if !is_usable() {
+        return Children::Listed(Vec::new());
+    }
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Children::Listed(Vec::new()) };
+    let mut children = Vec::new();
+    for (index, task) in tasks.flatten().enumerate() {
+        if index == FEW_THREADS {
+            return Children::Unlisted;
+        }
+        match fs::read_to_string(task.path().join("children")) {
+            Ok(list) => {
+                children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            }
+            // A thread that has just ended has no list either.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !has_lists() => {
+                return Children::Unlisted;
+            }
+            Err(_) => {}
+        }
+    }
+    Children::Listed(children)
+}
+
+fn has_lists() -> bool {
+    fs::exists(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or(false)
+}
