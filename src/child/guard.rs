@@ -10,6 +10,7 @@ use super::killer::Killer;
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard, frame};
 use super::sleeper::Sleeper;
+use super::spare::Spare;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
@@ -19,6 +20,9 @@ use crate::clock::Moment;
 
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
 const STUBBORN: Duration = Duration::from_secs(1);
+
+/// dlock asks for a sign of life each second. When it has not for so long, it may be stopped.
+const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 
 /// How long a command runs before the guarding process settles down beside it.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
@@ -42,6 +46,11 @@ pub(super) struct Guard {
     terminal: Terminal,
     place: Option<Place>,
     cgroup: Option<Cgroup>,
+    /// Children of dlock that do not belong to the tree.
+    strangers: HashSet<i32>,
+    spare: Option<Spare>,
+    /// When to look whether dlock is stopped: it has not asked for a sign of life for some time.
+    peer_check_at: Option<Moment>,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
     group: Group,
@@ -70,6 +79,7 @@ impl Guard {
         terminal: Terminal,
         place: Option<Place>,
         cgroup: Option<Cgroup>,
+        strangers: HashSet<i32>,
     ) -> Guard {
         Guard {
             control,
@@ -77,6 +87,9 @@ impl Guard {
             terminal,
             place,
             cgroup,
+            strangers,
+            spare: None,
+            peer_check_at: None,
             settle_at: None,
             group: Group::Shared,
             grace: Duration::ZERO,
@@ -105,6 +118,7 @@ impl Guard {
                     self.act(Input::Tick);
                     self.settle();
                     self.measure();
+                    self.keep_spare();
                     let pause = self.kill_pass();
                     self.speak();
                     match pause {
@@ -194,6 +208,8 @@ impl Guard {
             ToGuard::Ping => {
                 self.tell(&FromGuard::Pong);
                 self.speak();
+                self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
+                self.dismiss_spare();
             }
             ToGuard::Continue { foreground } => {
                 if foreground {
@@ -225,6 +241,7 @@ impl Guard {
             let _ = setsid();
         }
         self.settle_at = Some(Moment::now() + SETTLE_AFTER);
+        self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
         self.act(Input::Start(until));
         self.measure_at = self.stop.measure_from().map(|(from, _)| from);
     }
@@ -281,7 +298,33 @@ impl Guard {
     }
 
     fn tree(&self) -> Tree {
-        Tree::below(std::process::id() as i32, HashSet::new())
+        let spare = self.spare.iter().map(|spare| spare.pid).collect();
+        Tree::below(std::process::id() as i32, spare)
+    }
+
+    /// While dlock is stopped a spare process stands by, in case that we are killed.
+    fn keep_spare(&mut self) {
+        let is_needed = !self.reaped && !self.peer_gone && !self.stop.is_stopping();
+        if is_needed && self.peer_check_at.is_some_and(|at| Moment::now() >= at) {
+            self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
+            let dlock = nix::unistd::getppid().as_raw();
+            if !matches!(procfs::state_of(dlock), Some('T' | 't')) {
+                return;
+            }
+            if self.spare.is_none() {
+                let orphans = Tree::below(dlock, self.strangers.clone());
+                self.spare = Spare::fork(orphans, self.cgroup.as_ref()).ok();
+            }
+        } else if !is_needed {
+            self.peer_check_at = None;
+            self.dismiss_spare();
+        }
+    }
+
+    fn dismiss_spare(&mut self) {
+        if let Some(spare) = &mut self.spare {
+            spare.dismiss();
+        }
     }
 
     /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
@@ -432,13 +475,14 @@ impl Guard {
         for _ in 0..PORTION {
             match sys::wait_any() {
                 Ok(Some((pid, change))) => {
-                    if let (Some(killing), Change::Exited(_) | Change::Killed(_)) =
-                        (&mut self.killing, change)
-                    {
+                    let has_ended = matches!(change, Change::Exited(_) | Change::Killed(_));
+                    if let Some(killing) = self.killing.as_mut().filter(|_| has_ended) {
                         killing.killer.forget(pid);
                     }
                     if pid == self.parked.pid {
                         self.command_changed(change);
+                    } else if self.spare.as_ref().is_some_and(|spare| spare.pid == pid) && has_ended {
+                        self.spare = None;
                     }
                 }
                 Ok(None) => return,
@@ -488,6 +532,6 @@ impl Guard {
 
     /// The next moment at which something has to be done though nothing happens.
     fn next_wake(&self) -> Option<Moment> {
-        [self.stop.wake(), self.settle_at, self.measure_at].into_iter().flatten().min()
+        [self.stop.wake(), self.settle_at, self.measure_at, self.peer_check_at].into_iter().flatten().min()
     }
 }

@@ -78,7 +78,7 @@ pub fn split(spec: Spec) -> io::Result<Half> {
                         let _ = nix::unistd::setsid();
                     }
                     let _ = detach_standard_descriptors(true);
-                    Guard::new(theirs, parked, terminal, place, cgroup).watch();
+                    Guard::new(theirs, parked, terminal, place, cgroup, strangers).watch();
                 }
                 Err(error) => {
                     let broken = FromGuard::Broken(format!("cannot fork the command: {error}"));

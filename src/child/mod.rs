@@ -20,6 +20,7 @@ mod program;
 pub mod protocol;
 pub mod signals;
 mod sleeper;
+mod spare;
 pub mod stop;
 mod supervise;
 pub mod sys;

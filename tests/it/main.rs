@@ -43,6 +43,7 @@ mod min_hold_hosts;
 #[cfg(feature = "redis")]
 mod minimal_rights;
 mod names;
+mod namespaces;
 mod nested;
 mod network_file_systems;
 #[cfg(feature = "redis")]

@@ -40,6 +40,7 @@ fn main() {
         ["threads", processes, threads] => {
             tree::with_threads(processes.parse().unwrap(), threads.parse().unwrap())
         }
+        ["hidden"] => tree::hide(),
         ["runaway", lines] => tree::run_away(lines.parse().unwrap()),
         ["fork-forever", width] => tree::fork_for_ever(width.parse().unwrap()),
         ["orphan-zombies", count] => tree::orphan_zombies(count.parse().unwrap()),

@@ -102,6 +102,27 @@ pub fn with_threads(processes: usize, threads: usize) -> ! {
     pause_for_ever()
 }
 
+/// Leaves an orphan in a session of its own that is not dumpable, so that /proc hides it under hidepid=2; says `ready` and lives
+/// for ever like it.
+pub fn hide() -> ! {
+    work::ignore_every_signal();
+    let (mut is_hidden, announce) = std::io::pipe().unwrap();
+    if fork() {
+        if fork() {
+            nix::unistd::setsid().unwrap();
+            nix::sys::prctl::set_dumpable(false).unwrap();
+            drop(announce);
+            pause_for_ever();
+        }
+        leave(0);
+    }
+    drop(announce);
+    reap_one();
+    is_hidden.read_to_end(&mut Vec::new()).unwrap();
+    ready();
+    pause_for_ever()
+}
+
 /// Starts LINES lines of processes: each process forks its successor in a new session and ends, without a pause. When
 /// nobody reaps them, they say `crowded` and pause for ever before the host runs out of processes.
 pub fn run_away(lines: usize) -> ! {

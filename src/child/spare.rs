@@ -1,0 +1,62 @@
+//! A third process, which exists only while dlock's own half is stopped: if the guarding process is killed then, nobody else is
+//! left to kill the tree.
+
+use std::io::{self, PipeWriter, Read, Write};
+use std::time::Duration;
+
+use super::cgroup::Cgroup;
+use super::killer::Killer;
+use super::sys::{self, Fork};
+use super::tree::Tree;
+
+/// The guarding process' side of it.
+pub(super) struct Spare {
+    /// Its number, until it is reaped.
+    pub(super) pid: i32,
+    dismissal: Option<PipeWriter>,
+}
+
+impl Spare {
+    /// Forks it. It waits until the calling process is dead, then kills `orphans`, which are to be what has become of the tree
+    /// by then: the descendants of the process that inherits them.
+    ///
+    /// # Errors
+    /// No process or descriptor can be had.
+    pub(super) fn fork(orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<Spare> {
+        let (mut dismissal, writer) = io::pipe()?;
+        match sys::fork_single_threaded()? {
+            Fork::Parent(pid) => Ok(Spare { pid, dismissal: Some(writer) }),
+            Fork::Child => {
+                drop(writer);
+                let _ = nix::unistd::setsid();
+                let is_dismissed = dismissal.read(&mut [0]).is_ok_and(|count| count > 0);
+                if !is_dismissed {
+                    kill(orphans, cgroup);
+                }
+                sys::exit_now(0)
+            }
+        }
+    }
+
+    /// Lets it leave without doing anything.
+    pub(super) fn dismiss(&mut self) {
+        if let Some(mut dismissal) = self.dismissal.take() {
+            let _ = dismissal.write_all(b".");
+        }
+    }
+}
+
+/// The dead stay zombies, because the process that inherits them is stopped.
+fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
+    if let Some(cgroup) = cgroup {
+        let _ = cgroup.kill();
+    }
+    let mut killer = Killer::of(orphans);
+    let mut empty_passes = 0;
+    while empty_passes < 2 {
+        let pass = killer.pass();
+        empty_passes = if pass.alive == 0 { empty_passes + 1 } else { 0 };
+        // An empty pass proves something only after a while: what dies may be between two parents.
+        std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
+    }
+}

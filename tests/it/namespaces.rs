@@ -1,0 +1,293 @@
+//! Hosts where dlock sees less than it seems to, and halves that are watched, stopped or hung: namespaces, hidden processes,
+//! tracers.
+
+use crate::support::SOON;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::running::Exit;
+use crate::support::store::Store;
+use crate::support::wait::{eventually, throughout, until};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A cgroup of the test's own, below the one that the tests run in.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Self {
+        let mounted = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let mounted = mounted.into_iter().find(|path| Path::new(path).join("cgroup.procs").exists());
+        let memberships = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let ours = memberships.lines().find_map(|line| line.strip_prefix("0::/")).expect("cgroup v2");
+        let name = format!("it-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = Path::new(mounted.expect("cgroup v2 is mounted")).join(ours).join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// A text for the shell that moves it here.
+    fn join(&self) -> String {
+        format!("echo $$ >'{}' || exit 99", self.0.join("cgroup.procs").display())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
+        until(SOON, "an empty cgroup", || std::fs::remove_dir(&self.0).is_ok() || !self.0.exists());
+    }
+}
+
+/// S41: the path in /proc/self/cgroup is one of our namespace, the file system that is mounted shows another.
+#[test]
+fn no_cgroup_outside_of_our_own_is_used() {
+    let cgroup = Cgroup::new();
+    let place = Place::new();
+    let mut run =
+        place.run().probe(["ignore-term"]).wrapped_by(["unshare", "-C"]).after_shell(&cgroup.join()).spawn();
+    run.await_ready();
+    let of = |pid: i32| {
+        let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        all.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+    };
+    let name = cgroup.0.file_name().unwrap().to_str().unwrap();
+    let (dlock, command) = (of(run.pid()), of(run.command()));
+    assert!(command.contains(name), "the command has left our cgroup: {command}");
+    assert_eq!(dlock, command);
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+}
+
+/// S43
+#[test]
+fn proc_of_another_pid_namespace_is_no_proc_and_that_is_said() {
+    let place = Place::new();
+    let leash = place.leash();
+    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let run = run.probe(["--leash", leash.path(), "ignore-term"]).wrapped_by(["unshare", "-pf"]);
+    let output = run.output();
+    assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
+    assert!(
+        output.stderr.starts_with("dlock: /proc belongs to another PID namespace: "),
+        "{}",
+        output.stderr
+    );
+    assert!(leash.is_free());
+    assert!(place.lock_is_free("x"));
+}
+
+/// S44
+#[test]
+fn a_hidden_process_is_killed() {
+    let place = Place::new();
+    let leash = place.leash();
+    leash.is_free();
+    for path in [place.path("."), place.locks(), place.home(), leash.path().into()] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let run = run.probe(["--leash", leash.path(), "hidden"]);
+    let run = run.wrapped_by(["setpriv", "--reuid=61998", "--regid=61998", "--clear-groups"]);
+    let run = run.after_shell("mount -t proc -o hidepid=2 proc /proc || exit 99");
+    let output = run.wrapped_by(["unshare", "-m"]).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
+    assert!(leash.is_free(), "somebody is left");
+    assert_eq!(place.marker().bearers().len(), 0);
+}
+
+#[track_caller]
+fn trace(request: libc::c_uint, pid: i32) {
+    // SAFETY: the requests that are made here take numbers only.
+    let result = unsafe { libc::ptrace(request, pid, 0, 0) };
+    assert_eq!(result, 0, "a process can be traced: {}", std::io::Error::last_os_error());
+}
+
+/// Stops a process as a debugger does, of which its parent is told nothing.
+#[track_caller]
+fn stop_by_tracing(pid: i32) {
+    trace(libc::PTRACE_SEIZE, pid);
+    trace(libc::PTRACE_INTERRUPT, pid);
+    waitpid(Pid::from_raw(pid), Some(WaitPidFlag::__WALL)).unwrap();
+}
+
+/// S53
+#[test]
+fn a_killed_command_that_a_tracer_keeps_is_dead() {
+    let place = Place::new();
+    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let mut run = run.probe(["ignore-term"]).spawn();
+    run.await_ready();
+    let command = run.command();
+    trace(libc::PTRACE_SEIZE, command);
+    assert_eq!(run.wait().exit, Exit::Code(124), "{}", run.stderr());
+    assert!(place.lock_is_free("x"));
+    assert!(!process::alive(command));
+    waitpid(Pid::from_raw(command), Some(WaitPidFlag::__WALL)).unwrap();
+}
+
+/// S45
+#[test]
+fn a_guard_that_a_tracer_has_stopped_is_replaced() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
+    run.await_ready();
+    let guard = run.guard();
+    stop_by_tracing(guard);
+    store.await_death_under_lock(&leash);
+    assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
+    assert!(run.stderr().contains("the guarding process does not answer"), "{}", run.stderr());
+    let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
+}
+
+/// S45
+#[test]
+fn a_debugger_that_looks_at_the_guard_for_a_moment_ends_nothing() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let go = store.place.arg("go");
+    let log = store.place.arg("log");
+    let mut run =
+        store.run().probe(["--leash", leash.path(), "hold", &log, "until", &go, "exit", "5"]).spawn();
+    run.await_ready();
+    let guard = run.guard();
+    for _ in 0..3 {
+        stop_by_tracing(guard);
+        throughout(Duration::from_millis(1200), "the command lives", || !leash.is_free());
+        trace(libc::PTRACE_DETACH, guard);
+        throughout(Duration::from_millis(1200), "the command lives", || !leash.is_free());
+    }
+    store.place.write("go", "");
+    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+}
+
+#[cfg(feature = "redis")]
+mod on_redis {
+    use super::*;
+
+    /// S45: the lock is lost while the guard is stopped.
+    #[test]
+    fn a_lost_lock_ends_the_command_though_a_tracer_has_stopped_the_guard() {
+        let store = Store::redis();
+        let leash = store.place.leash();
+        let run = store.run_with_ttl("30s").probe(["--leash", leash.path(), "ignore-term"]);
+        let mut run = run.spawn();
+        run.await_ready();
+        let guard = run.guard();
+        stop_by_tracing(guard);
+        store.space().command(&["SET", &store.space().key("x"), "somebody else"]);
+        // By the heartbeat alone it would take three seconds; the push of the store tells at once.
+        leash.await_free();
+        assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
+        let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
+    }
+
+    /// S45: the lease ends while the guard is stopped.
+    #[test]
+    fn a_silent_store_ends_the_command_though_a_tracer_has_stopped_the_guard() {
+        let redis = crate::support::redis::Redis::start();
+        let store = Store::on(&redis);
+        let leash = store.place.leash();
+        let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
+        run.await_ready();
+        let guard = run.guard();
+        stop_by_tracing(guard);
+        redis.stop();
+        leash.await_free();
+        redis.resume();
+        let exit = run.wait().exit;
+        // Whichever is noticed first: the deadline or the heartbeat.
+        assert!(matches!(exit, Exit::Code(70 | 76)), "{exit:?} {}", run.stderr());
+        let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
+    }
+
+    /// S46
+    #[test]
+    fn when_dlock_is_stopped_and_its_guard_killed_later_nobody_outlives_the_lease() {
+        for hidden in [false, true] {
+            let store = Store::redis();
+            let leash = store.place.leash();
+            let pids = store.place.arg("pids");
+            let run = store.run_with_ttl("20s").probe(["--leash", leash.path(), "tree", "3", &pids]);
+            let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
+            run.await_ready();
+            let guard = run.guard();
+            let command = run.command();
+            run.signal(Signal::SIGSTOP);
+            let spare = eventually(SOON, "a spare", || {
+                process::children(guard)
+                    .into_iter()
+                    .find(|child| child.comm == "lock-guard" && child.pid != command)
+            });
+            process::send(guard, Signal::SIGKILL);
+            store.await_death_under_lock(&leash);
+            run.signal(Signal::SIGCONT);
+            assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
+            until(SOON, "the end of the spare", || !process::alive(spare.pid));
+        }
+    }
+
+    /// S46
+    #[test]
+    fn a_spare_leaves_when_dlock_goes_on() {
+        let store = Store::redis();
+        let go = store.place.arg("go");
+        let log = store.place.arg("log");
+        let mut run = store.run_with_ttl("20s").probe(["hold", &log, "until", &go, "exit", "5"]).spawn();
+        run.await_ready();
+        let (guard, command) = (run.guard(), run.command());
+        let spares = || {
+            process::children(guard).iter().filter(|child| child.is_alive() && child.pid != command).count()
+        };
+        run.signal(Signal::SIGSTOP);
+        until(SOON, "a spare", || spares() == 1);
+        run.signal(Signal::SIGCONT);
+        until(SOON, "no spare", || spares() == 0);
+        store.place.write("go", "");
+        assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+    }
+}
+
+/// S51: a limit of real-time processor time ends a process that has a real-time priority.
+#[test]
+fn under_a_limit_of_real_time_no_half_is_real_time() {
+    let place = Place::new();
+    let run = place.run().probe(["ignore-term"]).wrapped_by(["prlimit", "--rttime=100000:200000"]);
+    let mut run = run.spawn();
+    run.await_ready();
+    let halves = [run.pid(), run.guard()];
+    // Field 41 of proc_pid_stat(5): the policy. A half settles down after 50 ms; by its niceness that can be seen.
+    let field = |pid: i32, number: usize| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        rest.split_ascii_whitespace().nth(number - 3).unwrap().to_owned()
+    };
+    for half in halves {
+        until(SOON, "a half that has settled down", || field(half, 19) == "-20");
+        assert_eq!(field(half, 41), "0");
+    }
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+}
+
+/// S47
+#[test]
+fn a_child_that_dlock_had_before_its_start_survives_the_loss_of_the_guard() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let bystander = format!("sleep 2000 & echo $! >'{}'", store.place.arg("bystander"));
+    let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).after_shell(&bystander).spawn();
+    run.await_ready();
+    let bystander: i32 = store.place.read("bystander").trim().parse().unwrap();
+    let guard = eventually(SOON, "the guard", || {
+        process::children(run.pid()).into_iter().find(|child| child.comm == "lock-guard")
+    });
+    process::send(guard.pid, Signal::SIGKILL);
+    store.await_death_under_lock(&leash);
+    assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
+    assert!(process::alive(bystander), "dlock killed a process that its command did not start");
+    process::send(bystander, Signal::SIGKILL);
+}
