@@ -70,10 +70,36 @@ pub struct Arrival {
 /// Who sent a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The kernel: the terminal, for the whole process group.
+    /// The terminal, to its whole foreground process group.
+    Terminal,
+    /// The kernel, to this process alone: an alarm that was set before exec, for example.
     Kernel,
-    /// A process.
-    Process,
+    /// The process with this id; 0 if it is outside our PID namespace.
+    Process(i32),
+}
+
+/// The signals that a terminal sends. The kernel sends every other one to a single process.
+const OF_TERMINAL: &[i32] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+impl Origin {
+    /// From `si_code` and `si_pid` of `sigaction(2)`.
+    #[cfg(target_os = "linux")]
+    fn of(signal: i32, code: i32, pid: i32) -> Origin {
+        match code {
+            libc::SI_KERNEL if OF_TERMINAL.contains(&signal) => Origin::Terminal,
+            libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => Origin::Process(pid),
+            _ => Origin::Kernel,
+        }
+    }
 }
 
 /// The signals that are blocked in every process of dlock, and read from a [`Source`] instead.
@@ -127,8 +153,7 @@ mod source {
                 if signal == libc::SIGPIPE && info.ssi_pid == std::process::id() {
                     continue;
                 }
-                // The terminal's signals carry SI_KERNEL (sigaction(2)).
-                let origin = if info.ssi_code == libc::SI_KERNEL { Origin::Kernel } else { Origin::Process };
+                let origin = Origin::of(signal, info.ssi_code, info.ssi_pid as i32);
                 return Some(Arrival { signal, origin });
             }
         }
@@ -215,7 +240,7 @@ mod source {
             std::future::poll_fn(|context| {
                 for (number, source) in self.0.borrow_mut().iter_mut() {
                     if source.poll_recv(context).is_ready() {
-                        return std::task::Poll::Ready(Arrival { signal: *number, origin: Origin::Process });
+                        return std::task::Poll::Ready(Arrival { signal: *number, origin: Origin::Process(0) });
                     }
                 }
                 std::task::Poll::Pending
@@ -232,6 +257,17 @@ pub use source::Source;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_alarm_is_not_of_the_terminal() {
+        let kernel = |signal| Origin::of(signal, libc::SI_KERNEL, 0);
+        assert_eq!(kernel(libc::SIGINT), Origin::Terminal);
+        assert_eq!(kernel(libc::SIGALRM), Origin::Kernel);
+        assert_eq!(Origin::of(libc::SIGINT, libc::SI_USER, 7), Origin::Process(7));
+        // timer_create(2)
+        assert_eq!(Origin::of(libc::SIGUSR1, libc::SI_TIMER, 7), Origin::Kernel);
+    }
 
     #[test]
     fn the_table_tells_what_a_waiting_dlock_does() {

@@ -341,7 +341,7 @@ impl Watch<'_> {
             }
             // In a shared group the terminal has told the command itself; but a terminal that is gone tells only the
             // leader of its session.
-            _ if origin == Origin::Kernel && self.supervisor.shares_group() && !is_for_leader(signal) => {
+            _ if origin == Origin::Terminal && self.supervisor.shares_group() && !is_for_leader(signal) => {
                 if matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     sys::raise_default(signal);
                 }
