@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
 use super::killer::Killer;
+use super::outbox::Outbox;
 use super::parked::Parked;
-use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard, frame};
+use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
 use super::sleeper::Sleeper;
 use super::spare::Spare;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
@@ -67,7 +68,7 @@ pub(super) struct Guard {
     killing: Option<Killing>,
     reported: Vec<i32>,
     peer_gone: bool,
-    outbox: Vec<u8>,
+    outbox: Outbox,
     /// What must stay open until the tree is dead, because closing it frees the lock.
     kept: Vec<OwnedFd>,
 }
@@ -101,7 +102,7 @@ impl Guard {
             killing: None,
             reported: Vec::new(),
             peer_gone: false,
-            outbox: Vec::new(),
+            outbox: Outbox::default(),
             kept: Vec::new(),
         }
     }
@@ -125,7 +126,10 @@ impl Guard {
                         _ if self.stop.is_done() => {}
                         // Not on the sleeper, which every death would wake.
                         Some(pause) => std::thread::sleep(pause),
-                        None => sleeper.sleep((!self.peer_gone).then_some(&self.control), self.next_wake()),
+                        None => {
+                            let control = (!self.peer_gone).then_some(&self.control);
+                            sleeper.sleep(control, !self.outbox.is_empty(), self.next_wake());
+                        }
                     }
                 }
             }
@@ -136,6 +140,7 @@ impl Guard {
                 self.kill_pass();
             }
         }
+        self.speak_out();
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
@@ -157,15 +162,22 @@ impl Guard {
 
     /// Notes a message; [`Guard::speak`] sends all of them together, so that dlock wakes once.
     fn tell(&mut self, message: &FromGuard) {
-        if let Ok(frame) = frame(message) {
-            self.outbox.extend(frame);
+        self.outbox.push(message);
+    }
+
+    /// Sends what dlock can take; the rest when it reads again.
+    fn speak(&mut self) {
+        if self.outbox.flush(&self.control).is_err() {
+            // A dlock that is gone is noticed by reading.
+            self.outbox = Outbox::default();
         }
     }
 
-    fn speak(&mut self) {
-        if !self.outbox.is_empty() {
-            // A dlock that is gone is noticed by reading; one that is stopped has room in its buffer.
-            let _ = self.control.send_frames(&std::mem::take(&mut self.outbox));
+    /// Sends the rest, however long dlock is stopped: it cannot know how the command ended otherwise.
+    fn speak_out(&mut self) {
+        self.speak();
+        while !self.outbox.is_empty() && self.control.wait_writable().is_ok() {
+            self.speak();
         }
     }
 
@@ -239,6 +251,10 @@ impl Guard {
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         } else {
             let _ = setsid();
+        }
+        // Stopped while it was parked, together with dlock's process group: that was for dlock, which goes on.
+        if self.stopped {
+            self.signal_command(libc::SIGCONT);
         }
         self.settle_at = Some(Moment::now() + SETTLE_AFTER);
         self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);

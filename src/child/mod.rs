@@ -14,6 +14,7 @@ mod heartbeat;
 mod inherited;
 mod killer;
 mod launch;
+mod outbox;
 mod parked;
 mod procfs;
 mod program;

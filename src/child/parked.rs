@@ -104,6 +104,8 @@ fn run_parked(
             break launch.unwrap_or_else(|| sys::exit_now(0));
         }
     };
+    // Sent to dlock's process group before the command was to run: dlock has stopped and gone on instead.
+    sys::discard_pending(&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT]);
     let env = environment(&launch);
     // dlock was stopped after it had looked at the clock: the lease may be somebody else's by now.
     if launch.not_after.is_some_and(|not_after| Moment::now().since_boot() >= not_after) {

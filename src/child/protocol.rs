@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -200,12 +201,19 @@ impl Channel {
         self.send_all(&frame(message)?, fd)
     }
 
-    /// Sends messages that [`frame`] has made.
+    /// Sends of these bytes what the socket takes now.
     ///
     /// # Errors
-    /// As [`Channel::send`].
-    pub fn send_frames(&self, frames: &[u8]) -> io::Result<()> {
-        self.send_all(frames, None)
+    /// `EPIPE` when the other end is gone. A full socket takes 0 bytes, which is not an error.
+    pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], &[], NO_SIGNAL, None) {
+                Ok(count) => return Ok(count),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(0),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     fn send_all(&self, frame: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -225,11 +233,27 @@ impl Channel {
                 Ok(count) => sent += count,
                 Err(Errno::EINTR) => {}
                 // A long message to a slow reader; a reader that has stopped is noticed by other means.
-                Err(Errno::EAGAIN) if sent > 0 => wait_writable(self.socket.as_fd())?,
+                Err(Errno::EAGAIN) if sent > 0 => {
+                    if !self.is_writable_within(PollTimeout::from(1000u16))? {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }
         Ok(())
+    }
+
+    /// Waits until the socket takes more, or its other end is gone.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn wait_writable(&self) -> io::Result<()> {
+        self.is_writable_within(PollTimeout::NONE).map(drop)
+    }
+
+    fn is_writable_within(&self, timeout: PollTimeout) -> io::Result<bool> {
+        Ok(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)], timeout)? > 0)
     }
 
     /// Takes the next message without blocking.
@@ -297,14 +321,6 @@ pub fn take_frame<M: DeserializeOwned>(buffer: &mut Vec<u8>) -> Option<Option<M>
     let message = serde_json::from_slice(buffer.get(4..4 + length)?).ok();
     buffer.drain(..4 + length);
     Some(message)
-}
-
-fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    match poll(&mut [PollFd::new(fd, PollFlags::POLLOUT)], PollTimeout::from(1000u16))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 #[cfg(not(target_os = "linux"))]
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use super::protocol::Channel;
 #[cfg(target_os = "linux")]
 use super::signals;
@@ -28,8 +30,8 @@ impl Sleeper {
         })
     }
 
-    pub(super) fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    /// `to_send`: also until the other end takes more.
+    pub(super) fn sleep(&self, control: Option<&Channel>, to_send: bool, until: Option<Moment>) {
         if self.timer.set(until).is_err() {
             return;
         }
@@ -38,12 +40,16 @@ impl Sleeper {
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
         ];
         if let Some(control) = control {
-            fds.push(PollFd::new(control.as_fd(), PollFlags::POLLIN));
+            fds.push(PollFd::new(control.as_fd(), wanted(to_send)));
         }
         let _ = poll(&mut fds, PollTimeout::NONE);
         self.timer.take_expiry();
         while self.children.next().is_some() {}
     }
+}
+
+fn wanted(to_send: bool) -> PollFlags {
+    if to_send { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
 }
 
 /// Without signalfd and timerfd: looks for ended children every few milliseconds.
@@ -56,12 +62,12 @@ impl Sleeper {
         Ok(Sleeper)
     }
 
-    pub(super) fn sleep(&self, control: Option<&Channel>, until: Option<Moment>) {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    /// `to_send`: also until the other end takes more.
+    pub(super) fn sleep(&self, control: Option<&Channel>, to_send: bool, until: Option<Moment>) {
         let most = Duration::from_millis(10);
         let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
         let mut fds: Vec<PollFd> =
-            control.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+            control.iter().map(|fd| PollFd::new(fd.as_fd(), wanted(to_send))).collect();
         let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
     }
 }

@@ -273,6 +273,26 @@ pub fn pending() -> io::Result<SigSet> {
     Ok(unsafe { SigSet::from_sigset_t_unchecked(set.assume_init()) })
 }
 
+/// Takes what has been sent of these signals, which are blocked, away from this process.
+pub fn discard_pending(signals: &[i32]) {
+    #[cfg(target_os = "linux")]
+    {
+        let mut set = MaybeUninit::uninit();
+        let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `set` is initialised by sigemptyset before it is read; a null siginfo is not written; `no_time`
+        // outlives the calls.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), *signal);
+            }
+            while libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &no_time) > 0 {}
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = signals;
+}
+
 /// No core dump of this process from here on: neither to a file nor to a pipe of `core_pattern`.
 pub fn forbid_core_dump() {
     #[cfg(target_os = "linux")]

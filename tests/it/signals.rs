@@ -98,6 +98,29 @@ fn dlock_outlives_a_command_that_ignores_the_signal() {
     });
 }
 
+/// S48: a timer survives exec, and its signal comes from the kernel as those of a terminal do.
+#[test]
+fn an_alarm_that_was_set_before_exec_reaches_the_command_once() {
+    for in_our_group in [false, true] {
+        let run = Place::new().run().probe(["signals", "exit:TERM=0"]).before_exec(|| {
+            nix::unistd::alarm::set(2);
+            Ok(())
+        });
+        let mut run = if in_our_group { run.in_our_group() } else { run }.spawn();
+        run.await_stdout("ALRM ");
+        run.signal(Signal::SIGTERM);
+        let output = run.wait();
+        assert_eq!((output.exit, reported(&output.stdout)), (Exit::Code(0), vec!["ALRM", "TERM"]));
+
+        let run = Place::new().run().command(["sleep", "1000"]).before_exec(|| {
+            nix::unistd::alarm::set(1);
+            Ok(())
+        });
+        let run = if in_our_group { run.in_our_group() } else { run };
+        assert_eq!(run.output().outcome(), (Exit::by(Signal::SIGALRM), "", ""));
+    }
+}
+
 /// S04
 #[test]
 fn a_command_that_dies_of_the_signal_takes_dlock_with_it() {
@@ -310,4 +333,46 @@ fn signals_and_statuses_traverse_fifty_nested_dlocks() {
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(9), ""));
     assert_eq!(reported(&output.stdout), ["USR1", "TERM"]);
     assert!((1..50).all(|depth| place.lock_is_free(&format!("x{depth}"))));
+}
+
+/// A stop for dlock's process group while it waits is over when dlock goes on, whoever continues it.
+#[test]
+fn a_stop_from_before_its_start_does_not_stop_the_command() {
+    for signal in [Signal::SIGTSTP, Signal::SIGSTOP] {
+        let place = Place::new();
+        let holder = holder(&place);
+        let mut waiter =
+            place.run().args(["-v", "--wait", "forever"]).probe(["signals", "exit:TERM=0"]).spawn();
+        waiter.await_stderr("waiting");
+        process::send(-waiter.pid(), signal);
+        until(SOON, "a stopped waiter", || process::stopped(waiter.pid()));
+        waiter.signal(Signal::SIGCONT);
+        until(SOON, "a waiter that goes on", || !process::stopped(waiter.pid()));
+        drop(holder);
+        waiter.await_ready();
+        waiter.signal(Signal::SIGTERM);
+        let output = waiter.wait();
+        assert_eq!((output.exit, reported(&output.stdout)), (Exit::Code(0), vec!["TERM"]), "{signal}");
+    }
+}
+
+/// S50
+#[test]
+fn what_happens_while_dlock_is_stopped_is_not_forgotten() {
+    let place = Place::new();
+    let mut run = place.run().sh("echo ready; while ! test -e go; do sleep 0.01; done; exit 7").spawn();
+    run.await_ready();
+    let (dlock, command) = (run.pid(), run.command());
+    process::send(dlock, Signal::SIGSTOP);
+    until(SOON, "a stopped dlock", || process::stopped(dlock));
+    for _ in 0..600 {
+        process::send(command, Signal::SIGSTOP);
+        until(SOON, "a stopped command", || process::stopped(command));
+        process::send(command, Signal::SIGCONT);
+        until(SOON, "a command that goes on", || !process::stopped(command));
+    }
+    place.write("go", "");
+    until(SOON, "the end of the command", || !process::alive(command));
+    process::send(dlock, Signal::SIGCONT);
+    assert_eq!(run.wait().outcome(), (Exit::Code(7), "ready\n", ""));
 }

@@ -1,0 +1,91 @@
+//! Messages of the guarding process that dlock has not taken yet. A dlock that is stopped reads nothing, and its socket
+//! fills up; what is said meanwhile must still reach it when it goes on.
+
+use std::io;
+
+use super::protocol::{Channel, FromGuard, frame};
+
+/// Keeps messages until the socket takes them.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Whole frames, but for the part of the first that is sent.
+    bytes: Vec<u8>,
+    /// Where the last frame begins, if it says that the command was stopped or continued and nothing of it is sent.
+    last_state: Option<usize>,
+}
+
+impl Outbox {
+    /// Adds a message. Of stops and continuations in a row only the last is kept, which bounds the memory: nothing else
+    /// is said more than once for each process.
+    pub(super) fn push(&mut self, message: &FromGuard) {
+        let Ok(frame) = frame(message) else { return };
+        let is_state = matches!(message, FromGuard::Stopped(_) | FromGuard::Continued);
+        match self.last_state {
+            Some(begin) if is_state => self.bytes.truncate(begin),
+            _ => self.last_state = is_state.then_some(self.bytes.len()),
+        }
+        self.bytes.extend(frame);
+    }
+
+    /// Whether everything is sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Sends as much as the socket takes now.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub(super) fn flush(&mut self, channel: &Channel) -> io::Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let sent = channel.send_some(&self.bytes)?;
+        self.bytes.drain(..sent);
+        self.last_state = self.last_state.and_then(|begin| begin.checked_sub(sent));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::Received;
+    use super::*;
+
+    #[test]
+    fn a_full_socket_loses_no_message() {
+        let (mut dlock, guard) = Channel::pair().expect("socket pair");
+        let mut outbox = Outbox::default();
+        let count = 20_000;
+        for pid in 0..count {
+            outbox.push(&FromGuard::StillAlive(pid));
+            outbox.flush(&guard).expect("open");
+        }
+        assert!(!outbox.is_empty());
+        let mut next = 0;
+        while next < count {
+            outbox.flush(&guard).expect("open");
+            while let Received::Message(message) = dlock.receive() {
+                assert_eq!(message, FromGuard::StillAlive(next));
+                next += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn stops_and_continuations_in_a_row_count_once() {
+        let (mut dlock, guard) = Channel::pair().expect("socket pair");
+        let mut outbox = Outbox::default();
+        for _ in 0..1000 {
+            outbox.push(&FromGuard::Continued);
+            outbox.push(&FromGuard::Stopped(19));
+        }
+        outbox.push(&FromGuard::DeadlineReached);
+        outbox.push(&FromGuard::Continued);
+        outbox.flush(&guard).expect("open");
+        assert!(outbox.is_empty());
+        for expected in [FromGuard::Stopped(19), FromGuard::DeadlineReached, FromGuard::Continued] {
+            assert_eq!(dlock.receive(), Received::Message(expected));
+        }
+    }
+}
