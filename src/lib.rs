@@ -8,7 +8,7 @@
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] [`name_services`] | values, time, and the way out |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] | values, time, and the way out |
 
 pub mod backend;
 pub mod child;
@@ -26,6 +26,7 @@ pub mod lock;
 pub mod name_services;
 pub mod outer;
 pub mod plan;
+pub mod process_limit;
 #[cfg(test)]
 mod random;
 pub mod readiness;
@@ -33,11 +34,18 @@ pub mod report;
 
 use std::ffi::OsString;
 
+use crate::backend::io_text;
 use crate::child::Inherited;
-use crate::cli::{Command, Request};
+use crate::cli::{Command, LogFormat, Request};
 use crate::config::OutputFiles;
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
+
+/// Says why dlock cannot even begin: a standard descriptor is closed, and there is nothing to put in its place.
+pub fn cannot_begin(error: &std::io::Error) -> Exit {
+    let failure = Failure::internal(format!("cannot open /dev/null: {}", io_text(error)));
+    Reporter::new(false, 0, LogFormat::Text).failure(&failure)
+}
 
 /// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
 pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
@@ -46,6 +54,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     }
     let format = cli::format_of(&arguments);
     let files = OutputFiles::seen_in(&arguments);
+    let inherited = inherited.naming_descriptors(&arguments);
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),

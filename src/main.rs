@@ -26,7 +26,7 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     dlock::name_services::use_built_in();
     let exit = std::panic::catch_unwind(|| match Inherited::capture(memory) {
         Ok(inherited) => dlock::program(arguments, inherited),
-        Err(_) => Exit::Status(exit::INTERNAL),
+        Err(error) => dlock::cannot_begin(&error),
     });
     dlock::commands::leave(exit.unwrap_or(Exit::Status(exit::INTERNAL)))
 }

@@ -7,6 +7,7 @@ pub mod locator;
 pub mod oversight;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod thread;
 pub mod url;
 
 use std::future::Future;

@@ -1,10 +1,12 @@
 //! What dlock was started with and the command must be started with too, read before anything changes it.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
+use super::descriptors::named_in;
 use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
 
 /// The inherited state of the process. Rust's start-up code, which sets SIGPIPE and opens missing descriptors, does not
@@ -16,6 +18,8 @@ pub struct Inherited {
     mask: SigSet,
     /// The memory of the command line.
     pub argv: ArgvMemory,
+    /// Inherited descriptors that dlock itself is told to use.
+    pub(super) named: Vec<RawFd>,
 }
 
 impl Inherited {
@@ -25,7 +29,7 @@ impl Inherited {
     /// them closed.
     ///
     /// # Errors
-    /// None is known on a working system.
+    /// A standard descriptor is closed, and `/dev/null` cannot be opened.
     pub fn capture(argv: ArgvMemory) -> io::Result<Inherited> {
         let pipe = Disposition::of(libc::SIGPIPE)?;
         let child = Disposition::of(libc::SIGCHLD)?;
@@ -34,7 +38,13 @@ impl Inherited {
         set_signal(libc::SIGPIPE, SignalAction::Ignore);
         set_signal(libc::SIGCHLD, SignalAction::Default);
         fill_standard_descriptors()?;
-        Ok(Inherited { pipe, child, mask, argv })
+        Ok(Inherited { pipe, child, mask, argv, named: Vec::new() })
+    }
+
+    /// Keeps the descriptors that these arguments name for dlock itself; the others are the command's alone.
+    pub fn naming_descriptors(mut self, arguments: &[OsString]) -> Inherited {
+        self.named = named_in(arguments);
+        self
     }
 
     /// Gives the process its inherited state back, just before exec. The close-on-exec flag does the rest.

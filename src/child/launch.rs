@@ -8,9 +8,9 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeWriter};
-use std::os::fd::{AsFd, OwnedFd};
 
 use super::cgroup::{Cgroup, Place};
+use super::descriptors::close_inherited;
 use super::guard::Guard;
 use super::inherited::Inherited;
 use super::parked::park;
@@ -19,6 +19,7 @@ use super::protocol::{Channel, FromGuard};
 use super::sys::{self, Fork};
 use super::tree::children_of;
 use super::{signals, terminal::Terminal};
+use crate::process_limit::why_no_process;
 
 /// What `ps` and `pkill` know the guarding process and the parked command by. Without "dlock" in it: `pkill dlock` must
 /// not take both halves.
@@ -32,6 +33,17 @@ pub struct Spec {
     pub inherited: Inherited,
     /// The controlling terminal.
     pub terminal: Terminal,
+}
+
+/// Why there are no two halves.
+#[derive(Debug, thiserror::Error)]
+pub enum SplitError {
+    /// There is no `/dev/null` to take the place of the command's standard input and output.
+    #[error("cannot open /dev/null: {}", why_no_process(.0))]
+    Null(io::Error),
+    /// No process, or no descriptor, can be had.
+    #[error("cannot start the command: {}", why_no_process(.0))]
+    Process(#[from] io::Error),
 }
 
 /// dlock's half after the split; to be turned into a [`super::Supervisor`] on the runtime.
@@ -51,8 +63,9 @@ pub struct Half {
 ///
 /// # Errors
 /// No process or descriptor can be had.
-pub fn split(spec: Spec) -> io::Result<Half> {
+pub fn split(spec: Spec) -> Result<Half, SplitError> {
     let Spec { program, inherited, terminal } = spec;
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(SplitError::Null)?;
     let _ = signals::block()?;
     let strangers = children_of(std::process::id() as i32);
     let place = Place::choose();
@@ -62,7 +75,8 @@ pub fn split(spec: Spec) -> io::Result<Half> {
         Fork::Parent(guard) => {
             drop((theirs, word_end));
             become_subreaper();
-            detach_standard_descriptors(false)?;
+            detach_standard_descriptors(&null, false)?;
+            close_inherited(&inherited.named);
             Ok(Half { channel: ours, guard, terminal, word, place, strangers })
         }
         Fork::Child => {
@@ -77,12 +91,14 @@ pub fn split(spec: Spec) -> io::Result<Half> {
                     if !terminal.exists() {
                         let _ = nix::unistd::setsid();
                     }
-                    let _ = detach_standard_descriptors(true);
+                    let _ = detach_standard_descriptors(&null, true);
+                    drop(null);
+                    close_inherited(&[]);
                     Guard::new(theirs, parked, terminal, place, cgroup, strangers).watch();
                 }
                 Err(error) => {
-                    let broken = FromGuard::Broken(format!("cannot fork the command: {error}"));
-                    let _ = theirs.send(&broken, None);
+                    let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
+                    let _ = theirs.send(&FromGuard::NotForked(errno), None);
                     cgroup.inspect(Cgroup::remove);
                 }
             }
@@ -107,13 +123,12 @@ fn rename(inherited: &Inherited) {
 }
 
 /// Standard input and output (in the guarding process, standard error too) become `/dev/null`.
-fn detach_standard_descriptors(stderr_too: bool) -> io::Result<()> {
+fn detach_standard_descriptors(null: &File, stderr_too: bool) -> io::Result<()> {
     use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
-    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
-    dup2_stdin(null.as_fd())?;
-    dup2_stdout(null.as_fd())?;
+    dup2_stdin(null)?;
+    dup2_stdout(null)?;
     if stderr_too {
-        dup2_stderr(null.as_fd())?;
+        dup2_stderr(null)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 #[cfg(target_os = "linux")]
 mod cgroup;
+mod descriptors;
 mod guard;
 mod heartbeat;
 mod inherited;
@@ -29,7 +30,7 @@ mod terminal;
 mod tree;
 
 pub use inherited::Inherited;
-pub use launch::{Half, Spec, split};
+pub use launch::{Half, Spec, SplitError, split};
 pub use procfs::{is_usable as proc_is_usable, parent_of, start_of};
 pub use program::{Program, ProgramError};
 pub use supervise::{Event, Supervisor};

@@ -147,6 +147,8 @@ pub enum FromGuard {
         /// Background processes live on without the lock.
         orphans_left: bool,
     },
+    /// The command's process could not be made: this errno. The guarding process leaves.
+    NotForked(i32),
     /// The guarding process could not do its work.
     Broken(String),
 }

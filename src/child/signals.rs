@@ -240,7 +240,10 @@ mod source {
             std::future::poll_fn(|context| {
                 for (number, source) in self.0.borrow_mut().iter_mut() {
                     if source.poll_recv(context).is_ready() {
-                        return std::task::Poll::Ready(Arrival { signal: *number, origin: Origin::Process(0) });
+                        return std::task::Poll::Ready(Arrival {
+                            signal: *number,
+                            origin: Origin::Process(0),
+                        });
                     }
                 }
                 std::task::Poll::Pending

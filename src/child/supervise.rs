@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
 use super::killer::Killer;
-use super::launch::Half;
+use super::launch::{Half, SplitError};
 use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
@@ -45,6 +45,9 @@ pub enum Event {
     /// The guarding process is dead, stopped or broken; why. Whoever sees this calls [`Supervisor::kill_tree`].
     GuardLost(String),
 }
+
+/// How long a guarding process may take to say why it leaves.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The command and its guard, as dlock's half sees them.
 pub struct Supervisor {
@@ -232,6 +235,24 @@ impl Supervisor {
         let _ = self.channel.send(message, None);
     }
 
+    /// Whether the command's process exists, parked or running.
+    pub fn has_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// After [`Supervisor::start`] has failed: why the guarding process leaves, or has left.
+    pub async fn last_words(&mut self) -> String {
+        let guard_lost = async {
+            loop {
+                if let Event::GuardLost(why) = self.next().await {
+                    return why;
+                }
+            }
+        };
+        let silence = |_| "the guarding process does not answer".into();
+        tokio::time::timeout(LAST_WORDS, guard_lost).await.unwrap_or_else(silence)
+    }
+
     /// Waits for the next event. Dropping the future loses none.
     pub async fn next(&mut self) -> Event {
         loop {
@@ -267,6 +288,7 @@ impl Supervisor {
                     self.finished = true;
                     Event::Finished { orphans_left }
                 }
+                FromGuard::NotForked(errno) => Event::GuardLost(not_forked(errno)),
                 FromGuard::Broken(why) => Event::GuardLost(why),
             };
         }
@@ -361,4 +383,8 @@ impl Supervisor {
             let _ = sys::reap(self.guard);
         }
     }
+}
+
+fn not_forked(errno: i32) -> String {
+    SplitError::Process(io::Error::from_raw_os_error(errno)).to_string()
 }

@@ -53,6 +53,13 @@ pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
     }
 }
 
+/// Whether a descriptor is closed by exec; `None` when it is not open.
+pub fn closes_on_exec(fd: RawFd) -> Option<bool> {
+    // SAFETY: F_GETFD takes any number and changes nothing.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (flags != -1).then_some(flags & libc::FD_CLOEXEC != 0)
+}
+
 /// Ends the process at once, without the C library's exit handlers.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit(2) has no precondition.

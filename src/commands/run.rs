@@ -69,8 +69,7 @@ fn prepare(
         reporter.warning(notice);
     }
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
-    let half = split(spec)
-        .map_err(|error| Failure::internal(format!("cannot start the guarding process: {error}")))?;
+    let half = split(spec).map_err(|error| Failure::internal(error.to_string()))?;
     Ok((plan, half))
 }
 

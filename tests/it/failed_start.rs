@@ -144,6 +144,61 @@ fn a_fork_that_fails_leaves_no_lock() {
     }
 }
 
+/// F50: whichever fork it is that fails, `--min-hold` does not keep a lock under which nothing ran.
+#[test]
+fn a_fork_that_fails_keeps_no_lock_for_min_hold_and_is_explained_alike() {
+    let sentence = "dlock: cannot start the command: the limit on processes is reached \
+                    (see ulimit -u, and pids.max of the cgroup)\n";
+    for (index, store) in stores().into_iter().enumerate() {
+        for directory in [store.place.path("."), store.place.locks(), store.place.home()] {
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let mut failures = 0;
+        for processes in 1..=2 {
+            for attempt in 0..20 {
+                let id = 300_000
+                    + std::process::id() % 1000 * 1000
+                    + 100 * index as u32
+                    + 30 * processes
+                    + attempt;
+                let user = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".to_owned()];
+                let name = format!("x{processes}-{attempt}");
+                let run = store.run().name(&name).args(["--min-hold", "1h"]).command(["/bin/true"]);
+                let run = run.wrapped_by(["prlimit".to_owned(), format!("--nproc={processes}")]);
+                let output = run.wrapped_by(std::iter::once("setpriv".to_owned()).chain(user)).output();
+                if output.exit == Exit::Code(0) {
+                    continue;
+                }
+                failures += 1;
+                assert_eq!(output.outcome(), (Exit::Code(70), "", sentence));
+                let next = store.run().name(&name).command(["true"]).output();
+                assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "after a fork that failed");
+            }
+        }
+        assert!(failures >= 20, "{failures}");
+    }
+}
+
+/// A name is looked up in a thread, which counts as a process.
+#[cfg(feature = "redis")]
+#[test]
+fn no_thread_to_look_a_name_up_is_a_store_that_cannot_be_reached() {
+    let place = Place::new();
+    for directory in [place.path("."), place.home()] {
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let id = (310_000 + std::process::id() % 1000).to_string();
+    let user = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".to_owned()];
+    // dlock, its guard and the parked command.
+    let run = place.run().backend("redis://localhost:1/0").command(["true"]);
+    let run = run.wrapped_by(["prlimit", "--nproc=3"]);
+    let output = run.wrapped_by(std::iter::once("setpriv".to_owned()).chain(user)).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{output:?}");
+    let why =
+        "cannot find the address of localhost: cannot start a thread: the limit on processes is reached";
+    assert!(output.stderr.contains(why) && output.stderr.lines().count() == 1, "{}", output.stderr);
+}
+
 /// F50: memory that is just enough to get the lock, or not.
 #[cfg(feature = "redis")]
 #[test]

@@ -134,6 +134,21 @@ fn without_proc(run: Dlock) -> Dlock {
 
 /// S35
 #[test]
+fn without_dev_null_dlock_says_so() {
+    let close_input = || Ok(nix::unistd::close(0)?);
+    for closed in [false, true] {
+        let place = Place::new();
+        let run = place.run().command(["true"]);
+        let run = run.after_shell("mount -t tmpfs none /dev || exit 99").wrapped_by(["unshare", "-m"]);
+        let run = if closed { run.before_exec(close_input) } else { run };
+        let said = "dlock: cannot open /dev/null: no such file or directory\n";
+        assert_eq!(run.output().outcome(), (Exit::Code(70), "", said));
+        assert!(place.lock_is_free("x"));
+    }
+}
+
+/// S35
+#[test]
 fn without_proc_a_command_runs_and_is_stopped() {
     let place = Place::new();
     let output = without_proc(place.run().sh("echo done; exit 5")).output();

@@ -8,6 +8,7 @@ use crate::support::store::Store;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -151,6 +152,48 @@ fn only_inherited_descriptors_are_open_in_the_command() {
         assert_eq!(outputs[0], outputs[1]);
         assert!(outputs[0].contains("\n7 /dev/null\n9 /dev/zero"), "{}", outputs[0]);
     }
+}
+
+/// S52: they are the command's, whose own end of a pipe may be the last.
+#[test]
+fn no_half_of_dlock_keeps_an_inherited_descriptor_open() {
+    for store in Store::each() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let number = write.as_raw_fd();
+        let pass_on = move || {
+            for to in [7, 400] {
+                // SAFETY: dup2(2) takes integers; the copies are not close-on-exec.
+                if unsafe { libc::dup2(number, to) } == -1 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        let text = "echo to-7 >&7; exec 7>&-; echo ready; exec sleep 1000";
+        let run = store.run().command(["bash", "-c", &format!("exec 400>&-; {text}")]).before_exec(pass_on);
+        let mut run = run.spawn();
+        drop(write);
+        run.await_ready();
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "to-7\n");
+        run.assert_running();
+    }
+}
+
+/// What dlock itself is told to write to stays open for it.
+#[test]
+fn a_descriptor_that_an_option_names_is_used() {
+    let place = Place::new();
+    let file = std::fs::File::create(place.path("report")).unwrap();
+    let number = file.as_raw_fd();
+    let pass_on = move || {
+        // SAFETY: dup2(2) takes integers; the copy is not close-on-exec.
+        if unsafe { libc::dup2(number, 8) } == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let run = place.run().args(["--report", "/dev/fd/8"]).command(["true"]).before_exec(pass_on);
+    assert_eq!(run.output().outcome(), (Exit::Code(0), "", ""));
+    assert!(place.read("report").starts_with("{\"version\":1"), "{}", place.read("report"));
 }
 
 /// S13

@@ -11,7 +11,8 @@ use super::sidecar::{Sidecar, SidecarError};
 use super::{FileStore, describe, foreign, history, lock_file, sidecar_failure};
 use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
-use crate::backend::{Reply, StoreError};
+use crate::backend::thread::in_thread;
+use crate::backend::{Reply, StoreError, io_text};
 use crate::clock::{Moment, boot_id, wall_micros};
 use crate::lock::{FencingToken, Holder, LockName, LockState, Mode, NotedRecord, Revocation, Token, Waiter};
 
@@ -212,9 +213,8 @@ impl Oversight for FileStore {
     fn examine<'a>(&'a mut self, examination: &'a Examination) -> Reply<'a, Result<(), StoreError>> {
         let (location, examination) = (self.location.clone(), examination.clone());
         Box::pin(async move {
-            let examined =
-                tokio::task::spawn_blocking(move || super::examining::examine(&location, &examination));
-            examined.await.map_err(|error| StoreError::unreachable(error.to_string()))
+            let examine = move || super::examining::examine(&location, &examination);
+            in_thread("examine", examine).await.map_err(|error| StoreError::unreachable(io_text(&error)))
         })
     }
 }

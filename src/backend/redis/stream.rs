@@ -1,6 +1,7 @@
 //! The bytes of a connection: made with or without TLS, read within bounds.
 
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::location::{Address, Location};
 use super::tls::{Identity, Session};
+use crate::backend::thread::in_thread;
 use crate::backend::{StoreError, io_text};
 
 /// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
@@ -156,7 +158,7 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
     if let Ok(address) = host.parse::<std::net::IpAddr>() {
         return TcpStream::connect((address, port)).await.map_err(|error| failed(&error));
     }
-    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| {
+    let addresses = look_up(host, port).await.map_err(|error| {
         StoreError::unreachable(format!("cannot find the address of {host}: {}", io_text(&error)))
     })?;
     let mut attempts = JoinSet::new();
@@ -172,6 +174,12 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
         }
     }
     Err(failed(&last))
+}
+
+/// Asks the name service of the C library, which blocks.
+async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let host = host.to_owned();
+    in_thread("lookup", move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect)).await?
 }
 
 /// Why there is no connection over a socket of this host.

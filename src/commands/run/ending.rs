@@ -106,6 +106,7 @@ impl Session<'_> {
                 format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
             }
             Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
+            Stopped::Guard(why) if !end.ran => return Some(why.clone()),
             Stopped::Guard(why) => format!("{name}: {why}"),
         };
         let done = match end.not_permitted {

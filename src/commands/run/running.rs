@@ -121,9 +121,10 @@ impl Session<'_> {
         let kept: Vec<BorrowedFd<'_>> =
             held.iter().flat_map(|held| &held.kept).map(|descriptor| descriptor.as_fd()).collect();
         let deadlines = watch.deadlines();
-        if let Err(error) = watch.supervisor.start(launch, deadlines, plan.orphans, plan.terms.grace, &kept) {
+        if watch.supervisor.start(launch, deadlines, plan.orphans, plan.terms.grace, &kept).is_err() {
+            let why = watch.supervisor.last_words().await;
             watch.supervisor.kill_tree().await;
-            return failed(format!("the command cannot be handed to the guarding process: {error}"));
+            return failed(why);
         }
         loop {
             let due = watch.due();
@@ -315,6 +316,7 @@ impl Watch<'_> {
 
     /// What dlock was about to stop the command for, if anything, is why it ends.
     fn guard_lost(&mut self, why: String) -> Step {
+        self.end.ran &= self.supervisor.has_command();
         self.end.stopped.get_or_insert(Stopped::Guard(why));
         Step::GuardLost
     }
