@@ -65,7 +65,7 @@ mod tests {
         let mut next = 0;
         while next < count {
             outbox.flush(&guard).expect("open");
-            while let Received::Message(message) = dlock.receive() {
+            while let Received::Message(message) = dlock.receive::<FromGuard>() {
                 assert_eq!(message, FromGuard::StillAlive(next));
                 next += 1;
             }
