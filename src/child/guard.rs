@@ -306,6 +306,7 @@ impl Guard {
                 Output::Terminate => self.terminate(),
                 Output::Kill => self.begin_to_kill(),
                 Output::Finish => {
+                    self.report_overdue(0);
                     let orphans_left = self.has_living_child();
                     self.tell(&FromGuard::Finished { orphans_left });
                 }
@@ -433,9 +434,6 @@ impl Guard {
         let is_stubborn = Moment::now() - killing.since > STUBBORN;
         // What is left is dead, and a tracer or a hung guard keeps it from being reaped.
         let all_dead = procfs::is_usable() && killing.empty_passes > 1;
-        let is_overdue =
-            !killing.overdue_reported && self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
-        killing.overdue_reported |= is_overdue;
         let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
         for pid in not_permitted {
             self.report_not_permitted(pid);
@@ -444,15 +442,24 @@ impl Guard {
         if !self.stop.is_killing() {
             return Some(Duration::ZERO);
         }
+        self.report_overdue(pass.alive);
         if all_dead {
             self.all_dead();
-        } else if is_overdue {
-            self.tell(&FromGuard::Overdue(pass.alive));
         } else if is_stubborn {
             self.signal_command(libc::SIGKILL);
             self.report_survivors();
         }
         Some(pause)
+    }
+
+    /// Once, when the tree was not known to be dead by the time it had to be.
+    fn report_overdue(&mut self, alive: usize) {
+        let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
+        if let Some(killing) = self.killing.as_mut().filter(|killing| is_overdue && !killing.overdue_reported)
+        {
+            killing.overdue_reported = true;
+            self.tell(&FromGuard::Overdue(alive));
+        }
     }
 
     /// Every process of the tree is dead, though not every one can be reaped: a tracer has it.

@@ -134,7 +134,7 @@ pub enum FromGuard {
     Pong,
     /// No renewal came in time: the tree is being stopped.
     DeadlineReached,
-    /// The lease may end at any moment, and so many processes of the tree are not known to be dead.
+    /// By the time by which the tree had to be dead, so many of its processes were not known to be.
     Overdue(usize),
     /// This process of the tree may not be signalled by us.
     NotPermitted(i32),

@@ -33,7 +33,7 @@ pub enum Event {
     NotPermitted(i32),
     /// A process of the tree does not die of SIGKILL.
     StillAlive(i32),
-    /// The lease may end at any moment, and so many processes of the tree are not known to be dead.
+    /// By the time by which the tree had to be dead, so many of its processes were not known to be.
     Overdue(usize),
     /// The command itself has ended.
     Ended(Ended),

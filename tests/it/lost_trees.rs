@@ -140,6 +140,26 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     assert!(!store.is_held());
 }
 
+/// S39: the same, while the store is silent.
+#[test]
+fn what_is_alive_when_the_lease_ends_is_reported_then() {
+    let redis = crate::support::redis::Redis::start();
+    let store = Store::on(&redis);
+    let mut run =
+        store.run().command(["unshare", "-pf", "sh", "-c", "sleep 1000 & echo ready; wait"]).spawn();
+    run.await_ready();
+    let sleep = eventually(SOON, "the sleep", || {
+        run.marker().bearers().into_iter().find(|stat| stat.comm == "sleep")
+    });
+    seize(sleep.pid);
+    redis.stop();
+    run.await_stderr("processes of the command are not known to be dead: its lease may have ended");
+    assert!(run.poll().is_none(), "dlock has left a process that lives");
+    redis.resume();
+    release(sleep.pid);
+    assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
+}
+
 fn seize(pid: i32) {
     // SAFETY: PTRACE_SEIZE takes numbers only.
     let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };

@@ -295,11 +295,16 @@ impl Watch<'_> {
                     self.session.plan.label()
                 ));
             }
-            Event::Overdue(alive) => self.session.reporter.error(&format!(
-                "{}: {alive} processes of the command are still alive although its lease is about to end: they may run \
-                 beside the next holder",
-                self.session.plan.label()
-            )),
+            Event::Overdue(alive) => {
+                let what = match alive {
+                    0 => "the last process of the command died too late".to_owned(),
+                    alive => format!("{alive} processes of the command are not known to be dead"),
+                };
+                self.session.reporter.error(&format!(
+                    "{}: {what}: its lease may have ended, and the next holder may run beside it",
+                    self.session.plan.label()
+                ));
+            }
             Event::Ended(ended) => {
                 self.end.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.end.ended = Some(ended);
