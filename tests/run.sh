@@ -6,8 +6,8 @@
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
 #    tests/servers.sh servers of other versions,
-# 3. runs the tests with every store, then with `file:` alone; not those named `scale::*`, which load the whole machine:
-#    tests/scale.sh runs them, one at a time.
+# 3. runs the tests with every store, then with `file:` alone; not `scale::*`, which loads the whole machine, nor
+#    `random_faults::*`, which takes minutes: tests/scale.sh and tests/faults.sh run them.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
@@ -123,7 +123,7 @@ export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
-# What is behind `--` goes to the test binaries, and so does the filter.
+# What is behind `--` goes to the test binaries, and so do the filters.
 for_cargo=() for_tests=()
 while [ "$#" != 0 ]; do
     if [ "$1" = -- ]; then
@@ -134,7 +134,7 @@ while [ "$#" != 0 ]; do
     for_cargo+=("$1")
     shift
 done
-for_tests+=(--skip scale::)
+for_tests+=(--skip scale:: --skip random_faults::)
 run_tests() { # arguments of cargo test
     "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
 }

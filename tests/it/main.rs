@@ -49,7 +49,7 @@ mod network_file_systems;
 #[cfg(feature = "redis")]
 mod old_protocol;
 mod orphans;
-mod random_runs;
+mod random_faults;
 #[cfg(feature = "redis")]
 mod readme;
 #[cfg(feature = "redis")]

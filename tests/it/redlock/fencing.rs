@@ -5,7 +5,7 @@
 //! `DLOCK_TEST_RANDOM_SEED` repeats the choices of an earlier run, though not what the scheduler made of them.
 
 use crate::conformance::rig::open;
-use crate::random_runs::draw::Draw;
+use crate::random_faults::draw::Draw;
 use crate::support::SOON;
 use crate::support::masters::Masters;
 use dlock::backend::{Attempt, Intent};

@@ -37,6 +37,8 @@ pub struct Options {
     pub password: Option<String>,
     /// Be a node of a Redis Cluster.
     pub clustered: bool,
+    /// Have a second port, without TLS, for the tests' own commands. A server with `certificates` has one anyway.
+    pub plain_port: bool,
     /// Another program than this system's `redis-server`.
     pub program: Option<std::path::PathBuf>,
 }
@@ -79,13 +81,14 @@ impl Redis {
             tempfile::Builder::new().prefix("it-redis-").tempdir().expect("a temporary directory");
         let make = |flaw| Certificates::make(directory.path(), flaw);
         let certificates = options.certificates.clone().or_else(|| options.tls.map(make));
-        let (is_grouped, clustered) = (options.certificates.is_some(), options.clustered);
+        let (has_side_door, clustered) =
+            (options.certificates.is_some() || options.plain_port, options.clustered);
         let mut redis =
             Self { port: 0, side_door: None, bus: None, options, directory, certificates, child: None };
         // Somebody else may take a port between our look and the server's bind.
         for _ in 0..10 {
             redis.port = free_port();
-            redis.side_door = is_grouped.then(free_port);
+            redis.side_door = has_side_door.then(free_port);
             redis.bus = clustered.then(free_port);
             if redis.try_launch() {
                 return redis;

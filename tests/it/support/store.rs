@@ -48,6 +48,12 @@ impl Store {
         Self { place: Place::new(), url: space.url(), space: Some(space) }
     }
 
+    /// Servers of the test's own, behind this URL.
+    #[cfg(feature = "redis")]
+    pub fn at(url: String) -> Self {
+        Self { place: Place::new(), url, space: None }
+    }
+
     /// One of each kind.
     pub fn each() -> Vec<Self> {
         vec![

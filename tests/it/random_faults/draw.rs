@@ -1,12 +1,12 @@
-//! What a dlock is, and what becomes of it: drawn by lot.
+//! What is drawn by lot: kinds of dlocks, what happens to them, and what happens to their store.
 
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// What they fight for.
-pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// The locks.
+pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// How long one waits.
+/// How long a dlock waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Patience {
     None,
@@ -21,34 +21,35 @@ pub struct Kind {
     pub names: Vec<String>,
     pub patience: Patience,
     pub work_ms: usize,
-    /// Something lives on when the command ends, until it is killed.
+    /// The command leaves a process in the background that lives until it is killed.
     pub daemon: bool,
-    /// The command runs another one.
+    /// The command runs another dlock.
     pub inner: Option<Box<Kind>>,
 }
 
-/// Who is meant.
+/// Which process is struck.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Victim {
-    Nobody,
     Dlock,
     Guard,
+    Command,
+    /// The dlock that the command runs.
     Inner,
 }
 
-/// What happens to it, and when.
-#[derive(Debug)]
-pub struct Fate {
+/// A fault of a process.
+#[derive(Debug, Clone)]
+pub struct Strike {
     pub victim: Victim,
-    /// The time counts from the start of the command; otherwise from that of dlock, which then may still wait.
+    /// The time counts from the start of the command; otherwise from that of dlock, which may still be waiting then.
     pub while_it_runs: bool,
     pub at: Duration,
-    /// It is stopped for so long before.
+    /// It is stopped first, for this long.
     pub stopped_for: Option<Duration>,
     pub signal: Signal,
 }
 
-/// The lot: SplitMix64 (Steele, Lea and Flood, 2014).
+/// A generator of numbers: SplitMix64 (Steele, Lea and Flood, 2014).
 pub struct Draw(u64);
 
 impl From<u64> for Draw {
@@ -76,22 +77,28 @@ impl Draw {
         self.between(1, 100) <= often
     }
 
-    /// One dlock, perhaps with another one inside, and what becomes of it.
-    pub fn run(&mut self) -> (Kind, Fate) {
-        let (mut kind, fate) = (self.kind(), self.fate());
-        // Whoever is to be hit while it runs must not have ended by then, nor when its lease ends.
-        let hit = match fate.victim {
-            Victim::Nobody => None,
-            Victim::Inner => kind.inner.as_deref_mut(),
-            Victim::Dlock | Victim::Guard => Some(&mut kind),
-        };
-        if let Some(hit) = hit.filter(|_| fate.while_it_runs) {
-            hit.work_ms = self.between(100, 3500);
-        }
-        (kind, fate)
+    /// Between these two, in milliseconds.
+    pub fn millis(&mut self, low: usize, high: usize) -> Duration {
+        Duration::from_millis(self.between(low, high) as u64)
     }
 
-    fn kind(&mut self) -> Kind {
+    /// One dlock, perhaps with another one inside, and what happens to it.
+    pub fn run(&mut self, has_slots: bool) -> (Kind, Vec<Strike>) {
+        let (mut kind, strikes) = (self.kind(has_slots), self.strikes());
+        for strike in strikes.iter().filter(|strike| strike.while_it_runs) {
+            let struck = match strike.victim {
+                Victim::Inner => kind.inner.as_deref_mut(),
+                Victim::Dlock | Victim::Guard | Victim::Command => Some(&mut kind),
+            };
+            // It must not have ended by then, nor when its lease ends.
+            if let Some(struck) = struck {
+                struck.work_ms = self.between(100, 3500);
+            }
+        }
+        (kind, strikes)
+    }
+
+    fn kind(&mut self, has_slots: bool) -> Kind {
         let first = self.between(0, NAMES.len() - 1);
         let mut names = vec![NAMES[first].to_owned()];
         if self.percent(10) {
@@ -99,8 +106,8 @@ impl Draw {
         }
         let mode = match self.between(1, 100) {
             1..=40 => &[][..],
-            41..=70 => &["--shared"],
-            _ => &["--slots", "3"],
+            71.. if has_slots => &["--slots", "3"],
+            _ => &["--shared"],
         };
         let patience = match self.between(1, 100) {
             1..=25 => Patience::None,
@@ -153,23 +160,39 @@ impl Draw {
         Kind { options, names, patience, work_ms, daemon, inner: None }
     }
 
-    fn fate(&mut self) -> Fate {
-        let victim = match self.between(1, 100) {
-            1..=45 => Victim::Nobody,
-            46..=85 => Victim::Dlock,
-            86..=90 => Victim::Guard,
-            _ => Victim::Inner,
+    /// Only one half of a dlock is killed or stopped: the promise does not hold when both are at once.
+    fn strikes(&mut self) -> Vec<Strike> {
+        let half = match self.between(1, 100) {
+            1..=30 => Some(Victim::Dlock),
+            31..=45 => Some(Victim::Guard),
+            46..=53 => Some(Victim::Inner),
+            _ => None,
         };
-        let while_it_runs = victim == Victim::Inner || self.percent(60);
-        let at = Duration::from_millis(self.between(0, if while_it_runs { 100 } else { 1500 }) as u64);
-        let stopped = victim != Victim::Guard && self.percent(40);
-        let stopped_for = stopped.then(|| Duration::from_millis(self.between(20, 3500) as u64));
-        let signal = match (victim, stopped, self.between(1, 3)) {
-            (Victim::Guard, ..) => Signal::SIGKILL,
-            (_, true, 1 | 2) => Signal::SIGCONT,
-            (_, false, 1) => Signal::SIGTERM,
+        let mut strikes: Vec<Strike> = half.into_iter().map(|victim| self.strike(victim)).collect();
+        // A dlock that was told to end can do without its guard, and must.
+        if let [told] = &strikes[..]
+            && (told.victim, told.signal, told.stopped_for) == (Victim::Dlock, Signal::SIGTERM, None)
+        {
+            let at = told.at + self.millis(0, 1000);
+            let guard = Strike { victim: Victim::Guard, at, signal: Signal::SIGKILL, ..told.clone() };
+            strikes.push(guard);
+        }
+        if self.percent(20) {
+            strikes.push(self.strike(Victim::Command));
+        }
+        strikes
+    }
+
+    fn strike(&mut self, victim: Victim) -> Strike {
+        let may_wait = matches!(victim, Victim::Dlock | Victim::Guard);
+        let while_it_runs = !may_wait || self.percent(60);
+        let at = self.millis(0, if while_it_runs { 150 } else { 1500 });
+        let stopped_for = self.percent(40).then(|| self.millis(20, 3500));
+        let signal = match (stopped_for.is_some(), self.between(1, 4)) {
+            (true, 1 | 2) => Signal::SIGCONT,
+            (_, 3) => Signal::SIGTERM,
             _ => Signal::SIGKILL,
         };
-        Fate { victim, while_it_runs, at, stopped_for, signal }
+        Strike { victim, while_it_runs, at, stopped_for, signal }
     }
 }

@@ -1,0 +1,198 @@
+//! One dlock, and what happens to it.
+
+use super::draw::{Draw, Kind, Patience, Strike, Victim};
+use crate::support::dlock::BINARY;
+use crate::support::probe;
+use crate::support::process::{self, Stat};
+use crate::support::running::{Exit, Output, Running};
+use crate::support::store::Store;
+use crate::support::wait::boot_ns;
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// How long a dlock may live on after a signal that ends it: a grace, a release, and what a busy machine adds.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+pub struct Run {
+    pub number: usize,
+    /// When it was started, in nanoseconds since boot.
+    pub begun: u64,
+    kind: Kind,
+    strikes: Vec<Strike>,
+    due: Vec<Due>,
+    running: Running,
+    started: Instant,
+    /// When its command was seen to run.
+    runs_since: Option<Instant>,
+    /// When it was sent a signal that ends it.
+    told: Option<Instant>,
+}
+
+/// What is left of a strike.
+struct Due {
+    strike: Strike,
+    /// The process that is stopped now.
+    stopped: Option<Stat>,
+}
+
+impl Run {
+    /// Draws one by lot, and starts it.
+    pub fn start(store: &Store, has_slots: bool, number: usize, draw: &mut Draw) -> Self {
+        let (kind, strikes) = draw.run(has_slots);
+        let begun = boot_ns();
+        let run = store.place.run().backend(store.url()).args(&kind.options).args(&kind.names[1..]);
+        let run = run.name(&kind.names[0]).env("WITNESS_RUN", number.to_string());
+        let running = run.command(command(store, &kind)).spawn();
+        let due = strikes.iter().map(|strike| Due { strike: strike.clone(), stopped: None }).collect();
+        let started = Instant::now();
+        Self { number, begun, kind, strikes, due, running, started, runs_since: None, told: None }
+    }
+
+    /// dlock's process id.
+    pub fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+
+    /// Does to it what is due. `runs`: its command has written something.
+    pub fn suffer(&mut self, runs: bool) {
+        if runs {
+            self.runs_since.get_or_insert_with(Instant::now);
+        }
+        for mut due in std::mem::take(&mut self.due) {
+            let since = if due.strike.while_it_runs { self.runs_since } else { Some(self.started) };
+            if !since.is_some_and(|since| self.is_over(&mut due, since.elapsed())) {
+                self.due.push(due);
+            }
+        }
+        if let Some(told) = self.told {
+            assert!(
+                told.elapsed() < FAREWELL,
+                "told to end, and still there: {self:?}\n{}",
+                self.running.stderr()
+            );
+        }
+    }
+
+    /// Takes the next step of a strike that began this long ago; true after the last.
+    fn is_over(&mut self, due: &mut Due, elapsed: Duration) -> bool {
+        let strike = &due.strike;
+        if elapsed < strike.at + due.stopped.as_ref().and(strike.stopped_for).unwrap_or_default() {
+            return false;
+        }
+        if strike.stopped_for.is_some() && due.stopped.is_none() {
+            due.stopped = self.victim(strike.victim);
+            send(due.stopped.as_ref(), Signal::SIGSTOP);
+            return due.stopped.is_none();
+        }
+        let was_stopped = due.stopped.is_some();
+        let victim = due.stopped.take().or_else(|| self.victim(strike.victim));
+        send(victim.as_ref(), strike.signal);
+        if was_stopped && strike.signal == Signal::SIGTERM {
+            send(victim.as_ref(), Signal::SIGCONT);
+        }
+        if strike.victim == Victim::Dlock && strike.signal != Signal::SIGCONT {
+            self.told = Some(Instant::now());
+        }
+        true
+    }
+
+    /// Kills it now, whatever else was to happen.
+    pub fn kill(&mut self) {
+        self.due.clear();
+        let strike = Strike {
+            victim: Victim::Dlock,
+            while_it_runs: false,
+            at: Duration::ZERO,
+            stopped_for: None,
+            signal: Signal::SIGKILL,
+        };
+        self.strikes = vec![strike];
+        self.running.signal(Signal::SIGKILL);
+    }
+
+    /// The process that is meant; none when it has ended, or has not begun.
+    fn victim(&self, victim: Victim) -> Option<Stat> {
+        let pid = self.running.pid();
+        let child = |pid| process::children(pid).into_iter().find(Stat::is_alive);
+        match victim {
+            Victim::Dlock => Stat::of(pid),
+            Victim::Guard => child(pid),
+            Victim::Command => {
+                let guard = child(pid)?;
+                process::children(guard.pid).into_iter().find(|stat| stat.is_alive() && stat.comm == "probe")
+            }
+            // The child of a command, not one of our own halves.
+            Victim::Inner => {
+                let tree = process::descendants(pid);
+                let commands: Vec<i32> =
+                    tree.iter().filter(|stat| stat.comm == "probe").map(|stat| stat.pid).collect();
+                tree.into_iter().find(|stat| stat.comm == "dlock" && commands.contains(&stat.ppid))
+            }
+        }
+    }
+
+    /// How it has ended, if it has: as something ends to which that has happened.
+    #[track_caller]
+    pub fn end(&mut self, store: &Store) -> Option<Exit> {
+        let output = self.running.poll()?.clone();
+        let by_strike = |strike: &Strike| {
+            matches!(strike.victim, Victim::Dlock | Victim::Command) && output.exit == Exit::by(strike.signal)
+        };
+        let good = match output.exit {
+            Exit::Code(0) => true,
+            Exit::Code(75) => self.kind.patience != Patience::Forever,
+            // The store fails, the machine is busy, and leases are short.
+            Exit::Code(69 | 76) if !store.url().starts_with("file:") => true,
+            // A dlock was stopped while it wrote into the sidecar.
+            Exit::Code(69) => output.stderr.contains("another dlock has had it locked for a second"),
+            Exit::Code(70) => self.strikes.iter().any(|strike| strike.victim == Victim::Guard),
+            Exit::Code(_) => false,
+            Exit::Signal(_) => self.strikes.iter().any(by_strike),
+        };
+        self.assert_calm(&output);
+        assert!(good, "{self:?}: {output:?}");
+        Some(output.exit)
+    }
+
+    /// Whatever happens, there is no panic, and every line is dlock's own.
+    #[track_caller]
+    fn assert_calm(&self, output: &Output) {
+        let is_ours = |line: &str| line.starts_with("dlock: ");
+        assert!(output.stderr.lines().all(is_ours), "{self:?}: {output:?}");
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "run {} ({:?}, {:?})", self.number, self.kind, self.strikes)
+    }
+}
+
+/// Sends a signal to a process, unless another one has got its number since.
+fn send(victim: Option<&Stat>, signal: Signal) {
+    if let Some(victim) = victim
+        && Stat::of(victim.pid).is_some_and(|stat| stat.start == victim.start)
+    {
+        process::send(victim.pid, signal);
+    }
+}
+
+/// A witness that works for this long.
+pub fn witness(store: &Store, ms: usize) -> Vec<String> {
+    probe::command(["witness", &store.place.arg("."), &ms.to_string()])
+}
+
+/// The command: a witness, perhaps with a daemon, perhaps with a dlock inside.
+fn command(store: &Store, kind: &Kind) -> Vec<String> {
+    let mut command = witness(store, kind.work_ms);
+    if kind.daemon {
+        command.push("daemon".to_owned());
+    }
+    if let Some(inner) = &kind.inner {
+        command.extend(["inside", BINARY, "run", "-b", store.url()].map(str::to_owned));
+        command.extend(inner.options.iter().chain(&inner.names).cloned());
+        command.push("--".to_owned());
+        command.extend(witness(store, inner.work_ms));
+    }
+    command
+}
