@@ -47,6 +47,8 @@ mod namespaces;
 mod nested;
 mod network_file_systems;
 #[cfg(feature = "redis")]
+mod odd_parents;
+#[cfg(feature = "redis")]
 mod old_protocol;
 mod orphans;
 mod random_faults;
