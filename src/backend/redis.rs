@@ -55,8 +55,8 @@ pub struct RedisStore {
     old_protocol: bool,
     /// The server has refused to let us listen on a channel.
     deaf: bool,
-    /// The server has the script.
-    known: bool,
+    /// The server has told how it evicts keys, and which rights we lack.
+    examined: bool,
     /// A lock is ours, and whoever touches it is not told to us yet.
     untracked: bool,
     /// The server that last said so, where that may change.
@@ -83,7 +83,7 @@ impl RedisStore {
             spoiled: None,
             old_protocol: false,
             deaf: false,
-            known: false,
+            examined: false,
             untracked: false,
             held_on: None,
             eviction: None,

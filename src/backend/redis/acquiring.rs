@@ -107,7 +107,7 @@ impl RedisStore {
             .to_owned(),
             place_life(claim).as_millis().to_string(),
             u8::from(claim.inside).to_string(),
-            match (self.known, self.location.has_identity()) {
+            match (self.examined, self.location.has_identity()) {
                 (true, _) => "0".to_owned(),
                 (false, false) => "1".to_owned(),
                 (false, true) => beforehand::trials(),

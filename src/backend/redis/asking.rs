@@ -3,13 +3,13 @@
 use redis::Value;
 
 use super::RedisStore;
-use super::connection::{Answer, Wishes};
+use super::connection::{Answer, Connection, Wishes};
 use super::examining::beforehand;
 use super::script::{By, Question};
 use crate::backend::StoreError;
 
 impl RedisStore {
-    /// Asks one question in one flight; in two when the server has forgotten the script (`SCRIPT FLUSH`, a fail-over).
+    /// Asks one question in one flight, or in two if the server has to be sent the script.
     /// The connection is put back only when the answer has come in full, so that a dropped future, a time-out or a fault
     /// leaves none whose next answer might belong to an earlier question.
     pub(super) async fn ask_here(
@@ -19,19 +19,12 @@ impl RedisStore {
     ) -> Result<Answer, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let lock = &question.keys.lock;
-        let by = if self.known { By::Digest } else { By::Text };
         self.route.doubt(&self.location);
-        let asking = connection.asking();
-        let question_of = |by| question.command(by, asking);
-        let mut answer = self.route.beside(connection.ask(lock, &question_of(by), wishes)).await;
+        let mut answer = self.route.beside(connection.ask_script(question, wishes)).await;
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask(lock, &question_of(By::Text), Wishes::default()).await;
-        }
-        if matches!(answer, Ok(Answer::NoScript)) {
-            answer = connection.ask(lock, &question_of(By::Text), wishes).await;
+            answer = connection.ask_script(question, Wishes::default()).await;
         }
         self.deaf |= !connection.can_listen();
         if connection.is_usable() && !self.route.leaves(&answer) {
@@ -39,8 +32,36 @@ impl RedisStore {
         } else if connection.is_spoiled() {
             self.spoiled = Some(connection);
         }
-        self.known |= matches!(answer, Ok(Answer::Value(Value::Array(_))));
+        self.examined |= matches!(answer, Ok(Answer::Value(Value::Array(_))));
         answer.map_err(|error| beforehand::named(error, &self.location))
+    }
+}
+
+impl Connection {
+    /// Asks one question: the script by its digest, and in a second flight by its text if the server does not know the
+    /// digest or this user may not use it (no right to EVALSHA). A question that is answered so has changed nothing.
+    ///
+    /// The text is larger than a TCP initial window, so it costs a round trip of its own on a new connection; and it is
+    /// larger than what a server accepts from a client that has not authenticated yet. So it never travels with a
+    /// greeting.
+    pub(super) async fn ask_script(
+        &mut self,
+        question: &Question<'_>,
+        wishes: Wishes<'_>,
+    ) -> Result<Answer, StoreError> {
+        let (lock, asking) = (&question.keys.lock, self.asking());
+        if !self.is_text_due() {
+            let patience = self.patience();
+            match self.ask(lock, &question.command(By::Digest, asking), wishes).await? {
+                Answer::NoScript => {}
+                answer => return Ok(answer),
+            }
+            if let Some(patience) = patience {
+                // Without it a time-out would leave a claim on its way with nothing behind it that takes it back.
+                self.set_patience(patience);
+            }
+        }
+        self.ask(lock, &question.command(By::Text, asking), wishes).await
     }
 }
 

@@ -131,7 +131,7 @@ impl RedisStore {
             return Err(StoreError::between(format!("the keys of the lock are on their way to {there}")));
         }
         self.connection = None;
-        self.known = false;
+        self.examined = false;
         self.note(|nodes| {
             nodes.prefer(there.clone());
             nodes.set_asking(redirect.asking);

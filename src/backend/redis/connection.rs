@@ -41,6 +41,8 @@ pub(super) struct Connection {
     outdated: bool,
     /// It is a node of a cluster, and sends us to another one where it has to.
     sends_elsewhere: bool,
+    /// The server has not refused EVALSHA itself.
+    takes_digests: bool,
     /// Each question follows the word that lets a node answer for a slot which is on its way to it.
     asks: bool,
     /// So many bytes are read for one answer.
@@ -83,6 +85,16 @@ impl Connection {
     /// Whether the question has to be asked again over a connection that keeps to RESP2.
     pub(super) fn is_outdated(&self) -> bool {
         self.outdated
+    }
+
+    /// The limit on the wait for the answer to the next question.
+    pub(super) fn patience(&self) -> Option<Patience> {
+        self.patience.clone()
+    }
+
+    /// Whether a script has to be sent as text, because the server refuses digests.
+    pub(super) fn is_text_due(&self) -> bool {
+        !self.takes_digests
     }
 
     /// From now on questions are for a slot that is on its way to this node, or not.

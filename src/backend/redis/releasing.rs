@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::RedisStore;
 use super::connection::{Asking, Connection, Wishes};
 use super::keys::Keys;
-use super::script::{By, Operation, Question};
+use super::script::{Operation, Question};
 use crate::backend::StoreError;
 use crate::lock::{Claim, Record};
 
@@ -25,8 +25,9 @@ impl RedisStore {
         claim: &Claim,
     ) -> Result<(), StoreError> {
         let keys = self.keys(&claim.name);
-        let release = release(&keys, claim, Duration::ZERO, None).command(By::Text, Asking::No);
-        connection.ask(&keys.lock, &release, Wishes::default()).await.map(drop)
+        connection.set_asking(Asking::No);
+        let release = release(&keys, claim, Duration::ZERO, None);
+        connection.ask_script(&release, Wishes::default()).await.map(drop)
     }
 }
 

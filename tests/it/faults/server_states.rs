@@ -245,5 +245,5 @@ fn a_slot_that_is_on_its_way_is_named_and_tried_again() {
     let output = Place::new().run().backend(url).args(["--retry", "1s"]).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains("TRYAGAIN"), "{}", output.stderr);
-    assert!(fake.commands().iter().filter(|words| words[0] == "EVAL").count() > 2);
+    assert!(fake.commands().iter().filter(|words| words[0].starts_with("EVAL")).count() > 2);
 }

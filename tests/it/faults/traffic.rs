@@ -1,6 +1,8 @@
 //! How often the store is asked.
 
 use super::scene::Scene;
+use crate::support::flight::Flight;
+use crate::support::redis::Redis;
 use crate::support::running::Exit;
 use std::time::{Duration, Instant};
 
@@ -12,9 +14,66 @@ fn one_flight_before_the_command_and_one_to_release() {
         assert_eq!(output.outcome(), (Exit::Code(3), "", ""));
         let flights = scene.proxy.flights();
         let names: Vec<_> = flights.iter().map(crate::support::flight::Flight::names).collect();
-        let first: &[&str] = if push { &["HELLO", "CLIENT", "EVAL"] } else { &["EVAL"] };
+        let first: &[&str] = if push { &["HELLO", "CLIENT", "EVALSHA"] } else { &["EVALSHA"] };
         assert_eq!(names, [first, &["EVALSHA"]], "{flights:?}");
         assert_eq!(scene.proxy.attempts(), 1, "one connection is enough");
+    }
+}
+
+/// The names of what was sent, flight by flight.
+fn names(flights: &[Flight]) -> Vec<Vec<String>> {
+    flights.iter().map(Flight::names).collect()
+}
+
+#[test]
+fn a_server_is_sent_the_text_of_the_script_once() {
+    let redis = Redis::start();
+    let scene = Scene::on(&redis);
+    for flights in [
+        &[&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVALSHA"]][..],
+        &[&["HELLO", "CLIENT", "EVALSHA"], &["EVALSHA"]],
+    ] {
+        scene.proxy.forget_flights();
+        assert_eq!(scene.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
+        assert_eq!(names(&scene.proxy.flights()), flights);
+    }
+}
+
+/// A user without the right to EVALSHA is asked to send the text, and does so at once from then on.
+#[test]
+fn a_refused_digest_is_not_sent_again_on_the_same_connection() {
+    let redis = Redis::start();
+    redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all", "-evalsha"]);
+    let scene = Scene::on(&redis).logged_in("job", "s3cret");
+    assert_eq!(scene.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
+    assert_eq!(names(&scene.proxy.flights()), [&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVAL"]]);
+}
+
+/// F54: what TCP sends before the first acknowledgement, at an MTU of 1,500 (RFC 6928; 52 bytes of each packet are
+/// headers and time stamps). A flight that is larger costs a round trip more.
+const INITIAL_WINDOW: usize = 10 * 1448;
+
+/// F54: three round trips with the connection's own, the command started after two.
+#[test]
+fn a_run_is_two_small_flights_over_one_connection() {
+    let redis = Redis::start();
+    redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all"]);
+    for user in [None, Some("job")] {
+        let scene = Scene::on(&redis);
+        let scene = if let Some(user) = user { scene.logged_in(user, "s3cret") } else { scene };
+        for run in ["which teaches the server the script", "which finds that it knows it"] {
+            scene.proxy.forget_flights();
+            let note = "n".repeat(200);
+            let output = scene.run().args(["--note", &note]).sh("exit 3").output();
+            assert_eq!(output.outcome(), (Exit::Code(3), "", ""), "{run}");
+            let flights = scene.proxy.flights();
+            assert!(flights.iter().all(|flight| flight.connection == flights[0].connection));
+        }
+        let flights = scene.proxy.flights();
+        assert_eq!(flights.len(), 2, "{flights:?}");
+        assert!(flights.iter().all(|flight| flight.bytes <= INITIAL_WINDOW), "{flights:?}");
+        let bytes: usize = flights.iter().map(|flight| flight.bytes).sum();
+        assert!(bytes <= 2560, "{bytes} bytes as {user:?}: {flights:?}");
     }
 }
 

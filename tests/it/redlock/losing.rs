@@ -2,6 +2,7 @@
 
 use super::scene::{ALL, KEY, Scene, assert_unavailable};
 use crate::support::SOON;
+use crate::support::flight::Flight;
 use crate::support::proxy::{Proxy, Way};
 use crate::support::running::Exit;
 use crate::support::wait::until;
@@ -143,6 +144,29 @@ fn a_lost_answer_costs_nothing() {
     proxy.drop_next_reply();
     let output = scene.run_at(&url).command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
+    until(SOON, "nodes that were told that it is over", || scene.traces(&[0, 4]).is_empty());
+}
+
+/// F03: a node that has to be sent the script answers the first of two flights only. Behind the second, which may be
+/// carried out at any time, goes the release, on the same connection.
+#[test]
+fn a_claim_by_text_without_an_answer_is_followed_by_its_release() {
+    let scene = Scene::old();
+    scene.masters.node(4).command(&["SCRIPT", "FLUSH"]);
+    let proxy = Proxy::to(scene.masters.node(4).port());
+    let url = scene.masters.url_of(&[0, 1]).replace("/0", &format!(",127.0.0.1:{}/0", proxy.port()));
+    scene.foreign_lock(&[1], "somebody else's");
+    proxy.delay(Way::Down, Duration::from_millis(150));
+    let mut run = scene.run_at(&url).command(["true"]).spawn();
+    until(SOON, "an answer that the script is not known", || proxy.replies() > 0);
+    proxy.drop_all(Way::Down);
+    let output = run.wait();
+    assert_ne!(output.exit, Exit::Code(0), "{}", output.stderr);
+    let flights = proxy.flights();
+    let sent: Vec<Vec<String>> =
+        flights.iter().filter(|flight| flight.connection == 0).map(Flight::names).collect();
+    let claimed = sent.iter().flatten().position(|name| name == "EVAL").expect("the text of the script");
+    assert_eq!(sent.iter().flatten().nth(claimed + 1).map(String::as_str), Some("EVALSHA"), "{sent:?}");
     until(SOON, "nodes that were told that it is over", || scene.traces(&[0, 4]).is_empty());
 }
 

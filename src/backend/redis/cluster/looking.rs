@@ -42,7 +42,7 @@ impl RedisStore {
         if let [_] = answers.as_slice()
             && let Some((node, connection)) = nodes.pool.give_up_last()
         {
-            self.known &= node == first;
+            self.examined &= node == first;
             nodes.prefer(node);
             nodes.set_asking(connection.asking());
             self.connection = Some(connection);

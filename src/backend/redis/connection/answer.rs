@@ -25,9 +25,10 @@ impl Connection {
     ///
     /// # Errors
     /// It was refused.
-    pub(super) fn understood(&self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
+    pub(super) fn understood(&mut self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
         let Value::ServerError(error) = answer else { return Ok(Answer::Value(answer)) };
         if is_no_script(&error) {
+            self.takes_digests &= error.code() == "NOSCRIPT";
             return Ok(Answer::NoScript);
         }
         if self.sends_elsewhere && is_between(&error) {

@@ -21,6 +21,7 @@ pub(in crate::backend::redis) type HurryUp = Arc<Notify>;
 
 /// How long to wait for an answer. What is said behind the question when that is over is carried out after it, however
 /// late: no other connection could promise that.
+#[derive(Clone)]
 pub(in crate::backend::redis) struct Patience {
     pub(in crate::backend::redis) limit: Duration,
     pub(in crate::backend::redis) hurry_up: HurryUp,

@@ -66,6 +66,7 @@ impl Connection {
             silent: true,
             outdated: false,
             sends_elsewhere: false,
+            takes_digests: true,
             asks: false,
             longest: LARGEST_ANSWER,
             lock: String::new(),
