@@ -151,12 +151,12 @@ fn a_lost_answer_costs_nothing() {
 /// carried out at any time, goes the release, on the same connection.
 #[test]
 fn a_claim_by_text_without_an_answer_is_followed_by_its_release() {
-    let scene = Scene::old();
+    let scene = Scene::old().ttl("20s");
     scene.masters.node(4).command(&["SCRIPT", "FLUSH"]);
     let proxy = Proxy::to(scene.masters.node(4).port());
     let url = scene.masters.url_of(&[0, 1]).replace("/0", &format!(",127.0.0.1:{}/0", proxy.port()));
     scene.foreign_lock(&[1], "somebody else's");
-    proxy.delay(Way::Down, Duration::from_millis(150));
+    proxy.delay(Way::Down, Duration::from_millis(100));
     let mut run = scene.run_at(&url).command(["true"]).spawn();
     until(SOON, "an answer that the script is not known", || proxy.replies() > 0);
     proxy.drop_all(Way::Down);
