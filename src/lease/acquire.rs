@@ -157,6 +157,7 @@ async fn ask_until_decided(
     let mut first = true;
     let mut failures = 0;
     let mut promise = PROMISE;
+    let mut next_call = begin;
     loop {
         // Whatever the patience, the store gets its connect time-out once.
         let attempts_until = limits.retry_until.map(|until| until.max(begin + terms.connect_timeout));
@@ -228,7 +229,7 @@ async fn ask_until_decided(
             }
         };
         first = false;
-        if !pause(backend, again, end, failures == 0, around).await {
+        if !pause(backend, again, end, failures == 0, &mut next_call, around).await {
             return Outcome::GivenUp;
         }
     }
@@ -241,6 +242,7 @@ async fn pause(
     again: Duration,
     end: Option<Moment>,
     mut listening: bool,
+    next_call: &mut Moment,
     around: &mut Surroundings<'_>,
 ) -> bool {
     let begin = Moment::now();
@@ -257,7 +259,12 @@ async fn pause(
             () = around.give_up.cancelled() => return false,
             () = around.alarm.until(until) => return true,
             change = backend.changed(), if listening => match change {
-                Change::OurTurn => return true,
+                Change::OurTurn if Moment::now() >= *next_call => {
+                    *next_call = Moment::now() + SHORTEST_INTERVAL;
+                    return true;
+                }
+                // A server that says so again and again, and grants nothing, must not make us ask without end.
+                Change::OurTurn => until = until.min(*next_call),
                 // Each such word says that the line moves.
                 Change::Soon(within) => until = latest.min(Moment::now() + within),
                 Change::Touched => until = until.min(soonest.max(Moment::now())),

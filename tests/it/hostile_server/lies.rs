@@ -111,3 +111,18 @@ fn a_server_that_turns_hostile_loses_us_the_lock_and_no_more() {
         assert!(peak < idle + ALLOWANCE, "{what}: {peak} KiB, {idle} KiB idle");
     }
 }
+
+/// A server that says without end that it is our turn, and grants nothing, is not asked without end.
+#[test]
+fn a_waiter_that_is_called_again_and_again_asks_at_a_limited_rate() {
+    let busy = b"*9\r\n:0\r\n:60000\r\n+string\r\n:1\r\n:0\r\n:1769824800123\r\n:1\r\n:0\r\n+\r\n".to_vec();
+    let called = [b">3\r\n".to_vec(), bulk("message"), bulk("c"), bulk("called")].concat();
+    let server = answering(move |_| Some([busy.clone(), called.clone()].concat()));
+    let place = Place::new();
+    let run = place.run().backend(format!("redis://127.0.0.1:{}", server.port())).args(["--wait", "3s"]);
+    let output = run.command(["true"]).output();
+    assert_eq!(output.exit, Exit::Code(75), "{}", output.stderr);
+    let asked = server.commands().iter().filter(|words| words[0].starts_with("EVAL")).count();
+    // Two for each tenth of a second, and some to begin and to leave.
+    assert!((5..=70).contains(&asked), "{asked} questions");
+}
