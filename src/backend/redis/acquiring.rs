@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::connection::Wishes;
 use super::examining::beforehand;
+use super::redlock::share_of;
 use super::script::{Operation, Question};
 use super::{RedisStore, answers};
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
@@ -139,7 +140,10 @@ impl RedisStore {
 
     /// When to ask again, as far as this connection can hear.
     fn ask_again(&self, busy: Busy, claim: &Claim) -> Busy {
-        let Again::Within(within) = busy.again else { return busy };
+        let Again::Within(within) = busy.again else {
+            let slow = busy.position.and_then(slow_poll);
+            return Busy { again: slow.map_or(Again::Poll, Again::Within), ..busy };
+        };
         let first = busy.position == Some(1);
         let foreign = busy.holders.iter().any(|holder| holder.identity.is_none());
         // Only the server itself can tell what a foreign client does.
@@ -150,6 +154,15 @@ impl RedisStore {
         };
         Busy { again, ..busy }
     }
+}
+
+/// The pause of a waiter that cannot be notified and is not one of the first two in the queue: the longer the further back
+/// it stands. If it is called it has 2 s to claim (`slow_claim` in lock.lua).
+fn slow_poll(position: u32) -> Option<Duration> {
+    const LEAST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_millis(1500);
+    let most = (LEAST * 2 * position.checked_sub(1)?).min(LONGEST);
+    (position > 2).then(|| most / 3 + share_of(most * 2 / 3))
 }
 
 /// How long a place in the line lives without word from its owner, who asks every ttl.

@@ -71,7 +71,7 @@ pub(super) fn of_lock(answer: &[Value]) -> &[Value] {
 /// `{-6, format}`
 pub(super) fn other_format(answer: &[Value]) -> StoreError {
     let format = text(answer.get(1)).unwrap_or("unknown");
-    StoreError::Config(format!("{OTHER_FORMAT} (format {format}, known: 1)"))
+    StoreError::Config(format!("{OTHER_FORMAT} (format {format}, known: 1 and 2)"))
 }
 
 /// `{1, fencing, lease, slot, eviction}`

@@ -45,6 +45,12 @@ pub struct Keys {
     pub queue: String,
     /// A hash: what they want.
     pub waiters: String,
+    /// A sorted set: the members of a shared lock by the end of their leases.
+    pub ends: String,
+    /// A sorted set: the slots that have become vacant.
+    pub vacant: String,
+    /// A sorted set: the waiters for a slot by the end of their places.
+    pub slot_waiters: String,
     /// With a token behind it: one member's lease, and what it says of itself.
     pub members: String,
     /// With a token behind it: the channel on which one who waits is called.
@@ -72,6 +78,9 @@ impl Keys {
             fencing: others.counter.clone().unwrap_or_else(|| side("fencing")),
             queue: side("queue"),
             waiters: side("waiters"),
+            ends: side("member-ends"),
+            vacant: side("free-slots"),
+            slot_waiters: side("waiter-slots"),
             members: format!("{}:", side("member")),
             channels: format!("{}:", side("call")),
             history: side("history"),

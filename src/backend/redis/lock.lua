@@ -15,9 +15,18 @@ local function side(what)
 end
 local holder, counter, queue, waiters = side('holder'), recipe.counter or side('fencing'), side('queue'), side('waiters')
 local members, channels = side('member') .. ':', side('call') .. ':'
+-- Members by the end of their leases, vacant slots by their numbers, and waiters for a slot by the end of their places: no
+-- step reads all members or all waiters of a lock, of which there may be thousands.
+local ends, vacant, slot_waiters = side('member-ends'), side('free-slots'), side('waiter-slots')
 -- Who is called has so many ms to claim; how many outcomes are kept, and for how long; how long the index outlives the
 -- last grant, and an entry in it the end that was foreseen for its lock.
 local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
+-- A called waiter that polls, and seldom because it was far back in the queue, has this many ms instead.
+local slow_claim = 2000
+-- How many waiters at most are called and have not claimed yet, and how many expired members are removed in one step.
+local most_called, most_expired = 64, 200
+-- The length of the longest value that is read from the lock. Longer ones are data of other programs.
+local longest_value = 8192
 
 -- The first question of somebody who had to say who he is brings what a lock needs sooner or later: a right that is
 -- missing must not be found out under a running command. What is tried changes nothing. Answers `{-7, which, what the server
@@ -45,9 +54,18 @@ end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- What is in the lock: a text, or, where Redisson locks too, the name of the only field of a hash; false when there is
--- nothing, true when it is none of ours.
+-- The length of what is in the lock, in bytes. A user without the right to these commands reads values of any length.
+local function length()
+  local bytes = recipe.channel and try('MEMORY', 'USAGE', lock) or try('STRLEN', lock)
+  return type(bytes) == 'number' and bytes or 0
+end
+
+-- What is in the lock: a text, or, where Redisson locks too, the name of the only field of a hash; false if there is
+-- nothing, true if the value is not one of ours. Large values are not read: to copy 100 MB stops the server for 0.5 s.
 local function read()
+  if length() > longest_value then
+    return true
+  end
   if not recipe.channel then
     return try('GET', lock)
   end
@@ -67,20 +85,21 @@ if type(value) == 'table' then
   kind, value = call('TYPE', lock).ok, false
 end
 
--- mode: false is free, f is foreign.
-local mode, slots = false, 0
+-- mode: false is free, f is foreign. high: the slots below it have been taken at some time; those of them that are free
+-- again are in `vacant`.
+local mode, slots, high = false, 0, 0
 if kind ~= own then
   mode = 'f'
 elseif value then
-  local noted = try('HMGET', holder, 'format', 'value', 'mode', 'slots')
+  local noted = try('HMGET', holder, 'format', 'value', 'mode', 'slots', 'high')
   if noted.err and not string.find(noted.err, 'WRONGTYPE', 1, true) then
     return noted
   end
   if noted[2] == value then
-    if noted[1] ~= '1' then
+    if noted[1] ~= (noted[3] == 'x' and '1' or '2') then
       return {-6, noted[1]}
     end
-    mode, slots = noted[3], tonumber(noted[4])
+    mode, slots, high = noted[3], tonumber(noted[4]), tonumber(noted[5] or 0)
   else
     mode = value == token and 'x' or 'f'
   end
@@ -110,7 +129,11 @@ local function free()
   end
   call('DEL', lock)
   try('DEL', holder)
-  mode, value, slots = false, false, 0
+  if mode == 's' or mode == 'c' then
+    try('DEL', ends)
+    try('DEL', vacant)
+  end
+  mode, value, slots, high = false, false, 0, 0
   if recipe.channel then
     local first = try('LRANGE', recipe.queue, 0, 0)[1]
     for _, channel in ipairs({recipe.channel, first and recipe.channel .. ':' .. first}) do
@@ -145,11 +168,60 @@ local function holds(id)
   return mode and mode ~= 'f' and call('HEXISTS', holder, 'm:' .. id) == 1 and left_of(id) ~= nil
 end
 
--- The living members with their slots, how many they are, the longest lease and the shortest, and which slots they have,
--- and how many. Forgets the dead.
-local family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
-local function look()
-  family, count, longest, shortest, occupied, used = {}, 0, 0, math.huge, {}, 0
+-- How many members a sorted set has. Refused for a key that is not there any more while the slot moves.
+local function size(set)
+  local count = try('ZCARD', set)
+  return type(count) == 'number' and count or 0
+end
+
+-- Moves the end of the lock, and of what is stored beside it, which must not end before the lock.
+local function keep(lasts)
+  call('PEXPIRE', lock, lasts)
+  call('PEXPIRE', holder, lasts)
+  if mode ~= 'x' then
+    try('PEXPIRE', ends, lasts + 1000)
+    try('PEXPIRE', vacant, lasts + 1000)
+  end
+end
+
+-- When the lease of a member ends: of the first one (0), or of the last one (-1).
+local function end_of(which)
+  return tonumber(call('ZRANGE', ends, which, which, 'WITHSCORES')[2] or 0)
+end
+
+-- Notes a new end of a member's lease. The lease itself is the life of the member's key, which the store ends.
+local function note_end(id, lasts)
+  if mode ~= 'x' then
+    try('ZADD', ends, 'XX', now + lasts, id)
+  end
+end
+
+-- Removes a member, and makes its slot vacant unless another member is in it. Returns false if its slot is not known.
+local function remove(id)
+  local slot = mode == 'c' and call('HGET', holder, 'm:' .. id)
+  call('HDEL', holder, 'm:' .. id, 'r:' .. id)
+  if mode == 'x' then
+    return true
+  end
+  call('ZREM', ends, id)
+  if mode == 'c' and tonumber(slot or nil) then
+    local others = tonumber(call('HGET', holder, 'n:' .. slot) or 0)
+    if others > 0 then
+      call('HSET', holder, 'n:' .. slot, others - 1)
+    else
+      try('ZADD', vacant, slot, slot)
+      try('PEXPIRE', vacant, math.max(call('PTTL', lock), 0) + 1000)
+    end
+  end
+  return mode ~= 'c' or slot ~= false
+end
+
+-- Reads all living members: their slots and the rests of their leases, how many they are, the longest lease, and which
+-- slots they have, and how many. Removes the expired. An exclusive lock has few members, the runs nested in it; of others
+-- they are read only to revoke a hold or to write the sets anew.
+local family, rests, count, longest, occupied, used = {}, {}, 0, 0, {}, 0
+local function walk()
+  family, rests, count, longest, occupied, used = {}, {}, 0, 0, {}, 0
   local fields = mode and mode ~= 'f' and call('HGETALL', holder) or {}
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 2) == 'm:' then
@@ -157,15 +229,74 @@ local function look()
       local left = left_of(id)
       if left then
         local slot = fields[i + 1]
-        family[id], count = slot, count + 1
-        longest, shortest = math.max(longest, left), math.min(shortest, left)
-        if slot ~= '' and not occupied[slot] then
-          occupied[slot], used = true, used + 1
+        family[id], rests[id], count = slot, left, count + 1
+        longest = math.max(longest, left)
+        if slot ~= '' then
+          used = used + (occupied[slot] and 0 or 1)
+          occupied[slot] = (occupied[slot] or 0) + 1
         end
       else
         call('HDEL', holder, fields[i], 'r:' .. id)
       end
     end
+  end
+end
+
+-- Writes the sets beside a shared lock anew, from its hash: one of them was evicted, or a member was removed while the slot
+-- moved.
+local function rebuild()
+  walk()
+  if count == 0 then
+    return
+  end
+  call('DEL', ends)
+  call('DEL', vacant)
+  high = 0
+  for id, left in pairs(rests) do
+    call('ZADD', ends, now + left, id)
+  end
+  for slot, several in pairs(occupied) do
+    high = math.max(high, (tonumber(slot) or 0) + 1)
+    call('HSET', holder, 'n:' .. slot, several - 1)
+  end
+  for slot = 0, high - 1 do
+    local text = string.format('%.0f', slot)
+    if not occupied[text] then
+      call('HDEL', holder, 'n:' .. text)
+      call('ZADD', vacant, slot, text)
+    end
+  end
+  call('HSET', holder, 'high', high)
+  keep(math.max(call('PTTL', lock), longest))
+end
+
+-- How many living members a lock has, and how many slots are occupied. Removes the expired, of a shared lock a limited
+-- number at a time.
+local function look()
+  if mode ~= 's' and mode ~= 'c' then
+    return walk()
+  end
+  local removed, is_known = 0, true
+  while removed < most_expired do
+    local first = call('ZRANGE', ends, 0, 0, 'WITHSCORES')
+    if not first[1] or tonumber(first[2]) >= now then
+      break
+    end
+    local left = left_of(first[1])
+    if left then
+      -- It was renewed while the keys of the lock were on different nodes.
+      call('ZADD', ends, now + left, first[1])
+    else
+      is_known = remove(first[1]) and is_known
+    end
+    removed = removed + 1
+  end
+  count, used = size(ends), mode == 'c' and high - size(vacant) or 0
+  if count == 0 or used > count or not is_known then
+    rebuild()
+  elseif removed == most_expired and end_of(-1) < now and not left_of(call('ZRANGE', ends, -1, -1)[1]) then
+    -- All of them have expired.
+    count, used = 0, 0
   end
 end
 
@@ -201,7 +332,7 @@ end
 -- Moves the end of a lock that may have several holders, for a lease of this length.
 local function extend(lease)
   if mode == 'x' and call('HLEN', holder) > 5 then
-    look()
+    walk()
   end
   local to = lease
   if mode ~= 'x' or count > 1 then
@@ -210,13 +341,13 @@ local function extend(lease)
     end
     to = lease + math.floor(lease / 3)
   end
-  call('PEXPIRE', lock, to)
-  call('PEXPIRE', holder, to)
+  keep(to)
 end
 
 local function forget(id)
   call('ZREM', queue, id)
   call('HDEL', waiters, id)
+  try('ZREM', slot_waiters, id)
   -- Refused for a key that is not there any more while the slot moves; as is a command with two keys.
   if try('ZCARD', queue) == 0 then
     call('DEL', waiters)
@@ -240,7 +371,7 @@ end
 -- Whether it may have been heard: no right to publish is not the same as nobody there, and a server counts only those who
 -- listen to itself: not those of another node, and not those who are on their way from the master that it has replaced.
 local function tell(id, w, word)
-  return w.hears == '0' or try('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
+  return w.hears == '0' or w.hears == '3' or try('PUBLISH', channels .. id, word) ~= 0 or w.hears == '2'
 end
 
 local function fits(wants, of, held, taken, slots)
@@ -265,8 +396,8 @@ local function tell_next(place, me)
   return told
 end
 
--- Calls those whose turn it is, from the head of the line as long as there is room, and tells the next two, and the last,
--- that it has moved. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
+-- Calls those whose turn it is, from the head of the line as long as there is room, a limited number at a time: each of
+-- them that claims has the next one called. Tells the next two, and the last, that it has moved. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
 -- granted. Returns whether it is; until when somebody ahead may claim; what is held then; and whether nobody is left.
 local function advance(me)
   local held, taken, of = mode, used, slots
@@ -279,7 +410,7 @@ local function advance(me)
     local w = waiter(id)
     if not w or id ~= me and (w.ends < now or w.called > 0 and w.called <= now) then
       forget(id)
-    elseif not fits(w.mode, w.of, held, taken, of) then
+    elseif not fits(w.mode, w.of, held, taken, of) or place >= most_called then
       break
     elseif id ~= me and w.called == 0 and not tell(id, w, 'called') then
       forget(id)
@@ -290,7 +421,7 @@ local function advance(me)
         forget(id)
       else
         if w.called == 0 then
-          w.called, called = now + claim, true
+          w.called, called = now + (w.hears == '3' and slow_claim or claim), true
           note(id, w)
         end
         promised, place = math.max(promised, w.called), place + 1
@@ -383,6 +514,9 @@ local function acquire()
     if mode then
       call('HSET', holder, 'm:' .. token, slot)
       call('SET', members .. token, text, 'PX', lease)
+      if mode ~= 'x' then
+        call('ZADD', ends, now + lease, token)
+      end
       count = count + 1
       extend(lease)
     else
@@ -391,20 +525,39 @@ local function acquire()
         new = 'dlock:' .. (wants == 's' and 's' or string.format('c%.0f', of)) .. ':' .. fencing
       end
       call('DEL', holder)
-      call('HSET', holder, 'format', 1, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
+      call('HSET', holder, 'format', wants == 'x' and 1 or 2, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
       call('PEXPIRE', holder, lease)
+      if wants ~= 'x' then
+        call('DEL', ends)
+        call('DEL', vacant)
+        call('ZADD', ends, now + lease, token)
+        call('PEXPIRE', ends, lease + 1000)
+      end
+      if wants == 'c' then
+        call('HSET', holder, 'high', 1)
+      end
       call('SET', members .. token, text, 'PX', lease)
       write(new, lease)
     end
     return answer(fencing, slot)
   end
 
-  local function free_slot()
+  -- The lowest slot that nobody has.
+  local function take_slot()
     local slot = 0
-    while occupied[tostring(slot)] do
+    if mode == 'c' then
+      local free = call('ZRANGE', vacant, 0, 0)[1]
+      if free then
+        call('ZREM', vacant, free)
+        return free
+      end
+      slot, high = high, high + 1
+      call('HSET', holder, 'high', string.format('%.0f', high))
+    end
+    while mode == 'x' and occupied[string.format('%.0f', slot)] do
       slot = slot + 1
     end
-    return tostring(slot)
+    return string.format('%.0f', slot)
   end
 
   local function grant()
@@ -414,13 +567,14 @@ local function acquire()
     end
     try('ZREMRANGEBYSCORE', index, '-inf', now - day)
     try('PEXPIRE', index, month)
-    return join(fencing, wants == 'c' and free_slot() or '')
+    return join(fencing, wants == 'c' and take_slot() or '')
   end
 
   if holds(token) then
     local fencing = fencing_of(token)
     if fencing then
       call('PEXPIRE', members .. token, lease)
+      note_end(token, lease)
       extend(lease)
       forget(token)
       return answer(fencing, call('HGET', holder, 'm:' .. token))
@@ -444,9 +598,12 @@ local function acquire()
     if not fencing then
       return {-5}
     end
-    if wants == 'c' then
-      look()
-      slot = mode == 'x' and free_slot() or call('HGET', holder, 'm:' .. inside) or ''
+    look()
+    if wants == 'c' and mode == 'x' then
+      slot = take_slot()
+    elseif wants == 'c' then
+      slot = call('HGET', holder, 'm:' .. inside) or ''
+      call('HSET', holder, 'n:' .. slot, tonumber(call('HGET', holder, 'n:' .. slot) or 0) + 1)
     end
     return join(fencing, slot)
   elseif must_enter then
@@ -466,15 +623,17 @@ local function acquire()
       forget(token)
       return {-4, slots}
     end
-    local agreed = tonumber(call('HGET', waiters, 'slots') or of)
-    if agreed ~= of then
-      for _, id in ipairs(call('ZRANGE', queue, 0, -1)) do
-        local w = waiter(id)
-        if w and id ~= token and w.mode == 'c' and w.of ~= of and w.ends >= now then
-          forget(token)
-          return {-4, w.of}
-        end
+    -- All living waiters for a slot have agreed on one number; so one of them tells it.
+    for _ = 1, most_expired do
+      local last = call('ZRANGE', slot_waiters, -1, -1, 'WITHSCORES')
+      local w = last[1] and tonumber(last[2]) >= now and waiter(last[1])
+      if w and w.of ~= of and last[1] ~= token then
+        forget(token)
+        return {-4, w.of}
+      elseif w or not last[1] or tonumber(last[2]) < now then
+        break
       end
+      call('ZREM', slot_waiters, last[1])
     end
   end
 
@@ -499,8 +658,17 @@ local function acquire()
   end
   if waits then
     local w = waiter(token)
+    if w and w.called > now and fits(wants, of, mode, used, slots) then
+      local later = call('ZRANGE', queue, most_called / 2, most_called / 2)[1]
+      later = later and waiter(later)
+      if later and later.called > now then
+        -- It was called, and enough of those behind it were: there is no need to look at each of them.
+        forget(token)
+        return grant()
+      end
+    end
     if w then
-      hears = w.hears == '0' and '0' or hears
+      hears = (w.hears == '0' or w.hears == '3') and '0' or hears
     elseif hears ~= '0' and try('PUBLISH', channels .. token, 'hello') ~= 1 then
       -- Whoever frees the lock has the rights that we have: what does not reach us from here will not from there.
       hears = '0'
@@ -512,13 +680,19 @@ local function acquire()
       call('HSET', waiters, 'format', 1)
       call('ZADD', queue, string.format('%.0f', place_then), token)
     end
+    if hears == '0' and (call('ZRANK', queue, token) or 0) > 1 then
+      hears = '3'
+    end
     w = {mode = wants, of = of, hears = hears, ends = now + place_life, called = 0, who = identity}
     local noted = note(token, w)
     if type(noted) == 'table' and not string.find(noted.err, 'OOM', 1, true) then
       return noted
     end
     if wants == 'c' then
-      call('HSET', waiters, 'slots', of)
+      call('ZADD', slot_waiters, w.ends, token)
+      if call('PTTL', slot_waiters) < place_life then
+        call('PEXPIRE', slot_waiters, place_life * 2)
+      end
     end
     list(place_life)
     if call('PTTL', queue) < place_life then
@@ -539,23 +713,22 @@ local function acquire()
   end
 
   local rest = call('PTTL', lock)
-  local said = {}
-  if mode and mode ~= 'f' then
-    if count == 0 then
-      look()
-    end
-    if mode == 'c' and wants == 'c' then
-      rest = shortest
-    elseif count > 1 or mode ~= 'x' then
-      rest = longest
-    end
+  local named, said = {}, {}
+  if mode == 'x' then
+    walk()
+    rest = count > 1 and longest or rest
     for id in pairs(family) do
-      if #said < 16 then
-        local text = call('GET', members .. id)
-        if text and string.len(text) <= 8192 then
-          said[#said + 1] = text
-        end
-      end
+      named[#named + 1] = id
+    end
+  elseif mode and mode ~= 'f' then
+    -- A slot gets free with the first of them, the lock with the last.
+    rest = math.max(end_of(mode == 'c' and wants == 'c' and 0 or -1) - now, 0)
+    named = call('ZRANGE', ends, -16, -1)
+  end
+  for i = 1, math.min(#named, 16) do
+    local text = call('GET', members .. named[i])
+    if text and string.len(text) <= 8192 then
+      said[#said + 1] = text
     end
   end
   -- What has this field is Redisson's lock for readers and writers, and as good as none for anybody else.
@@ -563,7 +736,7 @@ local function acquire()
     kind = 'rwlock'
   end
   local what = mode and (mode ~= 'f' and 'dlock' or kind) or 'free'
-  return {0, rest, what, place, math.max(promised - now, 0), now, hears == '0' and 0 or 1, count, eviction, unpack(said)}
+  return {0, rest, what, place, math.max(promised - now, 0), now, (hears == '0' or hears == '3') and 0 or 1, count, eviction, unpack(said)}
 end
 
 -- More given: lease in ms. Answers `{1}`: extended, `{1, what}`: extended, and to be given up because somebody said so,
@@ -577,6 +750,7 @@ local function renew()
     return {-1}
   end
   call('PEXPIRE', members .. token, given[5])
+  note_end(token, tonumber(given[5]))
   extend(tonumber(given[5]))
   list(tonumber(given[5]))
   local revoked = call('HGET', holder, 'r:' .. token)
@@ -593,17 +767,26 @@ local function take_out(id, rest)
       try('SET', members .. id, string.format('{"ended":%.0f,', now) .. string.sub(text, 2), 'PX', rest)
     end
     call('PEXPIRE', members .. id, rest)
+    note_end(id, rest)
   else
-    call('HDEL', holder, 'm:' .. id, 'r:' .. id)
+    remove(id)
     call('DEL', members .. id)
   end
   look()
   if count == 0 and (rest == 0 or mode ~= 'x') then
     free()
+  elseif mode ~= 'x' then
+    -- Whoever holds the lock is told of each change of its key: it is changed only if it would end too early, or much too
+    -- late for other programs that wait for it.
+    local lasts, left = math.max(end_of(-1) - now, rest), call('PTTL', lock)
+    if count == 1 then
+      keep(lasts)
+    elseif left < lasts or left > lasts * 2 then
+      keep(lasts + math.floor(lasts / 3))
+    end
   else
     longest = math.max(longest, rest)
-    call('PEXPIRE', lock, longest)
-    call('PEXPIRE', holder, longest)
+    keep(longest)
     if rest == 0 and value == id then
       local other = next(family)
       pcall(write, other, longest)
@@ -651,7 +834,7 @@ end
 -- any more is taken out. Answers how many were told, and how many taken out.
 local function revoke()
   local fencing, told, out = '"fencing":' .. given[5] .. ',', 0, 0
-  look()
+  walk()
   local all = family
   for id in pairs(all) do
     local text = call('GET', members .. id) or ''
@@ -677,7 +860,7 @@ end
 
 -- More given: the digest of a foreign value. Deletes it if it is still there. Answers whether it was.
 local function delete()
-  local there = mode == 'f' and call(kind == 'string' and 'GET' or 'DUMP', lock)
+  local there = mode == 'f' and length() <= 1048576 and call(kind == 'string' and 'GET' or 'DUMP', lock)
   if not there or redis.sha1hex(there) ~= given[5] then
     return {0}
   end

@@ -74,7 +74,7 @@ local function look(lock, tail, holders_from, waiters_from)
     fields[noted[i]] = noted[i + 1]
   end
   if value and fields.value == value then
-    if fields.format ~= '1' then
+    if fields.format ~= (fields.mode == 'x' and '1' or '2') then
       mode = '?'
     else
       mode, slots = string.sub(fields.mode or '', 1, 1), tonumber(fields.slots) or 0

@@ -195,7 +195,7 @@ impl RedlockStore {
 }
 
 /// A random share of a duration.
-fn share_of(most: Duration) -> Duration {
+pub(super) fn share_of(most: Duration) -> Duration {
     let mut byte = [0u8; 2];
     match getrandom::fill(&mut byte) {
         Ok(()) => most.mul_f64(f64::from(u16::from_le_bytes(byte)) / f64::from(u16::MAX)),

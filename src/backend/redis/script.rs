@@ -3,15 +3,22 @@
 //! | key | what it is |
 //! |---|---|
 //! | lock | the owner's token while one holds it alone; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared |
-//! | holder | hash: `format`; `value` that the lock must have for the rest to count; `mode` (x, s, c); `slots`; `m:TOKEN` for each member, with its slot; and `r:TOKEN` for each that is told to give up, with who said so and why |
+//! | holder | hash: `format` (1 if `mode` is x, else 2); `value` that the lock must have for the rest to count; `mode` (x, s, c); `slots`; `high`, the number of slots that have been used at some time; `m:TOKEN` for each member, with its slot; `n:SLOT`, how many more members are in a slot; and `r:TOKEN` for each that is told to give up, with who said so and why |
+//! | member-ends | sorted set of a shared lock: its members by the time in ms at which their leases end |
+//! | free-slots | sorted set of a lock with slots: the slots below `high` that nobody has |
 //! | counter | the last fencing token |
 //! | queue | sorted set: the tokens of those who wait, by their numbers |
-//! | waiters | hash: `format`; the number of slots last asked for; and for each token: mode, slots, whether it hears us, when its place ends, until when it may claim, who it is |
+//! | waiters | hash: `format`; and for each token: mode, slots, how it is notified, when its place ends, until when it may claim, who it is |
+//! | waiter-slots | sorted set: the tokens of those who wait for a slot, by the time in ms at which their places end |
 //! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
 //! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
 //! | missed | list: the same of those who did not get it, who may be many more |
 //! | `dlock#since` | on a node of a Redlock: since when it remembers, in ms, behind a minus if it was asked before that as well; a random text that no other node has; the run of the server, without which the marker is believed as it is |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys. In a Redis Cluster one for each slot |
+//!
+//! A claim, a renewal and a leave read a fixed number of entries, however many members and waiters there are: the sets
+//! tell who has expired, how many there are, and which slot is free. What `m:TOKEN` and the members' keys say overrides the
+//! sets, which are written anew if they are missing.
 //!
 //! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
 //! the lock, its own end is moved seldom and further than asked: each change of the key is word to all who watch it. Who
@@ -48,10 +55,10 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "a7d23ceb1503b093fcc8017c507adf463093060d");
+static LOCK: Script = script!("lock.lua", "6b9be00ad4521257dc1c73a463345d59531afbf7");
 
 /// What is run to look at locks.
-pub(super) static LOOK: Script = script!("look.lua", "facdb4a41ef8d0ced37b887a68c6f571cbb90b23");
+pub(super) static LOOK: Script = script!("look.lua", "38749c67661beaf7d6753b65988cc8202c985984");
 
 /// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {

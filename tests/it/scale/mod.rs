@@ -5,4 +5,6 @@
 //! here if it keeps every CPU busy for seconds; all of them together take less than two minutes.
 
 #[cfg(feature = "redis")]
+mod members;
+#[cfg(feature = "redis")]
 mod trees;

@@ -30,7 +30,7 @@ local function identity(i)
   return '{"host":"web-' .. i .. '","pid":' .. i .. ',"user":"root","command":"render.sh","note":"' .. string.rep('n', 200) .. '"}'
 end
 redis.call('SET', lock, value, 'PX', 3600000)
-redis.call('HSET', 'dlock#holder:' .. tail, 'format', '1', 'value', value, 'mode', 'c', 'slots', ARGV[1])
+redis.call('HSET', 'dlock#holder:' .. tail, 'format', '2', 'value', value, 'mode', 'c', 'slots', ARGV[1])
 for i = 1, tonumber(ARGV[1]) do
   local token = string.format('%032d', i)
   redis.call('HSET', 'dlock#holder:' .. tail, 'm:' .. token, i - 1)

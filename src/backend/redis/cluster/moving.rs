@@ -38,6 +38,9 @@ impl RedisStore {
             &keys.fencing,
             &keys.queue,
             &keys.waiters,
+            &keys.ends,
+            &keys.vacant,
+            &keys.slot_waiters,
             &keys.history,
             &keys.missed,
             &keys.index,
@@ -88,6 +91,7 @@ impl RedisStore {
                 _ => return Ok(Renewal::Lost(Loss::Taken)),
             }
         } else if parts.is_member(token) {
+            // Its place in the set of ends is corrected by whoever finds that the lease has not ended.
             let kept = self.ask_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
             if number(kept.first()) != Some(1) {
                 return Ok(Renewal::Lost(Loss::Gone));
@@ -182,6 +186,8 @@ impl RedisStore {
                 false => vec![
                     command("HDEL", &keys.holder, &[&format!("m:{token}"), &format!("r:{token}")]),
                     command("DEL", &member, &[]),
+                    // So that the next script finds that it has ended, and which slots are vacant.
+                    command("ZADD", &keys.ends, &["XX", "0", token]),
                 ],
             };
             self.ask_parts(keys, commands).await?;

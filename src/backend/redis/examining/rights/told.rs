@@ -31,6 +31,9 @@ pub(super) fn patterns(places: &[Place], prefix: &str) -> Vec<String> {
             Place::Fencing => "fencing",
             Place::Queue => "queue",
             Place::Waiters => "waiters",
+            Place::Ends => "member-ends",
+            Place::Vacant => "free-slots",
+            Place::SlotWaiters => "waiter-slots",
             Place::Member => "member",
             Place::History => "history",
             Place::Channel => "call",
@@ -64,7 +67,7 @@ pub(super) fn consequence(need: Need) -> &'static str {
             "a lock that somebody else removes is missed at the next renewal only, and who waits for another program's \
              lock asks every now and then"
         }
-        Need::Digest => "the whole script travels with every question, some 15 KB",
+        Need::Digest => "the whole script travels with every question, some 20 KB",
         Need::List => {
             "dlock status lists no locks that are not named, and leftovers of dead ones stay in the list"
         }
