@@ -72,14 +72,14 @@ check_binary() { # binary, what it is, the most that it may have in MB
 say "dlock $version for $target"
 mkdir -p "$dist" target/packaging
 dist=$(realpath "$dist")
-cargo build --locked --release --target "$target"
-built=${CARGO_TARGET_DIR:-target}/$target/release/dlock
+cargo build --locked --profile dist --target "$target"
+built=${CARGO_TARGET_DIR:-target}/$target/dist/dlock
 if grep -qx 'default = \["file", "redis"\]' Cargo.toml; then
     check_binary "$built" "everything, which is file and redis" 7
 else
     check_binary "$built" everything 15
-    cargo build --locked --release --target "$target" --target-dir target/small --no-default-features --features file,redis
-    check_binary "target/small/$target/release/dlock" "file and redis" 7
+    cargo build --locked --profile dist --target "$target" --target-dir target/small --no-default-features --features file,redis
+    check_binary "target/small/$target/dist/dlock" "file and redis" 7
 fi
 install -m 755 "$built" "$dist/dlock"
 [ "$only_binary" = no ] || exit 0
@@ -112,7 +112,7 @@ if ! command -v cargo-deb >/dev/null; then
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET cargo install cargo-deb --version '^3' --locked --root target/tools
 fi
 rm -f "$dist"/dlock_*.deb
-cargo deb --no-build --no-strip --locked --target "$target" --output "$dist/"
+cargo deb --profile dist --no-build --no-strip --locked --target "$target" --output "$dist/"
 deb=$(compgen -G "$dist/dlock_${version}-*.deb") || die "cargo-deb made no package in $dist"
 
 (cd "$dist" && sha256sum dlock "$name.tar.gz" "$(basename "$deb")" >SHA256SUMS)

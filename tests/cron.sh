@@ -3,7 +3,7 @@
 # where namespaces are allowed, its own host name) fire ./backup.sh in the same minute, on a shared directory and on a
 # Redis. Exactly one of the two may run on each. Prints what happened; takes up to 100 seconds: cron counts in minutes.
 #
-#   tests/cron.sh                    uses target/release/dlock, target/dist/dlock, or target/debug/dlock
+#   tests/cron.sh                    uses target/dist/dlock, target/release/dlock, or target/debug/dlock
 #   DLOCK=/usr/bin/dlock tests/cron.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,7 +22,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 dlock=${DLOCK:-}
-for built in target/release/dlock target/dist/dlock target/debug/dlock; do
+for built in target/dist/dlock target/release/dlock target/debug/dlock; do
     [ -n "$dlock" ] || { [ -x "$built" ] && dlock=$PWD/$built; } || true
 done
 [ -x "$dlock" ] || die "no dlock to test: packaging/build.sh --binary, or set DLOCK"

@@ -1,7 +1,7 @@
 //! The figures dlock is held to, measured on this machine beside its peers: `cargo bench`.
 //!
-//! Builds dlock with `--no-default-features --features file,redis`, linked statically, starts a Redis and an etcd on 127.0.0.1, prints
-//! the tables and stops both. Nothing is asserted: figures move with the machine, so each stands beside its target.
+//! Builds dlock as packaging/build.sh does, starts a Redis and an etcd on 127.0.0.1, prints the tables and stops both.
+//! Nothing is asserted: figures move with the machine, so each stands beside its target.
 //!
 //! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200); `DLOCK_TEST_PYTHON` is
 //! an interpreter that has redis-py.
@@ -123,24 +123,18 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Builds the binary that the figures are about, in a target directory of its own: the features differ from the tests',
-/// and it is linked statically, as a release is (a fifth of the time of `dlock run x -- true` would be spent by the
-/// dynamic linker; `DLOCK_FIGURES_BIN=target/release/dlock` measures that).
+/// Builds the binary that the figures are about as it is released: every flag that matters is in packaging/build.sh.
 #[cfg(target_os = "linux")]
 fn build() -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures-target");
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = std::process::Command::new(cargo)
-        .args(["build", "--release", "--locked", "--quiet", "--bin", "dlock"])
-        .args(["--no-default-features", "--features", "file,redis", "--target", &triple, "--target-dir"])
-        .arg(&target)
-        // With an explicit target the flag is for dlock alone and not for what the compiler loads (proc-macros).
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures");
+    let status = std::process::Command::new("packaging/build.sh")
+        .arg("--binary")
+        .arg(&directory)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdout(std::process::Stdio::null())
         .status()?;
     if !status.success() {
-        return Err("cargo build of the measured binary failed".into());
+        return Err("packaging/build.sh --binary failed".into());
     }
-    Ok(target.join(triple).join("release/dlock"))
+    Ok(directory.join("dlock"))
 }

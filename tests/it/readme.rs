@@ -140,7 +140,7 @@ impl Sandbox {
             ("tests/interop.sh", format!("test -x {repository}/tests/interop.sh")),
             ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
             // Installing is cargo's business; that there is a locked package to install is ours.
-            ("cargo install --locked --path .", format!("test -f {repository}/Cargo.lock")),
+            ("cargo install --locked --profile dist --path .", format!("test -f {repository}/Cargo.lock")),
         ]
     }
 
@@ -438,7 +438,7 @@ fn every_option_that_the_readme_names_exists() {
             word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
         })
         // Those of other programs.
-        .filter(|word| !["--release", "--locked", "--path", "--help"].contains(word))
+        .filter(|word| !["--release", "--locked", "--path", "--profile", "--help"].contains(word))
         .collect();
     options.sort_unstable();
     options.dedup();
