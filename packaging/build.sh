@@ -54,10 +54,12 @@ if [ "$only_binary" = no ]; then
 fi
 
 # --- the binary -------------------------------------------------------------------------------------------------------
+# At a fixed address: a static binary that can be loaded anywhere relocates itself first, and writes to 25 pages for that
+# before anything else happens, in every run. Stack, heap and libraries of the kernel (vDSO) are at random ones anyway.
 # getrandom(2) alone: in a static build the getrandom crate would not find that function, and ask for /dev/urandom,
 # which a bare chroot has not.
 read -ra flags <<<"${RUSTFLAGS:-}"
-flags+=(-C target-feature=+crt-static --cfg 'getrandom_backend="linux_getrandom"'
+flags+=(-C target-feature=+crt-static -C relocation-model=static --cfg 'getrandom_backend="linux_getrandom"'
     "--remap-path-prefix=$PWD=." "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo")
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && printf %s "${flags[*]}") # unlike RUSTFLAGS, for paths with spaces too
 export CARGO_ENCODED_RUSTFLAGS
@@ -65,6 +67,7 @@ mebibytes() { awk -v bytes="$(stat -c %s "$1")" 'BEGIN { printf "%.1f MB", bytes
 check_binary() { # binary, what it is, the most that it may have in MB
     readelf --program-headers --wide "$1" | grep INTERP >/dev/null && die "$1 is not static: it has an interpreter"
     readelf --dynamic --wide "$1" | grep NEEDED >/dev/null && die "$1 is not static: it needs shared libraries"
+    readelf --file-header --wide "$1" | grep 'Type: *EXEC ' >/dev/null || die "$1 is not at a fixed address"
     [ "$(stat -c %s "$1")" -le "$(($3 * 1048576))" ] || die "$1 ($2) has $(mebibytes "$1"), more than $3 MB"
     say "$2: $(mebibytes "$1"), at most $3 MB"
 }
