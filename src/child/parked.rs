@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
 use nix::unistd::{Pid, getppid, setpgid};
@@ -90,9 +90,12 @@ fn run_parked(
     if getppid().as_raw() != guard {
         sys::exit_now(0);
     }
+    // What can be done before the word is: the pages that this process shares with the guarding one are copied at their
+    // first change, and nobody should wait for that once the lock is ours.
+    let own = own_environment();
     let mut bytes = Vec::new();
+    let mut part = [0u8; 4096];
     let launch = loop {
-        let mut part = [0u8; 4096];
         match word.read(&mut part) {
             // Nobody will ever say the word: the lock was not to be had, or dlock is gone.
             Ok(0) => sys::exit_now(0),
@@ -106,7 +109,7 @@ fn run_parked(
     };
     // Sent to dlock's process group before the command was to run: dlock has stopped and gone on instead.
     sys::discard_pending(&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT]);
-    let env = environment(&launch);
+    let env = environment(own, &launch);
     // dlock was stopped after it had looked at the clock: the lease may be somebody else's by now.
     if launch.not_after.is_some_and(|not_after| Moment::now().since_boot() >= not_after) {
         let _ = verdict.write_all(&libc::ETIME.to_le_bytes());
@@ -125,21 +128,30 @@ fn run_parked(
     sys::exit_now(0)
 }
 
-/// dlock's own environment with what is set and removed for the command; the order of the others is kept.
-fn environment(launch: &Launch) -> Vec<CString> {
-    let ours = |name: &[u8]| {
-        launch.set.iter().any(|(set, _)| set.as_bytes() == name)
-            || launch.unset.iter().any(|unset| unset.as_bytes() == name)
-    };
-    let kept = std::env::vars_os()
-        .map(|(name, value)| (name.into_vec(), value.into_vec()))
-        .filter(|(name, _)| !ours(name));
-    let set = launch.set.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-    kept.chain(set)
-        .filter_map(|(mut entry, value)| {
-            entry.push(b'=');
-            entry.extend(value);
-            CString::new(entry).ok()
-        })
-        .collect()
+/// dlock's own environment, with room for what the command gets on top of it.
+fn own_environment() -> Vec<CString> {
+    let mut own = Vec::with_capacity(std::env::vars_os().count() + MOST_SET);
+    own.extend(std::env::vars_os().filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes())));
+    own
+}
+
+/// How many variables are set for a command.
+const MOST_SET: usize = 5;
+
+/// `own` with what is set and removed for the command; the order of the others is kept.
+fn environment(mut own: Vec<CString>, launch: &Launch) -> Vec<CString> {
+    let changed: Vec<&str> =
+        launch.set.iter().map(|(name, _)| name).chain(&launch.unset).map(String::as_str).collect();
+    own.retain(|entry| {
+        let is = |name: &&str| {
+            entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+        };
+        !changed.iter().any(is)
+    });
+    own.extend(launch.set.iter().filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes())));
+    own
+}
+
+fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
+    CString::new([name, b"=", value].concat()).ok()
 }
