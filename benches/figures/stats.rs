@@ -30,6 +30,13 @@ impl Sample {
     }
 }
 
+/// The middle one of some ratios; there is at least one.
+pub fn median(ratios: impl Iterator<Item = f64>) -> f64 {
+    let mut ratios: Vec<f64> = ratios.collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
 pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
