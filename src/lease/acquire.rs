@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::validity::{Terms, Validity};
 use super::wakeup::{Cancellation, Prompt};
 use super::{SHORTEST_INTERVAL, jitter};
-use crate::backend::{Again, Attempt, Backend, Busy, Change, Intent, Refusal, StoreError};
+use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant};
 
@@ -118,8 +118,10 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const PASSING: Duration = Duration::from_millis(50);
 /// Up to so much longer, when that goes on.
 const LONGEST_RECONNECT: Duration = Duration::from_secs(4);
-/// One who does not wait looks after a promise to somebody else so soon, and then half as often each time.
+/// With `--no-wait`, a lock that is promised to another is asked for again after this, and then half as often each time ...
 const PROMISE: Duration = Duration::from_millis(5);
+/// ... until the promise must have been kept or broken. The others may be called again meanwhile.
+const LONGEST_PROMISE: Duration = CLAIM_WITHIN.saturating_mul(2);
 
 /// Asks for the lock until it is ours, patience is over, or we are told to give up.
 ///
@@ -158,6 +160,7 @@ async fn ask_until_decided(
     let mut failures = 0;
     let mut promise = PROMISE;
     let mut next_call = begin;
+    let mut promised_until = None;
     loop {
         // Whatever the patience, the store gets its connect time-out once.
         let attempts_until = limits.retry_until.map(|until| until.max(begin + terms.connect_timeout));
@@ -192,7 +195,9 @@ async fn ask_until_decided(
                 *traces = limits.intent == Intent::WaitInLine;
                 failures = 0;
                 let advice = (around.on_busy)(claim, &busy);
-                let others_turn = busy.promised && limits.intent == Intent::TakeNow;
+                let others_turn = busy.promised
+                    && limits.intent == Intent::TakeNow
+                    && Moment::now() < *promised_until.get_or_insert_with(|| Moment::now() + LONGEST_PROMISE);
                 if advice == Advice::Leave || is_past(limits.wait_until) && !others_turn {
                     return Outcome::Contended(busy);
                 }

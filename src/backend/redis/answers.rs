@@ -26,6 +26,9 @@ pub(super) struct Said {
     pub(super) identity: Identity,
 }
 
+/// The first waiter gets this much time to ask when the lease ends, before the second asks.
+const AFTER_THE_FIRST: Duration = Duration::from_millis(50);
+
 /// An answer that makes no sense: whatever was asked may have been done.
 pub(super) fn nonsense() -> StoreError {
     StoreError::unanswered("the server's answer makes no sense")
@@ -128,12 +131,19 @@ fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
     }
     let again = match position {
         _ if !promise.is_zero() => promise + Duration::from_millis(1),
-        Some(1) | None => remaining.map_or(Duration::MAX, |rest| rest + Duration::from_millis(1)),
-        Some(2) => remaining.map_or(Duration::MAX, |rest| rest + CLAIM_WITHIN),
-        Some(_) => Duration::MAX,
+        place => remaining.map_or(Duration::MAX, |rest| rest + after_the_lease(place)),
     };
     let again = if position.is_some() && !hears { Again::Poll } else { Again::Within(again) };
     Ok(Busy { holders, more, position, promised: !promise.is_zero(), again })
+}
+
+/// How long after the end of the holder's lease a waiter asks, even if it hears nothing: the waiters before it, which may
+/// have died with the holder, each have [`CLAIM_WITHIN`] to claim.
+fn after_the_lease(place: Option<u32>) -> Duration {
+    match place {
+        None | Some(0 | 1) => Duration::from_millis(1),
+        Some(place) => AFTER_THE_FIRST + CLAIM_WITHIN.saturating_mul(place - 2),
+    }
 }
 
 /// What the type of a key tells of the client that made it (their sources), and what is to be done. `rwlock` is a hash as
@@ -315,7 +325,9 @@ mod tests {
         let pids = busy.holders.iter().map(|holder| holder.identity.as_ref().map(|identity| identity.pid));
         assert_eq!(pids.collect::<Vec<_>>(), [Some(2), Some(1)], "the oldest first");
         assert_eq!(busy.holders[1].age, Some(Duration::from_secs(1)));
-        assert_eq!(busy.again, Again::Within(Duration::from_millis(505)));
+        assert_eq!(busy.again, Again::Within(Duration::from_millis(55)));
+        let fourth = read(5, "dlock", 4, 0, &[&young, &old]);
+        assert_eq!(fourth.again, Again::Within(Duration::from_millis(1_055)));
         let promised = read(-2, "free", 0, 300, &[]);
         assert!(promised.promised && promised.holders.is_empty());
         assert_eq!(promised.again, Again::Within(Duration::from_millis(301)));

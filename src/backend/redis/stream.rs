@@ -22,6 +22,19 @@ pub(super) const LARGEST_ANSWER: usize = 128 * 1024;
 /// The same for the nodes of a cluster, each of which may have many ranges of slots.
 pub(super) const LONGEST_ANSWER: usize = 4 * LARGEST_ANSWER;
 
+/// Seconds without a packet after which the kernel probes a connection, ...
+#[cfg(target_os = "linux")]
+const PROBE_AFTER: u32 = 5;
+/// ... seconds between two probes, ...
+#[cfg(target_os = "linux")]
+const PROBE_EVERY: u32 = 2;
+/// ... how many may go unanswered, ...
+#[cfg(target_os = "linux")]
+const PROBES: u32 = 3;
+/// ... and for how many milliseconds anything may.
+#[cfg(target_os = "linux")]
+const UNANSWERED_MS: u32 = 10_000;
+
 /// A stream of either kind.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -151,7 +164,24 @@ pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
     let tcp = connect_to_any(&host.name, host.port.unwrap_or_default()).await?;
     // One small write each way at a time: nothing to be gained by waiting for more.
     let _ = tcp.set_nodelay(true);
+    keep_alive(&tcp);
     Ok(Plain::Tcp(tcp))
+}
+
+/// Has the kernel notice within some seconds that the other end is gone without a word, as when a NAT forgets an idle
+/// connection: a waiter would not hear that it is its turn (tcp(7)).
+fn keep_alive(tcp: &TcpStream) {
+    use nix::sys::socket::{setsockopt, sockopt};
+    // A system that refuses any of it notices later.
+    let _ = setsockopt(tcp, sockopt::KeepAlive, &true);
+    #[cfg(target_os = "linux")]
+    {
+        let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
+        let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);
+        let _ = setsockopt(tcp, sockopt::TcpKeepCount, &PROBES);
+        // Counts for what is sent as well: without it the kernel tries for a quarter of an hour.
+        let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
+    }
 }
 
 async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> {

@@ -158,3 +158,30 @@ fn packets_that_vanish_for_a_third_of_a_lease_disturb_nobody() {
     island.place.write("go", "");
     assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
 }
+
+/// F56: a NAT forgets the idle connection of a waiter, so that it does not hear that it is called.
+#[test]
+fn a_waiter_notices_within_seconds_that_its_idle_connection_is_gone() {
+    let island = Island::new();
+    let ttl = 20 * TTL;
+    let go = island.place.arg("go");
+    let mut holder = island.leashed(ttl, &["signals", &format!("leave:{go}=0")]);
+    let mut waiter = island.run(ttl).args(["-v", "--wait", "forever"]).command(["echo", "ran"]).spawn();
+    waiter.await_stderr("waiting at position 1");
+    let port = eventually(SOON, "a waiter that listens", || {
+        let clients = island.command(&["CLIENT", "LIST"]).text();
+        let client = clients.lines().find(|client| client.contains(" sub=1 "))?;
+        let address = client.split(' ').find_map(|word| word.strip_prefix("addr="))?;
+        Some(address.rsplit(':').next()?.to_owned())
+    });
+    island.filter(&format!(
+        "add chain inet f i {{ type filter hook input priority 0; }}; \
+         add rule inet f i tcp dport {port} drop; add rule inet f i tcp sport {port} drop"
+    ));
+    island.place.write("go", "");
+    assert_eq!(holder.wait().exit, Exit::Code(0));
+    // The holder's lease would have lasted for a minute.
+    let output = waiter.wait_within(ttl / 2);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    println!("noticed after {:?} in all", output.elapsed);
+}

@@ -2,6 +2,7 @@
 
 use super::scene::{Line, SHORTLY, assert_ran, go_on, kill, stop};
 use crate::support::SOON;
+use crate::support::running::Exit;
 use crate::support::wait::{boot_ns, eventually, until};
 use dlock::backend::CLAIM_WITHIN;
 use std::time::Duration;
@@ -169,5 +170,22 @@ fn one_who_does_not_wait_gets_a_lock_that_is_promised_to_one_that_is_stopped() {
         assert_ran([&mut a]);
         line.assert_turns(&["holder", "now", "a"]);
         line.assert_nothing_left();
+    }
+}
+
+/// F41: whoever does not wait looks after one promise, not one after another.
+#[test]
+fn one_who_does_not_wait_is_not_held_up_by_one_stopped_waiter_after_another() {
+    for line in Line::each() {
+        let mut holder = line.holder("holder");
+        let stopped = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| line.waiter(name));
+        stopped.iter().for_each(stop);
+        line.let_go("holder");
+        assert_ran([&mut holder]);
+        let run = line.store.run_with_ttl("60s").arg("--no-wait");
+        let mut now = line.passing(run, "now").spawn();
+        let output = now.wait_within(SHORTLY);
+        println!("{}: {:?} after {} ms", line.store.url(), output.exit, output.elapsed.as_millis());
+        assert!(matches!(output.exit, Exit::Code(0 | 75)), "{output:?}");
     }
 }

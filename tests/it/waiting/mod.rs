@@ -1,5 +1,7 @@
 //! Waiting in line: first come, first served, whoever dies, sleeps, or does not hear that it is his turn.
 
+#[cfg(feature = "redis")]
+mod crashed_hosts;
 mod crowd;
 mod crowds;
 mod dead_heads;

@@ -1,0 +1,127 @@
+//! F51, F52: the holder dies together with those at the head of the line, or no push reaches anybody.
+
+use super::scene::{Line, SHORTLY, assert_ran, go_on, stop};
+use crate::support::SOON;
+use crate::support::cluster::Cluster;
+use crate::support::dlock::Dlock;
+use crate::support::masters::Masters;
+use crate::support::muffler::Muffler;
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::running::{Exit, Running};
+use crate::support::sentinels::Sentinels;
+use crate::support::store::Store;
+use crate::support::wait::{boot_ns, eventually};
+use dlock::backend::CLAIM_WITHIN;
+use std::time::Duration;
+
+/// The lease of the holder.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Who was there when the host went down, and who was not.
+struct Crash {
+    place: Place,
+    url: String,
+}
+
+impl Crash {
+    fn on(url: &str) -> Self {
+        Self { place: Place::new(), url: url.to_owned() }
+    }
+
+    fn run(&self, ttl: &str) -> Dlock {
+        self.place.run().backend(&self.url).args(["-v", "--ttl", ttl, "--wait", "forever"])
+    }
+
+    /// A waiter at this position, with a lease of this length.
+    fn waiter(&self, position: usize, ttl: &str) -> Running {
+        let mut waiter = self.run(ttl).command(["echo", "ran"]).spawn();
+        waiter.await_stderr(&format!("position {position}"));
+        waiter
+    }
+
+    /// Kills the holder and the first two of three waiters, and asserts that the third need not wait for its own lease.
+    #[track_caller]
+    fn assert_the_third_moves_in_time(&self) {
+        let mut holder = self.run("3s").probe(["signals"]).spawn();
+        holder.await_ready();
+        let [first, second] = [1, 2].map(|position| self.waiter(position, "3s"));
+        let mut third = self.waiter(3, "60s");
+        for run in [&holder, &first, &second] {
+            run.marker().kill_all();
+        }
+        let output = third.wait_within(LEASE + 2 * CLAIM_WITHIN + SHORTLY);
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    }
+}
+
+/// F51
+#[test]
+fn a_waiter_does_not_wait_for_its_own_lease_when_those_before_it_died_with_the_holder() {
+    let redis = Redis::start();
+    Crash::on(&redis.url()).assert_the_third_moves_in_time();
+}
+
+/// F51
+#[test]
+fn a_waiter_behind_sentinels_does_not_wait_for_its_own_lease_either() {
+    let sentinels = Sentinels::lent();
+    Crash::on(&sentinels.url()).assert_the_third_moves_in_time();
+}
+
+/// F51
+#[test]
+fn a_waiter_in_a_cluster_does_not_wait_for_its_own_lease_either() {
+    let cluster = Cluster::lent();
+    Crash::on(&cluster.url()).assert_the_third_moves_in_time();
+}
+
+/// F51
+#[test]
+fn a_waiter_on_a_redlock_does_not_wait_for_its_own_lease_either() {
+    let masters = Masters::lent();
+    masters.age(&[0, 1, 2, 3, 4]);
+    Crash::on(&masters.url()).assert_the_third_moves_in_time();
+}
+
+/// F51: no connection of theirs breaks, as when their host has lost its power.
+#[test]
+fn waiters_that_vanish_with_the_holder_cost_half_a_second_each() {
+    let redis = Redis::start();
+    let line = Line::of(Store::on(&redis));
+    let mut holder = line.keeping(line.store.run_with_ttl("3s"), "holder").spawn();
+    holder.await_ready();
+    let vanished = ["a", "b", "c", "d", "e"].map(|name| line.waiter(name));
+    let mut last = line.waiter("last");
+    vanished.iter().for_each(stop);
+    holder.marker().kill_all();
+    let free = eventually(SOON, "the end of the lease", || (!line.store.is_held()).then(boot_ns));
+    let took = Duration::from_nanos(line.start_of("last").saturating_sub(free));
+    println!("five vanished waiters cost {} ms", took.as_millis());
+    assert!(took <= 5 * CLAIM_WITHIN + SHORTLY, "{took:?}");
+    vanished.iter().for_each(go_on);
+    assert_ran([&mut last]);
+}
+
+/// F52
+#[test]
+fn pushes_that_are_lost_at_every_position_cost_at_most_the_rest_of_the_lease() {
+    let redis = Redis::start();
+    let line = Line::of(Store::on(&redis));
+    let muffler = Muffler::to(redis.port());
+    let mut holder = line.keeping(line.store.run_with_ttl("3s"), "holder").spawn();
+    holder.await_ready();
+    let names = ["a", "b", "c", "d", "e"];
+    let mut deaf = names.map(|name| line.behind(muffler.port()).waiter(name));
+    line.let_go("holder");
+    assert_ran([&mut holder]);
+    assert_ran(deaf.each_mut());
+    let mut order = line.order();
+    let last = order.last().expect("the last one").clone();
+    let took = Duration::from_nanos(line.start_of(&last).saturating_sub(line.events()[1].ns));
+    println!("lost pushes at five positions cost {} ms", took.as_millis());
+    assert!(took <= LEASE + 5 * CLAIM_WITHIN + SHORTLY, "{took:?}");
+    order.sort();
+    assert_eq!(order, ["a", "b", "c", "d", "e", "holder"]);
+    line.assert_nothing_left();
+}
