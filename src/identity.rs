@@ -1,10 +1,15 @@
-//! Who we are to others: host, process, user.
+//! Who we are to others: host, process, user; and whether others are who a store says they are.
+//!
+//! Whoever may write to the store can write any process number into it. Nothing is done to a process, or because of it,
+//! unless the kernel says that it is a dlock that was started for this very lock.
 
+use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use crate::child::sys;
 use crate::clock::boot_id;
-use crate::lock::Identity;
+use crate::lock::{Identity, LockName};
 
 /// The login name of the effective user, or its number where the user database has none.
 pub fn user() -> String {
@@ -43,6 +48,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         note,
         start: crate::child::start_of(pid as i32).unwrap_or(0),
         boot: boot_id(),
+        pid_ns: pid_namespace(),
         url: job_page(&|name| crate::config::variable(name)?.into_string().ok()),
         unattended: false,
     }
@@ -68,20 +74,56 @@ pub fn lives(pid: u32, start: u64, boot: &str) -> bool {
     i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == boot_id()
 }
 
-/// Has a dlock on this host look after its lock at once, also one that was stopped: it asks its store whenever it is
-/// continued. Of one that is not here it is known that it asks in time.
-pub fn wake(identity: &Identity) {
+/// The number of our PID namespace; 0 where it cannot be known.
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Whether the process is a living one of ours, and a dlock for this lock. Containers of one boot may have processes with
+/// the same number and start tick, each in a namespace of its own.
+fn is_dlock_for(identity: &Identity, name: &LockName) -> bool {
+    (identity.pid_ns == 0 || identity.pid_ns == pid_namespace())
+        && lives(identity.pid, identity.start, &identity.boot)
+        && runs_dlock(identity.pid)
+        && asked_for(identity.pid, name)
+}
+
+/// Whether a process runs our program. What program another user runs is not ours to see, and an update may have replaced
+/// it: then its name counts, which others can choose for their own processes only.
+fn runs_dlock(pid: u32) -> bool {
+    let program = |pid: &str| fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino()));
+    let pid = pid.to_string();
+    if let (Ok(program), Ok(ours)) = (program(&pid), program("self"))
+        && program == ours
+    {
+        return true;
+    }
+    let called = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let called_like = called(&pid);
+    called_like.trim_end() == "dlock" || !called_like.is_empty() && called_like == called("self")
+}
+
+/// Whether the name is among the arguments of the process, before those of its command.
+fn asked_for(pid: u32, name: &LockName) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut own = arguments.split(|byte| *byte == 0).skip(1).take_while(|argument| *argument != b"--");
+    own.any(|argument| argument == name.as_str().as_bytes())
+}
+
+/// Makes a dlock on this host that holds this lock check it at once, also one that was stopped: it asks its store whenever
+/// it is continued. One on another host asks in time by itself.
+pub fn wake(identity: &Identity, name: &LockName) {
     let Ok(pid) = i32::try_from(identity.pid) else { return };
     let Ok(process) = sys::pidfd_open(pid) else { return };
     // It is the right one if it still was when we had a hold of it.
-    if lives(identity.pid, identity.start, &identity.boot) {
+    if is_dlock_for(identity, name) {
         let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGCONT);
     }
 }
 
-/// Whether we run below this process: waiting for it to end would never end.
-pub fn is_our_ancestor(identity: &Identity) -> bool {
-    if identity.pid == std::process::id() || !lives(identity.pid, identity.start, &identity.boot) {
+/// Whether we run below this dlock, which holds the lock: waiting for it to end would never end.
+pub fn is_our_ancestor(identity: &Identity, name: &LockName) -> bool {
+    if identity.pid == std::process::id() || !is_dlock_for(identity, name) {
         return false;
     }
     let mut pid = std::process::id() as i32;

@@ -139,6 +139,9 @@ pub struct Identity {
     /// The boot the process belongs to; empty where unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
+    /// The PID namespace in which the process has that number (`pid_namespaces(7)`); 0 where unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pid_ns: u64,
     /// The page of the CI job that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,

@@ -142,8 +142,8 @@ impl<'a> Awaiting<'a> {
         let told = Told::default();
         let waits = self.patience.wait != Wait::No;
         let mut on_busy = |claim: &Claim, busy: &Busy| {
-            let ancestor =
-                busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_our_ancestor));
+            let is_ours = |identity| is_our_ancestor(identity, &claim.name);
+            let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
             told.hopeless.set(ancestor);
             if ancestor {
                 return Advice::Leave;

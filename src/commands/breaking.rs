@@ -143,7 +143,7 @@ impl Breaking<'_> {
         within(self.plan.access.connect_timeout, told).await?;
         self.told = true;
         if let Some(identity) = &holder.identity {
-            identity::wake(identity);
+            identity::wake(identity, &self.plan.name);
         }
         Ok(())
     }

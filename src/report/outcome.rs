@@ -219,6 +219,7 @@ impl RunReport {
         let known = |identity: &Identity| Identity {
             start: 0,
             boot: String::new(),
+            pid_ns: 0,
             note: identity.note.as_deref().map(short),
             // A page that is cut off is none.
             url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),

@@ -1,6 +1,8 @@
 //! Directories, files and stores that root shares with other accounts: what they prepare neither rules root's job nor
 //! learns its secrets.
 
+#[cfg(feature = "redis")]
+mod forged_identities;
 mod group_directories;
 mod squatted_files;
 
