@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{NotedRecord, Record};
-pub use self::seen::{Holder, LockState, Phase, Revocation, Waiter};
+pub use self::seen::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
 
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.

@@ -44,12 +44,21 @@ pub struct FileStore {
     watches: Watches,
     /// The lock file for which a thread waits, or whose lock it has got for us.
     awaited: Option<Awaited>,
+    /// How long sidecars that are locked are waited for, all together, by one who looks at many.
+    patient_until: Option<Moment>,
 }
 
 impl FileStore {
     /// Names the store; touches nothing.
     pub fn new(location: Location) -> FileStore {
-        FileStore { location, held: None, place: None, watches: Watches::new(), awaited: None }
+        FileStore {
+            location,
+            held: None,
+            place: None,
+            watches: Watches::new(),
+            awaited: None,
+            patient_until: None,
+        }
     }
 
     fn prepare(&self) -> Result<(), StoreError> {
@@ -152,7 +161,7 @@ impl FileStore {
             return Ok(Attempt::Refused(Refusal::Slots(slots)));
         }
         if intent == Intent::WaitInLine {
-            self.join_line(claim, content)?;
+            self.join_line(claim, sidecar, content)?;
         }
         let me = self.place.as_ref().filter(|place| place.token == claim.token).map(|place| place.ticket);
         let room = Room::beside(&content.members);
@@ -182,6 +191,7 @@ impl Backend for FileStore {
     }
 
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        self.patient_until = None;
         Box::pin(async { self.prepare() })
     }
 

@@ -2,7 +2,7 @@
 
 use super::examination::Examination;
 use super::{Backend, Reply, StoreError};
-use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
+use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown};
 
 /// A store of locks for those who look after them.
 ///
@@ -75,6 +75,21 @@ pub struct Inspection {
     pub now_ms: u64,
     /// One for each name, in their order.
     pub locks: Vec<LockState>,
+}
+
+impl Inspection {
+    /// For those who need to know: what is unknown of a lock is an error.
+    ///
+    /// # Errors
+    /// A lock could not be looked at.
+    pub fn whole(self) -> Result<Inspection, StoreError> {
+        match self.locks.iter().find_map(|lock| lock.unknown.clone()) {
+            None => Ok(self),
+            Some(Unknown::Denied(why)) => Err(StoreError::Denied(why)),
+            Some(Unknown::Unanswered(why)) => Err(StoreError::unreachable(why)),
+            Some(Unknown::Unreadable(why)) => Err(StoreError::Config(why)),
+        }
+    }
 }
 
 /// The answer to [`Oversight::revoke`].

@@ -64,5 +64,6 @@ Environment:
 Exit status:
   0    shown, also when there is nothing to show
   64   wrong usage                      75   with --exit-code: one of them is held
-  69   the store could not be asked     77   the store refused us
+  69   the store could not be asked     77   the store refused us, or with --exit-code:
+                                             it is unknown whether one of them is held
   78   configuration or URL wrong";

@@ -107,7 +107,8 @@ impl Breaking<'_> {
 
     async fn holders(&mut self) -> Result<Vec<Holder>, StoreError> {
         let names = std::slice::from_ref(&self.plan.name);
-        let seen = within(self.plan.access.connect_timeout, self.store.inspect(names, None)).await?;
+        let seen =
+            within(self.plan.access.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 

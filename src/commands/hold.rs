@@ -18,7 +18,7 @@ pub(super) async fn look(
     limit: Duration,
 ) -> Result<LockState, StoreError> {
     let names = std::slice::from_ref(name);
-    let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?;
+    let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?.whole()?;
     let state = inspection.locks.into_iter().next();
     state.ok_or_else(|| StoreError::unanswered("the store does not tell about it"))
 }

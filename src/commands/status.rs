@@ -44,9 +44,11 @@ async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
             print_to_reader(&text(plan, &seen, Style::of_stdout()))?;
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
-            Ok(match plan.exit_code && is_held {
-                true => Exit::Status(exit::CONTENDED),
-                false => Exit::SUCCESS,
+            let is_unknown = seen.locks.iter().any(|lock| lock.unknown.is_some());
+            Ok(match (plan.exit_code, is_held, is_unknown) {
+                (true, true, _) => Exit::Status(exit::CONTENDED),
+                (true, false, true) => Exit::Status(exit::DENIED),
+                _ => Exit::SUCCESS,
             })
         }
     }
@@ -122,7 +124,8 @@ async fn look(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Inspection
         seen.locks.extend(part.locks);
     }
     seen.locks.retain(|lock| {
-        plan.names.contains(&lock.name) || !lock.holders.is_empty() || !lock.waiters.is_empty()
+        let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.unknown.is_some();
+        plan.names.contains(&lock.name) || is_used
     });
     Ok(seen)
 }

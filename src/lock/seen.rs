@@ -108,12 +108,34 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// Who waits for it, in order.
     pub waiters: Vec<Waiter>,
+    /// Why nothing else can be said of it.
+    pub unknown: Option<Unknown>,
+}
+
+/// Why it is unknown who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// We may not look, or what is there is not to be trusted.
+    Denied(String),
+    /// It could not be looked at in time.
+    Unanswered(String),
+    /// It is not stored in a form that this dlock knows.
+    Unreadable(String),
+}
+
+impl Unknown {
+    /// The reason, in words.
+    pub fn why(&self) -> &str {
+        match self {
+            Unknown::Denied(why) | Unknown::Unanswered(why) | Unknown::Unreadable(why) => why,
+        }
+    }
 }
 
 impl LockState {
     /// A lock that nobody holds or awaits.
     pub fn free(name: LockName) -> LockState {
-        LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new() }
+        LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new(), unknown: None }
     }
 
     /// Makes it what it is so much later if nothing happens.

@@ -68,7 +68,12 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
         for holder in &lock.holders {
             row(holder_cells(lock, holder));
         }
-        if lock.holders.is_empty() {
+        if let Some(unknown) = &lock.unknown {
+            let mut cells = vec![Cell::new("unknown").coloured(Colour::Red)];
+            cells.extend(["-"; 7].map(Cell::new));
+            cells.push(remark(unknown.why()));
+            row(cells);
+        } else if lock.holders.is_empty() {
             row(vec![Cell::new("free").coloured(Colour::Green)]);
         }
         for (place, waiter) in lock.waiters.iter().enumerate() {

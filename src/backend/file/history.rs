@@ -80,7 +80,8 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
+    let lines = text.lines().rev().filter(|line| line.len() <= LONGEST_LINE);
+    let lines = lines.filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
     let mut last = Last::default();
     Ok(lines.filter(|line| last.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
 }

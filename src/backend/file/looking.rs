@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use super::line::Member;
 use super::presence::{Role, is_there};
-use super::sidecar::{Sidecar, SidecarError};
+use super::sidecar::{PATIENCE, Sidecar, SidecarError};
 use super::{FileStore, describe, foreign, history, lock_file, sidecar_failure};
 use crate::backend::examination::Examination;
 use crate::backend::oversight::{Inspection, Oversight, Removal, Revoked};
 use crate::backend::thread::in_thread;
 use crate::backend::{Reply, StoreError, io_text};
 use crate::clock::{Moment, boot_id, wall_micros};
-use crate::lock::{FencingToken, Holder, LockName, LockState, Mode, NotedRecord, Revocation, Token, Waiter};
+use crate::lock::{
+    FencingToken, Holder, LockName, LockState, Mode, NotedRecord, Revocation, Token, Unknown, Waiter,
+};
 
 impl FileStore {
     fn names(&self) -> Result<Vec<LockName>, StoreError> {
@@ -51,22 +53,29 @@ impl FileStore {
             return Some(name);
         }
         let is_digest = self.location.is_digest(file);
-        let (_, content) = is_digest.then(|| Sidecar::open_existing(path).ok()).flatten()??;
+        let (_, content) =
+            is_digest.then(|| Sidecar::open_existing(path, Duration::from_millis(5)).ok()).flatten()??;
         let name = LockName::new(content.name.as_deref()?).ok()?;
         (self.location.sidecar_path(&name) == path).then_some(name)
     }
 
-    fn look(&self, name: &LockName, token: Option<&Token>, at: u64) -> Result<LockState, StoreError> {
+    fn look(&self, name: &LockName, token: Option<&Token>, at: u64, patience: Duration) -> LockState {
         let path = self.location.sidecar_path(name);
         let mut state = LockState::free(name.clone());
-        let opened = match Sidecar::open_existing(&path) {
-            Err(SidecarError::Io(error)) => return Err(describe(&error, "read", &path)),
-            Err(SidecarError::Unknown(what)) => {
-                // Who holds it cannot be told.
-                state.holders.push(Holder { hint: Some(what), ..Holder::default() });
-                return Ok(state);
-            }
+        let opened = match Sidecar::open_existing(&path, patience) {
             Ok(opened) => opened,
+            Err(error) => {
+                let failure = match error {
+                    SidecarError::Io(error) => describe(&error, "read", &path),
+                    error => sidecar_failure(error, &path),
+                };
+                let unknown = match failure {
+                    StoreError::Denied(why) => Unknown::Denied(why),
+                    StoreError::Config(why) => Unknown::Unreadable(why),
+                    StoreError::Unavailable { reason, .. } => Unknown::Unanswered(reason),
+                };
+                return LockState { unknown: Some(unknown), ..state };
+            }
         };
         if let Some((sidecar, content)) = &opened {
             let now = Moment::now().since_boot();
@@ -101,7 +110,7 @@ impl FileStore {
                 state.holders.push(holder);
             }
         }
-        Ok(state)
+        state
     }
 
     fn revoke_now(
@@ -111,7 +120,8 @@ impl FileStore {
         revocation: &Revocation,
     ) -> Result<Revoked, StoreError> {
         let path = self.location.sidecar_path(name);
-        let opened = Sidecar::open_existing(&path).map_err(|error| sidecar_failure(error, &path))?;
+        let opened =
+            Sidecar::open_existing(&path, PATIENCE).map_err(|error| sidecar_failure(error, &path))?;
         let Some((mut sidecar, mut content)) = opened else { return Ok(Revoked::Gone) };
         let is_meant = |member: &Member| member.fencing_token == fencing.number();
         let before = content.members.len();
@@ -171,15 +181,13 @@ impl Oversight for FileStore {
         Box::pin(async move {
             self.check_directory()?;
             let at = wall_micros();
-            let look = |name: &LockName| match self.look(name, token, at) {
-                // One file among many that is not ours to read.
-                Err(error) if names.len() > 1 => {
-                    let holder = Holder { hint: Some(error.to_string()), ..Holder::default() };
-                    Ok(LockState { holders: vec![holder], ..LockState::free(name.clone()) })
-                }
-                state => state,
+            // Of many sidecars that somebody keeps locked all together may cost as much as one.
+            let until = match names {
+                [_] => Moment::now() + PATIENCE,
+                _ => *self.patient_until.get_or_insert_with(|| Moment::now() + PATIENCE),
             };
-            let locks = names.iter().map(look).collect::<Result<_, _>>()?;
+            let look = |name: &LockName| self.look(name, token, at, until - Moment::now());
+            let locks = names.iter().map(look).collect();
             Ok(Inspection { now_ms: at / 1000, locks })
         })
     }

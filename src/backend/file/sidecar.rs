@@ -4,7 +4,7 @@
 //! the old line stands there or the new one (`write(2)` is not broken off within a page). What does not is first written
 //! behind, where it is in nobody's way; then the first line says where it is.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,21 +13,23 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::line::{Member, Waiter};
-use super::lock_file::{Flock, flock_of, open_or_make};
+use super::lock_file::{Flock, flock_of, open_existing, open_or_make};
 use super::presence::{lock_content, unlock_content};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::Mode;
 
 const FORMAT: u32 = 1;
-/// Larger than any content that dlock writes.
-const LARGEST: u64 = 16 << 20;
+/// No content is larger: it is read and written as a whole, with the file locked.
+const LARGEST: u64 = 1 << 20;
+/// Waiters leave this much of it to those who hold the lock: what is noted of a holder is longer.
+const FOR_HOLDERS: usize = 128 << 10;
 /// And no content is so far from the beginning of its file.
 const FARTHEST: u64 = 1 << 40;
 /// What is written in one piece, or not at all.
 const PAGE: usize = 4096;
 /// How long another dlock may have the content locked: each use is a few system calls, unless its process was stopped in
 /// the middle, which must not stop us too.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is noted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +86,8 @@ pub(super) struct Sidecar {
     file: File,
     /// Where the content is if it is not the first line: from, and to behind it.
     behind: Option<(u64, u64)>,
+    /// How many waiters were noted.
+    waiters: usize,
 }
 
 /// Why a sidecar cannot be used.
@@ -104,24 +108,36 @@ impl From<io::Error> for SidecarError {
 impl Sidecar {
     /// Opens the file, or makes it, and waits for its lock.
     pub(super) fn open(path: &Path) -> Result<(Sidecar, Content), SidecarError> {
-        let file = open(path)?;
-        lock(&file)?;
-        let mut sidecar = Sidecar { file, behind: None };
-        let content = sidecar.read()?;
-        Ok((sidecar, content))
+        Sidecar::lock(open(path)?, PATIENCE)
     }
 
-    /// Opens the file if there is one, and waits for its lock.
-    pub(super) fn open_existing(path: &Path) -> Result<Option<(Sidecar, Content)>, SidecarError> {
-        match fs::symlink_metadata(path) {
+    /// Opens the file if there is one, and waits for its lock, up to this long.
+    pub(super) fn open_existing(
+        path: &Path,
+        patience: Duration,
+    ) -> Result<Option<(Sidecar, Content)>, SidecarError> {
+        match open_existing(path, OpenOptions::new().read(true).write(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            _ => Sidecar::open(path).map(Some),
+            file => Sidecar::lock(file?, patience).map(Some),
         }
+    }
+
+    fn lock(file: File, patience: Duration) -> Result<(Sidecar, Content), SidecarError> {
+        lock(&file, patience)?;
+        let mut sidecar = Sidecar { file, behind: None, waiters: 0 };
+        let content = sidecar.read()?;
+        sidecar.waiters = content.line.len();
+        Ok((sidecar, content))
     }
 
     /// The descriptor, for locks of single bytes.
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether there is so much in it that the dead are to be removed before somebody joins.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.behind.is_some_and(|(from, to)| to - from > LARGEST - 2 * FOR_HOLDERS as u64)
     }
 
     fn read(&mut self) -> Result<Content, SidecarError> {
@@ -149,8 +165,14 @@ impl Sidecar {
         let (Some(at), Some(length)) = (first.at, first.length) else {
             return serde_json::from_slice(line).map_err(|_| damaged());
         };
-        if at < PAGE as u64 || at > FARTHEST || length > LARGEST {
+        if at < PAGE as u64 || at > FARTHEST {
             return Err(damaged());
+        }
+        if length > LARGEST {
+            return Err(SidecarError::Unknown(format!(
+                "larger than dlock writes it ({} KiB)",
+                LARGEST >> 10
+            )));
         }
         self.behind = Some((at, at + length));
         serde_json::from_slice(&self.read_at(at, length)?).map_err(|_| damaged())
@@ -177,6 +199,11 @@ impl Sidecar {
     pub(super) fn write(&mut self, content: &Content) -> Result<(), SidecarError> {
         let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
         text.push(b'\n');
+        let joins = content.line.len() > self.waiters;
+        let most = LARGEST as usize - if joins { FOR_HOLDERS } else { 0 };
+        if text.len() > most {
+            return Err(io::Error::other("there is no room for one more waiter or holder").into());
+        }
         let mut behind = None;
         if text.len() > PAGE {
             let length = text.len() as u64;
@@ -213,15 +240,13 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     open_or_make(path, OpenOptions::new().read(true).write(true))
 }
 
-fn lock(file: &File) -> io::Result<()> {
+fn lock(file: &File, patience: Duration) -> io::Result<()> {
     let begin = Moment::now();
     let mut pause = Duration::from_micros(100);
     while !lock_content(file)? {
-        if Moment::now() - begin > PATIENCE {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "another dlock has had it locked for a second",
-            ));
+        if Moment::now() - begin >= patience {
+            let why = if patience < PATIENCE { "is locked" } else { "has been locked for a second" };
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it {why} by another dlock")));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(2));
@@ -267,6 +292,23 @@ mod tests {
             let most = (PAGE + 4 * serde_json::to_vec(&content(1000)).expect("JSON").len()) as u64;
             assert!(sidecar.file.metadata().expect("metadata").len() <= most);
         }
+        std::fs::remove_file(&path).expect("our own file");
+    }
+
+    /// The head of a full line must be able to become a holder.
+    #[test]
+    fn waiters_leave_room_for_holders() {
+        let path = std::env::temp_dir().join(format!("dlock-sidecar-full-{}", std::process::id()));
+        let (mut sidecar, read) = Sidecar::open(&path).expect("a sidecar");
+        let per_waiter = serde_json::to_vec(&content(1000)).expect("JSON").len() as u64 / 1000;
+        let mut full = content(LARGEST * 15 / 16 / per_waiter);
+        assert!(sidecar.write(&full).is_err());
+        sidecar.write(&read).expect("room on the disk");
+        sidecar.waiters = full.line.len();
+        sidecar.write(&full).expect("room for those that are there");
+        full.line.extend(content(20_000).line);
+        assert!(sidecar.write(&full).is_err());
+        drop(sidecar);
         std::fs::remove_file(&path).expect("our own file");
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::line::{Member, Turn, Waiter};
 use super::lock_file::{Flock, is_at, try_flock_of, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
-use super::sidecar::Content;
+use super::sidecar::{Content, Sidecar};
 use super::{FileStore, describe, lock_file, sidecar};
 use crate::backend::{Again, Busy, Intent, StoreError};
 use crate::clock::{Moment, wall_micros};
@@ -36,7 +36,12 @@ const A_NOTE_MAY_GO: Duration = Duration::from_secs(1);
 
 impl FileStore {
     /// Takes a place in the line, or keeps the one we have.
-    pub(super) fn join_line(&mut self, claim: &Claim, content: &mut Content) -> Result<(), StoreError> {
+    pub(super) fn join_line(
+        &mut self,
+        claim: &Claim,
+        sidecar: &Sidecar,
+        content: &mut Content,
+    ) -> Result<(), StoreError> {
         let path = self.sidecar_path(claim);
         if let Some(place) = &self.place {
             let in_line = content.line.iter().any(|waiter| waiter.ticket == place.ticket);
@@ -45,6 +50,10 @@ impl FileStore {
             }
             withdraw(&place.presence, Role::Waiting, place.ticket);
             self.place = None;
+        }
+        if sidecar.is_nearly_full() {
+            let file = sidecar.file();
+            content.line.retain(|waiter| is_there(file, Role::Waiting, waiter.ticket, &waiter.identity));
         }
         // A descriptor of its own: that of the sidecar is closed after each use.
         let presence = sidecar::open(&path).map_err(|error| describe(&error, "open", &path))?;

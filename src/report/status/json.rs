@@ -49,7 +49,11 @@ impl LockView<'_> {
     fn new(lock: &LockState, now: Duration) -> LockView<'_> {
         LockView {
             name: lock.name.as_str(),
-            state: if lock.holders.is_empty() { "free" } else { "held" },
+            state: match (&lock.unknown, lock.holders.is_empty()) {
+                (Some(_), _) => "unknown",
+                (None, true) => "free",
+                (None, false) => "held",
+            },
             mode: lock.mode.map(Mode::as_str),
             slots: match lock.mode {
                 Some(Mode::Exclusive) => Some(1),

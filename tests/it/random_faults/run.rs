@@ -144,7 +144,7 @@ impl Run {
             // The store fails, the machine is busy, and leases are short.
             Exit::Code(69 | 76) if !store.url().starts_with("file:") => true,
             // A dlock was stopped while it wrote into the sidecar.
-            Exit::Code(69) => output.stderr.contains("another dlock has had it locked for a second"),
+            Exit::Code(69) => output.stderr.contains("it has been locked for a second by another dlock"),
             Exit::Code(70) => self.strikes.iter().any(|strike| strike.victim == Victim::Guard),
             Exit::Code(_) => false,
             Exit::Signal(_) => self.strikes.iter().any(by_strike),

@@ -108,6 +108,8 @@ fn hostile_words_in_files_are_shown_harmless() {
     let noted = store.place.noted("x");
     assert!(noted["members"][0]["identity"]["pid"].is_u64(), "{noted}");
     for text in texts() {
+        // No sidecar is longer than a mebibyte.
+        let text: String = text.chars().take(50_000).collect();
         let mut noted = noted.clone();
         for part in ["members", "line"] {
             let identity_there = &mut noted[part][0]["identity"];
@@ -165,7 +167,10 @@ fn files_that_are_no_sidecars_are_no_crash() {
         let seen = parse(&output.stdout);
         let others = seen["locks"].as_array().unwrap();
         assert!(others.iter().any(|lock| lock["name"] == "y" && lock["state"] == "held"), "{shown}: {seen}");
-        assert!(others.iter().any(|lock| lock["name"] == "x" && lock["state"] == "held"), "{shown}: {seen}");
+        assert!(
+            others.iter().any(|lock| lock["name"] == "x" && lock["state"] == "unknown"),
+            "{shown}: {seen}"
+        );
         output = status(&store).arg("x").output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""), "{shown}");
         assert_harmless(&output.stdout);

@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::process::Stdio;
 
 /// `dlock status` on this store.
-fn status(store: &Store) -> Dlock {
+pub fn status(store: &Store) -> Dlock {
     store.place.bare().args(["status", "--backend", store.url()])
 }
 
@@ -33,7 +33,7 @@ fn seen<const N: usize>(store: &Store, args: [&str; N]) -> Value {
 
 /// One JSON object on one line.
 #[track_caller]
-fn parse(text: &str) -> Value {
+pub fn parse(text: &str) -> Value {
     assert!(text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -56,7 +56,7 @@ fn names<const N: usize>(store: &Store, args: [&str; N]) -> Vec<String> {
 
 /// A run that holds its lock until its standard input is closed, and says which fencing token it has.
 #[track_caller]
-fn holding(run: Dlock) -> Running {
+pub fn holding(run: Dlock) -> Running {
     let mut run = run.stdin(Stdio::piped()).sh("echo $DLOCK_FENCING_TOKEN; echo ready; exec cat").spawn();
     run.await_ready();
     run

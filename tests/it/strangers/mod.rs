@@ -1,6 +1,7 @@
 //! Directories, files and stores that root shares with other accounts: what they prepare neither rules root's job nor
 //! learns its secrets.
 
+mod busy_sidecars;
 mod core_dumps;
 #[cfg(feature = "redis")]
 mod forged_identities;

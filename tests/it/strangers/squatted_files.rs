@@ -100,6 +100,7 @@ fn a_revocation_in_a_squatted_sidecar_is_not_believed() {
 fn status_does_not_believe_a_squatted_sidecar() {
     let place = sticky_place();
     stranger(&place, &format!("echo '{EXHAUSTED}' >x.dlock; chmod 0666 x.dlock"));
-    let output = place.bare().args(["status", "-b", &place.url(), "x"]).output();
-    assert_eq!((output.exit, output.stdout.contains("held")), (Exit::Code(77), false), "{output:?}");
+    let output = place.bare().args(["status", "--json", "--exit-code", "-b", &place.url(), "x"]).output();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(77), ""));
+    assert!(output.stdout.contains(r#""state":"unknown""#), "{}", output.stdout);
 }
