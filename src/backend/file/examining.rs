@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use super::directory::LockDirectory;
 use super::lock_file::{self, Flock, try_lock};
-use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
+use super::presence::{Changes, Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
-use super::{FileStore, Location, sidecar};
+use super::{Location, sidecar};
 use crate::backend::examination::{Examination, Finding, p50_and_p99, short};
 use crate::backend::io_text;
 use crate::clock::Moment;
@@ -35,9 +36,11 @@ struct Scratch {
 pub(super) fn examine(location: &Location, examination: &Examination) {
     let found = |finding| examination.found(finding);
     examination.begin("directory");
-    if let Err(finding) = FileStore::new(location.clone()).prepare().map_err(|error| {
-        unusable("directory", &error.to_string(), "let this user make it, or name another directory")
-    }) {
+    if let Err(finding) =
+        LockDirectory::new(location.clone(), Changes::to_nobody()).prepare().map_err(|error| {
+            unusable("directory", &error.to_string(), "let this user make it, or name another directory")
+        })
+    {
         return found(finding);
     }
     let directory = location.directory();

@@ -2,13 +2,15 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::directory::LockDirectory;
 use super::line::{Member, Room, Waiter, turn};
 use super::lock_file::{Flock, flock_of, is_at, number_of, try_lock};
 use super::presence::{Role, announce, is_there, withdraw};
 use super::sidecar::{Content, Sidecar};
-use super::{FileStore, describe, lock_file, sidecar_failure};
+use super::{describe, lock_file, sidecar_failure};
 use crate::backend::{Attempt, Loss, Refusal, Release, Renewal, StoreError, io_text};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Grant, Mode, Token};
@@ -19,12 +21,12 @@ const A_LOOK: Duration = Duration::from_secs(1);
 /// A lock that is ours.
 pub(super) struct Held {
     /// The lock file, if the lock is on this descriptor. One that entered a hold takes it over when its owner goes.
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) owns_flock: bool,
     /// Since when another program has it that should become ours.
     pub(super) contested: Option<Moment>,
     /// Holds the byte that says that we are there.
-    pub(super) presence: File,
+    pub(super) presence: Arc<File>,
     /// What is noted of us.
     pub(super) member: Member,
     pub(super) token: Token,
@@ -40,7 +42,12 @@ struct Hold {
     fencing: FencingToken,
 }
 
-impl FileStore {
+impl LockDirectory {
+    /// The open files that keep the lock, if it is ours.
+    pub(super) fn kept(&self) -> Option<[Arc<File>; 2]> {
+        self.held.as_ref().map(|held| [held.file.clone(), held.presence.clone()])
+    }
+
     pub(super) fn grant(
         &mut self,
         claim: &Claim,
@@ -134,10 +141,10 @@ impl FileStore {
         content.members.push(member.clone());
         let grant = Grant { fencing: Some(fencing), lease: None, slot };
         self.held = Some(Held {
-            file,
+            file: Arc::new(file),
             owns_flock,
             contested: None,
-            presence,
+            presence: Arc::new(presence),
             member,
             token: claim.token.clone(),
             grant,
@@ -178,7 +185,7 @@ impl FileStore {
                 && announce(sidecar.file(), Role::Holding, ticket).is_ok()
                 && let Ok(presence) = sidecar.file().try_clone()
             {
-                held.presence = presence;
+                held.presence = Arc::new(presence);
             }
             if !there || content.members.iter().all(|member| member.ticket != ticket) {
                 content.members.retain(|member| member.ticket != ticket);

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::directory::LockDirectory;
 use super::line::Member;
 use super::presence::{Role, is_there};
 use super::sidecar::{PATIENCE, Sidecar, SidecarError};
@@ -18,7 +19,7 @@ use crate::lock::{
     FencingToken, Holder, LockName, LockState, Mode, NotedRecord, Revocation, Token, Unknown, Waiter,
 };
 
-impl FileStore {
+impl LockDirectory {
     fn names(&self) -> Result<Vec<LockName>, StoreError> {
         let directory = self.location.directory();
         let entries = match fs::read_dir(directory) {
@@ -168,9 +169,36 @@ fn between(then: u64, now: u64) -> Duration {
     Duration::from_millis((now / 1000).saturating_sub(then / 1000))
 }
 
+impl LockDirectory {
+    fn inspect_now(
+        &mut self,
+        names: &[LockName],
+        token: Option<&Token>,
+        anew: bool,
+    ) -> Result<Inspection, StoreError> {
+        self.check_directory()?;
+        let at = wall_micros();
+        self.patient_until = self.patient_until.filter(|_| !anew);
+        // Of many sidecars that somebody keeps locked all together may cost as much as one.
+        let until = match names {
+            [_] => Moment::now() + PATIENCE,
+            _ => *self.patient_until.get_or_insert_with(|| Moment::now() + PATIENCE),
+        };
+        let look = |name: &LockName| self.look(name, token, at, until - Moment::now());
+        let locks = names.iter().map(look).collect();
+        Ok(Inspection { now_ms: at / 1000, locks })
+    }
+
+    fn history_now(&self, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
+        self.check_directory()?;
+        let path = self.location.history_path(name);
+        history::read(&path).map_err(|error| describe(&error, "read", &path))
+    }
+}
+
 impl Oversight for FileStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        Box::pin(async { self.names() })
+        Box::pin(self.work(|directory| directory.names()))
     }
 
     fn inspect<'a>(
@@ -178,26 +206,14 @@ impl Oversight for FileStore {
         names: &'a [LockName],
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>> {
-        Box::pin(async move {
-            self.check_directory()?;
-            let at = wall_micros();
-            // Of many sidecars that somebody keeps locked all together may cost as much as one.
-            let until = match names {
-                [_] => Moment::now() + PATIENCE,
-                _ => *self.patient_until.get_or_insert_with(|| Moment::now() + PATIENCE),
-            };
-            let look = |name: &LockName| self.look(name, token, at, until - Moment::now());
-            let locks = names.iter().map(look).collect();
-            Ok(Inspection { now_ms: at / 1000, locks })
-        })
+        let (names, token) = (names.to_vec(), token.cloned());
+        let anew = std::mem::take(&mut self.looks_anew);
+        Box::pin(self.work(move |directory| directory.inspect_now(&names, token.as_ref(), anew)))
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(async {
-            self.check_directory()?;
-            let path = self.location.history_path(name);
-            history::read(&path).map_err(|error| describe(&error, "read", &path))
-        })
+        let name = name.clone();
+        Box::pin(self.work(move |directory| directory.history_now(&name)))
     }
 
     fn revoke<'a>(
@@ -206,10 +222,11 @@ impl Oversight for FileStore {
         fencing: FencingToken,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
-        Box::pin(async move {
-            self.check_directory()?;
-            self.revoke_now(name, fencing, revocation)
-        })
+        let (name, revocation) = (name.clone(), revocation.clone());
+        Box::pin(self.work(move |directory| {
+            directory.check_directory()?;
+            directory.revoke_now(&name, fencing, &revocation)
+        }))
     }
 
     /// A descriptor is never torn away from its owner.

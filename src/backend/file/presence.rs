@@ -7,8 +7,9 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::mpsc;
 
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::lock_file::Flock;
 
@@ -35,17 +36,40 @@ const STACK: usize = 64 * 1024;
 /// More than that many are not watched at a time; the rest is found out by looking.
 const MOST_WATCHES: usize = 32;
 
+/// Who else is told that something has happened.
+#[derive(Clone)]
+pub(super) struct Changes(Option<UnboundedSender<()>>);
+
+impl Changes {
+    /// One who waits for it.
+    pub(super) fn to(sender: UnboundedSender<()>) -> Changes {
+        Changes(Some(sender))
+    }
+
+    /// Nothing is going to be watched.
+    pub(super) fn to_nobody() -> Changes {
+        Changes(None)
+    }
+
+    fn tell(&self) {
+        if let Some(sender) = &self.0 {
+            let _ = sender.send(());
+        }
+    }
+}
+
 /// Threads that wait for something to happen to a file, each for one thing.
 pub(super) struct Watches {
     pending: Vec<Target>,
-    sender: mpsc::UnboundedSender<Target>,
-    events: mpsc::UnboundedReceiver<Target>,
+    sender: mpsc::Sender<Target>,
+    events: mpsc::Receiver<Target>,
+    changes: Changes,
 }
 
 impl Watches {
-    pub(super) fn new() -> Watches {
-        let (sender, events) = mpsc::unbounded_channel();
-        Watches { pending: Vec::new(), sender, events }
+    pub(super) fn new(changes: Changes) -> Watches {
+        let (sender, events) = mpsc::channel();
+        Watches { pending: Vec::new(), sender, events, changes }
     }
 
     /// Whether a thread waits for this already.
@@ -76,28 +100,18 @@ impl Watches {
         if self.pending.len() >= MOST_WATCHES {
             return false;
         }
-        let sender = self.sender.clone();
+        let (sender, changes) = (self.sender.clone(), self.changes.clone());
         let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(STACK);
         let started = thread.spawn(move || {
             // A wait that failed is over too: whoever asks then finds out why.
             let _ = wait();
             let _ = sender.send(target);
+            changes.tell();
         });
         if started.is_ok() {
             self.pending.push(target);
         }
         started.is_ok()
-    }
-
-    /// The next thing that has happened. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Target {
-        match self.events.recv().await {
-            Some(target) => {
-                self.pending.retain(|pending| *pending != target);
-                target
-            }
-            None => std::future::pending().await,
-        }
     }
 
     /// What has happened already.

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use super::directory::LockDirectory;
 use super::line::{Member, Turn, Waiter};
 use super::lock_file::{Flock, is_at, try_flock_of, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
 use super::sidecar::{Content, Sidecar};
-use super::{FileStore, describe, lock_file, sidecar};
+use super::{describe, lock_file, sidecar};
 use crate::backend::{Again, Busy, Intent, StoreError};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Holder, Token};
@@ -34,7 +35,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(60);
 /// A note whose owner is gone may be taken back by somebody (`dlock break`), of which nobody hears.
 const A_NOTE_MAY_GO: Duration = Duration::from_secs(1);
 
-impl FileStore {
+impl LockDirectory {
     /// Takes a place in the line, or keeps the one we have.
     pub(super) fn join_line(
         &mut self,
@@ -77,9 +78,7 @@ impl FileStore {
         mode: Flock,
         path: &Path,
     ) -> Result<Option<File>, StoreError> {
-        while let Some(target) = self.watches.ready() {
-            self.arrived(target);
-        }
+        self.hear();
         if let Some(awaited) = self.awaited.take_if(|awaited| awaited.arrived)
             && awaited.mode == mode
             && is_at(&awaited.file, path)
@@ -203,8 +202,14 @@ impl FileStore {
             && is_there(sidecar, Role::Waiting, waiter.ticket, &waiter.identity)
     }
 
-    /// Notes what a thread of ours has waited for.
-    pub(super) fn arrived(&mut self, target: Target) {
+    /// Notes what threads of ours have waited for.
+    pub(super) fn hear(&mut self) {
+        while let Some(target) = self.watches.ready() {
+            self.arrived(target);
+        }
+    }
+
+    fn arrived(&mut self, target: Target) {
         if let Target::Flock(mode) = target
             && let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.mode == mode)
         {

@@ -4,6 +4,7 @@
 //! dlock ends, and its exit status is of the right class.
 
 mod files;
+mod hung_files;
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) mod shim;
 
