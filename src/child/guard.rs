@@ -10,6 +10,7 @@ use super::killer::Killer;
 use super::outbox::Outbox;
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
+use super::signals::{Arrival, Origin};
 use super::sleeper::Sleeper;
 use super::spare::Spare;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
@@ -128,7 +129,8 @@ impl Guard {
                         Some(pause) => std::thread::sleep(pause),
                         None => {
                             let control = (!self.peer_gone).then_some(&self.control);
-                            sleeper.sleep(control, !self.outbox.is_empty(), self.next_wake());
+                            let arrivals = sleeper.sleep(control, !self.outbox.is_empty(), self.next_wake());
+                            self.note_arrivals(arrivals);
                         }
                     }
                 }
@@ -158,6 +160,16 @@ impl Guard {
                 place.sweep();
             }
         }
+    }
+
+    /// Nothing signals this process alone: whoever does signals every process, and dlock has to know.
+    fn note_arrivals(&mut self, arrivals: Vec<Arrival>) {
+        for Arrival { signal, origin } in arrivals {
+            if let Origin::Process(sender) = origin {
+                self.tell(&FromGuard::Signalled { signal, sender });
+            }
+        }
+        self.speak();
     }
 
     /// Notes a message; [`Guard::speak`] sends all of them together, so that dlock wakes once.
@@ -212,6 +224,7 @@ impl Guard {
                 self.act(Input::Arm(until.into()));
                 self.measure_at = self.stop.measure_from().map(|(from, _)| from);
             }
+            ToGuard::Told(signal) => self.note_end(signal),
             ToGuard::Forward(signal) => self.forward(signal),
             ToGuard::Terminate { kill_at } => {
                 self.act(Input::Terminate { kill_at: Moment::from_boot(kill_at) });
@@ -262,12 +275,14 @@ impl Guard {
         self.measure_at = self.stop.measure_from().map(|(from, _)| from);
     }
 
+    /// One that was ignored at the start (nohup, a background job of a script) tells the command nothing.
+    fn note_end(&mut self, signal: i32) {
+        self.told_to_end |= signals::ENDING.contains(&signal) && !signals::is_ignored(signal);
+    }
+
     /// Passes a signal on to the command's process group, once.
     fn forward(&mut self, signal: i32) {
-        // One that was ignored at the start (nohup, a background job of a script) tells the command nothing.
-        if signals::ENDING.contains(&signal) && !signals::is_ignored(signal) {
-            self.told_to_end = true;
-        }
+        self.note_end(signal);
         if !self.reaped {
             // On a shared group the shell's own SIGCONT has reached everyone already.
             if signal == libc::SIGCONT && self.group == Group::Shared && !self.stopped {

@@ -53,6 +53,7 @@ pub struct Half {
     pub(super) terminal: Terminal,
     pub(super) word: PipeWriter,
     pub(super) place: Option<Place>,
+    pub(super) argv: sys::ArgvMemory,
     pub(super) strangers: HashSet<i32>,
 }
 
@@ -77,7 +78,8 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.named);
-            Ok(Half { channel: ours, guard, terminal, word, place, strangers })
+            let argv = inherited.argv;
+            Ok(Half { channel: ours, guard, terminal, word, place, argv, strangers })
         }
         Fork::Child => {
             drop((ours, word));

@@ -10,6 +10,7 @@
 #[cfg(target_os = "linux")]
 mod cgroup;
 mod descriptors;
+mod forwarding;
 mod guard;
 mod heartbeat;
 mod inherited;

@@ -77,6 +77,65 @@ pub fn threads_of(pid: i32) -> usize {
     fs::metadata(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.nlink().saturating_sub(2) as usize)
 }
 
+/// What signals mean to a process (`proc_pid_status(5)`): sets with bit N-1 for signal N.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Signals {
+    pending: u64,
+    blocked: u64,
+    ignored: u64,
+    caught: u64,
+}
+
+impl Signals {
+    /// Whether it has been sent and not been taken yet.
+    pub fn is_pending(&self, signal: i32) -> bool {
+        self.pending & bit(signal) != 0
+    }
+
+    /// Whether its default action is taken as soon as it is sent.
+    pub fn is_default(&self, signal: i32) -> bool {
+        (self.blocked | self.ignored | self.caught) & bit(signal) == 0
+    }
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1).clamp(0, 63)
+}
+
+/// The signals of a process; `None` when it is gone or hidden.
+pub fn signals_of(pid: i32) -> Option<Signals> {
+    if !is_usable() {
+        return None;
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut signals = Signals::default();
+    for line in status.lines() {
+        let Some((name, value)) = line.split_once(":\t") else { continue };
+        let set = match name {
+            "SigPnd" | "ShdPnd" => &mut signals.pending,
+            "SigBlk" => &mut signals.blocked,
+            "SigIgn" => &mut signals.ignored,
+            "SigCgt" => &mut signals.caught,
+            _ => continue,
+        };
+        *set |= u64::from_str_radix(value, 16).ok()?;
+    }
+    Some(signals)
+}
+
+/// Whether a thread of the process is in `sigwait(3)`; `None` when one is running, or the kernel does not tell where one sleeps.
+pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
+    let mut told = true;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let place = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        if place.contains("sigtimedwait") {
+            return Some(true);
+        }
+        told &= !matches!(place.as_str(), "" | "0");
+    }
+    told.then_some(false)
+}
+
 /// Every process that can be seen.
 pub fn all() -> Vec<i32> {
     if !is_usable() {

@@ -92,6 +92,8 @@ pub enum ToGuard {
     },
     /// A renewal was acknowledged.
     Arm(Until),
+    /// dlock got this signal. Whether it is passed on is decided later.
+    Told(i32),
     /// Pass this signal on.
     Forward(i32),
     /// SIGTERM now, SIGKILL at this time since boot.
@@ -132,6 +134,13 @@ pub enum FromGuard {
     Continued,
     /// The answer to [`ToGuard::Ping`].
     Pong,
+    /// The guarding process itself got a signal.
+    Signalled {
+        /// Its number.
+        signal: i32,
+        /// The process that has sent it.
+        sender: i32,
+    },
     /// No renewal came in time: the tree is being stopped.
     DeadlineReached,
     /// By the time by which the tree had to be dead, so many of its processes were not known to be.

@@ -10,41 +10,46 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::protocol::Channel;
 #[cfg(target_os = "linux")]
 use super::signals;
+use super::signals::Arrival;
 use crate::clock::Moment;
 
-/// Waits for a message, a child, or a moment.
+/// Waits for a message, a signal (a child), or a moment.
 #[cfg(target_os = "linux")]
 pub(super) struct Sleeper {
     timer: crate::clock::Timer,
-    children: signals::Descriptor,
+    signals: signals::Descriptor,
 }
 
 #[cfg(target_os = "linux")]
 impl Sleeper {
     pub(super) fn new() -> io::Result<Sleeper> {
-        let mut only_children = nix::sys::signal::SigSet::empty();
-        only_children.add(nix::sys::signal::Signal::SIGCHLD);
         Ok(Sleeper {
             timer: crate::clock::Timer::new()?,
-            children: signals::Descriptor::new(&only_children)?,
+            signals: signals::Descriptor::new(&signals::handled())?,
         })
     }
 
-    /// `to_send`: also until the other end takes more.
-    pub(super) fn sleep(&self, control: Option<&Channel>, to_send: bool, until: Option<Moment>) {
+    /// `to_send`: also until the other end takes more. Returns the signals that have come, but for SIGCHLD.
+    pub(super) fn sleep(
+        &self,
+        control: Option<&Channel>,
+        to_send: bool,
+        until: Option<Moment>,
+    ) -> Vec<Arrival> {
         if self.timer.set(until).is_err() {
-            return;
+            return Vec::new();
         }
         let mut fds = vec![
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
         ];
         if let Some(control) = control {
             fds.push(PollFd::new(control.as_fd(), wanted(to_send)));
         }
         let _ = poll(&mut fds, PollTimeout::NONE);
         self.timer.take_expiry();
-        while self.children.next().is_some() {}
+        let arrivals = std::iter::from_fn(|| self.signals.next());
+        arrivals.filter(|arrival| arrival.signal != libc::SIGCHLD).collect()
     }
 }
 
@@ -62,12 +67,17 @@ impl Sleeper {
         Ok(Sleeper)
     }
 
-    /// `to_send`: also until the other end takes more.
-    pub(super) fn sleep(&self, control: Option<&Channel>, to_send: bool, until: Option<Moment>) {
+    pub(super) fn sleep(
+        &self,
+        control: Option<&Channel>,
+        to_send: bool,
+        until: Option<Moment>,
+    ) -> Vec<Arrival> {
         let most = Duration::from_millis(10);
         let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
         let mut fds: Vec<PollFd> =
             control.iter().map(|fd| PollFd::new(fd.as_fd(), wanted(to_send))).collect();
         let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
+        Vec::new()
     }
 }

@@ -6,9 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
+use super::forwarding::{Forwarding, Processes};
 use super::killer::Killer;
 use super::launch::{Half, SplitError};
 use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
+use super::signals::Arrival;
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
@@ -62,6 +64,8 @@ pub struct Supervisor {
     command: Option<i32>,
     group: Group,
     finished: bool,
+    forwarding: Forwarding,
+    command_ended: bool,
     heartbeat: Heartbeat,
     /// The guarding process has begun to stop the tree because no renewal came in time.
     deadline_noticed: bool,
@@ -87,6 +91,8 @@ impl Supervisor {
             command: None,
             group: Group::Shared,
             finished: false,
+            forwarding: Forwarding::new(half.argv),
+            command_ended: false,
             heartbeat: Heartbeat::default(),
             deadline_noticed: false,
             strangers: half.strangers,
@@ -124,6 +130,7 @@ impl Supervisor {
         let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
         word.write_all(&frame(&launch)?)?;
         self.heartbeat.begin(Moment::now());
+        self.forwarding.begin(self.group);
         Ok(())
     }
 
@@ -140,9 +147,31 @@ impl Supervisor {
         self.look_for_strangers();
     }
 
-    /// Passes a signal on to the command.
-    pub fn forward(&self, signal: i32) {
-        self.send(&ToGuard::Forward(signal));
+    /// Passes a signal on to the command, at once or when it is known that the command has not got it by itself.
+    pub fn forward(&mut self, arrival: Arrival) {
+        if !self.command_ended && self.forwarding.hold(arrival) {
+            self.send(&ToGuard::Told(arrival.signal));
+        } else {
+            self.send(&ToGuard::Forward(arrival.signal));
+        }
+    }
+
+    /// The terminal has signalled the process group that the command shares with dlock.
+    pub fn note_terminal(&mut self) {
+        self.forwarding.note_terminal();
+    }
+
+    /// When [`Supervisor::forward_due`] is to be called.
+    pub fn forward_at(&self) -> Option<Moment> {
+        self.forwarding.wake()
+    }
+
+    /// Passes on what was held back and has not reached the command by itself.
+    pub fn forward_due(&mut self) {
+        let processes = Processes { guard: self.guard, command: self.command, group: self.group };
+        for signal in self.forwarding.due(processes) {
+            self.send(&ToGuard::Forward(signal));
+        }
     }
 
     /// SIGTERM to the whole tree now, SIGKILL at the given moment.
@@ -283,7 +312,17 @@ impl Supervisor {
                 FromGuard::Overdue(alive) => Event::Overdue(alive),
                 FromGuard::NotPermitted(pid) => Event::NotPermitted(pid),
                 FromGuard::StillAlive(pid) => Event::StillAlive(pid),
-                FromGuard::Ended(ended) => Event::Ended(ended),
+                FromGuard::Signalled { signal, sender } => {
+                    self.forwarding.note_copy(signal, sender);
+                    continue;
+                }
+                FromGuard::Ended(ended) => {
+                    self.command_ended = true;
+                    for signal in self.forwarding.finish() {
+                        self.send(&ToGuard::Forward(signal));
+                    }
+                    Event::Ended(ended)
+                }
                 FromGuard::Finished { orphans_left } => {
                     self.finished = true;
                     Event::Finished { orphans_left }
@@ -311,6 +350,7 @@ impl Supervisor {
     fn reaped(&mut self, pid: i32) {
         self.guard_reaped |= pid == self.guard;
         self.strangers.remove(&pid);
+        self.forwarding.reaped(pid);
     }
 
     /// Does the guarding process' work when that cannot: kills it (its orphans then become ours) and the whole tree,

@@ -325,7 +325,7 @@ impl ArgvMemory {
     /// [`ArgvMemory::overwrite`].
     pub unsafe fn new(argc: i32, argv: *const *const libc::c_char) -> ArgvMemory {
         if argc < 1 {
-            return ArgvMemory { start: std::ptr::null_mut(), len: 0 };
+            return ArgvMemory::none();
         }
         // SAFETY: by the caller's promise argv[0] and argv[argc - 1] are terminated strings.
         unsafe {
@@ -335,6 +335,11 @@ impl ArgvMemory {
             let len = if end > start { end.offset_from(start) as usize } else { 0 };
             ArgvMemory { start, len }
         }
+    }
+
+    /// No memory at all.
+    pub fn none() -> ArgvMemory {
+        ArgvMemory { start: std::ptr::null_mut(), len: 0 }
     }
 
     /// Shows `title` instead, as far as it fits.
@@ -351,6 +356,56 @@ impl ArgvMemory {
         }
     }
 }
+
+/// Forks a process that has every signal blocked and does nothing, for others to see which signals it gets. It dies with
+/// the calling thread, and shows `name` instead of the command line at `argv`.
+///
+/// # Errors
+/// `EAGAIN` and `ENOMEM`, as `fork(2)`.
+#[cfg(target_os = "linux")]
+pub fn fork_witness(name: &std::ffi::CStr, argv: ArgvMemory) -> io::Result<i32> {
+    let parent = std::process::id() as i32;
+    // SAFETY: fork(2) takes no argument. Other threads may exist, so the child only makes async-signal-safe calls
+    // (signal-safety(7)) and system calls that take integers and a string that outlives it; it allocates nothing.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: see above; `u32::MAX` means every descriptor from 0 on (close_range(2)).
+            unsafe {
+                let mut all = MaybeUninit::uninit();
+                libc::sigfillset(all.as_mut_ptr());
+                libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+                argv.overwrite(name.to_str().unwrap_or_default());
+                if libc::getppid() != parent {
+                    libc::_exit(0);
+                }
+                // An open descriptor of ours may be a lock, or what tells another process that we are dead.
+                if libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) == -1 {
+                    for fd in 0..FURTHEST_DESCRIPTOR {
+                        libc::close(fd);
+                    }
+                }
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// See above.
+#[cfg(not(target_os = "linux"))]
+pub fn fork_witness(_name: &std::ffi::CStr, _argv: ArgvMemory) -> io::Result<i32> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// How far descriptors are closed one by one, before Linux 5.9.
+#[cfg(target_os = "linux")]
+const FURTHEST_DESCRIPTOR: i32 = 4096;
 
 /// Reads from a socket, with the descriptor that may come along (`unix(7)`, `SCM_RIGHTS`), close-on-exec.
 ///

@@ -343,17 +343,18 @@ impl Watch<'_> {
                     self.resume_when_ours = Some(unknown);
                     self.confirmed(usize::MAX);
                 } else {
-                    self.supervisor.forward(signal);
+                    self.supervisor.forward(arrival);
                 }
             }
             // In a shared group the terminal has told the command itself; but a terminal that is gone tells only the
             // leader of its session.
             _ if origin == Origin::Terminal && self.supervisor.shares_group() && !is_for_leader(signal) => {
+                self.supervisor.note_terminal();
                 if matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     sys::raise_default(signal);
                 }
             }
-            _ => self.supervisor.forward(signal),
+            _ => self.supervisor.forward(arrival),
         }
         Step::GoOn
     }
@@ -369,10 +370,9 @@ impl Watch<'_> {
 
     /// The next moment at which something has to be done though nothing happens.
     fn due(&self) -> Option<Moment> {
-        [self.settle_at, self.max_runtime_at, self.last_check_at(), self.supervisor.beat_at()]
-            .into_iter()
-            .flatten()
-            .min()
+        let supervisor = [self.supervisor.beat_at(), self.supervisor.forward_at()];
+        let own = [self.settle_at, self.max_runtime_at, self.last_check_at()];
+        own.into_iter().chain(supervisor).flatten().min()
     }
 
     /// Does what is due.
@@ -381,6 +381,9 @@ impl Watch<'_> {
         if is_due(self.settle_at) {
             self.settle_at = None;
             self.supervisor.be_punctual();
+        }
+        if is_due(self.supervisor.forward_at()) {
+            self.supervisor.forward_due();
         }
         if is_due(self.max_runtime_at) {
             self.on_max_runtime();

@@ -1,0 +1,268 @@
+//! Which signals are passed on to the command, so that it gets each one once.
+//!
+//! A signal for dlock alone has to be passed on. One for dlock's whole process group (`kill -- -GROUP`, `timeout(1)`), or
+//! for every process (systemd's `KillMode=control-group`, `kill -- -1`), has reached the command already, and the kernel
+//! does not tell the difference. So other processes are looked at, which nobody signals on purpose: the guarding process,
+//! which is not in dlock's process group, and a witness, which is. If one of them got the same signal at the same time, so
+//! did the command. A signal is held back for a moment, because the copies are sent one after the other.
+//!
+//! In doubt it is passed on: twice is better than never.
+
+use std::time::Duration;
+
+use super::protocol::Group;
+use super::signals::{Arrival, Origin};
+use super::{procfs, sys};
+use crate::clock::Moment;
+
+/// How long the copies of one signal may take to be sent.
+const HOLD: Duration = Duration::from_millis(20);
+
+/// How old a copy at the guarding process may be to belong to a signal that arrives now.
+const OLDEST_COPY: Duration = Duration::from_millis(100);
+
+/// How often the command is looked at before a signal is passed on in doubt.
+const MOST_LOOKS: u32 = 4;
+
+/// How long the command runs before the witness is forked; a short command is spared it.
+const WITNESS_AFTER: Duration = Duration::from_millis(3);
+
+/// What `ps` and `pkill` know the witness by: as the guarding process, not by "dlock".
+const WITNESS_NAME: &std::ffi::CStr = c"lock-witness";
+
+/// The highest number of a signal that is not queued when it is sent again (`signal(7)`).
+const LAST_STANDARD: i32 = 31;
+
+/// Signals that do not end a process by default.
+const HARMLESS: &[i32] = &[
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+struct Held {
+    signal: i32,
+    sender: i32,
+    arrived: Moment,
+    due: Moment,
+    /// A copy has been found, and this many looks at the command have not told whether it has got one, too.
+    looks: Option<u32>,
+}
+
+impl Held {
+    fn is_same(&self, signal: i32, sender: i32) -> bool {
+        self.signal == signal && self.sender == sender
+    }
+}
+
+struct Copy {
+    signal: i32,
+    sender: i32,
+    seen: Moment,
+}
+
+/// The processes that matter.
+#[derive(Clone, Copy)]
+pub(super) struct Processes {
+    pub(super) guard: i32,
+    pub(super) command: Option<i32>,
+    pub(super) group: Group,
+}
+
+/// Signals that are held back, and what tells whether to pass them on.
+pub(super) struct Forwarding {
+    held: Vec<Held>,
+    /// What the guarding process got.
+    copies: Vec<Copy>,
+    witness: Option<i32>,
+    /// When the witness has to be forked, or exchanged for one that has got nothing yet.
+    fork_at: Option<Moment>,
+    argv: sys::ArgvMemory,
+}
+
+impl Forwarding {
+    pub(super) fn new(argv: sys::ArgvMemory) -> Forwarding {
+        Forwarding { held: Vec::new(), copies: Vec::new(), witness: None, fork_at: None, argv }
+    }
+
+    /// The command has been started.
+    pub(super) fn begin(&mut self, group: Group) {
+        if cfg!(target_os = "linux") && group == Group::Shared {
+            self.fork_at = Some(Moment::now() + WITNESS_AFTER);
+        }
+    }
+
+    /// Whether the signal is held back; it is to be passed on at once otherwise.
+    pub(super) fn hold(&mut self, arrival: Arrival) -> bool {
+        let Origin::Process(sender) = arrival.origin else { return false };
+        let signal = arrival.signal;
+        let now = Moment::now();
+        self.held.push(Held { signal, sender, arrived: now, due: now + HOLD, looks: None });
+        true
+    }
+
+    /// The guarding process has got a signal.
+    pub(super) fn note_copy(&mut self, signal: i32, sender: i32) {
+        let now = Moment::now();
+        self.copies.retain(|copy| now - copy.seen < OLDEST_COPY);
+        self.copies.push(Copy { signal, sender, seen: now });
+    }
+
+    /// The terminal has signalled the group, and the witness with it.
+    pub(super) fn note_terminal(&mut self) {
+        if self.witness.is_some() {
+            self.fork_at = Some(Moment::now() + HOLD);
+        }
+    }
+
+    /// When [`Forwarding::due`] is to be called.
+    pub(super) fn wake(&self) -> Option<Moment> {
+        let held = self.held.iter().map(|held| held.due).min();
+        [held, self.fork_at].into_iter().flatten().min()
+    }
+
+    /// Does what is due, and returns the signals that have to be passed on.
+    pub(super) fn due(&mut self, processes: Processes) -> Vec<i32> {
+        let now = Moment::now();
+        let mut missed = Vec::new();
+        let mut reached: Vec<Held> = Vec::new();
+        for mut held in std::mem::take(&mut self.held) {
+            if now < held.due {
+                self.held.push(held);
+                continue;
+            }
+            match self.has_reached(&held, processes) {
+                Some(true) => reached.push(held),
+                None if held.looks < Some(MOST_LOOKS) => {
+                    let looks = held.looks.unwrap_or(0) + 1;
+                    held.looks = Some(looks);
+                    // Never in step with what the command does in intervals.
+                    held.due = now + HOLD + Duration::from_millis(3) * looks;
+                    self.held.push(held);
+                }
+                Some(false) | None => missed.push(held.signal),
+            }
+        }
+        // `timeout` signals its child, and then the group that the child is in: one signal.
+        self.held.retain(|held| {
+            held.signal > LAST_STANDARD
+                || !reached.iter().any(|reached| reached.is_same(held.signal, held.sender))
+        });
+        if self.fork_at.is_some_and(|at| now >= at) {
+            self.fork_at = None;
+            self.end_witness();
+            self.witness = sys::fork_witness(WITNESS_NAME, self.argv).ok();
+        }
+        missed
+    }
+
+    /// The command has ended: nothing is held back any more, and returned.
+    pub(super) fn finish(&mut self) -> Vec<i32> {
+        self.fork_at = None;
+        self.end_witness();
+        self.held.drain(..).map(|held| held.signal).collect()
+    }
+
+    /// A child of ours is dead and reaped.
+    pub(super) fn reaped(&mut self, pid: i32) {
+        if self.witness == Some(pid) {
+            self.witness = None;
+        }
+    }
+
+    fn end_witness(&mut self) {
+        if let Some(witness) = self.witness.take() {
+            let _ = sys::kill(witness, libc::SIGKILL);
+            let _ = sys::reap(witness);
+        }
+    }
+
+    /// Whether the command has got the signal by itself, as far as that can be told.
+    fn has_reached(&mut self, held: &Held, processes: Processes) -> Option<bool> {
+        let Some(command) = processes.command else { return Some(false) };
+        if held.looks.is_none() {
+            let for_all = self.guard_got(held, processes.guard);
+            let for_group = processes.group == Group::Shared && self.group_got(held.signal);
+            let in_group = || procfs::group_of(command) == Some(nix::unistd::getpgrp().as_raw());
+            if !for_all && !(for_group && in_group()) {
+                return Some(false);
+            }
+        }
+        has_missed(command, held.signal).map(|missed| !missed)
+    }
+
+    /// Every process got it: the guarding process, too.
+    fn guard_got(&mut self, held: &Held, guard: i32) -> bool {
+        let same = |copy: &Copy| copy.signal == held.signal && copy.sender == held.sender;
+        match self.copies.iter().position(same) {
+            Some(index) => {
+                let copy = self.copies.remove(index);
+                held.arrived < copy.seen + OLDEST_COPY
+            }
+            // Not read yet.
+            None => procfs::signals_of(guard).is_some_and(|signals| signals.is_pending(held.signal)),
+        }
+    }
+
+    /// The process group got it. What the witness has got stays pending, so another one takes its place.
+    fn group_got(&mut self, signal: i32) -> bool {
+        let pending = |witness| procfs::signals_of(witness).is_some_and(|signals| signals.is_pending(signal));
+        let got = self.witness.is_some_and(pending);
+        if got {
+            self.fork_at = Some(Moment::now());
+        }
+        got
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        self.end_witness();
+    }
+}
+
+/// Whether the command lives although the signal would have ended it; `None` when that cannot be told now.
+fn has_missed(command: i32, signal: i32) -> Option<bool> {
+    let Some(signals) = procfs::signals_of(command) else { return Some(false) };
+    let would_end = !HARMLESS.contains(&signal) && signals.is_default(signal);
+    let is_ending = signals.is_pending(signal) || signals.is_pending(libc::SIGKILL);
+    if !would_end || is_ending || procfs::is_zombie(command) {
+        return Some(false);
+    }
+    // What sigwait(3) waits for is unblocked meanwhile, and seems to have its default action.
+    procfs::is_awaiting_signals(command).map(|is_awaiting| !is_awaiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarding() -> Forwarding {
+        Forwarding::new(sys::ArgvMemory::none())
+    }
+
+    fn arrival(signal: i32, origin: Origin) -> Arrival {
+        Arrival { signal, origin }
+    }
+
+    #[test]
+    fn what_the_kernel_sends_to_dlock_alone_is_not_held_back() {
+        assert!(!forwarding().hold(arrival(libc::SIGALRM, Origin::Kernel)));
+    }
+
+    #[test]
+    fn a_copy_of_another_sender_says_nothing() {
+        let mut forwarding = forwarding();
+        forwarding.note_copy(libc::SIGINT, 8);
+        let now = Moment::now();
+        let held = Held { signal: libc::SIGINT, sender: 7, arrived: now, due: now, looks: None };
+        assert!(!forwarding.guard_got(&held, i32::MAX));
+        forwarding.note_copy(libc::SIGINT, 7);
+        assert!(forwarding.guard_got(&held, i32::MAX));
+        assert!(!forwarding.guard_got(&held, i32::MAX), "each copy counts once");
+    }
+}
