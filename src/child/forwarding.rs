@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::protocol::Group;
-use super::signals::{Arrival, Origin};
+use super::signals::{self, Arrival, Origin};
 use super::{procfs, sys};
 use crate::clock::Moment;
 
@@ -70,7 +70,6 @@ struct Copy {
 pub(super) struct Processes {
     pub(super) guard: i32,
     pub(super) command: Option<i32>,
-    pub(super) group: Group,
 }
 
 /// Signals that are held back, and what tells whether to pass them on.
@@ -79,6 +78,10 @@ pub(super) struct Forwarding {
     /// What the guarding process got.
     copies: Vec<Copy>,
     witness: Option<i32>,
+    /// What the witness has got and is accounted for.
+    seen: Vec<i32>,
+    /// What a former witness had got that was not accounted for, and until when that counts.
+    late: Option<(procfs::Signals, Moment)>,
     /// When the witness has to be forked, or exchanged for one that has got nothing yet.
     fork_at: Option<Moment>,
     argv: sys::ArgvMemory,
@@ -86,7 +89,15 @@ pub(super) struct Forwarding {
 
 impl Forwarding {
     pub(super) fn new(argv: sys::ArgvMemory) -> Forwarding {
-        Forwarding { held: Vec::new(), copies: Vec::new(), witness: None, fork_at: None, argv }
+        Forwarding {
+            held: Vec::new(),
+            copies: Vec::new(),
+            witness: None,
+            seen: Vec::new(),
+            late: None,
+            fork_at: None,
+            argv,
+        }
     }
 
     /// The command has been started.
@@ -115,6 +126,7 @@ impl Forwarding {
     /// The terminal has signalled the group, and the witness with it.
     pub(super) fn note_terminal(&mut self) {
         if self.witness.is_some() {
+            self.seen.extend(signals::OF_TERMINAL);
             self.fork_at = Some(Moment::now() + HOLD);
         }
     }
@@ -128,6 +140,7 @@ impl Forwarding {
     /// Does what is due, and returns the signals that have to be passed on.
     pub(super) fn due(&mut self, processes: Processes) -> Vec<i32> {
         let now = Moment::now();
+        self.look_at_witness(processes);
         let mut missed = Vec::new();
         let mut reached: Vec<Held> = Vec::new();
         for mut held in std::mem::take(&mut self.held) {
@@ -154,8 +167,7 @@ impl Forwarding {
         });
         if self.fork_at.is_some_and(|at| now >= at) {
             self.fork_at = None;
-            self.end_witness();
-            self.witness = sys::fork_witness(WITNESS_NAME, self.argv).ok();
+            self.exchange_witness();
         }
         missed
     }
@@ -184,13 +196,8 @@ impl Forwarding {
     /// Whether the command has got the signal by itself, as far as that can be told.
     fn has_reached(&mut self, held: &Held, processes: Processes) -> Option<bool> {
         let Some(command) = processes.command else { return Some(false) };
-        if held.looks.is_none() {
-            let for_all = self.guard_got(held, processes.guard);
-            let for_group = processes.group == Group::Shared && self.group_got(held.signal);
-            let in_group = || procfs::group_of(command) == Some(nix::unistd::getpgrp().as_raw());
-            if !for_all && !(for_group && in_group()) {
-                return Some(false);
-            }
+        if !self.guard_got(held, processes.guard) && held.looks.is_none() {
+            return Some(false);
         }
         has_missed(command, held.signal).map(|missed| !missed)
     }
@@ -208,14 +215,39 @@ impl Forwarding {
         }
     }
 
-    /// The process group got it. What the witness has got stays pending, so another one takes its place.
-    fn group_got(&mut self, signal: i32) -> bool {
-        let pending = |witness| procfs::signals_of(witness).is_some_and(|signals| signals.is_pending(signal));
-        let got = self.witness.is_some_and(pending);
-        if got {
-            self.fork_at = Some(Moment::now());
+    /// Notes which of the held signals the process group got, if the command is still in it. What the witness has got stays
+    /// pending, so another one takes its place.
+    fn look_at_witness(&mut self, processes: Processes) {
+        let now = Moment::now();
+        let got = self.witness.and_then(procfs::signals_of).unwrap_or_default();
+        let mut late = self.late.take().filter(|(_, until)| now < *until);
+        let own_group = Some(nix::unistd::getpgrp().as_raw());
+        for held in &mut self.held {
+            let in_late = late.as_mut().is_some_and(|(late, _)| late.take_pending(held.signal));
+            let in_got = got.is_pending(held.signal);
+            if in_got {
+                self.fork_at = Some(now);
+                self.seen.push(held.signal);
+            }
+            if (in_late || in_got) && processes.command.and_then(procfs::group_of) == own_group {
+                held.looks.get_or_insert(0);
+            }
         }
-        got
+        self.late = late;
+    }
+
+    /// Forks a new witness, and keeps in mind what the old one has got and dlock has not read yet.
+    fn exchange_witness(&mut self) {
+        let fresh = sys::fork_witness(WITNESS_NAME, self.argv).ok();
+        if let Some(mut late) = self.witness.and_then(procfs::signals_of) {
+            for signal in &self.seen {
+                late.take_pending(*signal);
+            }
+            self.late = Some((late, Moment::now() + OLDEST_COPY));
+        }
+        self.end_witness();
+        self.witness = fresh;
+        self.seen.clear();
     }
 }
 
@@ -234,7 +266,8 @@ fn has_missed(command: i32, signal: i32) -> Option<bool> {
         return Some(false);
     }
     // What sigwait(3) waits for is unblocked meanwhile, and seems to have its default action.
-    procfs::is_awaiting_signals(command).map(|is_awaiting| !is_awaiting)
+    let is_awaiting = procfs::is_awaiting_signals(command)?;
+    (procfs::signals_of(command) == Some(signals)).then_some(!is_awaiting)
 }
 
 #[cfg(test)]

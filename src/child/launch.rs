@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeWriter};
+use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
 use super::descriptors::close_inherited;
@@ -56,6 +57,21 @@ pub struct Half {
     pub(super) argv: sys::ArgvMemory,
     pub(super) strangers: HashSet<i32>,
 }
+
+impl Half {
+    /// Waits for the guarding process to leave, when there is nothing to be done.
+    pub fn dismiss(self) {
+        let guard = self.guard;
+        // Closing our end is what tells it.
+        drop(self);
+        if sys::has_ended(guard, LEAVING) {
+            let _ = sys::reap(guard);
+        }
+    }
+}
+
+/// How long the guarding process may take to leave.
+const LEAVING: Duration = Duration::from_millis(500);
 
 /// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
 ///

@@ -78,8 +78,10 @@ pub fn threads_of(pid: i32) -> usize {
 }
 
 /// What signals mean to a process (`proc_pid_status(5)`): sets with bit N-1 for signal N.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
+    /// How often the first thread has been given the processor: if that has not changed, it has slept meanwhile.
+    switches: u64,
     pending: u64,
     blocked: u64,
     ignored: u64,
@@ -90,6 +92,13 @@ impl Signals {
     /// Whether it has been sent and not been taken yet.
     pub fn is_pending(&self, signal: i32) -> bool {
         self.pending & bit(signal) != 0
+    }
+
+    /// Counts a pending signal as taken.
+    pub fn take_pending(&mut self, signal: i32) -> bool {
+        let was_pending = self.is_pending(signal);
+        self.pending &= !bit(signal);
+        was_pending
     }
 
     /// Whether its default action is taken as soon as it is sent.
@@ -111,6 +120,9 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
     let mut signals = Signals::default();
     for line in status.lines() {
         let Some((name, value)) = line.split_once(":\t") else { continue };
+        if name.ends_with("voluntary_ctxt_switches") {
+            signals.switches += value.parse::<u64>().unwrap_or(0);
+        }
         let set = match name {
             "SigPnd" | "ShdPnd" => &mut signals.pending,
             "SigBlk" => &mut signals.blocked,

@@ -79,7 +79,7 @@ pub enum Origin {
 }
 
 /// The signals that a terminal sends. The kernel sends every other one to a single process.
-const OF_TERMINAL: &[i32] = &[
+pub(super) const OF_TERMINAL: &[i32] = &[
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,

@@ -80,8 +80,15 @@ impl Supervisor {
     /// # Errors
     /// The socket cannot be watched.
     pub fn new(half: Half) -> io::Result<Supervisor> {
+        let readiness = match Readiness::of(&half.channel) {
+            Ok(readiness) => readiness,
+            Err(error) => {
+                half.dismiss();
+                return Err(error);
+            }
+        };
         Ok(Supervisor {
-            readiness: Readiness::of(&half.channel)?,
+            readiness,
             channel: half.channel,
             guard: half.guard,
             guard_reaped: false,
@@ -168,7 +175,7 @@ impl Supervisor {
 
     /// Passes on what was held back and has not reached the command by itself.
     pub fn forward_due(&mut self) {
-        let processes = Processes { guard: self.guard, command: self.command, group: self.group };
+        let processes = Processes { guard: self.guard, command: self.command };
         for signal in self.forwarding.due(processes) {
             self.send(&ToGuard::Forward(signal));
         }

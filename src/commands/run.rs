@@ -75,10 +75,21 @@ fn prepare(
 
 fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport) -> Result<(), Failure> {
     let internal = |error: std::io::Error| Failure::internal(format!("cannot start the event loop: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            half.dismiss();
+            return Err(internal(error));
+        }
+    };
     let result = runtime.block_on(async {
-        let signals = Source::new().map_err(internal)?;
-        let alarm = Alarm::new().map_err(internal)?;
+        let (signals, alarm) = match Source::new().and_then(|signals| Ok((signals, Alarm::new()?))) {
+            Ok(sources) => sources,
+            Err(error) => {
+                half.dismiss();
+                return Err(internal(error));
+            }
+        };
         let supervisor = Supervisor::new(half).map_err(internal)?;
         Session { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
     });

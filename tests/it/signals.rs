@@ -352,7 +352,9 @@ fn a_stop_from_before_its_start_does_not_stop_the_command() {
         waiter.await_ready();
         waiter.signal(Signal::SIGTERM);
         let output = waiter.wait();
-        assert_eq!((output.exit, reported(&output.stdout)), (Exit::Code(0), vec!["TERM"]), "{signal}");
+        // The one that continues dlock may be read when the command runs already, and is forwarded then.
+        let got: Vec<_> = reported(&output.stdout).into_iter().filter(|name| *name != "CONT").collect();
+        assert_eq!((output.exit, got), (Exit::Code(0), vec!["TERM"]), "{signal}");
     }
 }
 
