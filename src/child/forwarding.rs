@@ -6,7 +6,7 @@
 //! which is not in dlock's process group, and a witness, which is. If one of them got the same signal at the same time, so
 //! did the command. A signal is held back for a moment, because the copies are sent one after the other.
 //!
-//! In doubt it is passed on: twice is better than never.
+//! Without such a copy it is passed on: twice is better than never.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const HOLD: Duration = Duration::from_millis(20);
 /// How old a copy at the guarding process may be to belong to a signal that arrives now.
 const OLDEST_COPY: Duration = Duration::from_millis(100);
 
-/// How often the command is looked at before a signal is passed on in doubt.
+/// How often the command is looked at before the copy decides.
 const MOST_LOOKS: u32 = 4;
 
 /// How long the command runs before the witness is forked; a short command is spared it.
@@ -149,7 +149,6 @@ impl Forwarding {
                 continue;
             }
             match self.has_reached(&held, processes) {
-                Some(true) => reached.push(held),
                 None if held.looks < Some(MOST_LOOKS) => {
                     let looks = held.looks.unwrap_or(0) + 1;
                     held.looks = Some(looks);
@@ -157,7 +156,9 @@ impl Forwarding {
                     held.due = now + HOLD + Duration::from_millis(3) * looks;
                     self.held.push(held);
                 }
-                Some(false) | None => missed.push(held.signal),
+                // In doubt there is the copy.
+                Some(true) | None => reached.push(held),
+                Some(false) => missed.push(held.signal),
             }
         }
         // `timeout` signals its child, and then the group that the child is in: one signal.
