@@ -8,7 +8,7 @@
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] | values, time, and the way out |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] | values, time, files that users name, and the way out |
 
 pub mod backend;
 pub mod child;
@@ -21,6 +21,7 @@ pub mod exit;
 pub mod glob;
 pub mod home;
 pub mod identity;
+pub mod input;
 pub mod lease;
 pub mod lock;
 pub mod name_services;

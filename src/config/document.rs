@@ -1,9 +1,9 @@
 //! A configuration file as text: opened with care, and every part of it with its line and column.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,11 +14,14 @@ use super::settings::kind;
 use super::source::Place;
 use crate::backend::io_text;
 use crate::exit::Failure;
+use crate::input;
 
 /// No configuration is longer; a device that never ends is.
 const MOST_BYTES: u64 = 1 << 20;
-/// Others may read it, or write to it.
-const OPEN_TO_OTHERS: u32 = 0o006;
+/// Others may read it.
+const READABLE_BY_OTHERS: u32 = 0o004;
+/// Others may write to it.
+const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 /// A configuration file.
 pub(super) struct Document {
@@ -35,24 +38,24 @@ impl Document {
     /// Reads a file; `None` if there is none.
     ///
     /// # Errors
-    /// It is there and cannot be read, is too long, or is no UTF-8 (78).
+    /// It is there and cannot be read, is not a regular file, is somebody else's or open to everybody's changes, is too
+    /// long, or is no UTF-8 (78).
     pub(super) fn read(path: &Path) -> Result<Option<Document>, Failure> {
         let name: Arc<str> = path.display().to_string().into();
         let wrong = |why: &dyn std::fmt::Display| Failure::config(format!("{name}: {why}"));
         let cannot = |error: std::io::Error| wrong(&format!("cannot be read: {}", io_text(&error)));
-        let file = match File::open(path) {
+        let file = match input::open(path) {
             Ok(file) => file,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
             Err(error) => return Err(cannot(error)),
         };
-        let mode = file.metadata().map_err(cannot)?.permissions().mode() & 0o7777;
-        let mut bytes = Vec::new();
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(wrong(&"longer than 1 MiB: this is no configuration file"));
-        }
+        // Of the file that is open: the path may lead to another one by now.
+        let metadata = file.metadata().map_err(cannot)?;
+        check_owner(&metadata).map_err(|why| wrong(&why))?;
+        let mode = metadata.mode() & 0o7777;
+        let bytes = input::read_opened(file, MOST_BYTES).map_err(cannot)?;
         let (text, bad) = match String::from_utf8(bytes) {
             Ok(text) => (text, false),
             Err(error) => {
@@ -122,7 +125,7 @@ impl Document {
     /// # Errors
     /// It is (78).
     pub(super) fn check_secret(&self, secret: &Place) -> Result<(), Failure> {
-        if self.mode & OPEN_TO_OTHERS == 0 {
+        if self.mode & READABLE_BY_OTHERS == 0 {
             return Ok(());
         }
         Err(Failure::config(format!(
@@ -130,6 +133,23 @@ impl Document {
              password_file instead",
             secret.key, self.mode, self.name
         )))
+    }
+}
+
+/// Whether a file is of somebody whom we obey: it decides which files are overwritten and whose password is sent where, and
+/// `sudo -E` brings the environment and the home of somebody else. The group may write to it: `umask 002` lets it, and the
+/// owner has chosen it.
+fn check_owner(metadata: &Metadata) -> Result<(), String> {
+    let (owner, own) = (metadata.uid(), nix::unistd::geteuid().as_raw());
+    if owner != 0 && owner != own {
+        let or_own = if own == 0 { String::new() } else { format!(" or to user {own}") };
+        return Err(format!(
+            "belongs to user {owner}, and a configuration file has to belong to root{or_own}"
+        ));
+    }
+    match metadata.mode() & WRITABLE_BY_OTHERS {
+        0 => Ok(()),
+        _ => Err(format!("everybody may write to it (mode {:04o}): chmod o-w", metadata.mode() & 0o7777)),
     }
 }
 

@@ -184,10 +184,8 @@ fn a_file_that_is_named_and_missing_is_an_error() {
         (place.run().args(["--config", "/etc/passwd/x"]), "--config: /etc/passwd/x: no such file"),
         (place.run().env("DLOCK_CONFIG", "/no/such/file"), "DLOCK_CONFIG: /no/such/file: no such file"),
         (place.run().args(["--config", "/etc"]), "/etc: cannot be read: is a directory"),
-        (
-            place.run().args(["--config", "/dev/zero"]),
-            "/dev/zero: longer than 1 MiB: this is no configuration file",
-        ),
+        (place.run().args(["--config", "/dev/zero"]), "/dev/zero: cannot be read: not a regular file"),
+        (run(&place, &"#\n".repeat(600_000)), "FILE: cannot be read: longer than 1048576 bytes"),
     ] {
         assert_eq!(refused(&place, &run.command(["touch", "t"]).output(), 78), line);
     }

@@ -6,6 +6,7 @@ mod servers;
 mod settings;
 mod several;
 mod show;
+mod strangers;
 mod tables;
 mod wrong;
 

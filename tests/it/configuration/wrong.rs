@@ -205,7 +205,7 @@ fn a_password_that_others_can_read_is_refused() {
         ("backend = \"redis://me:s3cret@h\"\n", "FILE:1:11: backend"),
         ("[locks.y]\nbackend = \"redis://:s3cret@h:port\"\n", "FILE:2:11: backend"),
     ] {
-        for mode in [0o644, 0o604, 0o666, 0o602] {
+        for mode in [0o644, 0o604] {
             let run = run(&place, text).backend(place.url()).command(["touch", "t"]);
             std::fs::set_permissions(place.path("c.toml"), Permissions::from_mode(mode)).unwrap();
             assert_eq!(refused(&place, &run.output(), 78), format!("{at}: {}", why(mode)));

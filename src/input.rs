@@ -1,0 +1,84 @@
+//! Files that are named by users and read whole: opened without blocking, checked by what was opened, and bounded.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::clock::Moment;
+
+/// Opens a regular file for reading. Symbolic links are followed, as Kubernetes mounts its secrets; whatever the path leads
+/// to, opening it neither blocks (`O_NONBLOCK`, `fifo(7)`) nor takes a terminal.
+///
+/// # Errors
+/// It cannot be opened, or is not a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = open_any(path)?;
+    match file.metadata()?.file_type() {
+        kind if kind.is_file() => Ok(file),
+        kind if kind.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        _ => Err(io::Error::other("not a regular file")),
+    }
+}
+
+/// Reads a regular file of up to `most` bytes.
+///
+/// # Errors
+/// It cannot be read, is not a regular file, or is longer.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_opened(open(path)?, most)
+}
+
+/// Reads the rest of an open file of up to `most` bytes.
+///
+/// # Errors
+/// It cannot be read, or is longer. A length that `fstat(2)` tells is not believed.
+pub fn read_opened(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(most + 1).read_to_end(&mut content)?;
+    match content.len() as u64 > most {
+        true => Err(io::Error::other(format!("longer than {most} bytes"))),
+        false => Ok(content),
+    }
+}
+
+/// Reads a regular file, or a pipe until its writer closes it, as `<(command)` of a shell is one: up to `most` bytes, and
+/// for up to `within`.
+///
+/// # Errors
+/// It cannot be read, is neither, is longer, or the writer of the pipe is not done in time.
+pub fn read_file_or_pipe(path: &Path, most: u64, within: Duration) -> io::Result<Vec<u8>> {
+    let mut file = open_any(path)?;
+    if !file.metadata()?.file_type().is_fifo() {
+        drop(file);
+        return read(path, most);
+    }
+    let until = Moment::now() + within;
+    let mut content = Vec::new();
+    let mut buffer = [0; 4096];
+    while content.len() as u64 <= most {
+        let left = until.saturating_since(Moment::now());
+        let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) => return Err(io::Error::other("nothing was written to this pipe in time")),
+            Ok(_) => {}
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(content),
+            Ok(count) => content.extend_from_slice(&buffer[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("longer than {most} bytes")))
+}
+
+fn open_any(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
