@@ -1,7 +1,5 @@
 //! What `dlock renew` and `dlock release` are to do, and where a token comes from.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +10,7 @@ use crate::backend::locator::Locator;
 use crate::cli::{ReleaseArguments, RenewArguments, TokenArguments};
 use crate::config::{self, Source, Sourced};
 use crate::exit::Failure;
+use crate::input;
 use crate::lock::{LockName, Token};
 
 /// A lock, and what proves that it is ours.
@@ -40,6 +39,10 @@ pub struct RenewPlan {
 
 /// Longer than any token of ours.
 const LONGEST_TOKEN: u64 = 256;
+/// More than that is not even read.
+const LONGEST_CONTENT: u64 = 64 << 10;
+/// How long the writer of a pipe has.
+const PIPE_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) const NO_TOKEN: &str =
     "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
@@ -93,9 +96,8 @@ pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
 
 fn read(path: &Path) -> Result<Token, String> {
     let shown = path.display();
-    let mut content = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST_TOKEN + 2).read_to_end(&mut content));
-    read.map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
+    let content = input::read_file_or_pipe(path, LONGEST_CONTENT, PIPE_WITHIN)
+        .map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
     let line = content.strip_suffix(b"\n").unwrap_or(&content);
     checked(line).map_err(|error| format!("'{shown}' {error}"))
 }

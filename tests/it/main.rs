@@ -33,6 +33,8 @@ mod guard;
 mod hostile_environment;
 #[cfg(feature = "redis")]
 mod hostile_server;
+#[cfg(feature = "redis")]
+mod input_files;
 mod lock_files;
 #[cfg(feature = "redis")]
 mod lost_trees;

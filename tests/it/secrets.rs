@@ -150,9 +150,7 @@ fn a_password_file_is_read() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
     }
-    for content in
-        [String::new(), format!("{PASSWORD}\n\n"), format!(" {PASSWORD}"), format!("{PASSWORD}\r\n")]
-    {
+    for content in [String::new(), format!(" {PASSWORD}")] {
         std::fs::write(&path, &content).unwrap();
         let output = run();
         assert_eq!(

@@ -23,6 +23,10 @@ use super::certificate;
 use super::location::TlsSettings;
 use crate::backend::{StoreError, io_text};
 use crate::clock::wall_micros;
+use crate::input;
+
+/// Several times the bundle of a system.
+const LONGEST_FILE: u64 = 4 << 20;
 
 /// A TLS session that has not begun: every file has been read.
 pub(super) struct Session {
@@ -84,9 +88,9 @@ fn config(
     if let Some(expired) = chain.first().and_then(|own| certificate::expiry(own, now())) {
         return Err(unusable(cert, &format!("{expired}: renew it")));
     }
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
         pem::Error::NoItemsFound => unusable(key, &"no private key in it that is not encrypted"),
-        error => unusable(key, &describe(&error)),
+        error => unusable(key, &error),
     })?;
     builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
         Error::InconsistentKeys(_) => {
@@ -142,20 +146,18 @@ fn now() -> Duration {
     Duration::from_micros(wall_micros())
 }
 
+/// The content of a file, which may be a bundle of all authorities there are.
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    input::read(path, LONGEST_FILE).map_err(|error| unusable(path, &io_text(&error)))
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| unusable(path, &describe(&error)))?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(path, &error))?;
     match certificates.is_empty() {
         true => Err(StoreError::Config(format!("{}: no certificate in it", path.display()))),
         false => Ok(certificates),
-    }
-}
-
-fn describe(error: &pem::Error) -> String {
-    match error {
-        pem::Error::Io(error) => io_text(error),
-        error => error.to_string(),
     }
 }
 

@@ -1,12 +1,15 @@
 //! How to check a server, and prove who we are.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::backend::url::UrlError;
 use crate::backend::{StoreError, io_text};
+use crate::input;
+
+/// Longer than any password: access tokens of clouds have a few thousand bytes.
+const LONGEST_PASSWORD: u64 = 16 << 10;
 
 /// What proves who we are.
 #[derive(Clone)]
@@ -31,16 +34,24 @@ impl Password {
     /// The password as it is now.
     ///
     /// # Errors
-    /// Its file cannot be read.
+    /// Its file cannot be read, or is not one line.
     pub(super) fn read(&self) -> Result<Option<String>, StoreError> {
         match self {
             Password::None => Ok(None),
             Password::Text(password) => Ok(Some(password.clone())),
             Password::File(path) => {
-                let text = fs::read_to_string(path).map_err(|error| {
-                    StoreError::Config(format!("password file {}: {}", path.display(), io_text(&error)))
-                })?;
-                Ok(Some(text.strip_suffix('\n').unwrap_or(&text).to_owned()))
+                let wrong =
+                    |why: &str| StoreError::Config(format!("password file {}: {why}", path.display()));
+                let bytes = input::read(path, LONGEST_PASSWORD).map_err(|error| wrong(&io_text(&error)))?;
+                let text = String::from_utf8(bytes).map_err(|_| wrong("not valid UTF-8"))?;
+                let line = text.strip_suffix('\n').unwrap_or(&text);
+                // Any other file would be sent to the server by whoever can name it.
+                match line.contains(['\n', '\r', '\0']) {
+                    true => Err(wrong(
+                        "more than one line, and a password is one (with one line feed at its end)",
+                    )),
+                    false => Ok(Some(line.to_owned())),
+                }
             }
         }
     }
@@ -72,7 +83,7 @@ impl TlsSettings {
         }
         for (name, file) in files {
             if let Some(file) = file
-                && let Err(error) = fs::File::open(file)
+                && let Err(error) = input::open(file)
             {
                 let text = format!("{}: {}", file.display(), io_text(&error));
                 return Err(UrlError::new(text).about(name));
