@@ -73,6 +73,13 @@ impl Locator {
         }
     }
 
+    /// A backend URL as it was written, without what may be a secret: the value of an option that its store does not have
+    /// may be a password that was misspelt.
+    pub fn redacted(text: &str) -> String {
+        let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        super::url::redacted(text, Locator::options(&scheme).unwrap_or_default())
+    }
+
     /// How URLs of the stores in this build begin.
     pub fn known() -> &'static [&'static str] {
         KNOWN

@@ -121,38 +121,49 @@ impl Url {
     }
 }
 
-/// Options of a query that are secrets.
-const SECRET_OPTIONS: &[&str] = &["password"];
+/// What stands in place of a value that is a secret, or may be one.
+pub const HIDDEN: &str = "***";
+
+/// Whether an option of this name, known to a store or not, may have a secret as its value.
+fn is_secret(option: &str) -> bool {
+    let option = option.to_ascii_lowercase();
+    ["pass", "pwd", "secret"].iter().any(|word| option.contains(word)) && !option.ends_with("_file")
+}
 
 /// Whether a backend URL, well-formed or not, may have a password in it.
 pub fn has_password(text: &str) -> bool {
-    let secret = |(name, _): &(String, String)| SECRET_OPTIONS.contains(&name.as_str());
     match Url::parse(text) {
-        Ok(url) => url.password.is_some() || url.query.iter().any(secret),
-        Err(_) => text.contains('@') || SECRET_OPTIONS.iter().any(|name| text.contains(name)),
+        Ok(url) => url.password.is_some() || url.query.iter().any(|(name, _)| is_secret(name)),
+        Err(_) => text.contains('@') || text.split_once('?').is_some_and(|(_, query)| is_secret(query)),
     }
 }
 
-/// A backend URL as it was written, with `***` for its password; only its scheme if it is not well-formed.
-pub fn redacted(text: &str) -> String {
+/// A backend URL as it was written, with `***` for its password and for the value of each option that is not `known`: a
+/// misspelt or unsupported one may be a secret. Of one that is not well-formed only the scheme, if it may have either.
+pub fn redacted(text: &str, known: &[&str]) -> String {
     let scheme = text.split(':').next().unwrap_or_default();
-    if Url::parse(text).is_err() {
-        return if has_password(text) { format!("{scheme}:***") } else { text.to_owned() };
-    }
     let (head, query) = text.split_once('?').map_or((text, None), |(head, query)| (head, Some(query)));
+    if Url::parse(text).is_err() {
+        let is_harmless = query.is_none() && !has_password(text);
+        return if is_harmless { text.to_owned() } else { format!("{scheme}:{HIDDEN}") };
+    }
     // Nothing behind the host of a well-formed URL has an @.
     let mut shown = match head.split_once("//").and_then(|(_, rest)| rest.rsplit_once('@')) {
         Some((user, hosts)) if user.contains(':') => {
-            format!("{scheme}://{}:***@{hosts}", user.split(':').next().unwrap_or_default())
+            format!("{scheme}://{}:{HIDDEN}@{hosts}", user.split(':').next().unwrap_or_default())
         }
         _ => head.to_owned(),
     };
     if let Some(query) = query {
-        let option = |option: &str| match option.split_once('=') {
-            Some((name, _)) if SECRET_OPTIONS.iter().any(|secret| decode(name).as_deref() == Ok(secret)) => {
-                format!("{name}=***")
+        let option = |option: &str| {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let plain = decode(name).unwrap_or_default();
+            match known.contains(&plain.as_str()) && !is_secret(&plain) {
+                true => option.to_owned(),
+                // The secret itself, without a name.
+                false if value.is_empty() => HIDDEN.to_owned(),
+                false => format!("{name}={HIDDEN}"),
             }
-            _ => option.to_owned(),
         };
         shown = format!("{shown}?{}", query.split('&').map(option).collect::<Vec<_>>().join("&"));
     }
@@ -246,19 +257,30 @@ mod tests {
 
     #[test]
     fn passwords_are_found_and_hidden() {
+        let known = ["prefix", "password_file", "x"];
         for (url, shown) in [
             ("redis://me:secret@h:1/2?prefix=a", "redis://me:***@h:1/2?prefix=a"),
             ("redis://:s:ecret@h,k", "redis://:***@h,k"),
-            ("postgres://h/db?user=me&password=secret&x=1", "postgres://h/db?user=me&password=***&x=1"),
+            ("postgres://h/db?prefix=me&password=secret&x=1", "postgres://h/db?prefix=me&password=***&x=1"),
             ("postgres://h/db?pass%77ord=secret", "postgres://h/db?pass%77ord=***"),
+            ("redis://h?sentinel_password=secret", "redis://h?sentinel_password=***"),
+            ("redis://h?Passwort=secret&x", "redis://h?Passwort=***&x"),
             ("redis://me:secret@h:port", "redis:***"),
+            ("redis://h:port?passwort=secret", "redis:***"),
         ] {
             assert!(has_password(url), "{url}");
-            assert_eq!(redacted(url), shown);
+            assert_eq!(redacted(url, &known), shown);
         }
         for url in ["redis://me@h/?password_file=/x", "file:", "file:///a//b", "prod", "nonsense:x"] {
             assert!(!has_password(url), "{url}");
-            assert_eq!(redacted(url), url);
+            assert_eq!(redacted(url, &known), url);
+        }
+        for (url, shown) in [
+            ("redis://h?prefixx=secret&x=1", "redis://h?prefixx=***&x=1"),
+            ("redis://h?secre", "redis://h?***"),
+            ("redis://h:port?x=secre", "redis:***"),
+        ] {
+            assert_eq!(redacted(url, &known), shown);
         }
     }
 

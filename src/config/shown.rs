@@ -7,15 +7,14 @@ use super::file::LockTable;
 use super::settings::{Setting, Settings};
 use super::source::{Place, Source, Sourced};
 use super::{Configuration, above};
-use crate::backend::url::redacted;
+use crate::backend::locator::Locator;
+use crate::backend::url::HIDDEN;
 use crate::cli::{CommonArguments, RunArguments};
 use crate::exit::Failure;
 use crate::lock::LockName;
 
 /// The pattern of all names.
 const EVERY: &str = "*";
-/// What is shown of a password.
-const HIDDEN: &str = "***";
 
 /// A table of a backend or of locks, key by key.
 pub type Keys = Vec<(String, Value, Source)>;
@@ -67,7 +66,7 @@ pub fn shown(settings: &Settings) -> Keys {
         .filter_map(|(key, known)| {
             let (value, source) = known?;
             let value = match (key, value) {
-                ("backend", Value::String(url)) => redacted(&url).into(),
+                ("backend", Value::String(url)) => Locator::redacted(&url).into(),
                 (_, value) => value,
             };
             Some((key.to_owned(), value, source))
@@ -83,7 +82,7 @@ impl Alias {
         let mut add =
             |key: &str, value: Value, source: &Source| keys.push((key.into(), value, source.clone()));
         if let Some(Sourced { value, source }) = &self.url {
-            add("url", redacted(value).into(), source);
+            add("url", Locator::redacted(value).into(), source);
         }
         if let Some(Sourced { value, source }) = &self.username {
             add("username", value.shown(), source);
@@ -91,9 +90,16 @@ impl Alias {
         if let Some(Secret::Text(Sourced { source, .. })) = secret {
             add("password", HIDDEN.into(), source);
         }
+        let scheme = self.url.as_ref().and_then(|url| url.value.split(':').next()).unwrap_or_default();
+        let has_known_options = Locator::options(&scheme.to_ascii_lowercase()).is_some();
         let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
         for option in self.options.iter().filter(|option| is_used(&option.name)) {
-            add(&option.name, option.value.value.shown(), &option.value.source);
+            // What a store that this build lacks does not have is not known: it may be a secret.
+            let value = match has_known_options || option.name == PASSWORD_FILE {
+                true => option.value.value.shown(),
+                false => HIDDEN.into(),
+            };
+            add(&option.name, value, &option.value.source);
         }
         if let Some(Sourced { value, source }) = &self.accept {
             add("accept", value.iter().map(|warning| warning.name()).collect(), source);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::file::LockTable;
 use super::source::{Source, Sourced};
 use super::{Backend, Configuration, backend_flag, backend_variable};
-use crate::backend::url::redacted;
+use crate::backend::locator::Locator;
 use crate::cli::CommonArguments;
 use crate::exit::Failure;
 use crate::glob::Pattern;
@@ -96,7 +96,7 @@ impl Configuration {
             let url = self.backend(Some(named))?.url;
             if !known.contains(&url) {
                 known.push(url);
-                others.push(redacted(&named.value));
+                others.push(Locator::redacted(&named.value));
             }
         }
         Ok(others)
@@ -120,7 +120,7 @@ struct On<'a>(Option<&'a Sourced<String>>);
 impl fmt::Display for On<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Sourced { value, source }) => write!(f, "is on {} ({source})", redacted(value)),
+            Some(Sourced { value, source }) => write!(f, "is on {} ({source})", Locator::redacted(value)),
             None => f.write_str("has no backend"),
         }
     }

@@ -143,6 +143,40 @@ fn one_object_begins_with_its_version_and_says_the_same() {
     assert_eq!(overridden, "DLOCK_TTL");
 }
 
+/// A misspelt option may be a password, and one of a store that this build lacks as well.
+#[test]
+fn the_value_of_an_unknown_option_is_not_shown() {
+    let place = Place::new();
+    let text = "[backends.s]\nurl = \"redis-sentinel://s/m?sentinel_password=hunter2&prefix=a&hunter2\"\n\
+                [backends.e]\nurl = \"etcd://e?passwort=hunter2\"\ntls_key = \"hunter2\"\n\
+                [locks.x]\nbackend = \"redis://h?auth=hunter2&db=3\"\n\
+                [locks.y]\nbackend = \"file:///srv?token=hunter2\"\n";
+    for arguments in [&[][..], &["--json"], &["x"], &["y", "--json"]] {
+        let found = printed(show(&place, text).args(arguments));
+        assert!(found.contains("***") && !found.contains("hunter2"), "{arguments:?}: {found}");
+    }
+    let found = printed(show(&place, text));
+    #[cfg(feature = "redis")]
+    assert!(found.contains("redis-sentinel://s/m?sentinel_password=***&prefix=a&***\""), "{found}");
+    assert!(found.contains("tls_key = \"***\""), "{found}");
+    for name in ["x", "y"] {
+        let url = "redis://h?passwort=hunter2";
+        for run in [
+            place.run().args(["--config", &place.arg("c.toml")]).no_backend().name(name),
+            place.run().backend(url).name(name),
+            place.run().no_backend().env("DLOCK_BACKEND", url).name(name),
+        ] {
+            let output = run.command(["touch", "t"]).output();
+            assert_eq!(output.exit, Exit::Code(78), "{output:?}");
+            assert!(!output.stderr.contains("hunter2"), "{output:?}");
+        }
+    }
+    // Names of several locks on several stores: an error that shows the URLs.
+    let run = place.run().args(["--config", &place.arg("c.toml")]).no_backend().args(["x", "y"]);
+    let line = super::refused(&place, &run.no_name().command(["touch", "t"]).output(), 78);
+    assert!(line.contains("on file:///srv?token=*** ") && !line.contains("hunter2"), "{line}");
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn nobody_is_contacted() {
