@@ -1,11 +1,17 @@
 //! `rediss://`: chain, name and expiry are verified unless the user says otherwise, and it is said loudly then; and who
 //! we are, where a server wants a certificate of ours.
 
+mod self_signed;
+
+use crate::support::SOON;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
+use crate::support::proxy::Proxy;
 use crate::support::redis::{Options, Redis};
 use crate::support::running::{Exit, Output};
 use crate::support::tls::{Certificates, Flaw};
+use crate::support::wait::{throughout, until};
+use std::time::Duration;
 
 const WARNING: &str =
     "dlock: the server's certificate is not checked (?insecure): anybody in between can take the lock\n";
@@ -62,6 +68,33 @@ fn a_lock_is_kept_over_tls() {
     let held = place.run().backend(&backend).args(["--ttl", "1s"]).sh("sleep 2.5; echo ran").output();
     assert_runs(&held);
     assert_runs(&run(&place, &backend));
+}
+
+/// There are some 150 of them, and each connection would parse them again.
+#[test]
+fn the_authorities_of_the_system_are_read_once() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let roots = place.write("roots.pem", &std::fs::read_to_string(&redis.certificates().ca).unwrap());
+    let proxy = Proxy::to(redis.port());
+    let url = format!("rediss://127.0.0.1:{}/0", proxy.port());
+    let run = place.run().backend(url).args(["--ttl", "2s"]).env("SSL_CERT_FILE", &roots);
+    let mut run = run.stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    std::fs::remove_file(&roots).unwrap();
+    proxy.close();
+    until(SOON, "a new connection", || proxy.connections() > 0);
+    // It is good for renewals: without one the lock would be lost.
+    throughout(Duration::from_secs(3), "the command runs", || run.poll().is_none());
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+}
+
+#[test]
+fn a_fifo_in_place_of_the_authorities_of_the_system_does_not_hang() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let run = place.run().backend(url(&redis, "127.0.0.1", "")).env("SSL_CERT_FILE", place.path("fifo"));
+    assert_refused(&run.sh("echo ran").output(), 78, &["fifo", "SSL_CERT_FILE is not a regular file"]);
 }
 
 #[test]

@@ -18,20 +18,34 @@ pub(super) fn date(time: Duration) -> String {
     time.format("%Y-%m-%d").to_string()
 }
 
-/// The end of its validity since 1970; `None` for what is no certificate (RFC 5280, section 4.1).
+/// The end of its validity since 1970; `None` for what is no certificate.
 pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
+    validity(der).map(|(_, not_after)| not_after)
+}
+
+/// From when until when it is valid, since 1970; `None` for what is no certificate (RFC 5280, section 4.1).
+pub(super) fn validity(der: &[u8]) -> Option<(Duration, Duration)> {
     let (validity, _subject) = validity_and_subject(der)?;
-    let (_not_before, rest) = element(validity, UTC_TIME).or_else(|| element(validity, GENERALIZED_TIME))?;
-    let time = match element(rest, UTC_TIME) {
+    let (not_before, rest) = time(validity)?;
+    let (not_after, _) = time(rest)?;
+    Some((not_before, not_after))
+}
+
+/// The time that these bytes begin with, since 1970 and no earlier, and what comes behind it.
+fn time(der: &[u8]) -> Option<(Duration, &[u8])> {
+    let (time, rest) = match element(der, UTC_TIME) {
         // Two digits of a year: from 1950 to 2049.
-        Some((text, _)) => {
+        Some((text, rest)) => {
             let text = std::str::from_utf8(text).ok()?;
             let century = if text < "50" { "20" } else { "19" };
-            moment(&format!("{century}{text}"))?
+            (moment(&format!("{century}{text}"))?, rest)
         }
-        None => moment(std::str::from_utf8(element(rest, GENERALIZED_TIME)?.0).ok()?)?,
+        None => {
+            let (text, rest) = element(der, GENERALIZED_TIME)?;
+            (moment(std::str::from_utf8(text).ok()?)?, rest)
+        }
     };
-    Some(Duration::from_secs(time.timestamp().try_into().unwrap_or(0)))
+    Some((Duration::from_secs(time.timestamp().try_into().unwrap_or(0)), rest))
 }
 
 /// The name of whoever it is made out to, if it has one.

@@ -1,6 +1,7 @@
 //! TLS for `rediss://`: verified by default, against the system's authorities or a file's.
 
 mod identity;
+mod trust;
 
 use std::io;
 use std::path::Path;
@@ -10,15 +11,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
 
 pub(super) use self::identity::Identity;
+use self::trust::{Trust, is_ca_as_end_entity};
 use super::certificate;
 use super::location::TlsSettings;
 use crate::backend::{StoreError, io_text};
@@ -46,10 +46,10 @@ impl Session {
         let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name.clone())
             .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
-        let authorities = if settings.insecure { Authorities::default() } else { authorities(settings)? };
-        let expired = authorities.expired;
+        let provider = Arc::new(ring::default_provider());
+        let Trust { verifier, expired } = Trust::new(settings, &provider)?;
         let identity = Identity::new(settings);
-        let config = config(settings, authorities.store, &identity)?;
+        let config = config(settings, provider, verifier, &identity)?;
         Ok(Session { connector: TlsConnector::from(Arc::new(config)), name, identity, expired })
     }
 
@@ -69,18 +69,15 @@ impl Session {
 
 fn config(
     settings: &TlsSettings,
-    authorities: RootCertStore,
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ServerCertVerifier>,
     identity: &Identity,
 ) -> Result<ClientConfig, StoreError> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| StoreError::Config(format!("TLS: {error}")))?;
-    let builder = if settings.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
-    } else {
-        builder.with_root_certificates(authorities)
-    };
+        .map_err(|error| StoreError::Config(format!("TLS: {error}")))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let (Some(cert), Some(key)) = (&settings.cert_file, &settings.key_file) else {
         return Ok(builder.with_client_cert_resolver(identity.unknown()));
     };
@@ -98,48 +95,6 @@ fn config(
         }
         error => unusable(cert, &error),
     })
-}
-
-/// Whom to believe that a server is who it says.
-struct Authorities {
-    store: RootCertStore,
-    /// What is said of those that are not valid any more.
-    expired: Vec<String>,
-}
-
-impl Default for Authorities {
-    fn default() -> Self {
-        Authorities { store: RootCertStore::empty(), expired: Vec::new() }
-    }
-}
-
-fn authorities(settings: &TlsSettings) -> Result<Authorities, StoreError> {
-    let Authorities { mut store, mut expired } = Authorities::default();
-    match &settings.ca_file {
-        Some(path) => {
-            let now = now();
-            for certificate in certificates(path)? {
-                // The verifier asks of an authority only its key (RFC 5280, section 6.1.1 d): an authority that has ended is
-                // nobody that we were told to trust.
-                match certificate::expiry(&certificate, now) {
-                    Some(said) => expired.push(said),
-                    None => store.add(certificate).map_err(|error| unusable(path, &error))?,
-                }
-            }
-            if store.is_empty() {
-                let said = expired.join(", ");
-                return Err(unusable(path, &format!("{said}: name an authority that is valid by ca_file=")));
-            }
-        }
-        None => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if store.is_empty() {
-                let text = "this system has no certificate authorities: install them (ca-certificates) or give ca_file=";
-                return Err(StoreError::Config(text.into()));
-            }
-        }
-    }
-    Ok(Authorities { store, expired })
 }
 
 fn now() -> Duration {
@@ -187,52 +142,19 @@ fn explain(error: &io::Error, expired: &[String]) -> String {
                 "the server's certificate is by nobody whom we know{expired}: name its authority by ca_file="
             )
         }
-        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "the server shows the certificate of an authority (CA:TRUE) as its own: give it one of its own"
+        wrong if is_ca_as_end_entity(wrong) => {
+            "the server shows the certificate of an authority (CA:TRUE) as its own: give it one of its own, or name \
+             this very certificate by ca_file="
+                .into()
+        }
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+            "the server's certificate names no host as its subjectAltName: make it with one (openssl req -x509 -addext \
+             subjectAltName=DNS:...)"
                 .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("{wrong}: name what it is made out to by server_name=")
         }
         _ => error.to_string(),
-    }
-}
-
-/// Accepts any certificate: `?insecure`. Signatures are still checked, so that the session itself is sound.
-#[derive(Debug)]
-struct Unchecked(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
