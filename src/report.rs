@@ -2,6 +2,7 @@
 //! to, for programs: [`RunReport`] is written to the files of `--report` and `--metrics-file`.
 
 mod doctor;
+mod entry;
 mod file;
 mod files;
 mod histogram;

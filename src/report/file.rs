@@ -1,18 +1,19 @@
 //! Files that dlock writes for others: whole or not at all.
 
 use std::fmt;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
 use std::time::Duration;
 
-use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{AccessFlags, faccessat};
+use nix::sys::stat::{FileStat, Mode, SFlag};
 
+use super::entry::{Entry, directory, kind};
 use crate::backend::io_text;
 use crate::clock::Moment;
 
@@ -20,11 +21,11 @@ use crate::clock::Moment;
 #[derive(Debug)]
 pub(super) enum Target {
     /// A regular file, there or not: replaced by another one.
-    File(PathBuf),
+    File(Entry),
     /// A descriptor that we were started with, as `/dev/stderr` names it: written to, whatever it is.
     Descriptor(OwnedFd),
     /// A FIFO or a character device: written to.
-    Special(PathBuf),
+    Special(Entry),
 }
 
 /// How many symbolic links are followed (`path_resolution(7)`).
@@ -35,7 +36,7 @@ const AT_ONCE: usize = 4096;
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::File(path) | Target::Special(path) => write!(f, "'{}'", path.display()),
+            Target::File(entry) | Target::Special(entry) => write!(f, "'{}'", entry.path().display()),
             Target::Descriptor(_) => f.write_str("to the descriptor"),
         }
     }
@@ -51,16 +52,9 @@ impl Target {
         let target = resolve(path).map_err(|error| cannot(&error))?;
         match &target {
             Target::File(file) => {
-                let (temporary, _) = Temporary::beside(file, 0o600).map_err(|error| {
-                    let directory = directory(file);
-                    format!(
-                        "cannot write '{}': cannot create a file in {}: {}",
-                        path.display(),
-                        directory.display(),
-                        io_text(&error)
-                    )
-                })?;
-                drop(temporary);
+                Temporary::beside(file, 0o600)
+                    .map_err(|error| cannot(&not_created(file.path(), &error)))
+                    .map(drop)?;
             }
             Target::Descriptor(descriptor) => {
                 let flags = fcntl(descriptor, FcntlArg::F_GETFL).map_err(|errno| cannot(&errno.into()))?;
@@ -70,9 +64,7 @@ impl Target {
             }
             // It is opened when there is something to write: to open and close a FIFO ends its reader.
             Target::Special(special) => {
-                let here = nix::fcntl::AT_FDCWD;
-                faccessat(here, special, AccessFlags::W_OK, AtFlags::AT_EACCESS)
-                    .map_err(|errno| cannot(&errno.into()))?;
+                special.check_writable().map_err(|error| cannot(&error))?;
             }
         }
         Ok(target)
@@ -89,18 +81,25 @@ impl Target {
         limit.add(Signal::SIGXFSZ);
         limit.thread_block()?;
         match self {
-            Target::File(path) => replace(path, content, new_mode),
+            // The command may have made the directory anew: then it is found as at the beginning.
+            Target::File(entry) => match replace(entry, content, new_mode) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => match Entry::at(entry.path()) {
+                    Ok(entry) => replace(&entry, content, new_mode),
+                    Err(_) => Err(error),
+                },
+                result => result,
+            },
             Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content, reader_within),
-            Target::Special(path) => {
-                write_in_time(open_special(path, reader_within)?.as_fd(), content, reader_within)
+            Target::Special(entry) => {
+                write_in_time(open_special(entry, reader_within)?.as_fd(), content, reader_within)
             }
         }
     }
 }
 
-/// The directory of a file.
-pub(super) fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+fn not_created(path: &Path, error: &io::Error) -> io::Error {
+    let directory = directory(path).display();
+    io::Error::other(format!("cannot create a file in {directory}: {}", io_text(error)))
 }
 
 fn resolve(path: &Path) -> io::Result<Target> {
@@ -109,43 +108,25 @@ fn resolve(path: &Path) -> io::Result<Target> {
         if let Some(number) = descriptor_number(&path) {
             return own_descriptor(number).map(Target::Descriptor);
         }
-        let metadata = match fs::symlink_metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path.file_name().is_some() => {
-                return Ok(Target::File(path));
-            }
-            Err(error) => return Err(error),
-        };
-        if is_planted(&path, &metadata)? {
-            return Err(io::Error::other("it belongs to somebody else, in a directory of everybody's"));
+        let entry = Entry::at(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => not_created(&path, &error),
+            _ => error,
+        })?;
+        match entry.look()? {
+            None => return Ok(Target::File(entry)),
+            Some(found) if kind(&found) == SFlag::S_IFLNK => path = entry.link()?,
+            Some(found) => return target(entry, &found),
         }
-        if !metadata.is_symlink() {
-            return target(path, &metadata);
-        }
-        path = directory(&path).join(fs::read_link(&path)?);
     }
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Whether it may have been put there for us to fall into: the kernel does not open such files either
-/// (`fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` of `proc_sys_fs(5)`).
-fn is_planted(path: &Path, metadata: &Metadata) -> io::Result<bool> {
-    let directory = fs::metadata(directory(path))?;
-    let owner = metadata.uid();
-    let is_everybodys = directory.mode() & 0o1002 == 0o1002;
-    Ok(is_everybodys && owner != nix::unistd::geteuid().as_raw() && owner != directory.uid())
-}
-
-fn target(path: PathBuf, metadata: &Metadata) -> io::Result<Target> {
-    let kind = metadata.file_type();
-    if kind.is_file() {
-        Ok(Target::File(path))
-    } else if kind.is_fifo() || kind.is_char_device() {
-        Ok(Target::Special(path))
-    } else if kind.is_dir() {
-        Err(io::Error::from_raw_os_error(libc::EISDIR))
-    } else {
-        Err(io::Error::other("neither a file, a FIFO nor a character device"))
+fn target(entry: Entry, found: &FileStat) -> io::Result<Target> {
+    match kind(found) {
+        SFlag::S_IFREG => Ok(Target::File(entry)),
+        SFlag::S_IFIFO | SFlag::S_IFCHR => Ok(Target::Special(entry)),
+        SFlag::S_IFDIR => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        _ => Err(io::Error::other("neither a file, a FIFO nor a character device")),
     }
 }
 
@@ -169,23 +150,22 @@ fn own_descriptor(number: i32) -> io::Result<OwnedFd> {
 }
 
 /// A file that is not yet where it belongs, and goes when it never gets there.
-pub(super) struct Temporary(Option<PathBuf>);
+pub(super) struct Temporary(Option<Entry>);
 
 impl Temporary {
-    /// A new, empty file in the directory of `path`, hidden, and named unlike anything that is collected there.
-    pub(super) fn beside(path: &Path, mode: u32) -> io::Result<(Temporary, File)> {
+    /// A new, empty file in the directory of `entry`, hidden, and named unlike anything that is collected there.
+    pub(super) fn beside(entry: &Entry, mode: u32) -> io::Result<(Temporary, File)> {
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let random = u64::from_ne_bytes(random);
-        let name = directory(path).join(format!(".dlock-{}-{random:016x}.tmp", std::process::id()));
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(mode).open(&name)?;
-        Ok((Temporary(Some(name)), file))
+        let own = entry.beside(format!(".dlock-{}-{random:016x}.tmp", std::process::id()).into());
+        let file = own.create(Mode::from_bits_truncate(mode))?;
+        Ok((Temporary(Some(own)), file))
     }
 
-    pub(super) fn rename(mut self, path: &Path) -> io::Result<()> {
-        if let Some(name) = &self.0 {
-            fs::rename(name, path)?;
+    pub(super) fn rename(mut self, to: &Entry) -> io::Result<()> {
+        if let Some(own) = &self.0 {
+            own.rename(to)?;
         }
         self.0 = None;
         Ok(())
@@ -194,46 +174,51 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if let Some(name) = &self.0 {
-            let _ = fs::remove_file(name);
+        if let Some(own) = &self.0 {
+            own.remove();
         }
     }
 }
 
-fn replace(path: &Path, content: &[u8], new_mode: u32) -> io::Result<()> {
+fn replace(entry: &Entry, content: &[u8], new_mode: u32) -> io::Result<()> {
+    let old = entry.look()?;
+    // It was one when it was checked, or was not there; owner and mode of anything else are somebody's choice.
+    if old.as_ref().is_some_and(|old| kind(old) != SFlag::S_IFREG) {
+        return Err(io::Error::other("it is no longer a regular file"));
+    }
     // What others are kept from reading is never open to them, not for a moment.
-    let old = fs::metadata(path).ok();
-    let mode = old.as_ref().map_or(new_mode, |old| old.mode() & 0o777);
-    let (temporary, mut file) = Temporary::beside(path, mode)?;
+    let mode = old.as_ref().map_or(new_mode, |old| old.st_mode & 0o777);
+    let (temporary, mut file) = Temporary::beside(entry, mode)?;
     file.write_all(content)?;
     if let Some(old) = &old {
         let new = file.metadata()?;
-        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        if (new.uid(), new.gid()) != (old.st_uid, old.st_gid) {
             // Root writes for others; who may not give it away keeps it, and then its group is another one.
-            let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
+            let _ = fchown(&file, Some(old.st_uid), Some(old.st_gid));
         }
-        let of_group = if file.metadata()?.gid() == old.gid() { 0o777 } else { 0o707 };
+        let of_group = if file.metadata()?.gid() == old.st_gid { 0o777 } else { 0o707 };
         // The umask has taken from it.
         file.set_permissions(fs::Permissions::from_mode(mode & of_group))?;
     }
     drop(file);
-    temporary.rename(path)
+    temporary.rename(entry)
 }
 
 /// Opens a device, or a FIFO as soon as somebody reads it.
-fn open_special(path: &Path, reader_within: Duration) -> io::Result<File> {
+fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
     let until = Moment::now() + reader_within;
     loop {
-        let mut options = OpenOptions::new();
-        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        match options.write(true).custom_flags(flags.bits()).open(path) {
+        match entry.open(OFlag::O_WRONLY) {
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
                 if Moment::now() >= until {
                     return Err(io::Error::other("nobody reads it"));
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
-            result => return result,
+            Ok((_, found)) if !matches!(kind(&found), SFlag::S_IFIFO | SFlag::S_IFCHR) => {
+                return Err(io::Error::other("it is no longer a FIFO or a character device"));
+            }
+            result => return result.map(|(file, _)| file),
         }
     }
 }

@@ -1,22 +1,24 @@
 //! `--report` and `--metrics-file`: checked before anything happens, written after everything has.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::stat::{Mode, SFlag};
 
 use super::Reporter;
-use super::file::{Target, directory};
+use super::entry::{Entry, kind};
+use super::file::Target;
 use super::metrics::Metrics;
 use super::outcome::{Outcome, RunReport};
 use crate::backend::io_text;
 use crate::clock::{Moment, wall_micros};
 use crate::config::{OutputFiles, Sourced};
 use crate::exit::Failure;
+use crate::input;
 
 /// What a new file may be at most, as for every program that writes one; the umask takes from it.
 const REPORT_MODE: u32 = 0o666;
@@ -29,7 +31,7 @@ const WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
 /// How long a reader that has stopped, or has not come yet, is waited for.
 const READER_WITHIN: Duration = Duration::from_secs(2);
 /// Whoever may read it can keep others from adding to the metrics.
-const LOCK_MODE: u32 = 0o660;
+const LOCK_MODE: Mode = Mode::from_bits_truncate(0o660);
 /// Between two looks, from this ...
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// ... to this.
@@ -41,7 +43,7 @@ const LONGEST_METRICS: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub struct Files {
     report: Option<Sourced<Target>>,
-    metrics: Option<Sourced<PathBuf>>,
+    metrics: Option<Sourced<Entry>>,
 }
 
 impl Files {
@@ -56,16 +58,16 @@ impl Files {
             self.report = Some(Sourced { value: target, source: source.clone() });
         }
         if let Some(Sourced { value, source }) = &wanted.metrics {
-            let path = check_metrics(value).map_err(|error| source.failure(error))?;
+            let entry = check_metrics(value).map_err(|error| source.failure(error))?;
             if let Some(Sourced { value: Target::File(report), .. }) = &self.report
-                && is_same(report, &path)
+                && report.is_same(&entry).unwrap_or(true)
             {
                 let both = format!("'{}' is the file of --report too", value.display());
                 // It is not to be overwritten by the other.
                 self.report = None;
                 return Err(source.failure(both));
             }
-            self.metrics = Some(Sourced { value: path, source: source.clone() });
+            self.metrics = Some(Sourced { value: entry, source: source.clone() });
         }
         Ok(())
     }
@@ -77,44 +79,42 @@ impl Files {
         {
             reporter.warning(&format!("{source}: cannot write {target}: {}", io_text(&error)));
         }
-        if let Some(Sourced { value: path, source }) = &self.metrics
-            && let Err(error) = add_metrics(path, report)
+        if let Some(Sourced { value: entry, source }) = &self.metrics
+            && let Err(error) = add_metrics(entry, report)
         {
             reporter.warning(&format!("{source}: this run is not counted: {error}"));
         }
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    let whole = |path: &Path| Some((fs::canonicalize(directory(path)).ok()?, path.file_name()?.to_owned()));
-    whole(one).is_some_and(|one| Some(one) == whole(other))
-}
-
-fn check_metrics(path: &Path) -> Result<PathBuf, String> {
-    let Target::File(target) = Target::find(path)? else {
+fn check_metrics(path: &Path) -> Result<Entry, String> {
+    let Target::File(entry) = Target::find(path)? else {
         return Err(format!("'{}' is no regular file, which counters need", path.display()));
     };
     let cannot = |error: &io::Error| format!("cannot use '{}': {}", path.display(), io_text(error));
-    match open_lock(&lock_path(&target), OpenOptions::new().read(true)) {
+    match open_regular(&lock_entry(&entry)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(&error)),
         _ => {}
     }
-    read(&target).map_err(|error| format!("'{}': {error}", path.display()))?;
-    Ok(target)
+    read(&entry).map_err(|error| format!("'{}': {error}", path.display()))?;
+    Ok(entry)
 }
 
-fn read(path: &Path) -> Result<Metrics, String> {
-    let read = match fs::metadata(path) {
-        Ok(metadata) if metadata.len() > LONGEST_METRICS => return Err("is too long to be ours".into()),
-        Ok(_) => fs::read(path),
-        Err(error) => Err(error),
-    };
-    let content = match read {
+/// What is there now, which the command may have changed since it was checked.
+fn read(entry: &Entry) -> Result<Metrics, String> {
+    let content = match open_regular(entry).and_then(|file| input::read_opened(file, LONGEST_METRICS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Metrics::default()),
         read => read.map_err(|error| format!("cannot be read: {}", io_text(&error)))?,
     };
     let text = String::from_utf8(content).map_err(|_| "is no text")?;
     Metrics::parse(&text).map_err(|error| format!("is not a file of ours: {error}; it is left as it is"))
+}
+
+fn open_regular(entry: &Entry) -> io::Result<File> {
+    match entry.open(OFlag::O_RDONLY)? {
+        (file, found) if kind(&found) == SFlag::S_IFREG => Ok(file),
+        _ => Err(io::Error::other("not a regular file")),
+    }
 }
 
 fn reader_within(report: &RunReport) -> Duration {
@@ -125,50 +125,45 @@ fn reader_within(report: &RunReport) -> Duration {
     }
 }
 
-fn add_metrics(path: &Path, report: &RunReport) -> Result<(), String> {
+fn add_metrics(entry: &Entry, report: &RunReport) -> Result<(), String> {
     let within = match report.outcome {
         Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
         _ => OTHERS_WITHIN,
     };
-    let _lock = lock(path, within)?;
-    let mut metrics = read(path)?;
+    let _lock = lock(entry, within)?;
+    let mut metrics = read(entry)?;
     metrics.add(report, Duration::from_micros(wall_micros()));
-    let target = Target::File(path.to_owned());
+    let target = Target::File(entry.clone());
     target.write(metrics.render().as_bytes(), METRICS_MODE, READER_WITHIN).map_err(|error| io_text(&error))
 }
 
 /// The file whose flock(2) lets one add to the metrics at a time. It is never removed: two would lock two files.
-fn lock_path(metrics: &Path) -> PathBuf {
+fn lock_entry(metrics: &Entry) -> Entry {
     let mut name = OsString::from(".");
-    name.push(metrics.file_name().unwrap_or_default());
+    name.push(metrics.name());
     name.push(".lock");
-    directory(metrics).join(name)
+    metrics.beside(name)
 }
 
-fn open_lock(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    options.custom_flags(flags).mode(LOCK_MODE).open(path)
-}
-
-fn make_lock(path: &Path) -> io::Result<File> {
+fn make_lock(entry: &Entry) -> io::Result<File> {
     loop {
         // One that is there is only opened: in a directory of everybody's, to create it is forbidden then
         // (`fs.protected_regular`).
-        match open_lock(path, OpenOptions::new().read(true)) {
+        match open_regular(entry) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => return result,
         }
-        match open_lock(path, OpenOptions::new().write(true).create_new(true)) {
+        match entry.create(LOCK_MODE) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => return result,
         }
     }
 }
 
-fn lock(metrics: &Path, within: Duration) -> Result<Flock<File>, String> {
+fn lock(metrics: &Entry, within: Duration) -> Result<Flock<File>, String> {
     let until = Moment::now() + within;
     let mut pause = FIRST_PAUSE;
-    let mut file = make_lock(&lock_path(metrics)).map_err(|error| io_text(&error))?;
+    let mut file = make_lock(&lock_entry(metrics)).map_err(|error| io_text(&error))?;
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),

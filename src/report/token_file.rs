@@ -7,7 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::file::{Temporary, directory, write_in_time};
+use super::entry::{Entry, directory};
+use super::file::{Temporary, write_in_time};
 use crate::backend::io_text;
 use crate::lock::Token;
 
@@ -42,8 +43,8 @@ impl TokenFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(io_text(&error))),
             _ => {}
         }
-        let write = || write_beside(path, &[0; 33]).map(drop);
-        write().map_err(|error| {
+        let probe = || write_beside(&Entry::at(path)?, &[0; 33]).map(drop);
+        probe().map_err(|error| {
             cannot(format!("cannot write a file in {}: {}", directory(path).display(), io_text(&error)))
         })?;
         Ok(TokenFile(path.to_owned()))
@@ -60,12 +61,13 @@ impl TokenFile {
     /// # Errors
     /// It could not be; then the file is what it was.
     pub fn write(&self, token: &Token) -> io::Result<()> {
-        write_beside(&self.0, format!("{}\n", token.reveal()).as_bytes())?.rename(&self.0)
+        let entry = Entry::at(&self.0)?;
+        write_beside(&entry, format!("{}\n", token.reveal()).as_bytes())?.rename(&entry)
     }
 }
 
-fn write_beside(path: &Path, content: &[u8]) -> io::Result<Temporary> {
-    let (temporary, mut file) = Temporary::beside(path, MODE)?;
+fn write_beside(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {
+    let (temporary, mut file) = Temporary::beside(entry, MODE)?;
     // The umask may have taken from it.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(content)?;

@@ -1,6 +1,7 @@
 //! `--report`: every outcome, whole, and where it is written.
 
 mod outcomes;
+mod planted;
 #[cfg(feature = "redis")]
 mod stores;
 mod targets;
