@@ -8,7 +8,7 @@
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
 //! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] | values, time, files that users name, and the way out |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files that users name, and the way out |
 
 pub mod backend;
 pub mod child;
@@ -32,6 +32,7 @@ pub mod process_limit;
 mod random;
 pub mod readiness;
 pub mod report;
+pub mod secret;
 
 use std::ffi::OsString;
 

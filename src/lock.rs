@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::secret;
+
 pub use self::record::{NotedRecord, Record};
 pub use self::seen::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
 
@@ -98,12 +100,14 @@ impl Token {
     pub fn random() -> Result<Token, getrandom::Error> {
         let mut bytes = [0u8; 16];
         getrandom::fill(&mut bytes)?;
-        Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Token::from_text(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
     }
 
     /// Takes a token as a store or an environment variable has it.
     pub fn from_text(text: impl Into<String>) -> Token {
-        Token(text.into())
+        let text = text.into();
+        secret::keep(&text);
+        Token(text)
     }
 
     /// The text that is stored and given to the command; never to be printed.
@@ -123,15 +127,18 @@ impl fmt::Debug for Token {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The host's name.
+    #[serde(deserialize_with = "secret::text")]
     pub host: String,
     /// dlock's own process id on that host.
     pub pid: u32,
     /// The login name, or the number of a user that has none.
+    #[serde(deserialize_with = "secret::text")]
     pub user: String,
     /// The file name of the command.
+    #[serde(deserialize_with = "secret::text")]
     pub command: String,
     /// `--note`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// When the process began, in clock ticks since boot (field 22 of `proc_pid_stat(5)`); 0 where unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -143,7 +150,7 @@ pub struct Identity {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pid_ns: u64,
     /// The page of the CI job that it is part of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// No process stands behind it: taken by `dlock acquire`, for whoever has the token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

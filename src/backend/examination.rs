@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::secret::scrubbed;
+
 /// How well one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -43,9 +45,12 @@ pub struct Finding {
 }
 
 impl Finding {
+    // What is found is often in the words of the store: our secrets in it are hidden.
+
     /// All is well.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Finding {
-        Finding { check, level: Level::Ok, found: found.into(), consequence: None, remedy: None }
+        let found = scrubbed(&found.into()).into_owned();
+        Finding { check, level: Level::Ok, found, consequence: None, remedy: None }
     }
 
     /// Locks work, but.
@@ -56,7 +61,8 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Finding {
         let (consequence, remedy) = (Some(consequence.into()), Some(remedy.into()));
-        Finding { check, level: Level::Warning, found: found.into(), consequence, remedy }
+        let found = scrubbed(&found.into()).into_owned();
+        Finding { check, level: Level::Warning, found, consequence, remedy }
     }
 
     /// Locks do not work, or cannot be relied on.

@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
+use crate::secret;
 
 /// What the methods of a [`Backend`] return, so that the trait can be an object.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -226,11 +227,11 @@ pub enum Hazard {
     Node(String),
 }
 
-/// Why a store gave no answer.
+/// Why a store gave no answer. Much of it is in the words of the store: its `Display` form hides the secrets in them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// It cannot be reached or cannot serve us at the moment; trying again may help.
-    #[error("{reason}")]
+    #[error("{}", secret::scrubbed(reason))]
     Unavailable {
         /// What was found.
         reason: String,
@@ -240,10 +241,10 @@ pub enum StoreError {
         passes: bool,
     },
     /// It refused us; trying again does not help.
-    #[error("{0}")]
+    #[error("{}", secret::scrubbed(.0))]
     Denied(String),
     /// What was configured does not fit the store.
-    #[error("{0}")]
+    #[error("{}", secret::scrubbed(.0))]
     Config(String),
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
+use crate::secret::HIDDEN;
+
 /// What a URL is made of, percent-decoded except for the hosts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
@@ -120,9 +122,6 @@ impl Url {
         })
     }
 }
-
-/// What stands in place of a value that is a secret, or may be one.
-pub const HIDDEN: &str = "***";
 
 /// Whether an option of this name, known to a store or not, may have a secret as its value.
 fn is_secret(option: &str) -> bool {

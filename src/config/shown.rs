@@ -8,10 +8,10 @@ use super::settings::{Setting, Settings};
 use super::source::{Place, Source, Sourced};
 use super::{Configuration, above};
 use crate::backend::locator::Locator;
-use crate::backend::url::HIDDEN;
 use crate::cli::{CommonArguments, RunArguments};
 use crate::exit::Failure;
 use crate::lock::LockName;
+use crate::secret::HIDDEN;
 
 /// The pattern of all names.
 const EVERY: &str = "*";

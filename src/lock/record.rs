@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FencingToken, Identity};
+use crate::secret;
 
 /// How a run ended or why it did not begin, as it is kept in the store for those who ask later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// What came of it, as `--report` names it.
+    #[serde(deserialize_with = "secret::text")]
     pub outcome: String,
     /// Who ran it, or would have.
     pub identity: Identity,
@@ -31,10 +33,10 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Identity>,
     /// Why the lock was revoked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What went wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

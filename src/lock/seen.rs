@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{FencingToken, Identity, LockName, Mode};
+use crate::secret;
 
 /// What a holder is about to do with its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +81,10 @@ impl Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
     /// Who said so: `user@host`.
+    #[serde(deserialize_with = "secret::text")]
     pub by: String,
     /// `--reason`
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 

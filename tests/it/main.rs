@@ -53,6 +53,8 @@ mod odd_parents;
 #[cfg(feature = "redis")]
 mod old_protocol;
 mod orphans;
+#[cfg(feature = "redis")]
+mod quoted_secrets;
 mod random_faults;
 #[cfg(feature = "redis")]
 mod readme;

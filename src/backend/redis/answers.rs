@@ -9,6 +9,7 @@ use super::recipe::Recipe;
 use crate::backend::oversight::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, CLAIM_WITHIN, Loss, Refusal, Release, Renewal, StoreError};
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
+use crate::secret;
 
 /// What a member says of itself, as the scripts put it together.
 #[derive(Deserialize)]
@@ -166,7 +167,7 @@ pub(super) fn hint(kind: &str, remaining: Option<Duration>, recipe: Recipe) -> O
         "list" => ", as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)",
         _ => ", perhaps data and no lock",
     };
-    Some(format!("a key of type {kind}{looks_like}"))
+    Some(format!("a key of type {}{looks_like}", secret::scrubbed(kind)))
 }
 
 /// The answer to `RENEW` with this lease.
@@ -214,7 +215,7 @@ pub(super) fn eviction(answer: &[Value]) -> Option<String> {
         Some(0) => text(answer.get(8)),
         _ => None,
     };
-    policy.filter(|policy| !policy.is_empty()).map(str::to_owned)
+    policy.filter(|policy| !policy.is_empty()).map(|policy| secret::scrubbed(policy).into_owned())
 }
 
 pub(super) fn number(value: Option<&Value>) -> Option<i64> {

@@ -3,6 +3,7 @@
 use redis::ServerError;
 
 use crate::backend::StoreError;
+use crate::secret;
 
 /// What a server's error means for us. Codes as in Redis' source and documentation.
 pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
@@ -89,9 +90,10 @@ pub(super) fn describe(error: &ServerError) -> String {
     shortened(format!("{code} {said}").trim())
 }
 
-/// The first part of a foreign text; whoever prints it escapes it.
+/// The first part of a foreign text, without our secrets; whoever prints it escapes it.
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(200).collect()
+    // Before it is cut off: a part of a secret would not be known as one.
+    secret::scrubbed(text).chars().take(200).collect()
 }
 
 #[cfg(test)]

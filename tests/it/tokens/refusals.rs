@@ -93,7 +93,7 @@ fn a_token_file_that_has_no_token_is_named() {
         std::fs::write(&path, content).unwrap();
         assert_token_file(&path.display().to_string(), &format!("'{}' {why}", path.display()));
     }
-    assert_token_file("/dev/zero", "'/dev/zero' has more than 256 bytes: this is no token");
+    assert_token_file("/dev/zero", "cannot read '/dev/zero': not a regular file");
     let missing = elsewhere.arg("no-such");
     assert_token_file(&missing, &format!("cannot read '{missing}': no such file or directory"));
     let directory = elsewhere.arg("home");

@@ -7,6 +7,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::backend::url::UrlError;
 use crate::backend::{StoreError, io_text};
 use crate::input;
+use crate::secret;
 
 /// Longer than any password: access tokens of clouds have a few thousand bytes.
 const LONGEST_PASSWORD: u64 = 16 << 10;
@@ -36,6 +37,15 @@ impl Password {
     /// # Errors
     /// Its file cannot be read, or is not one line.
     pub(super) fn read(&self) -> Result<Option<String>, StoreError> {
+        let password = self.current()?;
+        // From here on it is sent, and may come back.
+        if let Some(password) = &password {
+            secret::keep(password);
+        }
+        Ok(password)
+    }
+
+    fn current(&self) -> Result<Option<String>, StoreError> {
         match self {
             Password::None => Ok(None),
             Password::Text(password) => Ok(Some(password.clone())),

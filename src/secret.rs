@@ -1,0 +1,134 @@
+//! The secrets that this process knows, so that foreign text which repeats them can be printed and kept without them: a
+//! server or a proxy that quotes our command in an error quotes the password or the token in it.
+//!
+//! Text is scrubbed where it enters: in [`StoreError`](crate::backend::StoreError), and in what others say of themselves
+//! ([`Identity`](crate::lock::Identity), [`Record`](crate::lock::Record), [`Revocation`](crate::lock::Revocation)). Our own
+//! words are left alone: `***` in place of one of them would tell what the password is.
+
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Deserializer};
+
+static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What stands in place of a secret.
+pub const HIDDEN: &str = "***";
+/// So much of a secret is one too, when a text was cut off. What is shorter is hidden only where it stands alone: it may be
+/// a part of any word.
+const LONG: usize = 8;
+
+/// Remembers a secret until the process ends.
+pub fn keep(secret: &str) {
+    // As Redis quotes it (`sdscatrepr`), and JSON.
+    let escaped = secret.escape_default().to_string().replace("\\'", "'");
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    for form in [secret, &escaped] {
+        if !form.is_empty() && !known.iter().any(|secret| secret == form) {
+            known.push(form.to_owned());
+        }
+    }
+}
+
+/// A foreign text without the secrets that this process knows.
+pub fn scrubbed(text: &str) -> Cow<'_, str> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match known.iter().any(|secret| text.contains(beginning(secret))) {
+        true => without(&known, text).into(),
+        false => text.into(),
+    }
+}
+
+/// A foreign text of a stored document, read without the secrets that this process knows.
+///
+/// # Errors
+/// It is not a text.
+pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok(scrubbed(&text).into_owned())
+}
+
+/// The same of one that may be missing.
+///
+/// # Errors
+/// It is not a text.
+pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.map(|text| scrubbed(&text).into_owned()))
+}
+
+/// As much of a secret as is hidden.
+fn beginning(secret: &str) -> &str {
+    &secret[..secret.ceil_char_boundary(LONG)]
+}
+
+fn without(known: &[String], text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let before = text[..text.len() - rest.len()].chars().next_back();
+        let hidden = known.iter().map(|secret| hidden(secret, before, rest)).max().unwrap_or(0);
+        if hidden > 0 {
+            safe.push_str(HIDDEN);
+            rest = &rest[hidden..];
+        } else {
+            safe.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    safe
+}
+
+/// How many bytes of the text, which comes behind `before`, are this secret or the beginning of it.
+fn hidden(secret: &str, before: Option<char>, text: &str) -> usize {
+    if secret.len() >= LONG {
+        let same = secret.chars().zip(text.chars()).take_while(|(one, other)| one == other);
+        let length = same.map(|(c, _)| c.len_utf8()).sum();
+        return if length >= beginning(secret).len() { length } else { 0 };
+    }
+    let Some(behind) = text.strip_prefix(secret) else { return 0 };
+    let stands_alone = |next: Option<char>| !next.is_some_and(char::is_alphanumeric);
+    match stands_alone(before) && stands_alone(behind.chars().next()) {
+        true => secret.len(),
+        false => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(secrets: &[&str], text: &str) -> String {
+        without(&secrets.iter().map(|secret| (*secret).to_owned()).collect::<Vec<_>>(), text)
+    }
+
+    #[test]
+    fn secrets_are_hidden_wherever_they_stand() {
+        let secrets = ["hunter2-s3cret", "0123456789abcdef", "pw"];
+        for (text, expected) in [
+            ("AUTH me hunter2-s3cret", "AUTH me ***"),
+            ("'hunter2-s3cret'hunter2-s3cret", "'***'***"),
+            ("me:hunter2-s3cret@h", "me:***@h"),
+            // Cut off, and with something behind it.
+            ("AUTH hunter2-s3", "AUTH ***"),
+            ("xhunter2-s3cretx", "x***x"),
+            ("token 0123456789abcdef, and pw", "token ***, and ***"),
+            // A short one is a part of other words.
+            ("spawn pwd pw:pw", "spawn pwd ***:***"),
+            ("hunter", "hunter"),
+            ("größe 🔒", "größe 🔒"),
+        ] {
+            assert_eq!(shown(&secrets, text), expected);
+        }
+        assert_eq!(shown(&["pässwörter🔒"], "a pässwörter🔒b pässwörter"), "a ***b ***");
+        assert_eq!(shown(&[], "a"), "a");
+    }
+
+    #[test]
+    fn what_is_kept_is_hidden_in_each_form() {
+        keep("quoted\"back\\slash");
+        assert_eq!(scrubbed("AUTH quoted\"back\\slash"), "AUTH ***");
+        assert_eq!(scrubbed("AUTH \"quoted\\\"back\\\\slash\""), "AUTH \"***\"");
+        assert_eq!(scrubbed("nothing"), "nothing");
+    }
+}
