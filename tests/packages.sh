@@ -202,6 +202,12 @@ nightly() { env -i PATH=/usr/bin:/bin DLOCK_BACKEND="redis://127.0.0.1:$port" "$
 check "the first host runs $line" "backup complete
 exit 0" "$(nightly)"
 check "the second, whose timer fires later, does not" "exit 75" "$(nightly)"
+# No service manager runs here. What can be had without one: no capability, no new privileges, another user.
+chmod 755 "$work" "$dist" "$dist/dlock"
+hardened() { setpriv --reuid=12345 --regid=12345 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all "$@"; }
+check "it works without any privilege" "backup complete" "$(DLOCK_BACKEND="redis://127.0.0.1:$port" hardened "$dist/dlock" run -q hardened -- "$work/backup.sh" 2>&1)"
+unit=packaging/systemd/dlock-nightly.service
+check "the unit is hardened" yes "$(systemd-analyze security --offline=yes --threshold=30 --no-pager "$unit" 2>&1 >/dev/null && echo yes)"
 
 # --- pipelines --------------------------------------------------------------------------------------------------------
 echo "== action.yml, dlock.gitlab-ci.yml"

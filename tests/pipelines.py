@@ -168,7 +168,7 @@ def the_action_runs_nothing_of_a_hostile_input():
         runner.step(RUN, **{"backend": locks(runner), **inputs})
     for name in ["-v", "--on-lost=warn", "x\n-v"]:
         equal(with_locks("echo").step(RUN, name=name, run="true")[0], 64, f"the name {name!r}")
-    for inputs in [{"package": HOSTILE}, {"package": DEB, "sha256": HOSTILE}, {"package": "--help"}]:
+    for inputs in [{"package": HOSTILE, "sha256": "0" * 64}, {"package": DEB, "sha256": HOSTILE}, {"package": "--help", "sha256": "0" * 64}]:
         runner = Runner()
         assert runner.step(INSTALL, **inputs)[0] != 0, inputs
         equal((runner.home / "paths").read_text(), "", f"the PATH after {inputs}")
@@ -177,17 +177,17 @@ def the_action_runs_nothing_of_a_hostile_input():
 def the_action_installs_a_package():
     for package in [DEB, TARBALL]:
         sha256 = hashlib.sha256(pathlib.Path(package).read_bytes()).hexdigest()
-        for inputs in [{}, {"sha256": sha256}]:
-            runner = Runner()
-            status, stdout, stderr = runner.step(INSTALL, package=package, **inputs)
-            equal((status, stderr), (0, ""), package)
-            script = "dlock --version"
-            status, again, _ = runner.step(RUN, name="x", run=script, backend=f"file://{runner.home}")
-            equal((status, again), (0, stdout), f"the dlock of {package}")
         runner = Runner()
-        equal(runner.step(INSTALL, package=package, sha256="0" * 64)[0], 65, "another sum")
-        equal((runner.home / "paths").read_text(), "", "the PATH after another sum")
-    equal(Runner().step(INSTALL, package="http://example.com/dlock.deb")[0], 64, "a package by http")
+        status, stdout, stderr = runner.step(INSTALL, package=package, sha256=sha256)
+        equal((status, stderr), (0, ""), package)
+        script = "dlock --version"
+        status, again, _ = runner.step(RUN, name="x", run=script, backend=f"file://{runner.home}")
+        equal((status, again), (0, stdout), f"the dlock of {package}")
+        for status, wrong, what in [(65, "0" * 64, "another sum"), (64, "", "no sum")]:
+            runner = Runner()
+            equal(runner.step(INSTALL, package=package, sha256=wrong)[0], status, what)
+            equal((runner.home / "paths").read_text(), "", f"the PATH after {what}")
+    equal(Runner().step(INSTALL, package="http://example.com/dlock.deb", sha256="0" * 64)[0], 64, "a package by http")
     equal(Runner().step(RUN, name="x", run="true")[0], 127, "no dlock")
     # From an URL, by a curl that has it without a network.
     runner = Runner()
@@ -201,7 +201,7 @@ open("asked", "w").write(options[options.index("--url") + 1])
 """
     (runner.home / "bin/curl").write_text(curl)
     (runner.home / "bin/curl").chmod(0o755)
-    status, _, stderr = runner.step(INSTALL, package=url)
+    status, _, stderr = runner.step(INSTALL, package=url, sha256=sha256)
     equal((status, (runner.home / "asked").read_text()), (0, url), f"a package from an URL: {stderr}")
 
 
@@ -239,7 +239,7 @@ def the_template_passes_every_option_and_runs_nothing_hostile():
             flags = [f"--{name[5:].lower().replace('_', '-')}={value}" for name in options]
             equal((status, stderr), (0, ""), shell)
             equal(json.loads(stdout)[0], ["run", *flags, HOSTILE, "b", "-c", "true"], shell)
-        for package in [{"DLOCK_PACKAGE": HOSTILE}, {"DLOCK_PACKAGE": TARBALL, "DLOCK_PACKAGE_SHA256": HOSTILE}]:
+        for package in [{"DLOCK_PACKAGE": HOSTILE, "DLOCK_PACKAGE_SHA256": "0" * 64}, {"DLOCK_PACKAGE": TARBALL, "DLOCK_PACKAGE_SHA256": HOSTILE}]:
             assert Runner("echo").job(shell, LOCK_NAME="x", LOCK_COMMAND="true", **package)[0] != 0, package
 
 
@@ -250,6 +250,8 @@ def the_template_installs_a_package():
         variables = {"LOCK_NAME": "x", "LOCK_COMMAND": "echo ran", "DLOCK_BACKEND": locks(runner), "DLOCK_PACKAGE": TARBALL}
         status, stdout, stderr = runner.job(shell, DLOCK_PACKAGE_SHA256=sha256, **variables)
         equal((status, stdout.splitlines()[1:], stderr), (0, ["ran"], ""), shell)
+        equal(runner.job(shell, **variables)[0], 64, f"no sum in {shell}")
+        equal(runner.job(shell, DLOCK_PACKAGE_SHA256="0" * 64, **variables)[0], 65, f"another sum in {shell}")
 
 
 def the_examples_of_the_readme_run():
@@ -264,7 +266,9 @@ def the_examples_of_the_readme_run():
     assert (PACKAGING.parent / step["uses"] / "action.yml").samefile(PACKAGING / "github/action.yml")
     inputs = {name.replace("-", "_"): value for name, value in step["with"].items()}
     assert pathlib.Path(DEB).name == inputs["package"].split("/")[-1].replace("amd64", DEB.split("_")[-1][:-4]), "the version"
-    inputs.update(package=DEB, backend=locks(runner))
+    assert inputs["sha256"], "the example names the sum"
+    sha256 = hashlib.sha256(pathlib.Path(DEB).read_bytes()).hexdigest()
+    inputs.update(package=DEB, sha256=sha256, backend=locks(runner))
     equal(runner.step(INSTALL, **inputs)[0], 0, "the action installs dlock")
     equal(runner.step(RUN, **inputs), (0, "deployed under deploy\n", ""), "the action of the README")
     equal(job.keys(), {"extends", "variables"}, "the job of the README")
