@@ -1,9 +1,10 @@
 //! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
 //! nobody but dlock, so that nothing a store or a network does can hold it up.
 
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+use nix::unistd::Pid;
 
 use super::cgroup::{Cgroup, Place};
 use super::killer::Killer;
@@ -16,7 +17,7 @@ use super::spare::Spare;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
-use super::tree::{Next, Tree};
+use super::tree::{self, Next, Tree};
 use super::{procfs, signals};
 use crate::clock::Moment;
 
@@ -48,8 +49,6 @@ pub(super) struct Guard {
     terminal: Terminal,
     place: Option<Place>,
     cgroup: Option<Cgroup>,
-    /// Children of dlock that do not belong to the tree.
-    strangers: HashSet<i32>,
     spare: Option<Spare>,
     /// When to look whether dlock is stopped: it has not asked for a sign of life for some time.
     peer_check_at: Option<Moment>,
@@ -63,6 +62,8 @@ pub(super) struct Guard {
     /// The command is stopped (SIGSTOP, SIGTSTP, ...).
     stopped: bool,
     reaped: bool,
+    /// We cannot do our work. dlock does it when we leave.
+    is_broken: bool,
     /// When to measure the tree: a renewal is late.
     measure_at: Option<Moment>,
     /// Since SIGKILL was decided.
@@ -81,7 +82,6 @@ impl Guard {
         terminal: Terminal,
         place: Option<Place>,
         cgroup: Option<Cgroup>,
-        strangers: HashSet<i32>,
     ) -> Guard {
         Guard {
             control,
@@ -89,7 +89,6 @@ impl Guard {
             terminal,
             place,
             cgroup,
-            strangers,
             spare: None,
             peer_check_at: None,
             settle_at: None,
@@ -99,6 +98,7 @@ impl Guard {
             told_to_end: false,
             stopped: false,
             reaped: false,
+            is_broken: false,
             measure_at: None,
             killing: None,
             reported: Vec::new(),
@@ -114,7 +114,7 @@ impl Guard {
         self.speak();
         match Sleeper::new() {
             Ok(sleeper) => {
-                while !self.stop.is_done() {
+                while !self.stop.is_done() && !self.is_broken {
                     self.read_control();
                     self.reap();
                     self.act(Input::Tick);
@@ -124,7 +124,7 @@ impl Guard {
                     let pause = self.kill_pass();
                     self.speak();
                     match pause {
-                        _ if self.stop.is_done() => {}
+                        _ if self.stop.is_done() || self.is_broken => {}
                         // Not on the sleeper, which every death would wake.
                         Some(pause) => std::thread::sleep(pause),
                         None => {
@@ -250,7 +250,7 @@ impl Guard {
     /// The command is being let go by dlock, after it has sent us this: so the deadline is in our hands before the
     /// command's first instruction, and we are here to see its end.
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
-        use nix::unistd::{Pid, setpgid, setsid};
+        use nix::unistd::{setpgid, setsid};
         self.group = group;
         // Whoever comes first makes the group (setpgid(2) fails harmlessly after exec): a signal must find it.
         if let Group::Own { .. } = self.group {
@@ -344,7 +344,10 @@ impl Guard {
                 return;
             }
             if self.spare.is_none() {
-                let orphans = Tree::below(dlock, self.strangers.clone());
+                // While we live, whatever else is a child of dlock's is not of the tree.
+                let mut strangers = tree::children_of(dlock);
+                strangers.remove(&(std::process::id() as i32));
+                let orphans = Tree::below(dlock, strangers);
                 self.spare = Spare::fork(orphans, self.cgroup.as_ref()).ok();
             }
         } else if !is_needed {
@@ -403,7 +406,9 @@ impl Guard {
             if until.is_some_and(|until| Moment::now() >= until) {
                 return Next::Stop;
             }
-            let has_got_it = group.is_some() && procfs::group_of(member.pid) == group;
+            let in_group =
+                || nix::unistd::getpgid(Some(Pid::from_raw(member.pid))).ok().map(Pid::as_raw) == group;
+            let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
             for signal in [libc::SIGTERM, libc::SIGCONT] {
                 if !has_got_it
                     && let Err(error) = tree.signal(member, signal)
@@ -524,11 +529,11 @@ impl Guard {
                     }
                 }
                 Ok(None) => return,
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return self.act(Input::TreeGone),
+                // A sandbox that does not know the call: nothing can be told of the command.
                 Err(error) => {
-                    if error.raw_os_error() == Some(libc::ECHILD) {
-                        self.act(Input::TreeGone);
-                    }
-                    return;
+                    self.is_broken = true;
+                    return self.tell(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
                 }
             }
         }

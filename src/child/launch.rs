@@ -5,7 +5,6 @@
 //! So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant and its
 //! first instruction there is one exec and no fork.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::time::Duration;
@@ -18,7 +17,6 @@ use super::parked::park;
 use super::program::Program;
 use super::protocol::{Channel, FromGuard};
 use super::sys::{self, Fork};
-use super::tree::children_of;
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;
 
@@ -55,7 +53,6 @@ pub struct Half {
     pub(super) word: PipeWriter,
     pub(super) place: Option<Place>,
     pub(super) argv: sys::ArgvMemory,
-    pub(super) strangers: HashSet<i32>,
 }
 
 impl Half {
@@ -84,7 +81,6 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
     let Spec { program, inherited, terminal } = spec;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(SplitError::Null)?;
     let _ = signals::block()?;
-    let strangers = children_of(std::process::id() as i32);
     let place = Place::choose();
     let (ours, theirs) = Channel::pair()?;
     let (word_end, word) = io::pipe()?;
@@ -95,7 +91,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.named);
             let argv = inherited.argv;
-            Ok(Half { channel: ours, guard, terminal, word, place, argv, strangers })
+            Ok(Half { channel: ours, guard, terminal, word, place, argv })
         }
         Fork::Child => {
             drop((ours, word));
@@ -112,7 +108,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
                     let _ = detach_standard_descriptors(&null, true);
                     drop(null);
                     close_inherited(&[]);
-                    Guard::new(theirs, parked, terminal, place, cgroup, strangers).watch();
+                    Guard::new(theirs, parked, terminal, place, cgroup).watch();
                 }
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);

@@ -60,11 +60,6 @@ pub fn state_of(pid: i32) -> Option<char> {
     Stat::of(pid).map(|stat| stat.state)
 }
 
-/// The process group of a process.
-pub fn group_of(pid: i32) -> Option<i32> {
-    Stat::of(pid).map(|stat| stat.group)
-}
-
 /// When a process began, in clock ticks since boot.
 pub fn start_of(pid: i32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start)

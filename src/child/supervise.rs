@@ -102,7 +102,7 @@ impl Supervisor {
             command_ended: false,
             heartbeat: Heartbeat::default(),
             deadline_noticed: false,
-            strangers: half.strangers,
+            strangers: HashSet::new(),
         })
     }
 
@@ -136,6 +136,8 @@ impl Supervisor {
         // Only now: from here on the command runs, and the guarding process has its deadline.
         let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
         word.write_all(&frame(&launch)?)?;
+        // The command runs meanwhile.
+        self.look_for_strangers();
         self.heartbeat.begin(Moment::now());
         self.forwarding.begin(self.group);
         Ok(())
@@ -151,7 +153,7 @@ impl Supervisor {
     /// Tells the guarding process of an acknowledged renewal.
     pub fn arm(&mut self, deadlines: Deadlines) {
         self.send(&ToGuard::Arm(deadlines.into()));
-        self.look_for_strangers();
+        self.update_strangers();
     }
 
     /// Passes a signal on to the command, at once or when it is known that the command has not got it by itself.
@@ -219,12 +221,16 @@ impl Supervisor {
         self.send(&ToGuard::Ping);
     }
 
+    /// Later on, others can only come from those, or, to the first process of a PID namespace, from anywhere in it.
+    fn update_strangers(&mut self) {
+        if !self.strangers.is_empty() || std::process::id() == 1 {
+            self.look_for_strangers();
+        }
+    }
+
     /// While the guarding process lives, every other child of ours is a stranger: it is the one that inherits the orphans of
     /// the tree.
     fn look_for_strangers(&mut self) {
-        if self.strangers.is_empty() && std::process::id() != 1 {
-            return;
-        }
         let mut children = tree::children_of(std::process::id() as i32);
         children.remove(&self.guard);
         if !self.guard_reaped && !procfs::is_zombie(self.guard) {
@@ -350,7 +356,7 @@ impl Supervisor {
                 Change::Stopped(_) | Change::Continued => {}
             }
         }
-        self.look_for_strangers();
+        self.update_strangers();
         stopped.then(|| Event::GuardLost("the guarding process was stopped".into()))
     }
 

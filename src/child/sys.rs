@@ -87,6 +87,16 @@ pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)
 }
 
+/// Whether this is a child of ours that has not been reaped, asked without `/proc`. Nothing is reaped.
+pub fn is_own_child(pid: i32) -> bool {
+    // SAFETY: siginfo_t is plain data, and `info` outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) == 0
+    }
+}
+
 /// Reaps this child; blocks until it has ended.
 ///
 /// # Errors

@@ -17,6 +17,9 @@ pub struct Tree {
     strangers: HashSet<i32>,
 }
 
+/// How many numbers are tried in each direction without `/proc`: some milliseconds.
+const SWEEP: i32 = 1 << 16;
+
 /// A process of the tree that a walk came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -86,6 +89,9 @@ impl Tree {
     /// process leaves behind becomes a child of the root's: a further walk finds it.
     pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) {
         let own = std::process::id() as i32;
+        if !procfs::is_usable() {
+            return self.sweep(visit);
+        }
         let mut seen: HashSet<i32> = HashSet::from([self.root, own]);
         let mut queue = vec![self.root];
         let mut unlisted = HashSet::new();
@@ -119,7 +125,25 @@ impl Tree {
         }
     }
 
-    /// Every process of the tree, parents before children. Without `/proc` none can be found.
+    /// Without `/proc`: shows the children of this process, found by trying the numbers around its own. What is below them is
+    /// found after its parent has died.
+    fn sweep(&self, mut visit: impl FnMut(Member) -> Next) {
+        let own = std::process::id() as i32;
+        if own != self.root {
+            return;
+        }
+        // Numbers are given out upwards, and from the beginning again at the end.
+        for pid in (own + 1..own.saturating_add(SWEEP)).chain((own - SWEEP).max(2)..own) {
+            if !self.strangers.contains(&pid)
+                && sys::is_own_child(pid)
+                && visit(Member { pid, parent: own }) == Next::Stop
+            {
+                return;
+            }
+        }
+    }
+
+    /// Every process of the tree, parents before children. Without `/proc` only our own children can be found.
     pub fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
         self.walk(|member| {
