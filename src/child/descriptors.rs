@@ -9,13 +9,18 @@ use super::sys;
 /// How far is searched without `/proc`.
 const FURTHEST: RawFd = 4096;
 
-/// Closes in this process every descriptor above 2 that it has inherited, except those in `kept`. dlock's own are told
-/// apart by their close-on-exec flag, which an inherited one never has.
-pub(super) fn close_inherited(kept: &[RawFd]) {
-    for fd in open_descriptors() {
-        if fd > 2 && !kept.contains(&fd) && sys::closes_on_exec(fd) == Some(false) {
-            let _ = nix::unistd::close(fd);
-        }
+/// The descriptors above 2 that are open now. Before we have opened any, these are the inherited ones.
+pub(super) fn inherited() -> Vec<RawFd> {
+    let mut open = open_descriptors();
+    // The listing itself had one.
+    open.retain(|fd| *fd > 2 && sys::closes_on_exec(*fd) == Some(false));
+    open
+}
+
+/// Closes inherited descriptors in this process, except those in `kept`.
+pub(super) fn close_inherited(inherited: &[RawFd], kept: &[RawFd]) {
+    for fd in inherited.iter().filter(|fd| !kept.contains(fd)) {
+        let _ = nix::unistd::close(*fd);
     }
 }
 

@@ -4,8 +4,6 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use nix::unistd::Pid;
-
 use super::cgroup::{Cgroup, Place};
 use super::killer::Killer;
 use super::outbox::Outbox;
@@ -250,7 +248,7 @@ impl Guard {
     /// The command is being let go by dlock, after it has sent us this: so the deadline is in our hands before the
     /// command's first instruction, and we are here to see its end.
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
-        use nix::unistd::{setpgid, setsid};
+        use nix::unistd::{Pid, setpgid, setsid};
         self.group = group;
         // Whoever comes first makes the group (setpgid(2) fails harmlessly after exec): a signal must find it.
         if let Group::Own { .. } = self.group {
@@ -406,8 +404,7 @@ impl Guard {
             if until.is_some_and(|until| Moment::now() >= until) {
                 return Next::Stop;
             }
-            let in_group =
-                || nix::unistd::getpgid(Some(Pid::from_raw(member.pid))).ok().map(Pid::as_raw) == group;
+            let in_group = || procfs::group_of(member.pid) == group;
             let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
             for signal in [libc::SIGTERM, libc::SIGCONT] {
                 if !has_got_it

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
-use super::descriptors::named_in;
+use super::descriptors::{self, named_in};
 use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
 
 /// Smaller than any core file, so that none is written. Of all limits this one alone also prevents a dump to a program
@@ -26,7 +26,9 @@ pub struct Inherited {
     core: Option<(rlim_t, rlim_t)>,
     /// The memory of the command line.
     pub argv: ArgvMemory,
-    /// Inherited descriptors that dlock itself is told to use.
+    /// Inherited descriptors above 2: the command's.
+    pub(super) descriptors: Vec<RawFd>,
+    /// Those among them that dlock itself is told to use.
     pub(super) named: Vec<RawFd>,
 }
 
@@ -39,6 +41,7 @@ impl Inherited {
     /// # Errors
     /// A standard descriptor is closed, and `/dev/null` cannot be opened.
     pub fn capture(argv: ArgvMemory) -> io::Result<Inherited> {
+        let descriptors = descriptors::inherited();
         let pipe = Disposition::of(libc::SIGPIPE)?;
         let child = Disposition::of(libc::SIGCHLD)?;
         let mut mask = SigSet::empty();
@@ -50,7 +53,7 @@ impl Inherited {
         if let Some((soft, hard)) = core {
             let _ = setrlimit(Resource::RLIMIT_CORE, soft.min(NO_CORE_DUMP), hard);
         }
-        Ok(Inherited { pipe, child, mask, core, argv, named: Vec::new() })
+        Ok(Inherited { pipe, child, mask, core, argv, descriptors, named: Vec::new() })
     }
 
     /// Keeps the descriptors that these arguments name for dlock itself; the others are the command's alone.

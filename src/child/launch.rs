@@ -89,7 +89,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
             drop((theirs, word_end));
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
-            close_inherited(&inherited.named);
+            close_inherited(&inherited.descriptors, &inherited.named);
             let argv = inherited.argv;
             Ok(Half { channel: ours, guard, terminal, word, place, argv })
         }
@@ -98,6 +98,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
             rename(&inherited);
             become_subreaper();
             let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
+            let inherited_descriptors = inherited.descriptors.clone();
             match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, word_end) {
                 Ok(parked) => {
                     // Out of reach of signals for dlock's process group from the beginning. With a terminal that has to
@@ -107,7 +108,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
                     }
                     let _ = detach_standard_descriptors(&null, true);
                     drop(null);
-                    close_inherited(&[]);
+                    close_inherited(&inherited_descriptors, &[]);
                     Guard::new(theirs, parked, terminal, place, cgroup).watch();
                 }
                 Err(error) => {

@@ -60,6 +60,12 @@ pub fn state_of(pid: i32) -> Option<char> {
     Stat::of(pid).map(|stat| stat.state)
 }
 
+/// The process group of a process, asked without `/proc`.
+pub fn group_of(pid: i32) -> Option<i32> {
+    use nix::unistd::{Pid, getpgid};
+    getpgid(Some(Pid::from_raw(pid))).ok().map(Pid::as_raw)
+}
+
 /// When a process began, in clock ticks since boot.
 pub fn start_of(pid: i32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start)
