@@ -36,17 +36,15 @@ pub mod secret;
 
 use std::ffi::OsString;
 
-use crate::backend::io_text;
-use crate::child::Inherited;
+use crate::child::{BeginError, Inherited};
 use crate::cli::{Command, LogFormat, Request};
 use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
 
-/// Says why dlock cannot even begin: a standard descriptor is closed, and there is nothing to put in its place.
-pub fn cannot_begin(error: &std::io::Error) -> Exit {
-    let failure = Failure::internal(format!("cannot open /dev/null: {}", io_text(error)));
-    Reporter::new(false, 0, LogFormat::Text).failure(&failure)
+/// Reports why dlock cannot begin.
+pub fn cannot_begin(error: &BeginError) -> Exit {
+    Reporter::new(false, 0, LogFormat::Text).failure(&Failure::internal(error.to_string()))
 }
 
 /// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.

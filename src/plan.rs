@@ -90,13 +90,10 @@ impl Access {
         if !backend.accepted.accepts(Warning::Insecure) {
             notices.extend(store.insecure().map(str::to_owned));
         }
-        if cfg!(target_os = "linux") && !crate::child::proc_is_usable() {
-            let what = match std::path::Path::new("/proc/stat").exists() {
-                true => "/proc belongs to another PID namespace",
-                false => "no /proc here",
-            };
+        let what = crate::child::why_proc_is_unusable().filter(|_| cfg!(target_os = "linux"));
+        if let Some(what) = what {
             notices.push(format!(
-                "{what}: background processes in groups of their own cannot be found, and so not be stopped"
+                "{what}: when the command has to be stopped, its grandchildren get SIGKILL without SIGTERM before"
             ));
         }
         let connect_timeout = connect_timeout(arguments)?;

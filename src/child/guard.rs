@@ -1,11 +1,13 @@
 //! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
 //! nobody but dlock, so that nothing a store or a network does can hold it up.
 
+mod stopping;
+
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use self::stopping::Killing;
 use super::cgroup::{Cgroup, Place};
-use super::killer::Killer;
 use super::outbox::Outbox;
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
@@ -15,28 +17,15 @@ use super::spare::Spare;
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
-use super::tree::{self, Next, Tree};
+use super::tree::{self, Tree};
 use super::{procfs, signals};
 use crate::clock::Moment;
-
-/// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
-const STUBBORN: Duration = Duration::from_secs(1);
 
 /// dlock asks for a sign of life each second. When it has not for so long, it may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 
 /// How long a command runs before the guarding process settles down beside it.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
-
-/// The last phase of a tree.
-struct Killing {
-    since: Moment,
-    killer: Killer,
-    /// Passes in a row that found nothing alive.
-    empty_passes: u32,
-    overdue_reported: bool,
-    had_first_pass: bool,
-}
 
 /// Children that have ended are reaped in portions: while a tree dies, or forks without end, there may always be one more.
 const PORTION: usize = 4096;
@@ -327,11 +316,6 @@ impl Guard {
         }
     }
 
-    fn tree(&self) -> Tree {
-        let spare = self.spare.iter().map(|spare| spare.pid).collect();
-        Tree::below(std::process::id() as i32, spare)
-    }
-
     /// While dlock is stopped a spare process stands by, in case that we are killed.
     fn keep_spare(&mut self) {
         let is_needed = !self.reaped && !self.peer_gone && !self.stop.is_stopping();
@@ -357,149 +341,6 @@ impl Guard {
     fn dismiss_spare(&mut self) {
         if let Some(spare) = &mut self.spare {
             spare.dismiss();
-        }
-    }
-
-    /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
-    fn has_living_child(&self) -> bool {
-        loop {
-            match sys::wait_any() {
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(_) => return false,
-            }
-        }
-        !procfs::is_usable() || !self.tree().members().into_iter().all(procfs::is_zombie)
-    }
-
-    /// While a renewal is late: how long the tree will take to die, so that SIGTERM and SIGKILL come early enough. A host with
-    /// few processes is not searched for ours.
-    fn measure(&mut self) {
-        let begin = Moment::now();
-        if self.measure_at.is_none_or(|at| begin < at) {
-            return;
-        }
-        self.measure_at = None;
-        let Some((_, interval)) = self.stop.measure_from() else { return };
-        let until = begin + interval / 2;
-        let census = self.tree().census(until);
-        // To find them takes as long again, and that tells how busy the host is.
-        let cost = Moment::now() - begin;
-        self.act(Input::Reserve(census.time_to_die() + cost * 2));
-        self.measure_at = Some(Moment::now() + interval.max(cost * 10));
-    }
-
-    /// SIGTERM and SIGCONT, once to every process of the tree, until it is time for SIGKILL.
-    fn terminate(&mut self) {
-        let until = self.stop.kill_at();
-        let mut group = None;
-        if !self.reaped && (matches!(self.group, Group::Own { .. }) || !procfs::is_usable()) {
-            group = Some(self.parked.pid);
-            self.signal_command(libc::SIGTERM);
-            self.signal_command(libc::SIGCONT);
-        }
-        let tree = self.tree();
-        let mut not_permitted = Vec::new();
-        tree.walk(|member| {
-            if until.is_some_and(|until| Moment::now() >= until) {
-                return Next::Stop;
-            }
-            let in_group = || procfs::group_of(member.pid) == group;
-            let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
-            for signal in [libc::SIGTERM, libc::SIGCONT] {
-                if !has_got_it
-                    && let Err(error) = tree.signal(member, signal)
-                    && error.raw_os_error() == Some(libc::EPERM)
-                    && !procfs::is_zombie(member.pid)
-                {
-                    not_permitted.push(member.pid);
-                }
-            }
-            Next::Descend
-        });
-        for pid in not_permitted {
-            self.report_not_permitted(pid);
-        }
-    }
-
-    fn begin_to_kill(&mut self) {
-        if let Some(cgroup) = &self.cgroup {
-            let _ = cgroup.kill();
-        }
-        self.signal_command(libc::SIGKILL);
-        self.killing = Some(Killing {
-            since: Moment::now(),
-            killer: Killer::of(self.tree()),
-            empty_passes: 0,
-            overdue_reported: false,
-            had_first_pass: false,
-        });
-    }
-
-    /// While the tree is being killed: SIGKILL to what has not got it yet. Returns the pause until the next pass.
-    fn kill_pass(&mut self) -> Option<Duration> {
-        let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
-        let pass = killing.killer.pass();
-        if !killing.had_first_pass {
-            killing.had_first_pass = true;
-            // Everything that was there has its SIGKILL; from here on the dying need the processors more than we do.
-            #[cfg(target_os = "linux")]
-            sys::lower_priority();
-        }
-        let pause = killing.killer.pause_after(pass);
-        killing.empty_passes = if pass.alive == 0 { killing.empty_passes + 1 } else { 0 };
-        let is_stubborn = Moment::now() - killing.since > STUBBORN;
-        // What is left is dead, and a tracer or a hung guard keeps it from being reaped.
-        let all_dead = procfs::is_usable() && killing.empty_passes > 1;
-        let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
-        for pid in not_permitted {
-            self.report_not_permitted(pid);
-        }
-        self.reap();
-        if !self.stop.is_killing() {
-            return Some(Duration::ZERO);
-        }
-        self.report_overdue(pass.alive);
-        if all_dead {
-            self.all_dead();
-        } else if is_stubborn {
-            self.signal_command(libc::SIGKILL);
-            self.report_survivors();
-        }
-        Some(pause)
-    }
-
-    /// Once, when the tree was not known to be dead by the time it had to be.
-    fn report_overdue(&mut self, alive: usize) {
-        let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
-        if let Some(killing) = self.killing.as_mut().filter(|killing| is_overdue && !killing.overdue_reported)
-        {
-            killing.overdue_reported = true;
-            self.tell(&FromGuard::Overdue(alive));
-        }
-    }
-
-    /// Every process of the tree is dead, though not every one can be reaped: a tracer has it.
-    fn all_dead(&mut self) {
-        if !self.reaped {
-            self.command_changed(Change::Killed(libc::SIGKILL));
-        }
-        self.act(Input::TreeGone);
-    }
-
-    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, or (0) it is there and cannot
-    /// be found.
-    fn report_survivors(&mut self) {
-        let mut survivors = self.tree().members();
-        if survivors.is_empty() {
-            survivors.push(0);
-        }
-        survivors.retain(|pid| *pid == 0 || !procfs::is_zombie(*pid));
-        for pid in survivors {
-            if !self.reported.contains(&pid) {
-                self.reported.push(pid);
-                self.tell(&FromGuard::StillAlive(pid));
-            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
@@ -15,6 +16,30 @@ use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
 /// give our files in /proc to root, and the other half could not read them.
 const NO_CORE_DUMP: rlim_t = 1;
 
+/// What dlock needs of a stack, with room to spare, and what it asks for where the limit is below that.
+const SMALL_STACK: rlim_t = 1 << 20;
+const USUAL_STACK: rlim_t = 8 << 20;
+
+/// Why dlock cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// A call that always works has failed.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// A standard descriptor is closed, and nothing can be put in its place.
+    #[error("cannot open /dev/null: {}", errno.desc().to_lowercase())]
+    NoNull {
+        /// The reason.
+        errno: Errno,
+    },
+    /// The hard limit is too low.
+    #[error("the stack is limited to {} KiB, and 1024 are needed: see ulimit -s", limit >> 10)]
+    NoStack {
+        /// The limit, in bytes.
+        limit: rlim_t,
+    },
+}
+
 /// The inherited state of the process. Rust's start-up code, which sets SIGPIPE and opens missing descriptors, does not
 /// run in dlock; this does the same with a memory.
 #[derive(Clone)]
@@ -24,6 +49,8 @@ pub struct Inherited {
     mask: SigSet,
     /// Soft and hard limit of the size of a core file.
     core: Option<(rlim_t, rlim_t)>,
+    /// Soft and hard limit of the size of the stack, where dlock has raised it.
+    stack: Option<(rlim_t, rlim_t)>,
     /// The memory of the command line.
     pub argv: ArgvMemory,
     /// Inherited descriptors above 2: the command's.
@@ -39,21 +66,23 @@ impl Inherited {
     /// them closed; no core dumps, because a dump of dlock contains tokens and passwords.
     ///
     /// # Errors
-    /// A standard descriptor is closed, and `/dev/null` cannot be opened.
-    pub fn capture(argv: ArgvMemory) -> io::Result<Inherited> {
+    /// See [`BeginError`].
+    pub fn capture(argv: ArgvMemory) -> Result<Inherited, BeginError> {
+        let stack = raise_stack()?;
+        grow_stack_under_a_limit();
         let descriptors = descriptors::inherited();
         let pipe = Disposition::of(libc::SIGPIPE)?;
         let child = Disposition::of(libc::SIGCHLD)?;
         let mut mask = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask))?;
+        pthread_sigmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask)).map_err(io::Error::from)?;
         set_signal(libc::SIGPIPE, SignalAction::Ignore);
         set_signal(libc::SIGCHLD, SignalAction::Default);
-        fill_standard_descriptors()?;
+        fill_standard_descriptors().map_err(|errno| BeginError::NoNull { errno })?;
         let core = getrlimit(Resource::RLIMIT_CORE).ok();
         if let Some((soft, hard)) = core {
             let _ = setrlimit(Resource::RLIMIT_CORE, soft.min(NO_CORE_DUMP), hard);
         }
-        Ok(Inherited { pipe, child, mask, core, argv, descriptors, named: Vec::new() })
+        Ok(Inherited { pipe, child, mask, core, stack, argv, descriptors, named: Vec::new() })
     }
 
     /// Keeps the descriptors that these arguments name for dlock itself; the others are the command's alone.
@@ -66,14 +95,51 @@ impl Inherited {
     pub fn restore(&self) {
         self.pipe.restore(libc::SIGPIPE);
         self.child.restore(libc::SIGCHLD);
-        if let Some((soft, hard)) = self.core {
-            let _ = setrlimit(Resource::RLIMIT_CORE, soft, hard);
+        for (resource, limits) in [(Resource::RLIMIT_CORE, self.core), (Resource::RLIMIT_STACK, self.stack)] {
+            if let Some((soft, hard)) = limits {
+                let _ = setrlimit(resource, soft, hard);
+            }
         }
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None);
     }
 }
 
-fn fill_standard_descriptors() -> io::Result<()> {
+/// Raises a limit of the stack that is too low for us; returns what it was. A stack that cannot grow ends a process without a
+/// word. The limit is looked at whenever the stack grows, so raising it now helps (`setrlimit(2)`).
+fn raise_stack() -> Result<Option<(rlim_t, rlim_t)>, BeginError> {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_STACK) else { return Ok(None) };
+    if soft >= SMALL_STACK {
+        return Ok(None);
+    }
+    let _ = setrlimit(Resource::RLIMIT_STACK, USUAL_STACK, hard.max(USUAL_STACK))
+        .or_else(|_| setrlimit(Resource::RLIMIT_STACK, hard.min(USUAL_STACK), hard));
+    match getrlimit(Resource::RLIMIT_STACK) {
+        Ok((limit, _)) if limit < SMALL_STACK => Err(BeginError::NoStack { limit }),
+        _ => Ok(Some((soft, hard))),
+    }
+}
+
+/// Under a limit of memory the stack may be what cannot grow, in the midst of a run. So it grows now, before anything is ours.
+fn grow_stack_under_a_limit() {
+    let is_limited = |(soft, _)| soft != libc::RLIM_INFINITY;
+    if getrlimit(Resource::RLIMIT_AS).is_ok_and(is_limited) {
+        use_stack(SMALL_STACK as usize / 2 / PAGE);
+    }
+}
+
+const PAGE: usize = 4096;
+
+#[inline(never)]
+fn use_stack(pages: usize) {
+    let page = [0u8; PAGE];
+    std::hint::black_box(&page);
+    if pages > 0 {
+        use_stack(pages - 1);
+    }
+    std::hint::black_box(&page);
+}
+
+fn fill_standard_descriptors() -> Result<(), Errno> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
     use nix::sys::stat::Mode;
     for (number, fd) in

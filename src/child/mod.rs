@@ -30,9 +30,9 @@ pub mod sys;
 mod terminal;
 mod tree;
 
-pub use inherited::Inherited;
+pub use inherited::{BeginError, Inherited};
 pub use launch::{Half, Spec, SplitError, split};
-pub use procfs::{is_usable as proc_is_usable, parent_of, start_of};
+pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};
 pub use program::{Program, ProgramError};
 pub use supervise::{Event, Supervisor};
 pub use terminal::Terminal;

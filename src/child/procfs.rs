@@ -14,6 +14,16 @@ pub fn is_usable() -> bool {
     })
 }
 
+/// Why `/proc` is not usable, in a few words.
+pub fn why_unusable() -> Option<&'static str> {
+    let shows_something = || fs::exists("/proc/stat").unwrap_or(false);
+    match is_usable() {
+        true => None,
+        false if shows_something() => Some("/proc belongs to another PID namespace"),
+        false => Some("no /proc here"),
+    }
+}
+
 /// Fields of `proc_pid_stat(5)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {

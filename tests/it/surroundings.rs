@@ -100,6 +100,16 @@ fn too_little_memory_is_a_status_of_dlocks_own_and_leaves_the_lock_free() {
     }
 }
 
+/// S51: dlock raises the limit for itself where it may, and the command has what it would have had.
+#[test]
+fn a_small_stack_is_raised_for_dlock_alone_or_refused_with_a_sentence() {
+    let place = open_place();
+    let run = |limit: &str| as_user(place.run().sh("ulimit -s").wrapped_by(["prlimit", limit]), 60_998);
+    assert_eq!(run("--stack=65536:").output().outcome(), (Exit::Code(0), "64\n", ""));
+    let why = "dlock: the stack is limited to 64 KiB, and 1024 are needed: see ulimit -s\n";
+    assert_eq!(run("--stack=65536:65536").output().outcome(), (Exit::Code(70), "", why));
+}
+
 /// S33
 #[test]
 fn a_command_that_may_not_be_signalled_is_reported_and_never_said_to_be_dead() {
@@ -168,21 +178,22 @@ fn without_proc_a_command_runs_and_is_stopped() {
 
 /// S35
 #[test]
-fn without_proc_what_cannot_be_found_is_never_said_to_be_dead() {
-    let place = Place::new();
-    let leash = place.leash();
-    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let mut run = without_proc(run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids")])).spawn();
-    run.await_ready();
-    // Whether it can stop them or not: while one of them lives the lock is held, and it says so.
-    throughout(Duration::from_secs(4), "a lock as long as the tree", || {
-        let held = !place.lock_is_free("x");
-        held || leash.is_free()
-    });
-    assert!(leash.is_free() || run.stderr().starts_with("dlock: "), "nothing is said: {:?}", run.stderr());
-    let members = place.read("pids");
-    members.lines().for_each(|pid| process::send(pid.parse().unwrap(), Signal::SIGKILL));
-    assert_eq!(run.wait().exit, Exit::Code(124));
+fn without_proc_a_scattered_tree_is_killed() {
+    for half in [None, Some(Signal::SIGKILL)] {
+        let place = Place::new();
+        let leash = place.leash();
+        let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+        let run = run.probe(["--leash", leash.path(), "tree", "4", &place.arg("pids")]);
+        let mut run = without_proc(run).spawn();
+        run.await_ready();
+        if let Some(signal) = half {
+            process::send(run.guard(), signal);
+        }
+        let expected = if half.is_some() { 70 } else { 124 };
+        assert_eq!(run.wait().exit, Exit::Code(expected), "{}", run.stderr());
+        assert!(leash.is_free(), "somebody is left");
+        assert!(place.lock_is_free("x"));
+    }
 }
 
 /// S35

@@ -9,11 +9,11 @@ pub fn findings() -> Vec<Finding> {
 
 /// How the processes of a command are found when it has to be stopped.
 fn processes() -> Finding {
-    if !crate::child::proc_is_usable() {
+    if let Some(what) = crate::child::why_proc_is_unusable() {
         return Finding::warning(
             "processes",
-            "no /proc for this PID namespace",
-            "background processes in groups of their own cannot be found, so they outlive a command that is stopped",
+            what,
+            "when a command has to be stopped, its grandchildren get SIGKILL without SIGTERM before, one generation after the other",
             "mount /proc",
         );
     }

@@ -18,5 +18,5 @@ fn a_host_without_proc_is_a_warning() {
     let place = Place::new();
     let run = doctor(&place, &place.url()).arg("-q").after_shell("mount -t tmpfs none /proc || exit 99");
     let found = Findings::of(run.wrapped_by(["unshare", "--mount"]));
-    assert_eq!(found.only("processes", "warning"), "no /proc on this host");
+    assert_eq!(found.only("processes", "warning"), "no /proc here");
 }

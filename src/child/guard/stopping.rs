@@ -1,0 +1,174 @@
+//! Measuring the tree, telling it to end, and killing it.
+
+use std::time::Duration;
+
+use super::Guard;
+use crate::child::killer::Killer;
+use crate::child::procfs;
+use crate::child::protocol::{FromGuard, Group};
+use crate::child::stop::Input;
+use crate::child::sys::{self, Change};
+use crate::child::tree::{Next, Tree};
+use crate::clock::Moment;
+
+/// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
+const STUBBORN: Duration = Duration::from_secs(1);
+
+/// The last phase of a tree.
+pub(super) struct Killing {
+    since: Moment,
+    pub(super) killer: Killer,
+    /// Passes in a row that found nothing alive.
+    empty_passes: u32,
+    overdue_reported: bool,
+    had_first_pass: bool,
+}
+
+impl Guard {
+    pub(super) fn tree(&self) -> Tree {
+        let spare = self.spare.iter().map(|spare| spare.pid).collect();
+        Tree::below(std::process::id() as i32, spare)
+    }
+
+    /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
+    pub(super) fn has_living_child(&self) -> bool {
+        loop {
+            match sys::wait_any() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+        !procfs::is_usable() || !self.tree().members().into_iter().all(procfs::is_zombie)
+    }
+
+    /// While a renewal is late: how long the tree will take to die, so that SIGTERM and SIGKILL come early enough.
+    pub(super) fn measure(&mut self) {
+        let begin = Moment::now();
+        if self.measure_at.is_none_or(|at| begin < at) {
+            return;
+        }
+        self.measure_at = None;
+        let Some((_, interval)) = self.stop.measure_from() else { return };
+        let until = begin + interval / 2;
+        let census = self.tree().census(until);
+        // To find them takes as long again, and that tells how busy the host is.
+        let cost = Moment::now() - begin;
+        self.act(Input::Reserve(census.time_to_die() + cost * 2));
+        self.measure_at = Some(Moment::now() + interval.max(cost * 10));
+    }
+
+    /// SIGTERM and SIGCONT, once to every process of the tree, until it is time for SIGKILL.
+    pub(super) fn terminate(&mut self) {
+        let until = self.stop.kill_at();
+        let mut group = None;
+        if !self.reaped && (matches!(self.group, Group::Own { .. }) || !procfs::is_usable()) {
+            group = Some(self.parked.pid);
+            self.signal_command(libc::SIGTERM);
+            self.signal_command(libc::SIGCONT);
+        }
+        let tree = self.tree();
+        let mut not_permitted = Vec::new();
+        tree.walk(|member| {
+            if until.is_some_and(|until| Moment::now() >= until) {
+                return Next::Stop;
+            }
+            let in_group = || procfs::group_of(member.pid) == group;
+            let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
+            for signal in [libc::SIGTERM, libc::SIGCONT] {
+                if !has_got_it
+                    && let Err(error) = tree.signal(member, signal)
+                    && error.raw_os_error() == Some(libc::EPERM)
+                    && !procfs::is_zombie(member.pid)
+                {
+                    not_permitted.push(member.pid);
+                }
+            }
+            Next::Descend
+        });
+        for pid in not_permitted {
+            self.report_not_permitted(pid);
+        }
+    }
+
+    pub(super) fn begin_to_kill(&mut self) {
+        if let Some(cgroup) = &self.cgroup {
+            let _ = cgroup.kill();
+        }
+        self.signal_command(libc::SIGKILL);
+        self.killing = Some(Killing {
+            since: Moment::now(),
+            killer: Killer::of(self.tree()),
+            empty_passes: 0,
+            overdue_reported: false,
+            had_first_pass: false,
+        });
+    }
+
+    /// While the tree is being killed: SIGKILL to what has not got it yet. Returns the pause until the next pass.
+    pub(super) fn kill_pass(&mut self) -> Option<Duration> {
+        let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
+        let pass = killing.killer.pass();
+        if !killing.had_first_pass {
+            killing.had_first_pass = true;
+            // Everything that was there has its SIGKILL; from here on the dying need the processors more than we do.
+            #[cfg(target_os = "linux")]
+            sys::lower_priority();
+        }
+        let pause = killing.killer.pause_after(pass);
+        killing.empty_passes = if pass.alive == 0 { killing.empty_passes + 1 } else { 0 };
+        let is_stubborn = Moment::now() - killing.since > STUBBORN;
+        // What is left is dead, and a tracer or a hung guard keeps it from being reaped.
+        let all_dead = procfs::is_usable() && killing.empty_passes > 1;
+        let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
+        for pid in not_permitted {
+            self.report_not_permitted(pid);
+        }
+        self.reap();
+        if !self.stop.is_killing() {
+            return Some(Duration::ZERO);
+        }
+        self.report_overdue(pass.alive);
+        if all_dead {
+            self.all_dead();
+        } else if is_stubborn {
+            self.signal_command(libc::SIGKILL);
+            self.report_survivors();
+        }
+        Some(pause)
+    }
+
+    /// Once, when the tree was not known to be dead by the time it had to be.
+    pub(super) fn report_overdue(&mut self, alive: usize) {
+        let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
+        if let Some(killing) = self.killing.as_mut().filter(|killing| is_overdue && !killing.overdue_reported)
+        {
+            killing.overdue_reported = true;
+            self.tell(&FromGuard::Overdue(alive));
+        }
+    }
+
+    /// Every process of the tree is dead, though not every one can be reaped: a tracer has it.
+    fn all_dead(&mut self) {
+        if !self.reaped {
+            self.command_changed(Change::Killed(libc::SIGKILL));
+        }
+        self.act(Input::TreeGone);
+    }
+
+    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, or (0) it is there and cannot
+    /// be found.
+    fn report_survivors(&mut self) {
+        let mut survivors = self.tree().members();
+        if survivors.is_empty() {
+            survivors.push(0);
+        }
+        survivors.retain(|pid| *pid == 0 || !procfs::is_zombie(*pid));
+        for pid in survivors {
+            if !self.reported.contains(&pid) {
+                self.reported.push(pid);
+                self.tell(&FromGuard::StillAlive(pid));
+            }
+        }
+    }
+}
