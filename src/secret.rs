@@ -1,7 +1,7 @@
 //! The secrets that this process knows, so that foreign text which repeats them can be printed and kept without them: a
 //! server or a proxy that quotes our command in an error quotes the password or the token in it.
 //!
-//! Text is scrubbed where it enters: in [`StoreError`](crate::backend::StoreError), and in what others say of themselves
+//! Text is scrubbed where it enters: in the errors that a server answers, and in what others say of themselves
 //! ([`Identity`](crate::lock::Identity), [`Record`](crate::lock::Record), [`Revocation`](crate::lock::Revocation)). Our own
 //! words are left alone: `***` in place of one of them would tell what the password is.
 

@@ -16,7 +16,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
-use crate::secret;
 
 /// What the methods of a [`Backend`] return, so that the trait can be an object.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -227,11 +226,12 @@ pub enum Hazard {
     Node(String),
 }
 
-/// Why a store gave no answer. Much of it is in the words of the store: its `Display` form hides the secrets in them.
+/// Why a store gave no answer. Words of the store in it have been scrubbed of secrets where they entered
+/// ([`crate::secret`]); our own words are not: `***` in place of one of them would tell what the password is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// It cannot be reached or cannot serve us at the moment; trying again may help.
-    #[error("{}", secret::scrubbed(reason))]
+    #[error("{reason}")]
     Unavailable {
         /// What was found.
         reason: String,
@@ -241,10 +241,10 @@ pub enum StoreError {
         passes: bool,
     },
     /// It refused us; trying again does not help.
-    #[error("{}", secret::scrubbed(.0))]
+    #[error("{0}")]
     Denied(String),
     /// What was configured does not fit the store.
-    #[error("{}", secret::scrubbed(.0))]
+    #[error("{0}")]
     Config(String),
 }
 
