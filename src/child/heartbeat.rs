@@ -8,10 +8,24 @@ use crate::clock::Moment;
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many questions in a row may go without an answer while there is nothing to do: a busy host is no reason to end a
-/// command, nor is a debugger that looks at the guarding process for a moment. Questions, not time: a host that was
-/// suspended has asked none.
-const PATIENCE: u32 = 3;
+/// So many questions in a row may go without an answer while there is nothing to do, if the kernel says that the guarding
+/// process is stopped. A debugger may look at it for a moment. Questions, not time: a host that was suspended has asked none.
+const PATIENCE_WITH_STOPPED: u32 = 3;
+
+/// So many, if it may be running: on a busy host, whose disk is slow too, it is late.
+const PATIENCE_WITH_RUNNING: u32 = 20;
+
+/// The tree is to be stopped: so long may one that seems to be running take to answer.
+const URGENT: Duration = Duration::from_secs(2);
+
+/// What the kernel shows of the guarding process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seems {
+    /// Stopped, by a signal or by a tracer.
+    Stopped,
+    /// Anything else, or nothing.
+    Running,
+}
 
 /// Questions and answers between dlock and its guarding process.
 #[derive(Debug, Default)]
@@ -34,8 +48,12 @@ impl Heartbeat {
     }
 
     /// Called when one is due. Answers whether there has been no answer for too long; otherwise a question is to be asked.
-    pub(super) fn is_missed(&mut self, now: Moment) -> bool {
-        if self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= PATIENCE {
+    pub(super) fn is_missed(&mut self, now: Moment, guard: Seems) -> bool {
+        let patience = match guard {
+            Seems::Stopped => PATIENCE_WITH_STOPPED,
+            Seems::Running => PATIENCE_WITH_RUNNING,
+        };
+        if self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= patience {
             return true;
         }
         if self.due.is_some_and(|due| now >= due) {
@@ -45,10 +63,13 @@ impl Heartbeat {
         false
     }
 
-    /// A question is asked that has to be answered within a second; or at once, by one that is known to be stopped.
-    pub(super) fn expect_soon(&mut self, now: Moment, is_stopped: bool) {
-        let soon = now + if is_stopped { Duration::ZERO } else { INTERVAL };
-        self.urgent.get_or_insert(soon);
+    /// A question is asked that has to be answered soon; one that is stopped will not.
+    pub(super) fn expect_soon(&mut self, now: Moment, guard: Seems) {
+        let limit = match guard {
+            Seems::Stopped => Duration::ZERO,
+            Seems::Running => URGENT,
+        };
+        self.urgent.get_or_insert(now + limit);
     }
 
     /// An answer came.
@@ -67,39 +88,40 @@ mod tests {
     }
 
     #[test]
-    fn three_questions_in_a_row_may_go_unanswered() {
+    fn one_that_is_stopped_is_lost_after_three_questions() {
         let mut heartbeat = Heartbeat::default();
         assert_eq!(heartbeat.due(), None, "nothing is asked before the command runs");
         heartbeat.begin(at(0));
         for second in 1..=2 {
-            assert!(!heartbeat.is_missed(at(second * 1000)));
+            assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
         }
         heartbeat.answered();
         for second in 3..=5 {
-            assert!(!heartbeat.is_missed(at(second * 1000)));
+            assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
         }
-        assert!(heartbeat.is_missed(at(6000)));
+        assert!(!heartbeat.is_missed(at(6000), Seems::Running), "a busy host");
+        assert!(heartbeat.is_missed(at(7000), Seems::Stopped));
     }
 
     #[test]
     fn a_suspended_host_asks_no_questions() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
-        assert!(!heartbeat.is_missed(at(1000)));
-        assert!(!heartbeat.is_missed(at(9_000_000)));
+        assert!(!heartbeat.is_missed(at(1000), Seems::Running));
+        assert!(!heartbeat.is_missed(at(9_000_000), Seems::Running));
         assert_eq!(heartbeat.due(), Some(at(9_001_000)));
     }
 
     #[test]
-    fn one_that_has_to_stop_the_tree_answers_within_a_second() {
+    fn one_that_has_to_stop_the_tree_answers_soon() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
-        heartbeat.expect_soon(at(500), false);
-        assert!(!heartbeat.is_missed(at(1000)));
-        assert_eq!(heartbeat.due(), Some(at(1500)));
-        assert!(heartbeat.is_missed(at(1500)));
+        heartbeat.expect_soon(at(500), Seems::Running);
+        assert!(!heartbeat.is_missed(at(1000), Seems::Running));
+        assert!(!heartbeat.is_missed(at(2000), Seems::Running));
+        assert!(heartbeat.is_missed(at(2500), Seems::Running));
         heartbeat.answered();
-        heartbeat.expect_soon(at(1600), true);
-        assert!(heartbeat.is_missed(at(1600)));
+        heartbeat.expect_soon(at(2600), Seems::Stopped);
+        assert!(heartbeat.is_missed(at(2600), Seems::Stopped));
     }
 }

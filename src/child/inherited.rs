@@ -32,7 +32,10 @@ pub enum BeginError {
         /// The reason.
         errno: Errno,
     },
-    /// The hard limit is too low.
+    /// The limit of memory is too low.
+    #[error("the limit on memory is too low: see ulimit -v")]
+    NoMemory,
+    /// The hard limit of the stack is too low.
     #[error("the stack is limited to {} KiB, and 1024 are needed: see ulimit -s", limit >> 10)]
     NoStack {
         /// The limit, in bytes.
@@ -69,7 +72,7 @@ impl Inherited {
     /// See [`BeginError`].
     pub fn capture(argv: ArgvMemory) -> Result<Inherited, BeginError> {
         let stack = raise_stack()?;
-        grow_stack_under_a_limit();
+        try_room_under_a_limit()?;
         let descriptors = descriptors::inherited();
         let pipe = Disposition::of(libc::SIGPIPE)?;
         let child = Disposition::of(libc::SIGCHLD)?;
@@ -119,13 +122,22 @@ fn raise_stack() -> Result<Option<(rlim_t, rlim_t)>, BeginError> {
     }
 }
 
-/// Under a limit of memory the stack may be what cannot grow, in the midst of a run. So it grows now, before anything is ours.
-fn grow_stack_under_a_limit() {
+/// Under a limit of memory the stack may be what cannot grow in the midst of a run, or the C library may find no room for a
+/// thread, and both end a process without an error to be handled. So the room is tried now, before anything is ours.
+fn try_room_under_a_limit() -> Result<(), BeginError> {
     let is_limited = |(soft, _)| soft != libc::RLIM_INFINITY;
-    if getrlimit(Resource::RLIMIT_AS).is_ok_and(is_limited) {
-        use_stack(SMALL_STACK as usize / 2 / PAGE);
+    if !getrlimit(Resource::RLIMIT_AS).is_ok_and(is_limited) {
+        return Ok(());
     }
+    use_stack(SMALL_STACK as usize / 2 / PAGE);
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(ROOM).map_err(|_| BeginError::NoMemory)?;
+    std::hint::black_box(&room);
+    Ok(())
 }
+
+/// Two threads with their stacks, and what a run needs besides.
+const ROOM: usize = 8 << 20;
 
 const PAGE: usize = 4096;
 

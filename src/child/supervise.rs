@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use super::cgroup::{Cgroup, Place};
 use super::forwarding::{Forwarding, Processes};
+use super::heartbeat::{Heartbeat, Seems};
 use super::killer::Killer;
 use super::launch::{Half, SplitError};
+use super::procfs;
 use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
-use super::{heartbeat::Heartbeat, procfs};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
 
@@ -207,7 +208,8 @@ impl Supervisor {
 
     /// Asks the guarding process for a sign of life, or finds that it gives none: it is stopped by a tracer, or hangs.
     pub fn beat(&mut self) -> Option<Event> {
-        if self.heartbeat.is_missed(Moment::now()) {
+        let guard = self.guard_seems();
+        if self.heartbeat.is_missed(Moment::now(), guard) {
             return Some(Event::GuardLost("the guarding process does not answer".into()));
         }
         self.send(&ToGuard::Ping);
@@ -216,8 +218,8 @@ impl Supervisor {
 
     /// The tree is to be stopped now: a guarding process that cannot do that must be noticed soon.
     fn expect_answer(&mut self) {
-        let is_stopped = matches!(procfs::state_of(self.guard), Some('T' | 't'));
-        self.heartbeat.expect_soon(Moment::now(), is_stopped);
+        let guard = self.guard_seems();
+        self.heartbeat.expect_soon(Moment::now(), guard);
         self.send(&ToGuard::Ping);
     }
 
@@ -225,6 +227,13 @@ impl Supervisor {
     fn update_strangers(&mut self) {
         if !self.strangers.is_empty() || std::process::id() == 1 {
             self.look_for_strangers();
+        }
+    }
+
+    fn guard_seems(&self) -> Seems {
+        match procfs::state_of(self.guard) {
+            Some('T' | 't') => Seems::Stopped,
+            _ => Seems::Running,
         }
     }
 

@@ -20,6 +20,15 @@ conflict_exit_code = 0
 note = "ours"
 "#;
 
+/// A build without Redis does not know which options of its URLs are secrets, and shows the value of none.
+fn in_this_build(expected: &str) -> String {
+    if cfg!(feature = "redis") {
+        return expected.to_owned();
+    }
+    let hidden = expected.replace("\"a b:\" ", "\"***\"  ").replace("\"3\"   ", "\"***\" ");
+    hidden.replace(r#""value":"3""#, r#""value":"***""#).replace(r#""value":"a b:""#, r#""value":"***""#)
+}
+
 /// With FILE for the name of the file.
 fn shown(place: &Place, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     // A name of this place's own would change what is aligned.
@@ -62,7 +71,7 @@ note               = "ours"   # c.toml:14
 quiet              = true     # --quiet
 # not set: report, metrics_file
 "#;
-    assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), expected);
+    assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), in_this_build(expected));
 }
 
 #[test]
@@ -135,7 +144,7 @@ fn one_object_begins_with_its_version_and_says_the_same() {
         assert_eq!(lock[key].to_string(), expected, "{key}");
     }
     let backends = r#"{"prod":{"accept":{"file":"c.toml","line":6,"source":"file","value":["eviction","insecure"]},"db":{"file":"c.toml","line":5,"source":"file","value":"3"},"prefix":{"file":"c.toml","line":4,"source":"file","value":"a b:"},"url":{"file":"c.toml","line":3,"source":"file","value":"redis://127.0.0.1:1"}}}"#;
-    assert_eq!(object["backends"].to_string(), backends);
+    assert_eq!(object["backends"].to_string(), in_this_build(backends));
     let all = shown(&place, &["--json"], &[("DLOCK_TTL", "20")]);
     let all: serde_json::Value = serde_json::from_str(&all).unwrap();
     assert_eq!((&all["name"], &all["table"]), (&serde_json::Value::Null, &serde_json::Value::Null));

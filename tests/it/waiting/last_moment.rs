@@ -99,7 +99,8 @@ impl Dice {
     /// A wait of up to 8 ms, and when the lock becomes free: about when it ends.
     fn moments(&mut self) -> (Duration, Duration) {
         let wait = 1_000 + self.below(7_000);
-        let free = (wait + self.below(3_000)).saturating_sub(1_500);
+        // Rather before than after it, because what sees it free takes a moment.
+        let free = (wait + self.below(6_000)).saturating_sub(4_500);
         (Duration::from_micros(wait), Duration::from_micros(free))
     }
 }
