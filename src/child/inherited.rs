@@ -16,7 +16,8 @@ use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
 /// give our files in /proc to root, and the other half could not read them.
 const NO_CORE_DUMP: rlim_t = 1;
 
-/// What dlock needs of a stack, with room to spare, and what it asks for where the limit is below that.
+/// What dlock needs of a stack, with room to spare; below what it asks for more; and what it asks for.
+const LEAST_STACK: rlim_t = 512 << 10;
 const SMALL_STACK: rlim_t = 1 << 20;
 const USUAL_STACK: rlim_t = 8 << 20;
 
@@ -36,7 +37,7 @@ pub enum BeginError {
     #[error("the limit on memory is too low: see ulimit -v")]
     NoMemory,
     /// The hard limit of the stack is too low.
-    #[error("the stack is limited to {} KiB, and 1024 are needed: see ulimit -s", limit >> 10)]
+    #[error("the stack is limited to {} KiB, and 512 are needed: see ulimit -s", limit >> 10)]
     NoStack {
         /// The limit, in bytes.
         limit: rlim_t,
@@ -117,7 +118,7 @@ fn raise_stack() -> Result<Option<(rlim_t, rlim_t)>, BeginError> {
     let _ = setrlimit(Resource::RLIMIT_STACK, USUAL_STACK, hard.max(USUAL_STACK))
         .or_else(|_| setrlimit(Resource::RLIMIT_STACK, hard.min(USUAL_STACK), hard));
     match getrlimit(Resource::RLIMIT_STACK) {
-        Ok((limit, _)) if limit < SMALL_STACK => Err(BeginError::NoStack { limit }),
+        Ok((limit, _)) if limit < LEAST_STACK => Err(BeginError::NoStack { limit }),
         _ => Ok(Some((soft, hard))),
     }
 }
@@ -129,7 +130,7 @@ fn try_room_under_a_limit() -> Result<(), BeginError> {
     if !getrlimit(Resource::RLIMIT_AS).is_ok_and(is_limited) {
         return Ok(());
     }
-    use_stack(SMALL_STACK as usize / 2 / PAGE);
+    use_stack(LEAST_STACK as usize / 2 / PAGE);
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(ROOM).map_err(|_| BeginError::NoMemory)?;
     std::hint::black_box(&room);

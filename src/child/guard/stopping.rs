@@ -14,6 +14,15 @@ use crate::clock::Moment;
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
 const STUBBORN: Duration = Duration::from_secs(1);
 
+/// A tree of so many processes dies at once, whatever our priority is.
+const FEW: usize = 64;
+
+/// A host that was suspended past the lease needs a moment to kill the tree, which is a limit of its own.
+const AFTER_A_PAUSE: Duration = Duration::from_millis(50);
+
+/// A pass that takes so long may have hidden from us when the last process died.
+const LONG_PASS: Duration = Duration::from_millis(100);
+
 /// The last phase of a tree.
 pub(super) struct Killing {
     since: Moment,
@@ -21,7 +30,10 @@ pub(super) struct Killing {
     /// Passes in a row that found nothing alive.
     empty_passes: u32,
     overdue_reported: bool,
-    had_first_pass: bool,
+    /// Processes that got SIGKILL.
+    signalled: usize,
+    is_large: bool,
+    longest_pass: Duration,
 }
 
 impl Guard {
@@ -101,17 +113,22 @@ impl Guard {
             killer: Killer::of(self.tree()),
             empty_passes: 0,
             overdue_reported: false,
-            had_first_pass: false,
+            signalled: 0,
+            is_large: false,
+            longest_pass: Duration::ZERO,
         });
     }
 
     /// While the tree is being killed: SIGKILL to what has not got it yet. Returns the pause until the next pass.
     pub(super) fn kill_pass(&mut self) -> Option<Duration> {
         let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
+        let begin = Moment::now();
         let pass = killing.killer.pass();
-        if !killing.had_first_pass {
-            killing.had_first_pass = true;
-            // Everything that was there has its SIGKILL; from here on the dying need the processors more than we do.
+        killing.signalled += pass.signalled;
+        killing.longest_pass = killing.longest_pass.max(Moment::now() - begin);
+        if !killing.is_large && killing.signalled > FEW {
+            killing.is_large = true;
+            // What was there has its SIGKILL; from here on the dying need the processors more than we do.
             #[cfg(target_os = "linux")]
             sys::lower_priority();
         }
@@ -138,11 +155,13 @@ impl Guard {
         Some(pause)
     }
 
-    /// Once, when the tree was not known to be dead by the time it had to be.
+    /// Once, when the tree was not known to be dead by the time it had to be. One that has died meanwhile is reported only where
+    /// we were too slow to notice it.
     pub(super) fn report_overdue(&mut self, alive: usize) {
         let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
-        if let Some(killing) = self.killing.as_mut().filter(|killing| is_overdue && !killing.overdue_reported)
-        {
+        let Some(killing) = self.killing.as_mut().filter(|_| is_overdue) else { return };
+        let is_certain = alive > 0 && Moment::now() - killing.since > AFTER_A_PAUSE;
+        if !killing.overdue_reported && (is_certain || killing.longest_pass > LONG_PASS) {
             killing.overdue_reported = true;
             self.tell(&FromGuard::Overdue(alive));
         }
