@@ -19,6 +19,7 @@ pub struct Killer {
     /// Processes that we may not signal (a setuid command).
     not_permitted: BTreeSet<i32>,
     pause: Duration,
+    passes: u32,
 }
 
 /// What a pass came to.
@@ -34,20 +35,42 @@ pub struct Pass {
 /// reaped, because a tracer has it or its parent does not care, or its number may mean another process of the tree.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// After so many passes in a row that found something new, the tree runs away from us.
+const SETTLED: u32 = 3;
+
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Killer {
     /// For this tree.
     pub fn of(tree: Tree) -> Killer {
-        Killer { tree, signalled: HashMap::new(), not_permitted: BTreeSet::new(), pause: SHORTEST_PAUSE }
+        Killer {
+            tree,
+            signalled: HashMap::new(),
+            not_permitted: BTreeSet::new(),
+            pause: SHORTEST_PAUSE,
+            passes: 0,
+        }
     }
 
     /// Sends SIGKILL to everything that is there now and has not got it yet.
     pub fn pass(&mut self) -> Pass {
         let now = Moment::now();
         let mut pass = Pass { signalled: 0, alive: 0 };
+        self.passes += 1;
+        let runs_away = self.passes > SETTLED;
         let Killer { tree, signalled, not_permitted, .. } = self;
+        if runs_away {
+            tree.walk_youngest(|member| {
+                if !signalled.contains_key(&member.pid) {
+                    pass.signalled += 1;
+                    signalled.insert(member.pid, now);
+                    // What it has forked is among the youngest of the next pass.
+                    let _ = tree.signal(member, libc::SIGKILL);
+                }
+                Next::Skip
+            });
+        }
         tree.walk(|member| {
             let last = signalled.get(&member.pid).copied();
             if last.is_some_and(|last| now - last < LOOK_AGAIN) {
@@ -69,6 +92,9 @@ impl Killer {
             }
             Next::Descend
         });
+        if pass.signalled == 0 {
+            self.passes = 0;
+        }
         self.pause = if pass.signalled > 0 { SHORTEST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
         pass
     }

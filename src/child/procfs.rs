@@ -159,6 +159,14 @@ pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
     told.then_some(false)
 }
 
+/// The number of the process that was created last in our PID namespace (`proc_loadavg(5)`).
+pub fn newest() -> Option<i32> {
+    if !is_usable() {
+        return None;
+    }
+    fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
 /// Every process that can be seen.
 pub fn all() -> Vec<i32> {
     if !is_usable() {

@@ -20,6 +20,9 @@ pub struct Tree {
 /// How many numbers are tried in each direction without `/proc`: some milliseconds.
 const SWEEP: i32 = 1 << 16;
 
+/// So many numbers count as the youngest: a millisecond or two.
+const YOUNGEST: i32 = 4096;
+
 /// A process of the tree that a walk came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -121,6 +124,21 @@ impl Tree {
                     Next::Skip => {}
                     Next::Stop => return,
                 }
+            }
+        }
+    }
+
+    /// Shows the youngest children of this process, those among the numbers that were given out last. Where lines of processes
+    /// fork and end faster than the dead are reaped, a list of all children is out of date before it is read.
+    pub fn walk_youngest(&self, mut visit: impl FnMut(Member) -> Next) {
+        let own = std::process::id() as i32;
+        let Some(newest) = procfs::newest().filter(|_| own == self.root) else { return };
+        for pid in ((newest - YOUNGEST).max(2)..=newest).rev() {
+            if !self.strangers.contains(&pid)
+                && sys::is_own_child(pid)
+                && visit(Member { pid, parent: own }) == Next::Stop
+            {
+                return;
             }
         }
     }

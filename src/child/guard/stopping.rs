@@ -14,9 +14,6 @@ use crate::clock::Moment;
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
 const STUBBORN: Duration = Duration::from_secs(1);
 
-/// A tree of so many processes dies at once, whatever our priority is.
-const FEW: usize = 64;
-
 /// A host that was suspended past the lease needs a moment to kill the tree, which is a limit of its own.
 const AFTER_A_PAUSE: Duration = Duration::from_millis(50);
 
@@ -30,9 +27,7 @@ pub(super) struct Killing {
     /// Passes in a row that found nothing alive.
     empty_passes: u32,
     overdue_reported: bool,
-    /// Processes that got SIGKILL.
-    signalled: usize,
-    is_large: bool,
+    had_first_pass: bool,
     longest_pass: Duration,
 }
 
@@ -113,8 +108,7 @@ impl Guard {
             killer: Killer::of(self.tree()),
             empty_passes: 0,
             overdue_reported: false,
-            signalled: 0,
-            is_large: false,
+            had_first_pass: false,
             longest_pass: Duration::ZERO,
         });
     }
@@ -124,10 +118,9 @@ impl Guard {
         let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
         let begin = Moment::now();
         let pass = killing.killer.pass();
-        killing.signalled += pass.signalled;
         killing.longest_pass = killing.longest_pass.max(Moment::now() - begin);
-        if !killing.is_large && killing.signalled > FEW {
-            killing.is_large = true;
+        if !killing.had_first_pass {
+            killing.had_first_pass = true;
             // What was there has its SIGKILL; from here on the dying need the processors more than we do.
             #[cfg(target_os = "linux")]
             sys::lower_priority();
