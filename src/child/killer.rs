@@ -1,5 +1,6 @@
 //! SIGKILL for a whole tree, the same for both halves of dlock.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -62,9 +63,9 @@ impl Killer {
         let Killer { tree, signalled, not_permitted, .. } = self;
         if runs_away {
             tree.walk_youngest(|member| {
-                if !signalled.contains_key(&member.pid) {
+                if let Entry::Vacant(first) = signalled.entry(member.pid) {
                     pass.signalled += 1;
-                    signalled.insert(member.pid, now);
+                    first.insert(now);
                     // What it has forked is among the youngest of the next pass.
                     let _ = tree.signal(member, libc::SIGKILL);
                 }
