@@ -100,11 +100,11 @@ fn a_host_that_was_suspended_past_the_lease_runs_the_command_no_further() {
 /// F23
 #[test]
 fn a_host_that_was_suspended_for_less_than_the_lease_goes_on() {
-    let (scene, freezer) = (Scene::new().ttl(6), Freezer::new());
+    let (scene, freezer) = (Scene::new().ttl(12), Freezer::new());
     let run = scene.witness_of(freezer.of(scene.run()));
     scene.await_renewals(1);
     freezer.freeze();
-    throughout(Duration::from_secs(3), "the lock is held", || scene.is_held());
+    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
     freezer.thaw();
     scene.await_renewals(2);
     scene.assert_undisturbed(run);

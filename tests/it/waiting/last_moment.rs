@@ -96,12 +96,31 @@ impl Dice {
         self.0 % limit
     }
 
-    /// A wait of up to 8 ms, and when the lock becomes free: about when it ends.
-    fn moments(&mut self) -> (Duration, Duration) {
-        let wait = 1_000 + self.below(7_000);
-        // Rather before than after it, because what sees it free takes a moment.
-        let free = (wait + self.below(6_000)).saturating_sub(4_500);
-        (Duration::from_micros(wait), Duration::from_micros(free))
+    /// Up to so much earlier or later.
+    fn jitter(&mut self, range: i64) -> i64 {
+        self.below(2 * range as u64) as i64 - range
+    }
+}
+
+/// When the lock becomes free, in µs after the end of the wait: the moment at which either may win, sought again after
+/// each outcome, because it depends on the store and on how busy the machine is.
+struct Balance {
+    offset: i64,
+    step: i64,
+}
+
+impl Balance {
+    fn new(step: i64) -> Self {
+        Self { offset: 0, step }
+    }
+
+    fn record(&mut self, granted: bool) {
+        self.offset += if granted { self.step } else { -self.step };
+    }
+
+    /// When to free the lock whose waiter waits for `wait` µs.
+    fn moment(&self, wait: u64, jitter: i64) -> Duration {
+        Duration::from_micros(wait.saturating_add_signed(self.offset + jitter))
     }
 }
 
@@ -110,13 +129,15 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
     let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
     let (give_up, look_again) = (Cancellation::default(), Prompt::default());
-    let mut tally = Tally::default();
+    let (mut tally, mut balance) = (Tally::default(), Balance::new(200));
     for number in 0..count {
         let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
         holder.acquire().await;
-        let (wait, free) = dice.moments();
+        let wait = 1_000 + dice.below(7_000);
+        let free = balance.moment(wait, dice.jitter(1_000));
         let begin = Moment::now();
-        let limits = Patience { wait: Wait::For(wait), retry: Duration::ZERO }.from(begin);
+        let wait = Wait::For(Duration::from_micros(wait));
+        let limits = Patience { wait, retry: Duration::ZERO }.from(begin);
         let released = Cell::new(false);
         let outcome = {
             let mut around = Surroundings {
@@ -133,6 +154,7 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
             };
             tokio::join!(waits, ends).0
         };
+        balance.record(matches!(outcome, Outcome::Granted { .. }));
         match outcome {
             Outcome::Granted { .. } => {
                 assert!(released.get(), "two held it");
@@ -202,19 +224,25 @@ fn a_wait_that_ends_when_a_key_is_deleted_has_the_lock_or_leaves_nothing() {
 fn runs(line: &Line, count: usize) -> Tally {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut dice = Dice(0xD1CE + line.store.url().len() as u64);
-    let mut tally = Tally::default();
+    let (mut tally, mut balance) = (Tally::default(), Balance::new(1_000));
     for _ in 0..count {
         let mut holder = Client::new(line.store.url(), "x");
         runtime.block_on(holder.acquire());
         let run = line.store.run_with_ttl("60s").args(["-q", "--wait", "40ms"]).sh("echo ran");
         let mut run = run.spawn();
         until(SOON, "one that waits, or has waited", || !line.pids().is_empty() || run.poll().is_some());
-        std::thread::sleep(Duration::from_micros(20_000 + dice.below(25_000)));
+        std::thread::sleep(balance.moment(32_000, dice.jitter(10_000)));
         assert_eq!(runtime.block_on(holder.release()), Release::Released);
-        match run.wait().outcome() {
-            (Exit::Code(0), "ran\n", "") => tally.granted += 1,
-            (Exit::Code(75), "", "") => tally.contended += 1,
+        let granted = match run.wait().outcome() {
+            (Exit::Code(0), "ran\n", "") => true,
+            (Exit::Code(75), "", "") => false,
             other => panic!("{other:?}"),
+        };
+        balance.record(granted);
+        if granted {
+            tally.granted += 1;
+        } else {
+            tally.contended += 1;
         }
         line.assert_nothing_left();
     }
