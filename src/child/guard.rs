@@ -27,9 +27,6 @@ const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 /// How long a command runs before the guarding process settles down beside it.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
-/// Children that have ended are reaped in portions: while a tree dies, or forks without end, there may always be one more.
-const PORTION: usize = 4096;
-
 pub(super) struct Guard {
     control: Channel,
     parked: Parked,
@@ -322,7 +319,7 @@ impl Guard {
         if is_needed && self.peer_check_at.is_some_and(|at| Moment::now() >= at) {
             self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
             let dlock = nix::unistd::getppid().as_raw();
-            if !matches!(procfs::state_of(dlock), Some('T' | 't')) {
+            if !procfs::is_stopped(dlock) {
                 return;
             }
             if self.spare.is_none() {
@@ -353,9 +350,9 @@ impl Guard {
 
     /// Takes in the state changes of every child: the command's, and those of the orphans we inherit.
     fn reap(&mut self) {
-        for _ in 0..PORTION {
-            match sys::wait_any() {
-                Ok(Some((pid, change))) => {
+        for change in sys::portion_of_changes() {
+            match change {
+                Ok((pid, change)) => {
                     let has_ended = matches!(change, Change::Exited(_) | Change::Killed(_));
                     if let Some(killing) = self.killing.as_mut().filter(|_| has_ended) {
                         killing.killer.forget(pid);
@@ -366,7 +363,6 @@ impl Guard {
                         self.spare = None;
                     }
                 }
-                Ok(None) => return,
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return self.act(Input::TreeGone),
                 // A sandbox that does not know the call: nothing can be told of the command.
                 Err(error) => {

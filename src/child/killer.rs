@@ -20,7 +20,10 @@ pub struct Killer {
     /// Processes that we may not signal (a setuid command).
     not_permitted: BTreeSet<i32>,
     pause: Duration,
+    /// Passes since one that found nothing new.
     passes: u32,
+    /// Passes in a row that found nothing alive.
+    empty_passes: u32,
 }
 
 /// What a pass came to.
@@ -51,6 +54,7 @@ impl Killer {
             not_permitted: BTreeSet::new(),
             pause: SHORTEST_PAUSE,
             passes: 0,
+            empty_passes: 0,
         }
     }
 
@@ -96,8 +100,15 @@ impl Killer {
         if pass.signalled == 0 {
             self.passes = 0;
         }
+        self.empty_passes = if pass.alive == 0 && procfs::is_usable() { self.empty_passes + 1 } else { 0 };
         self.pause = if pass.signalled > 0 { SHORTEST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
         pass
+    }
+
+    /// Whether everything is dead, though perhaps not reaped: a tracer or a hung parent has it. One empty pass does not show
+    /// that, because what dies may be between two parents; without `/proc` none does.
+    pub fn is_done(&self) -> bool {
+        self.empty_passes > 1
     }
 
     /// How long to leave the processors to the dying before the next pass: not at all when this one has found something

@@ -70,6 +70,11 @@ pub fn state_of(pid: i32) -> Option<char> {
     Stat::of(pid).map(|stat| stat.state)
 }
 
+/// Whether a process is stopped, by a signal or by a tracer.
+pub fn is_stopped(pid: i32) -> bool {
+    matches!(state_of(pid), Some('T' | 't'))
+}
+
 /// The process group of a process, asked without `/proc`.
 pub fn group_of(pid: i32) -> Option<i32> {
     use nix::unistd::{Pid, getpgid};

@@ -52,11 +52,9 @@ fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
         let _ = cgroup.kill();
     }
     let mut killer = Killer::of(orphans);
-    let mut empty_passes = 0;
-    while empty_passes < 2 {
+    while !killer.is_done() {
         let pass = killer.pass();
-        empty_passes = if pass.alive == 0 { empty_passes + 1 } else { 0 };
-        // An empty pass proves something only after a while: what dies may be between two parents.
+        // An empty pass shows something only after a while.
         std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
     }
 }

@@ -20,9 +20,6 @@ use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
 
-/// Children that have ended are reaped in portions: while a tree forks without end there may always be one more.
-const PORTION: usize = 4096;
-
 /// What happened to the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -231,10 +228,7 @@ impl Supervisor {
     }
 
     fn guard_seems(&self) -> Seems {
-        match procfs::state_of(self.guard) {
-            Some('T' | 't') => Seems::Stopped,
-            _ => Seems::Running,
-        }
+        if procfs::is_stopped(self.guard) { Seems::Stopped } else { Seems::Running }
     }
 
     /// While the guarding process lives, every other child of ours is a stranger: it is the one that inherits the orphans of
@@ -388,12 +382,10 @@ impl Supervisor {
         }
         let own = std::process::id() as i32;
         let mut killer = Killer::of(Tree::below(own, self.strangers.clone()));
-        let mut empty_passes = 0;
         loop {
             let pass = killer.pass();
-            empty_passes = if pass.alive == 0 && procfs::is_usable() { empty_passes + 1 } else { 0 };
             let has_children = self.reap_into(&mut killer);
-            if !has_children || empty_passes > 1 {
+            if !has_children || killer.is_done() {
                 self.finished = true;
                 self.guard_reaped = true;
                 self.cgroup().inspect(Cgroup::remove);
@@ -408,14 +400,13 @@ impl Supervisor {
 
     /// Reaps what has died by now, and answers whether we have any child left.
     fn reap_into(&mut self, killer: &mut Killer) -> bool {
-        for _ in 0..PORTION {
-            match sys::wait_any() {
-                Ok(Some((pid, Change::Exited(_) | Change::Killed(_)))) => {
+        for change in sys::portion_of_changes() {
+            match change {
+                Ok((pid, Change::Exited(_) | Change::Killed(_))) => {
                     self.reaped(pid);
                     killer.forget(pid);
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => return true,
+                Ok(_) => {}
                 Err(_) => return false,
             }
         }

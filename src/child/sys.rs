@@ -87,6 +87,15 @@ pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)
 }
 
+/// While a tree dies, or forks without end, there may always be one more.
+const PORTION: usize = 4096;
+
+/// The next state changes of any children: all that there are now, up to a number, so that the caller gets on.
+/// `ECHILD` as of [`wait_any`].
+pub fn portion_of_changes() -> impl Iterator<Item = io::Result<(i32, Change)>> {
+    std::iter::from_fn(|| wait_any().transpose()).take(PORTION)
+}
+
 /// Whether this is a child of ours that has not been reaped, asked without `/proc`. Nothing is reaped.
 pub fn is_own_child(pid: i32) -> bool {
     // SAFETY: siginfo_t is plain data, and `info` outlives the call.

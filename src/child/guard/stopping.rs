@@ -27,8 +27,6 @@ const LONG_PASS: Duration = Duration::from_millis(100);
 pub(super) struct Killing {
     since: Moment,
     pub(super) killer: Killer,
-    /// Passes in a row that found nothing alive.
-    empty_passes: u32,
     overdue_reported: bool,
     had_first_pass: bool,
     longest_pass: Duration,
@@ -112,7 +110,6 @@ impl Guard {
         self.killing = Some(Killing {
             since: Moment::now(),
             killer: Killer::of(self.tree()),
-            empty_passes: 0,
             overdue_reported: false,
             had_first_pass: false,
             longest_pass: Duration::ZERO,
@@ -132,10 +129,8 @@ impl Guard {
             sys::lower_priority();
         }
         let pause = killing.killer.pause_after(pass);
-        killing.empty_passes = if pass.alive == 0 { killing.empty_passes + 1 } else { 0 };
         let is_stubborn = Moment::now() - killing.since > STUBBORN;
-        // What is left is dead, and a tracer or a hung guard keeps it from being reaped.
-        let all_dead = procfs::is_usable() && killing.empty_passes > 1;
+        let all_dead = killing.killer.is_done();
         let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
         for pid in not_permitted {
             self.report_not_permitted(pid);
