@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::procfs;
-use super::tree::{Next, Tree};
+use super::tree::{Coverage, Next, Tree};
 use crate::clock::Moment;
 
 /// Kills a tree in passes, until a pass finds nothing alive.
@@ -76,7 +76,7 @@ impl Killer {
                 Next::Skip
             });
         }
-        tree.walk(|member| {
+        let coverage = tree.walk(|member| {
             let last = signalled.get(&member.pid).copied();
             if last.is_some_and(|last| now - last < LOOK_AGAIN) {
                 pass.alive += 1;
@@ -100,13 +100,14 @@ impl Killer {
         if pass.signalled == 0 {
             self.passes = 0;
         }
-        self.empty_passes = if pass.alive == 0 && procfs::is_usable() { self.empty_passes + 1 } else { 0 };
+        let is_empty = pass.alive == 0 && coverage == Coverage::Complete;
+        self.empty_passes = if is_empty { self.empty_passes + 1 } else { 0 };
         self.pause = if pass.signalled > 0 { SHORTEST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
         pass
     }
 
     /// Whether everything is dead, though perhaps not reaped: a tracer or a hung parent has it. One empty pass does not show
-    /// that, because what dies may be between two parents; without `/proc` none does.
+    /// that, because what dies may be between two parents; where `/proc` cannot be read none does.
     pub fn is_done(&self) -> bool {
         self.empty_passes > 1
     }

@@ -188,6 +188,8 @@ pub enum Children {
     /// Not known: it has many threads, each with a list of its own, or the kernel keeps no lists
     /// (`CONFIG_PROC_CHILDREN`). A scan of all processes for their parent tells.
     Unlisted,
+    /// They cannot be read now: there is no descriptor or no memory for it.
+    Unreadable,
 }
 
 /// Beyond this number of threads a scan of all processes is cheaper than a list for each thread.
@@ -198,7 +200,11 @@ pub fn children(pid: i32) -> Children {
     if !is_usable() {
         return Children::Listed(Vec::new());
     }
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Children::Listed(Vec::new()) };
+    let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(tasks) => tasks,
+        Err(error) if is_for_want_of_resources(&error) => return Children::Unreadable,
+        Err(_) => return Children::Listed(Vec::new()),
+    };
     let mut children = Vec::new();
     for (index, task) in tasks.flatten().enumerate() {
         if index == FEW_THREADS {
@@ -212,10 +218,16 @@ pub fn children(pid: i32) -> Children {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !has_lists() => {
                 return Children::Unlisted;
             }
+            Err(error) if is_for_want_of_resources(&error) => return Children::Unreadable,
             Err(_) => {}
         }
     }
     Children::Listed(children)
+}
+
+/// Whether the failure says nothing about the process.
+fn is_for_want_of_resources(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 fn has_lists() -> bool {

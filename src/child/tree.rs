@@ -50,6 +50,16 @@ pub enum Next {
     Stop,
 }
 
+/// What a walk has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Coverage {
+    /// Every process that was there when it began, or those that `visit` wanted to see.
+    Complete,
+    /// Perhaps not every one: there is no `/proc`, or no descriptor or memory to read it with.
+    Partial,
+}
+
 /// What a tree consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
@@ -89,12 +99,15 @@ impl Tree {
     /// line of processes that fork a successor and end, the youngest is the one that is alive.
     ///
     /// A process is shown before its children are looked up, so it can be signalled the moment it is found. What a dying
-    /// process leaves behind becomes a child of the root's: a further walk finds it.
-    pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) {
+    /// process leaves behind becomes a child of the root's: a further walk finds it. Where `/proc` cannot be read, only the
+    /// children of the calling process are shown, if that is the root.
+    pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) -> Coverage {
         let own = std::process::id() as i32;
         if !procfs::is_usable() {
-            return self.sweep(visit);
+            self.sweep(visit);
+            return Coverage::Partial;
         }
+        let mut coverage = Coverage::Complete;
         let mut seen: HashSet<i32> = HashSet::from([self.root, own]);
         let mut queue = vec![self.root];
         let mut unlisted = HashSet::new();
@@ -109,8 +122,16 @@ impl Tree {
                         unlisted.insert(*parent);
                         Vec::new()
                     }
+                    Children::Unreadable if *parent == self.root => {
+                        self.sweep(visit);
+                        return Coverage::Partial;
+                    }
+                    Children::Unreadable => {
+                        coverage = Coverage::Partial;
+                        Vec::new()
+                    }
                 },
-                None if unlisted.is_empty() => return,
+                None if unlisted.is_empty() => return coverage,
                 // One scan for all of them.
                 None => children_by_scan(&std::mem::take(&mut unlisted)),
             };
@@ -122,7 +143,7 @@ impl Tree {
                 match visit(Member { pid, parent }) {
                     Next::Descend => queue.push(pid),
                     Next::Skip => {}
-                    Next::Stop => return,
+                    Next::Stop => return coverage,
                 }
             }
         }
@@ -143,7 +164,7 @@ impl Tree {
         }
     }
 
-    /// Without `/proc`: shows the children of this process, found by trying the numbers around its own. What is below them is
+    /// Without `/proc` or a descriptor: shows the children of this process, found by trying the numbers around its own. What is below them is
     /// found after its parent has died.
     fn sweep(&self, mut visit: impl FnMut(Member) -> Next) {
         let own = std::process::id() as i32;
@@ -164,7 +185,7 @@ impl Tree {
     /// Every process of the tree, parents before children. Without `/proc` only our own children can be found.
     pub fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
-        self.walk(|member| {
+        let _ = self.walk(|member| {
             members.push(member.pid);
             Next::Descend
         });
@@ -174,7 +195,7 @@ impl Tree {
     /// Counts processes and threads; breaks off at `until` and answers what it has counted by then.
     pub fn census(&self, until: Moment) -> Census {
         let mut census = Census::default();
-        self.walk(|member| {
+        let _ = self.walk(|member| {
             census.processes += 1;
             census.threads += procfs::threads_of(member.pid);
             if Moment::now() < until { Next::Descend } else { Next::Stop }
@@ -233,6 +254,14 @@ pub fn children_of(pid: i32) -> HashSet<i32> {
         Children::Listed(children) => children.into_iter().collect(),
         Children::Unlisted => {
             children_by_scan(&HashSet::from([pid])).into_iter().map(|(child, _)| child).collect()
+        }
+        Children::Unreadable => {
+            let mut children = HashSet::new();
+            Tree::below(pid, HashSet::new()).sweep(|member| {
+                children.insert(member.pid);
+                Next::Skip
+            });
+            children
         }
     }
 }

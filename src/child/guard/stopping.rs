@@ -80,7 +80,7 @@ impl Guard {
         }
         let tree = self.tree();
         let mut not_permitted = Vec::new();
-        tree.walk(|member| {
+        let _ = tree.walk(|member| {
             if until.is_some_and(|until| Moment::now() >= until) {
                 return Next::Stop;
             }
