@@ -137,10 +137,7 @@ mod alarm {
     }
 
     /// A [`Timer`] for the event loop.
-    pub struct Alarm {
-        timer: Timer,
-        readiness: Readiness,
-    }
+    pub struct Alarm(Option<(Timer, Readiness)>);
 
     impl Alarm {
         /// Creates an alarm on the current runtime.
@@ -149,22 +146,30 @@ mod alarm {
         /// No descriptor is left.
         pub fn new() -> io::Result<Alarm> {
             let timer = Timer::new()?;
-            Ok(Alarm { readiness: Readiness::of(&timer)?, timer })
+            let readiness = Readiness::of(&timer)?;
+            Ok(Alarm(Some((timer, readiness))))
+        }
+
+        /// Creates an alarm that needs no descriptor. It may be up to a second late after a suspend.
+        pub fn without_descriptor() -> Alarm {
+            Alarm(None)
         }
 
         /// Waits until the moment is past. Dropping the future leaves nothing behind: each call sets the timer anew.
         pub async fn until(&self, at: Moment) {
             loop {
-                if Moment::now() >= at {
+                let now = Moment::now();
+                if now >= at {
                     return;
                 }
-                if self.timer.set(Some(at)).is_err() {
-                    // No such error is known for a valid descriptor; the runtime's own timer serves as well then.
-                    tokio::time::sleep(at - Moment::now()).await;
-                    continue;
+                match &self.0 {
+                    Some((timer, readiness)) if timer.set(Some(at)).is_ok() => {
+                        readiness.wait().await;
+                        timer.take_expiry();
+                    }
+                    // The runtime's clock stands still while the host is suspended.
+                    _ => tokio::time::sleep((at - now).min(Duration::from_secs(1))).await,
                 }
-                self.readiness.wait().await;
-                self.timer.take_expiry();
             }
         }
     }
@@ -229,6 +234,11 @@ mod alarm {
         /// None here.
         pub fn new() -> io::Result<Alarm> {
             Ok(Alarm)
+        }
+
+        /// Creates an alarm that needs no descriptor, as every one here.
+        pub fn without_descriptor() -> Alarm {
+            Alarm
         }
 
         /// Waits until the moment is past.

@@ -86,14 +86,8 @@ pub async fn keep(
     mut check_now: Listener,
 ) {
     let mut validity = standing.validity;
-    let alarm = match Alarm::new() {
-        Ok(alarm) => alarm,
-        Err(error) => {
-            // Nobody renews: the guarding process ends the command in time.
-            events.send(Event::Trouble(format!("no timer: {error}")));
-            return;
-        }
-    };
+    // Always: a lock without a lease has no deadline that would end its command.
+    let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
     let wall_clock = WallClockWatch::new();
     let mut due = due_after(validity, terms);
     let mut pause = FIRST_PAUSE;
