@@ -35,8 +35,7 @@ fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(Diagnos
     let plan = DoctorPlan::new(arguments)?;
     plan.access.tell_notices(reporter);
     let mut diagnosis = block_on(async {
-        let no_timer = |error| Failure::internal(format!("cannot start the event loop: {error}"));
-        let alarm = Alarm::new().map_err(no_timer)?;
+        let alarm = Alarm::new().map_err(super::no_event_loop)?;
         examine(&plan.access, &alarm).await
     })??;
     diagnosis.findings.extend(host::findings());

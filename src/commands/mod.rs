@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::time::timeout;
 
-use crate::backend::StoreError;
+use crate::backend::{StoreError, io_text};
 use crate::child::sys;
 use crate::cli::LogFormat;
 use crate::config::OutputFiles;
@@ -76,13 +76,17 @@ fn write_all(mut text: &[u8]) -> Result<(), Errno> {
 /// # Errors
 /// There is no event loop (70).
 fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
-        runtime.map_err(|error| Failure::internal(format!("cannot start the event loop: {error}")))?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_event_loop)?;
     let output = runtime.block_on(work);
     // The process ends: nothing that is still being looked up or closed must hold it up.
     std::mem::forget(runtime);
     Ok(output)
+}
+
+/// There is no event loop, mostly because descriptors are limited.
+fn no_event_loop(error: std::io::Error) -> Failure {
+    Failure::internal(format!("cannot start the event loop: {}", io_text(&error)))
 }
 
 /// The answer of a store, if it comes in time.

@@ -7,6 +7,7 @@ mod environment;
 mod releasing;
 mod running;
 
+use super::no_event_loop;
 use crate::backend::{Hazard, StoreError};
 use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
@@ -74,12 +75,11 @@ fn prepare(
 }
 
 fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport) -> Result<(), Failure> {
-    let internal = |error: std::io::Error| Failure::internal(format!("cannot start the event loop: {error}"));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             half.dismiss();
-            return Err(internal(error));
+            return Err(no_event_loop(error));
         }
     };
     let result = runtime.block_on(async {
@@ -87,10 +87,10 @@ fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport)
             Ok(sources) => sources,
             Err(error) => {
                 half.dismiss();
-                return Err(internal(error));
+                return Err(no_event_loop(error));
             }
         };
-        let supervisor = Supervisor::new(half).map_err(internal)?;
+        let supervisor = Supervisor::new(half).map_err(no_event_loop)?;
         Session { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
     });
     // The process ends, and the kernel closes everything at once. Nor must a name hold us up that is still being looked

@@ -64,6 +64,7 @@ mod recipes;
 mod redlock;
 mod refusal;
 mod reports;
+mod resource_limits;
 mod rigs;
 mod scale;
 #[cfg(feature = "redis")]

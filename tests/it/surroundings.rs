@@ -4,6 +4,7 @@ use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::Exit;
+use crate::support::store::Store;
 use crate::support::wait::{throughout, until};
 use crate::support::{SOON, probe};
 use nix::sys::signal::Signal;
@@ -193,6 +194,30 @@ fn without_proc_a_scattered_tree_is_killed() {
         assert_eq!(run.wait().exit, Exit::Code(expected), "{}", run.stderr());
         assert!(leash.is_free(), "somebody is left");
         assert!(place.lock_is_free("x"));
+    }
+}
+
+/// S35
+#[test]
+fn without_sys_a_command_runs_and_its_scattered_tree_is_killed() {
+    let without_sys =
+        |run: Dlock| run.after_shell("mount -t tmpfs none /sys || exit 99").wrapped_by(["unshare", "-m"]);
+    for store in Store::each() {
+        let output = without_sys(store.run().sh("echo done; exit 5")).output();
+        assert_eq!(output.outcome(), (Exit::Code(5), "done\n", ""));
+        for (half, expected) in [(None, 124), (Some(Signal::SIGKILL), 70)] {
+            let leash = store.place.leash();
+            let run = store.run().args(["--max-runtime", "2s", "--grace", "200ms"]);
+            let run = run.probe(["--leash", leash.path(), "tree", "4", &store.place.arg("pids")]);
+            let mut run = without_sys(run).spawn();
+            run.await_ready();
+            if let Some(signal) = half {
+                process::send(run.guard(), signal);
+            }
+            store.await_death_under_lock(&leash);
+            assert_eq!(run.wait().exit, Exit::Code(expected), "{}", run.stderr());
+            assert!(!store.is_held());
+        }
     }
 }
 
