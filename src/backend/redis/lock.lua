@@ -25,6 +25,9 @@ local claim, outcomes, month, day = 500, 20, 2678400000, 86400000
 local slow_claim = 2000
 -- How many waiters at most are called and have not claimed yet, and how many expired members are removed in one step.
 local most_called, most_expired = 64, 200
+-- A called waiter that has not claimed after this many ms is late; then so many from the head of the queue at most are
+-- called although it is not their turn. Fewer than `most_called / 2`, which tells a run of readers (`acquire`).
+local late_after, most_ahead = 50, 32
 -- The length of the longest value that is read from the lock. Longer ones are data of other programs.
 local longest_value = 8192
 
@@ -396,12 +399,24 @@ local function tell_next(place, me)
   return told
 end
 
--- Calls those whose turn it is, from the head of the line as long as there is room, a limited number at a time: each of
--- them that claims has the next one called. Tells the next two, and the last, that it has moved. Those who did not claim in time, or whom nothing reaches, lose their place. `me` is not called but
--- granted. Returns whether it is; until when somebody ahead may claim; what is held then; and whether nobody is left.
-local function advance(me)
+-- Calls a waiter, and notes until when it may claim. Returns whether it may have heard.
+local function call_up(id, w)
+  if not tell(id, w, 'called') then
+    return false
+  end
+  w.called = now + (w.hears == '3' and slow_claim or claim)
+  note(id, w)
+  return true
+end
+
+-- Calls those whose turn it is, from the head of the queue as long as there is room, a limited number at a time: each of
+-- them that claims has the next one called. Tells the next two, and the last, that the queue has moved. Those who did not
+-- claim in time, or whom nothing reaches, lose their place. `me` is not called but granted. `wants` and `many`: the mode
+-- and the slots of the claim that is asked for, as `me` or behind the queue, if one is. Returns whether it is granted;
+-- until when somebody ahead may claim; what is held then; and whether the queue is empty.
+local function advance(me, wants, many)
   local held, taken, of = mode, used, slots
-  local place, called, granted, promised = 0, false, false, 0
+  local place, called, late, granted, promised = 0, false, false, false, 0
   while true do
     local id = call('ZRANGE', queue, place, place)[1]
     if not id then
@@ -412,19 +427,32 @@ local function advance(me)
       forget(id)
     elseif not fits(w.mode, w.of, held, taken, of) or place >= most_called then
       break
-    elseif id ~= me and w.called == 0 and not tell(id, w, 'called') then
+    elseif id == me then
+      held, of, taken, granted = w.mode, w.of, taken + 1, true
       forget(id)
     else
-      held, of, taken = w.mode, w.of, taken + 1
-      if id == me then
-        granted = true
+      local is_new = w.called == 0
+      if is_new and not call_up(id, w) then
         forget(id)
       else
-        if w.called == 0 then
-          w.called, called = now + (w.hears == '3' and slow_claim or claim), true
-          note(id, w)
-        end
+        held, of, taken, called = w.mode, w.of, taken + 1, called or is_new
+        late = late or w.called - now <= claim - late_after
         promised, place = math.max(promised, w.called), place + 1
+      end
+    end
+  end
+  -- There is room for the claim, and those whose turn it is have not taken it: they may be dead, and those behind them
+  -- too. So all of them are called now, and together cost the time of one claim. The first of them that claims still
+  -- comes first, and the others keep their places. Who claims calls others only once for each promise, or those who are
+  -- called would call each other.
+  if wants and not granted and (called or late and not me) and fits(wants, many, mode, used, slots) then
+    local ahead = me and call('ZRANK', queue, me) or call('ZCARD', queue)
+    for _, id in ipairs(call('ZRANGE', queue, place, math.min(ahead, math.max(place, most_ahead)) - 1)) do
+      local w = waiter(id)
+      if w and not fits(w.mode, w.of, mode, used, slots) then
+        break
+      elseif w and (w.called > 0 or w.ends >= now and call_up(id, w)) then
+        promised = math.max(promised, w.called)
       end
     end
   end
@@ -658,7 +686,7 @@ local function acquire()
   end
   if waits then
     local w = waiter(token)
-    if w and w.called > now and fits(wants, of, mode, used, slots) then
+    if w and w.called > now and wants ~= 'x' and fits(wants, of, mode, used, slots) then
       local later = call('ZRANGE', queue, most_called / 2, most_called / 2)[1]
       later = later and waiter(later)
       if later and later.called > now then
@@ -699,13 +727,13 @@ local function acquire()
       call('PEXPIRE', queue, place_life * 2)
       call('PEXPIRE', waiters, place_life * 2)
     end
-    granted, promised = advance(token)
+    granted, promised = advance(token, wants, of)
     if granted then
       return grant()
     end
     place = (call('ZRANK', queue, token) or -1) + 1
   else
-    local _, until_, held, taken, many, all = advance(nil)
+    local _, until_, held, taken, many, all = advance(nil, wants, of)
     if all and fits(wants, of, held, taken, many) then
       return grant()
     end

@@ -55,7 +55,7 @@ macro_rules! script {
 }
 
 /// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "6b9be00ad4521257dc1c73a463345d59531afbf7");
+static LOCK: Script = script!("lock.lua", "98c8b82bca44c47ef873e80b122945797f6d3abd");
 
 /// What is run to look at locks.
 pub(super) static LOOK: Script = script!("look.lua", "38749c67661beaf7d6753b65988cc8202c985984");

@@ -173,7 +173,8 @@ fn one_who_does_not_wait_gets_a_lock_that_is_promised_to_one_that_is_stopped() {
     }
 }
 
-/// F41: whoever does not wait looks after one promise, not one after another.
+/// F41: whoever does not wait looks after one promise, not one after another. Redis calls all waiters together. On `file:`,
+/// where a waiter that lives would not hear that it is called ahead of its turn, the first two cost the lock.
 #[test]
 fn one_who_does_not_wait_is_not_held_up_by_one_stopped_waiter_after_another() {
     for line in Line::each() {
@@ -186,6 +187,7 @@ fn one_who_does_not_wait_is_not_held_up_by_one_stopped_waiter_after_another() {
         let mut now = line.passing(run, "now").spawn();
         let output = now.wait_within(SHORTLY);
         println!("{}: {:?} after {} ms", line.store.url(), output.exit, output.elapsed.as_millis());
-        assert!(matches!(output.exit, Exit::Code(0 | 75)), "{output:?}");
+        let expected = if line.store.url().starts_with("redis:") { 0 } else { 75 };
+        assert_eq!(output.exit, Exit::Code(expected), "{output:?}");
     }
 }
