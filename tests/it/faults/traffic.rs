@@ -2,6 +2,7 @@
 
 use super::scene::Scene;
 use crate::support::flight::Flight;
+use crate::support::proxy::Way;
 use crate::support::redis::Redis;
 use crate::support::running::Exit;
 use std::time::{Duration, Instant};
@@ -75,6 +76,30 @@ fn a_run_is_two_small_flights_over_one_connection() {
         let bytes: usize = flights.iter().map(|flight| flight.bytes).sum();
         assert!(bytes <= 2560, "{bytes} bytes as {user:?}: {flights:?}");
     }
+}
+
+/// F54: where each round trip takes a second. That of the connection itself is not delayed by the proxy: with it, the command
+/// starts after two, and the run ends after three.
+#[test]
+fn a_distant_server_costs_one_round_trip_to_start_and_one_to_release() {
+    let redis = Redis::start();
+    let scene = Scene::on(&redis).ttl(30);
+    assert_eq!(scene.run().sh("exit 3").output().exit, Exit::Code(3), "the server knows the script now");
+    scene.proxy.forget_flights();
+    let before = scene.proxy.attempts();
+    let one_way = Duration::from_millis(500);
+    scene.proxy.delay(Way::Up, one_way);
+    scene.proxy.delay(Way::Down, one_way);
+    let mut run = scene.run().sh("echo ready; exit 3").spawn();
+    run.await_ready();
+    let started = Instant::now();
+    assert_eq!(run.wait().exit, Exit::Code(3));
+    let ended = Instant::now();
+    let begun = scene.proxy.flights()[0].at;
+    // Whole round trips: what this host adds is a part of one.
+    let round_trips = |until: Instant| (until - begun).as_millis() / (2 * one_way).as_millis();
+    assert_eq!((round_trips(started), round_trips(ended)), (1, 2));
+    assert_eq!(scene.proxy.attempts() - before, 1, "one connection");
 }
 
 #[test]
