@@ -2,6 +2,7 @@
 //! each other.
 
 mod acquiring;
+mod end;
 mod ending;
 mod environment;
 mod releasing;
@@ -24,8 +25,8 @@ use crate::plan::{self, RunPlan};
 use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
 
 use self::acquiring::Acquired;
+use self::end::End;
 use self::releasing::was_given_back;
-use self::running::End;
 
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {

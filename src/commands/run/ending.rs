@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::acquiring::NotAcquired;
-use super::running::{End, Stopped, describe};
+use super::end::{End, Stopped, describe};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Session;
-use super::running::{End, Stopped};
+use super::end::{End, Stopped};
 use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;

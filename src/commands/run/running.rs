@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::Session;
+use super::end::{End, Stopped, describe};
 use crate::backend::Loss;
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{self, Arrival, Origin};
@@ -15,78 +16,6 @@ use crate::lease::together::{Held, Keeping};
 use crate::lease::validity::{MARGIN, Validity};
 use crate::lock::Revocation;
 use crate::plan::OnLost;
-use crate::report::Histogram;
-
-/// How the command's time under the locks ended.
-#[derive(Debug, Default)]
-pub(super) struct End {
-    /// The command was let go, and the kernel could execute it.
-    pub(super) ran: bool,
-    /// How the command itself ended, if it did before everything was over.
-    pub(super) ended: Option<Ended>,
-    /// Why dlock stopped it, if it did.
-    pub(super) stopped: Option<Stopped>,
-    /// Background processes live on.
-    pub(super) orphans_left: bool,
-    /// Some process could not be signalled.
-    pub(super) not_permitted: bool,
-    /// For each lock, whether it was lost and the command went on (`--on-lost warn`).
-    pub(super) lost: Vec<bool>,
-    /// What was said of the last such loss.
-    pub(super) loss_said: Option<String>,
-    /// For each lock, the last failure to renew, since the last success.
-    pub(super) trouble: Vec<Option<String>>,
-    /// For each lock, the earliest end of the lease at the store.
-    pub(super) lease_ends: Vec<Option<Moment>>,
-    /// For each lock, how long the acknowledged renewals took.
-    pub(super) renewals: Vec<Histogram>,
-}
-
-impl End {
-    /// For these locks, at the beginning.
-    fn at_first(held: &[Held]) -> End {
-        End {
-            ran: true,
-            lost: vec![false; held.len()],
-            trouble: vec![None; held.len()],
-            renewals: vec![Histogram::of_renewals(); held.len()],
-            lease_ends: held
-                .iter()
-                .map(|held| held.standing.validity.map(|validity| validity.ends))
-                .collect(),
-            ..End::default()
-        }
-    }
-
-    /// The command was not let go.
-    pub(super) fn never_ran(held: &[Held]) -> End {
-        End { ran: false, ..End::at_first(held) }
-    }
-}
-
-/// Why dlock stopped the command. Numbers are those of the locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stopped {
-    /// The store says that this lock is not ours.
-    Lost(usize, Loss),
-    /// Somebody wants this lock.
-    Revoked(usize, Revocation),
-    /// No renewal of this lock was acknowledged in time.
-    Deadline(usize),
-    /// `--max-runtime`
-    MaxRuntime(Duration),
-    /// The guarding process failed.
-    Guard(String),
-}
-
-/// A loss in words.
-pub(super) fn describe(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Gone => "it is gone from the store (deleted, expired or evicted)",
-        Loss::FailedOver => "the store has failed over to a server that has not got it",
-        Loss::Taken => "somebody else holds it now",
-    }
-}
 
 /// When the store has lost the lock and nobody else has it yet, the command gets at most so long after SIGTERM.
 const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
