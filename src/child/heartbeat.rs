@@ -34,6 +34,8 @@ pub(super) struct Heartbeat {
     unanswered: u32,
     /// The tree is to be stopped, and one question has to be answered by then.
     urgent: Option<Moment>,
+    /// A message that must not be lost was not sent. No later answer makes up for it.
+    given_up: bool,
 }
 
 impl Heartbeat {
@@ -44,6 +46,9 @@ impl Heartbeat {
 
     /// When the next question is due.
     pub(super) fn due(&self) -> Option<Moment> {
+        if self.given_up {
+            return Some(Moment::from_boot(Duration::ZERO));
+        }
         [self.due, self.urgent].into_iter().flatten().min()
     }
 
@@ -53,7 +58,7 @@ impl Heartbeat {
             Seems::Stopped => PATIENCE_WITH_STOPPED,
             Seems::Running => PATIENCE_WITH_RUNNING,
         };
-        if self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= patience {
+        if self.given_up || self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= patience {
             return true;
         }
         if self.due.is_some_and(|due| now >= due) {
@@ -70,6 +75,11 @@ impl Heartbeat {
             Seems::Running => URGENT,
         };
         self.urgent.get_or_insert(now + limit);
+    }
+
+    /// The guarding process could not be told to stop the tree.
+    pub(super) fn give_up(&mut self) {
+        self.given_up = true;
     }
 
     /// An answer came.
@@ -110,6 +120,16 @@ mod tests {
         assert!(!heartbeat.is_missed(at(1000), Seems::Running));
         assert!(!heartbeat.is_missed(at(9_000_000), Seems::Running));
         assert_eq!(heartbeat.due(), Some(at(9_001_000)));
+    }
+
+    #[test]
+    fn a_stop_that_could_not_be_sent_is_not_made_up_for_by_an_answer() {
+        let mut heartbeat = Heartbeat::default();
+        heartbeat.begin(at(0));
+        heartbeat.give_up();
+        heartbeat.answered();
+        assert_eq!(heartbeat.due(), Some(at(0)));
+        assert!(heartbeat.is_missed(at(1), Seems::Running));
     }
 
     #[test]

@@ -183,14 +183,12 @@ impl Supervisor {
 
     /// SIGTERM to the whole tree now, SIGKILL at the given moment.
     pub fn terminate(&mut self, kill_at: Moment) {
-        self.expect_answer();
-        self.send(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
+        self.stop(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
     }
 
     /// SIGKILL to the whole tree now.
     pub fn kill(&mut self) {
-        self.expect_answer();
-        self.send(&ToGuard::Kill);
+        self.stop(&ToGuard::Kill);
     }
 
     /// Whether the guarding process has reported that it stops the tree because no renewal came in time.
@@ -213,8 +211,13 @@ impl Supervisor {
         None
     }
 
-    /// The tree is to be stopped now: a guarding process that cannot do that must be noticed soon.
-    fn expect_answer(&mut self) {
+    /// The tree has to be stopped now: a guarding process that cannot do that must be noticed soon, and one that has not
+    /// read its messages for so long that its socket is full counts as lost.
+    fn stop(&mut self, message: &ToGuard) {
+        if self.channel.send(message, None).is_err() {
+            self.heartbeat.give_up();
+            return;
+        }
         let guard = self.guard_seems();
         self.heartbeat.expect_soon(Moment::now(), guard);
         self.send(&ToGuard::Ping);
