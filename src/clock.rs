@@ -67,12 +67,6 @@ pub fn wall_micros() -> u64 {
         .unwrap_or(0)
 }
 
-/// The processor time that the calling thread has used; it stands still while the thread waits, is frozen, or its host is
-/// suspended.
-pub fn thread_cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
-}
-
 /// The boot that [`Moment`]s count from (`random(4)`, `boot_id`); empty where there is no such thing.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

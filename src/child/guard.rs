@@ -100,7 +100,7 @@ impl Guard {
             Ok(sleeper) => {
                 while !self.stop.is_done() && !self.is_broken {
                     self.read_control();
-                    self.reap();
+                    let more_to_reap = self.reap();
                     self.act(Input::Tick);
                     self.settle();
                     self.measure();
@@ -109,6 +109,7 @@ impl Guard {
                     self.speak();
                     match pause {
                         _ if self.stop.is_done() || self.is_broken => {}
+                        None if more_to_reap => {}
                         // Not on the sleeper, which every death would wake.
                         Some(pause) => std::thread::sleep(pause),
                         None => {
@@ -348,9 +349,13 @@ impl Guard {
         }
     }
 
-    /// Takes in the state changes of every child: the command's, and those of the orphans we inherit.
-    fn reap(&mut self) {
+    /// Takes in the state changes of every child: the command's, and those of the orphans we inherit. Returns whether there
+    /// may be more: a portion is full, or something else is due.
+    fn reap(&mut self) -> bool {
+        let due = self.stop.wake();
+        let mut count = 0;
         for change in sys::portion_of_changes() {
+            count += 1;
             match change {
                 Ok((pid, change)) => {
                     let has_ended = matches!(change, Change::Exited(_) | Change::Killed(_));
@@ -362,15 +367,24 @@ impl Guard {
                     } else if self.spare.as_ref().is_some_and(|spare| spare.pid == pid) && has_ended {
                         self.spare = None;
                     }
+                    // Where processes fork and end without a pause, the dead take longer than there is time.
+                    if count % 64 == 0 && due.is_some_and(|due| Moment::now() >= due) {
+                        return true;
+                    }
                 }
-                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return self.act(Input::TreeGone),
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    self.act(Input::TreeGone);
+                    return false;
+                }
                 // A sandbox that does not know the call: nothing can be told of the command.
                 Err(error) => {
                     self.is_broken = true;
-                    return self.tell(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
+                    self.tell(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
+                    return false;
                 }
             }
         }
+        count == sys::PORTION
     }
 
     fn command_changed(&mut self, change: Change) {

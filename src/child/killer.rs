@@ -20,8 +20,6 @@ pub struct Killer {
     /// Processes that we may not signal (a setuid command).
     not_permitted: BTreeSet<i32>,
     pause: Duration,
-    /// Passes since one that found nothing new.
-    passes: u32,
     /// Passes in a row that found nothing alive.
     empty_passes: u32,
 }
@@ -39,8 +37,17 @@ pub struct Pass {
 /// reaped, because a tracer has it or its parent does not care, or its number may mean another process of the tree.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// After so many passes in a row that found something new, the tree runs away from us.
-const SETTLED: u32 = 3;
+/// A tree that is running away is chased among its youngest processes for this long before the next walk over all of it.
+const CHASE: Duration = Duration::from_millis(10);
+
+/// How many process numbers the first round of a chase covers: those of processes that have waited for a processor.
+const FIRST_ROUND: i32 = 4096;
+
+/// How many process numbers each further round covers: those of processes that are running.
+const FURTHER_ROUND: i32 = 256;
+
+/// A chase ends after this many rounds in a row without a new process.
+const QUIET_ROUNDS: u32 = 3;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +60,6 @@ impl Killer {
             signalled: HashMap::new(),
             not_permitted: BTreeSet::new(),
             pause: SHORTEST_PAUSE,
-            passes: 0,
             empty_passes: 0,
         }
     }
@@ -62,20 +68,8 @@ impl Killer {
     pub fn pass(&mut self) -> Pass {
         let now = Moment::now();
         let mut pass = Pass { signalled: 0, alive: 0 };
-        self.passes += 1;
-        let runs_away = self.passes > SETTLED;
+        pass.signalled += self.chase();
         let Killer { tree, signalled, not_permitted, .. } = self;
-        if runs_away {
-            tree.walk_youngest(|member| {
-                if let Entry::Vacant(first) = signalled.entry(member.pid) {
-                    pass.signalled += 1;
-                    first.insert(now);
-                    // What it has forked is among the youngest of the next pass.
-                    let _ = tree.signal(member, libc::SIGKILL);
-                }
-                Next::Skip
-            });
-        }
         let coverage = tree.walk(|member| {
             let last = signalled.get(&member.pid).copied();
             if last.is_some_and(|last| now - last < LOOK_AGAIN) {
@@ -97,13 +91,33 @@ impl Killer {
             }
             Next::Descend
         });
-        if pass.signalled == 0 {
-            self.passes = 0;
-        }
-        let is_empty = pass.alive == 0 && coverage == Coverage::Complete;
+        let is_empty = pass.alive == 0 && pass.signalled == 0 && coverage == Coverage::Complete;
         self.empty_passes = if is_empty { self.empty_passes + 1 } else { 0 };
         self.pause = if pass.signalled > 0 { SHORTEST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
         pass
+    }
+
+    /// Sends SIGKILL to the youngest processes of the tree, round after round: each line of processes that fork a successor
+    /// and end is hit between two forks sooner or later, and the sooner the less time passes between two rounds. Returns how
+    /// many it signalled.
+    fn chase(&mut self) -> usize {
+        let begin = Moment::now();
+        let Killer { tree, signalled, .. } = self;
+        let (mut count, mut quiet_rounds, mut range) = (0, 0, FIRST_ROUND);
+        while quiet_rounds < QUIET_ROUNDS && Moment::now() - begin < CHASE {
+            let before = count;
+            tree.walk_youngest(range, |member| {
+                if let Entry::Vacant(first) = signalled.entry(member.pid) {
+                    first.insert(begin);
+                    count += 1;
+                    // A child that it has forked by now is found in the next round.
+                    let _ = tree.signal(member, libc::SIGKILL);
+                }
+            });
+            quiet_rounds = if count == before { quiet_rounds + 1 } else { 0 };
+            range = FURTHER_ROUND;
+        }
+        count
     }
 
     /// Whether everything is dead, though perhaps not reaped: a tracer or a hung parent has it. One empty pass does not show

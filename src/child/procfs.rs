@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Whether there is a `/proc`, and it shows the PID namespace that we are in. After `unshare --pid --fork` without a mount
 /// of its own, `/proc` numbers the processes of the outer namespace: the same numbers mean other processes here.
@@ -73,6 +74,15 @@ pub fn state_of(pid: i32) -> Option<char> {
 /// Whether a process is stopped, by a signal or by a tracer.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(state_of(pid), Some('T' | 't'))
+}
+
+/// How long the calling process has used a processor or waited for one (`/proc/PID/schedstat`), which it has not while it is
+/// frozen or its host is suspended. `None` where the kernel does not count it.
+pub fn scheduled_time() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/self/schedstat").ok()?;
+    let mut fields = text.split_ascii_whitespace();
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(Duration::from_nanos(next()?.saturating_add(next()?)))
 }
 
 /// The process group of a process, asked without `/proc`.

@@ -88,7 +88,7 @@ pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
 }
 
 /// While a tree dies, or forks without end, there may always be one more.
-const PORTION: usize = 4096;
+pub const PORTION: usize = 1024;
 
 /// The next state changes of any children: all that there are now, up to a number, so that the caller gets on.
 /// `ECHILD` as of [`wait_any`].
@@ -96,14 +96,36 @@ pub fn portion_of_changes() -> impl Iterator<Item = io::Result<(i32, Change)>> {
     std::iter::from_fn(|| wait_any().transpose()).take(PORTION)
 }
 
-/// Whether this is a child of ours that has not been reaped, asked without `/proc`. Nothing is reaped.
-pub fn is_own_child(pid: i32) -> bool {
+/// What a process number means to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnChild {
+    /// A child that has not ended.
+    Alive,
+    /// A child that has ended and has not been reaped.
+    Dead,
+    /// Not a child of the calling process.
+    No,
+}
+
+/// Looks up whether this is a child of the calling process, without `/proc`. Nothing is reaped.
+pub fn own_child(pid: i32) -> OwnChild {
     // SAFETY: siginfo_t is plain data, and `info` outlives the call.
-    unsafe {
+    let (result, ended) = unsafe {
         let mut info: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) == 0
+        let result = libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags);
+        (result, info.si_pid())
+    };
+    match (result, ended) {
+        (0, 0) => OwnChild::Alive,
+        (0, _) => OwnChild::Dead,
+        _ => OwnChild::No,
     }
+}
+
+/// Whether this is a child of the calling process that has not been reaped.
+pub fn is_own_child(pid: i32) -> bool {
+    own_child(pid) != OwnChild::No
 }
 
 /// Reaps this child; blocks until it has ended.

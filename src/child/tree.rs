@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use super::procfs::{self, Children, Stat};
-use super::sys;
+use super::sys::{self, OwnChild};
 use crate::clock::Moment;
 
 /// The descendants of a process.
@@ -19,9 +19,6 @@ pub struct Tree {
 
 /// How many numbers are tried in each direction without `/proc`: some milliseconds.
 const SWEEP: i32 = 1 << 16;
-
-/// So many numbers count as the youngest: a millisecond or two.
-const YOUNGEST: i32 = 4096;
 
 /// A process of the tree that a walk came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +137,10 @@ impl Tree {
                 if (parent == self.root && self.strangers.contains(&pid)) || !seen.insert(pid) {
                     continue;
                 }
+                // What it leaves behind is a child of the root's already. There may be thousands that have not been reaped.
+                if parent == own && sys::own_child(pid) == OwnChild::Dead {
+                    continue;
+                }
                 match visit(Member { pid, parent }) {
                     Next::Descend => queue.push(pid),
                     Next::Skip => {}
@@ -149,17 +150,15 @@ impl Tree {
         }
     }
 
-    /// Shows the youngest children of this process, those among the numbers that were given out last. Where lines of processes
-    /// fork and end faster than the dead are reaped, a list of all children is out of date before it is read.
-    pub fn walk_youngest(&self, mut visit: impl FnMut(Member) -> Next) {
+    /// Shows the living children of this process among the `count` process numbers that were given out last, the youngest
+    /// first. Where lines of processes fork and end faster than the dead are reaped, a list of all children is out of date
+    /// before it is read.
+    pub fn walk_youngest(&self, count: i32, mut visit: impl FnMut(Member)) {
         let own = std::process::id() as i32;
         let Some(newest) = procfs::newest().filter(|_| own == self.root) else { return };
-        for pid in ((newest - YOUNGEST).max(2)..=newest).rev() {
-            if !self.strangers.contains(&pid)
-                && sys::is_own_child(pid)
-                && visit(Member { pid, parent: own }) == Next::Stop
-            {
-                return;
+        for pid in ((newest - count).max(2)..=newest).rev() {
+            if !self.strangers.contains(&pid) && sys::own_child(pid) == OwnChild::Alive {
+                visit(Member { pid, parent: own });
             }
         }
     }

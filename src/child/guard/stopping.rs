@@ -9,16 +9,13 @@ use crate::child::protocol::{FromGuard, Group};
 use crate::child::stop::Input;
 use crate::child::sys::{self, Change};
 use crate::child::tree::{Next, Tree};
-use crate::clock::{Moment, thread_cpu_time};
+use crate::clock::Moment;
 
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
 const STUBBORN: Duration = Duration::from_secs(1);
 
 /// A host that was suspended past the lease needs a moment to kill the tree, which is a limit of its own.
 const AFTER_A_PAUSE: Duration = Duration::from_millis(50);
-
-/// How many times its processor time a walk over the tree may be expected to take.
-const BUSY_HOST: u32 = 4;
 
 /// A pass that takes so long may have hidden from us when the last process died.
 const LONG_PASS: Duration = Duration::from_millis(100);
@@ -59,12 +56,13 @@ impl Guard {
         self.measure_at = None;
         let Some((_, interval)) = self.stop.measure_from() else { return };
         let until = begin + interval / 2;
-        let used = thread_cpu_time();
+        let scheduled = procfs::scheduled_time();
         let census = self.tree().census(until);
-        // The walk that kills takes as long again. A busy host makes it longer; a host that was suspended meanwhile, or left
-        // this process out for a moment, says nothing about the next walk.
-        let work = thread_cpu_time() - used;
-        let cost = (Moment::now() - begin).min(work * BUSY_HOST);
+        // The walk that kills takes as long again, also as far as the host is busy. Not so a pause in which this process was
+        // frozen or its host suspended.
+        let spent = scheduled.and_then(|before| Some(procfs::scheduled_time()?.saturating_sub(before)));
+        let elapsed = Moment::now() - begin;
+        let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
         self.act(Input::Reserve(census.time_to_die() + cost * 2));
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
