@@ -21,7 +21,7 @@ use self::file::{LockTable, Tables};
 pub use self::outputs::OutputFiles;
 pub use self::settings::{Setting, Settings};
 pub use self::shown::{Keys, said_above, shown};
-pub use self::source::{Place, Source, Sourced};
+pub use self::source::{FileLocation, Source, Sourced};
 use crate::backend::url::Url;
 use crate::cli::{CommonArguments, RunArguments, parse_wait};
 use crate::duration;

@@ -58,7 +58,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     match cli::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
-        Ok(Request::Command(Command::Break(arguments))) => commands::breaking::break_lock(&arguments),
+        Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
         Ok(Request::Command(Command::Doctor(arguments))) => commands::doctor::doctor(&arguments),

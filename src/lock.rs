@@ -1,7 +1,7 @@
 //! The values that locking is about. No I/O.
 
 mod record;
-mod seen;
+mod state;
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::secret;
 
 pub use self::record::{NotedRecord, Record};
-pub use self::seen::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
+pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
 
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.
@@ -216,7 +216,7 @@ pub struct Claim {
     /// The tokens of the holds that this process runs under; one of them may be a hold of this lock.
     pub outer: Vec<Token>,
     /// One of them is, says its dlock, which lives: without that hold nothing is granted.
-    pub inside: bool,
+    pub requires_outer_hold: bool,
 }
 
 /// What a store gave.

@@ -32,7 +32,7 @@ use crate::report::Reporter;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The way to the store, which every command needs.
-pub struct Access {
+pub struct StoreTarget {
     /// The store.
     pub store: Locator,
     /// One attempt to reach it.
@@ -43,13 +43,13 @@ pub struct Access {
     pub notices: Vec<String>,
 }
 
-impl Access {
+impl StoreTarget {
     /// The way to the backend of these locks.
     ///
     /// # Errors
     /// Bad configuration or URL (78), or a name that this store cannot have (64).
-    pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<Access, Failure> {
-        Access::new(arguments, config::resolve_backend(arguments, names)?, names)
+    pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<StoreTarget, Failure> {
+        StoreTarget::new(arguments, config::resolve_backend(arguments, names)?, names)
     }
 
     /// Says what is to be said once.
@@ -63,7 +63,11 @@ impl Access {
     ///
     /// # Errors
     /// A bad URL (78), or a name that this store cannot have (64).
-    pub fn new(arguments: &CommonArguments, backend: Backend, names: &[LockName]) -> Result<Access, Failure> {
+    pub fn new(
+        arguments: &CommonArguments,
+        backend: Backend,
+        names: &[LockName],
+    ) -> Result<StoreTarget, Failure> {
         let mut notices = Vec::new();
         let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
         let store = Locator::new(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
@@ -97,7 +101,7 @@ impl Access {
             ));
         }
         let connect_timeout = connect_timeout(arguments)?;
-        Ok(Access { store, connect_timeout, accepted: backend.accepted, notices })
+        Ok(StoreTarget { store, connect_timeout, accepted: backend.accepted, notices })
     }
 }
 

@@ -15,7 +15,7 @@ mod token_file;
 use std::io::Write;
 use std::time::Duration;
 
-pub use self::doctor::Diagnosis;
+pub use self::doctor::DoctorReport;
 pub use self::files::Files;
 pub use self::histogram::Histogram;
 pub use self::holder::HolderView;

@@ -40,7 +40,7 @@ impl Store {
             min_hold: Duration::ZERO,
             identity: Identity::default(),
             outer: Vec::new(),
-            inside: false,
+            requires_outer_hold: false,
         };
         self.backend.connect().await?;
         let start = Instant::now();

@@ -3,15 +3,15 @@
 //! the line, slots) is in a sidecar file beside it, under its own short lock.
 
 mod directory;
-mod examining;
+mod doctor;
 mod foreign;
 mod history;
 mod holding;
-mod line;
+mod inspect;
 mod location;
 mod lock_file;
-mod looking;
 mod presence;
+mod queue;
 mod sidecar;
 mod trust;
 mod waiting;

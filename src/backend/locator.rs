@@ -1,8 +1,8 @@
 //! From a backend URL to a backend. The only place that names the concrete ones.
 
 use super::Backend;
+use super::admin::LockAdmin;
 use super::file::FileStore;
-use super::oversight::Oversight;
 #[cfg(feature = "redis")]
 use super::redis::{RedisStore, RedlockStore};
 use super::url::{Environment, Url, UrlError};
@@ -143,7 +143,7 @@ impl Locator {
     }
 
     /// The store itself, for those who look after its locks; contacting nobody.
-    pub fn oversee(&self) -> Box<dyn Oversight> {
+    pub fn oversee(&self) -> Box<dyn LockAdmin> {
         match self {
             Locator::File(location) => Box::new(FileStore::new(location.clone())),
             #[cfg(feature = "redis")]

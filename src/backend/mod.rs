@@ -1,10 +1,10 @@
 //! What a store of locks is to dlock: try, renew, release, and word of a change. Everything that stores have in common
 //! (waiting, deadlines, retries, supervision) is done once, above this trait.
 
-pub mod examination;
+pub mod admin;
+pub mod diagnosis;
 pub mod file;
 pub mod locator;
-pub mod oversight;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod thread;
@@ -238,7 +238,7 @@ pub enum StoreError {
         /// The request may have been carried out all the same.
         maybe_applied: bool,
         /// It lasts for moments only: to be asked again even by one who has no patience.
-        passes: bool,
+        transient: bool,
     },
     /// It refused us; trying again does not help.
     #[error("{0}")]
@@ -251,22 +251,22 @@ pub enum StoreError {
 impl StoreError {
     /// The store cannot be reached; nothing was asked.
     pub fn unreachable(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: false, passes: false }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: false, transient: false }
     }
 
     /// What is asked for is on its way from one part of the store to another. It may have been done by half.
-    pub fn between(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, passes: true }
+    pub fn resharding(reason: impl Into<String>) -> StoreError {
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: true }
     }
 
     /// Whether it lasts for moments only.
-    pub fn passes(&self) -> bool {
-        matches!(self, StoreError::Unavailable { passes: true, .. })
+    pub fn is_transient(&self) -> bool {
+        matches!(self, StoreError::Unavailable { transient: true, .. })
     }
 
     /// The store was asked and did not answer as it should.
     pub fn unanswered(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, passes: false }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: false }
     }
 }
 

@@ -10,11 +10,11 @@ mod asking;
 mod certificate;
 mod cluster;
 mod connection;
+mod doctor;
 mod errors;
-mod examining;
+mod inspect;
 mod keys;
 mod location;
-mod looking;
 mod recipe;
 mod redlock;
 mod releasing;
@@ -31,7 +31,7 @@ use std::time::Duration;
 use redis::Value;
 
 use self::asking::values_of;
-use self::connection::{Connection, Wishes, Word};
+use self::connection::{Connection, PushEvent, RequestOptions};
 use self::keys::Keys;
 use self::location::Address;
 pub use self::location::Location;
@@ -50,11 +50,11 @@ pub struct RedisStore {
     route: Route,
     connection: Option<Connection>,
     /// One whose greeting failed after a question had been sent with it.
-    spoiled: Option<Connection>,
+    misrouted: Option<Connection>,
     /// The server has refused RESP3.
     old_protocol: bool,
     /// The server has refused to let us listen on a channel.
-    deaf: bool,
+    pubsub_denied: bool,
     /// The server has told how it evicts keys, and which rights we lack.
     examined: bool,
     /// A lock is ours, and whoever touches it is not told to us yet.
@@ -80,9 +80,9 @@ impl RedisStore {
             route: Route::new(&location),
             location,
             connection: None,
-            spoiled: None,
+            misrouted: None,
             old_protocol: false,
-            deaf: false,
+            pubsub_denied: false,
             examined: false,
             untracked: false,
             held_on: None,
@@ -93,7 +93,11 @@ impl RedisStore {
     }
 
     /// Asks one question, in a cluster the node that has the lock.
-    async fn ask(&mut self, question: &Question<'_>, wishes: Wishes<'_>) -> Result<Vec<Value>, StoreError> {
+    async fn ask(
+        &mut self,
+        question: &Question<'_>,
+        wishes: RequestOptions<'_>,
+    ) -> Result<Vec<Value>, StoreError> {
         match self.route {
             Route::Cluster(_) => self.ask_around(question, wishes).await,
             Route::Fixed(_) | Route::Sentinel(_) => values_of(self.ask_here(question, wishes).await?),
@@ -121,7 +125,7 @@ impl RedisStore {
 
     /// Whether this is because the lock's keys are on their way from one node of a cluster to another.
     fn is_moving(&self, error: &StoreError) -> bool {
-        self.location.is_cluster() && error.passes()
+        self.location.is_cluster() && error.is_transient()
     }
 
     fn is_tracking(&self) -> bool {
@@ -164,7 +168,10 @@ impl Backend for RedisStore {
                 arguments,
                 history: &keys.history,
             };
-            let answer = match self.ask(&question, Wishes { tracking: true, ..Wishes::default() }).await {
+            let answer = match self
+                .ask(&question, RequestOptions { tracking: true, ..RequestOptions::default() })
+                .await
+            {
                 Err(error) if self.is_moving(&error) => return self.renew_parts(claim, rest).await,
                 answer => answer?,
             };
@@ -185,7 +192,7 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let question = release(&keys, claim, rest, record);
-            let release = match self.ask(&question, Wishes::default()).await {
+            let release = match self.ask(&question, RequestOptions::default()).await {
                 Err(error) if self.is_moving(&error) => self.release_parts(claim, rest, record).await,
                 answer => answers::release(&answer?),
             };
@@ -203,7 +210,7 @@ impl Backend for RedisStore {
             let history = if record.has_held() { &keys.history } else { &keys.missed };
             let question =
                 Question { operation: Operation::Record, keys: &keys, token: "", arguments, history };
-            self.ask(&question, Wishes::default()).await.map(drop)
+            self.ask(&question, RequestOptions::default()).await.map(drop)
         })
     }
 
@@ -231,10 +238,10 @@ impl Backend for RedisStore {
                 () = self.route.leads_elsewhere() => None,
             };
             match word {
-                Some(Word::Called) => Change::OurTurn,
-                Some(Word::Next) => Change::Soon(CLAIM_WITHIN),
-                Some(Word::Look) => Change::Soon(CLAIM_WITHIN * 4),
-                Some(Word::Touched) => Change::Touched,
+                Some(PushEvent::Called) => Change::OurTurn,
+                Some(PushEvent::Next) => Change::Soon(CLAIM_WITHIN),
+                Some(PushEvent::Look) => Change::Soon(CLAIM_WITHIN * 4),
+                Some(PushEvent::Touched) => Change::Touched,
                 None => {
                     self.connection = None;
                     Change::Disconnected

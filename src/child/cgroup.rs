@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
-    place: Place,
+    place: CgroupPath,
     handle: File,
     kill: File,
 }
@@ -18,16 +18,16 @@ pub struct Cgroup {
 /// Where a command's cgroup is, or would be. Both halves of dlock know it before there is a guarding process, so that
 /// either can kill what is in it; random, because process numbers are the same in every PID namespace.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CgroupPath {
     /// Where dlock is.
     parent: PathBuf,
     directory: PathBuf,
 }
 
-impl Place {
+impl CgroupPath {
     /// Chooses one below the cgroup that the calling process is in; `None` without cgroup v2, or where its file system shows
     /// another place under that name: the path may be that of another cgroup namespace (`cgroup_namespaces(7)`).
-    pub fn choose() -> Option<Place> {
+    pub fn choose() -> Option<CgroupPath> {
         let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
         let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
         let members = fs::read_to_string(parent.join("cgroup.procs")).ok()?;
@@ -37,7 +37,7 @@ impl Place {
         getrandom::fill(&mut random).ok()?;
         let random = u64::from_ne_bytes(random);
         let directory = parent.join(format!("{PREFIX}{random:016x}-{}", std::process::id()));
-        Some(Place { parent, directory })
+        Some(CgroupPath { parent, directory })
     }
 
     /// Removes empty cgroups beside it that two halves killed at once have left behind.
@@ -64,7 +64,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// Any of the above.
-    pub fn create(place: &Place) -> io::Result<Cgroup> {
+    pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
         fs::create_dir(&place.directory)?;
         Cgroup::open(place).inspect_err(|_| {
             let _ = fs::remove_dir(&place.directory);
@@ -75,7 +75,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// It has not.
-    pub fn open(place: &Place) -> io::Result<Cgroup> {
+    pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         Ok(Cgroup {
             place: place.clone(),

@@ -44,7 +44,7 @@ const HARMLESS: &[i32] = &[
     libc::SIGTTOU,
 ];
 
-struct Held {
+struct DelayedSignal {
     signal: i32,
     sender: i32,
     arrived: Moment,
@@ -53,7 +53,7 @@ struct Held {
     looks: Option<u32>,
 }
 
-impl Held {
+impl DelayedSignal {
     fn is_same(&self, signal: i32, sender: i32) -> bool {
         self.signal == signal && self.sender == sender
     }
@@ -74,7 +74,7 @@ pub(super) struct Processes {
 
 /// Signals that are held back, and what tells whether to pass them on.
 pub(super) struct Forwarding {
-    held: Vec<Held>,
+    held: Vec<DelayedSignal>,
     /// What the guarding process got.
     copies: Vec<Copy>,
     witness: Option<i32>,
@@ -112,7 +112,7 @@ impl Forwarding {
         let Origin::Process(sender) = arrival.origin else { return false };
         let signal = arrival.signal;
         let now = Moment::now();
-        self.held.push(Held { signal, sender, arrived: now, due: now + HOLD, looks: None });
+        self.held.push(DelayedSignal { signal, sender, arrived: now, due: now + HOLD, looks: None });
         true
     }
 
@@ -142,7 +142,7 @@ impl Forwarding {
         let now = Moment::now();
         self.look_at_witness(processes);
         let mut missed = Vec::new();
-        let mut reached: Vec<Held> = Vec::new();
+        let mut reached: Vec<DelayedSignal> = Vec::new();
         for mut held in std::mem::take(&mut self.held) {
             if now < held.due {
                 self.held.push(held);
@@ -195,7 +195,7 @@ impl Forwarding {
     }
 
     /// Whether the command has got the signal by itself, as far as that can be told.
-    fn has_reached(&mut self, held: &Held, processes: Processes) -> Option<bool> {
+    fn has_reached(&mut self, held: &DelayedSignal, processes: Processes) -> Option<bool> {
         let Some(command) = processes.command else { return Some(false) };
         if !self.guard_got(held, processes.guard) && held.looks.is_none() {
             return Some(false);
@@ -204,7 +204,7 @@ impl Forwarding {
     }
 
     /// Every process got it: the guarding process, too.
-    fn guard_got(&mut self, held: &Held, guard: i32) -> bool {
+    fn guard_got(&mut self, held: &DelayedSignal, guard: i32) -> bool {
         let same = |copy: &Copy| copy.signal == held.signal && copy.sender == held.sender;
         match self.copies.iter().position(same) {
             Some(index) => {
@@ -293,7 +293,7 @@ mod tests {
         let mut forwarding = forwarding();
         forwarding.note_copy(libc::SIGINT, 8);
         let now = Moment::now();
-        let held = Held { signal: libc::SIGINT, sender: 7, arrived: now, due: now, looks: None };
+        let held = DelayedSignal { signal: libc::SIGINT, sender: 7, arrived: now, due: now, looks: None };
         assert!(!forwarding.guard_got(&held, i32::MAX));
         forwarding.note_copy(libc::SIGINT, 7);
         assert!(forwarding.guard_got(&held, i32::MAX));

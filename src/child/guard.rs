@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use self::stopping::Killing;
-use super::cgroup::{Cgroup, Place};
+use super::cgroup::{Cgroup, CgroupPath};
 use super::outbox::Outbox;
 use super::parked::Parked;
 use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
@@ -31,7 +31,7 @@ pub(super) struct Guard {
     control: Channel,
     parked: Parked,
     terminal: Terminal,
-    place: Option<Place>,
+    place: Option<CgroupPath>,
     cgroup: Option<Cgroup>,
     spare: Option<Spare>,
     /// When to look whether dlock is stopped: it has not asked for a sign of life for some time.
@@ -64,7 +64,7 @@ impl Guard {
         control: Channel,
         parked: Parked,
         terminal: Terminal,
-        place: Option<Place>,
+        place: Option<CgroupPath>,
         cgroup: Option<Cgroup>,
     ) -> Guard {
         Guard {

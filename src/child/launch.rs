@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::time::Duration;
 
-use super::cgroup::{Cgroup, Place};
+use super::cgroup::{Cgroup, CgroupPath};
 use super::descriptors::close_inherited;
 use super::guard::Guard;
 use super::inherited::Inherited;
@@ -51,7 +51,7 @@ pub struct Half {
     pub(super) guard: i32,
     pub(super) terminal: Terminal,
     pub(super) word: PipeWriter,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<CgroupPath>,
     pub(super) argv: sys::ArgvMemory,
 }
 
@@ -81,7 +81,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
     let Spec { program, inherited, terminal } = spec;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(SplitError::Null)?;
     let _ = signals::block()?;
-    let place = Place::choose();
+    let place = CgroupPath::choose();
     let (ours, theirs) = Channel::pair()?;
     let (word_end, word) = io::pipe()?;
     match sys::fork_single_threaded()? {

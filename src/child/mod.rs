@@ -42,7 +42,7 @@ pub use terminal::Terminal;
 /// # Errors
 /// Why not, in a few words.
 pub fn try_cgroup() -> Result<(), String> {
-    let place = cgroup::Place::choose().ok_or("cgroup v2 is not mounted")?;
+    let place = cgroup::CgroupPath::choose().ok_or("cgroup v2 is not mounted")?;
     match cgroup::Cgroup::create(&place) {
         Ok(cgroup) => {
             cgroup.remove();
@@ -63,11 +63,11 @@ mod cgroup {
 
     /// Never chosen.
     #[derive(Clone, Debug)]
-    pub struct Place(Infallible);
+    pub struct CgroupPath(Infallible);
 
-    impl Place {
+    impl CgroupPath {
         /// There is none here.
-        pub fn choose() -> Option<Place> {
+        pub fn choose() -> Option<CgroupPath> {
             None
         }
 
@@ -82,12 +82,12 @@ mod cgroup {
 
     impl Cgroup {
         /// Never called.
-        pub fn create(place: &Place) -> io::Result<Cgroup> {
+        pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
             match place.0 {}
         }
 
         /// Never called.
-        pub fn open(place: &Place) -> io::Result<Cgroup> {
+        pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
             match place.0 {}
         }
 

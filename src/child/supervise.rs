@@ -5,7 +5,7 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::cgroup::{Cgroup, Place};
+use super::cgroup::{Cgroup, CgroupPath};
 use super::forwarding::{Forwarding, Processes};
 use super::heartbeat::{Heartbeat, Seems};
 use super::killer::Killer;
@@ -58,7 +58,7 @@ pub struct Supervisor {
     terminal: Terminal,
     /// What the parked command waits for.
     word: Option<PipeWriter>,
-    place: Option<Place>,
+    place: Option<CgroupPath>,
     command: Option<i32>,
     group: Group,
     finished: bool,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::awaiting::{Awaiting, BrokenOff};
 use super::hold::give_back;
+use super::lock_wait::{BrokenOff, LockWait};
 use super::{block_on, finish};
 use crate::backend::{Hazard, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
@@ -16,7 +16,7 @@ use crate::config::Warning;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::Wait;
-use crate::lease::together::{Held, Lock, Together};
+use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Lock};
 use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
 use crate::plan::AcquirePlan;
 use crate::report::{self, Reporter, hazard_of, milliseconds, not_asked, revoked, to_stdout};
@@ -52,7 +52,7 @@ impl Acquiring<'_> {
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
         let lock = Lock::new(self.claim()?, plan.store.open());
-        let awaiting = Awaiting {
+        let awaiting = LockWait {
             reporter: self.reporter,
             signals: &signals,
             alarm: &alarm,
@@ -66,22 +66,22 @@ impl Acquiring<'_> {
             Err(BrokenOff::Guard(why)) => return Err(Failure::internal(why)),
         };
         let held = match awaited.together {
-            Together::Granted(held, keeping) => {
+            AcquireAllOutcome::Granted(held, keeping) => {
                 drop(keeping);
                 held
             }
-            Together::Contended(_, ref busy) => {
+            AcquireAllOutcome::Contended(_, ref busy) => {
                 let instead =
                     "a token of its own cannot be had inside: leave out dlock acquire, or take another name";
                 awaiting.say_contended(&awaited, &plan.name, busy, instead);
                 return Ok(Exit::Status(plan.conflict_exit_code));
             }
-            Together::Failed(_, error) => return Err(self.failed(&error)),
-            Together::Revoked(_, revocation) => {
+            AcquireAllOutcome::Failed(_, error) => return Err(self.failed(&error)),
+            AcquireAllOutcome::Revoked(_, revocation) => {
                 let what = revoked(&plan.name, plan.store.display(), &revocation);
                 return Err(Failure::new(FailureKind::Lost, what));
             }
-            Together::Refused(..) | Together::GivenUp => {
+            AcquireAllOutcome::Refused(..) | AcquireAllOutcome::GivenUp => {
                 return Err(Failure::internal("gave up without a reason"));
             }
         };
@@ -111,17 +111,17 @@ impl Acquiring<'_> {
             identity: Identity { unattended: true, ..of_this_process },
             // Where we run inside a hold of this lock: whoever has the token would be inside without knowing when it ends.
             outer: Vec::new(),
-            inside: false,
+            requires_outer_hold: false,
         })
     }
 
     /// Tells the token to whom it was asked for; nobody else has it.
-    fn tell(&self, held: &[Held], token: &Token) -> Result<(), Failure> {
+    fn tell(&self, held: &[HeldLock], token: &Token) -> Result<(), Failure> {
         let plan = self.plan;
-        let Some(Held { grant, standing, .. }) = held.first() else {
+        let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));
         };
-        if standing.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
+        if lease_state.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
             // Stopped between the grant and now.
             return Err(self.failed(&StoreError::unreachable("too little of the lease is left")));
         }
@@ -134,7 +134,9 @@ impl Acquiring<'_> {
                 name: plan.name.as_str(),
                 token: file.is_none().then(|| token.reveal()),
                 fencing_token: grant.fencing,
-                expires_in_ms: standing.validity.map(|validity| milliseconds(validity.ends - Moment::now())),
+                expires_in_ms: lease_state
+                    .validity
+                    .map(|validity| milliseconds(validity.ends - Moment::now())),
                 backend: plan.store.display(),
             }),
             (false, None) => format!("{}\n", token.reveal()),

@@ -2,7 +2,7 @@
 
 use super::hold::look;
 use super::{block_on, finish};
-use crate::backend::oversight::Oversight;
+use crate::backend::admin::LockAdmin;
 use crate::cli::CheckArguments;
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
@@ -22,7 +22,7 @@ pub fn check(arguments: &CheckArguments) -> Exit {
 /// One that is lost counts for more than others whose store gives no answer.
 async fn ask_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let mut unknown = None;
-    let mut last: Option<(&str, Box<dyn Oversight>)> = None;
+    let mut last: Option<(&str, Box<dyn LockAdmin>)> = None;
     for proof in &plan.proofs {
         let display = proof.store.display();
         let (_, mut store) =
@@ -39,7 +39,7 @@ async fn ask_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure>
 async fn ask(
     plan: &CheckPlan,
     proof: &Proof,
-    store: &mut dyn Oversight,
+    store: &mut dyn LockAdmin,
     reporter: &Reporter,
 ) -> Result<(), Failure> {
     let (name, display) = (&proof.name, proof.store.display());

@@ -7,7 +7,7 @@
 //!
 //! It is a word and no variable of the environment, so that no run of dlock can be mistaken for a question.
 
-mod line;
+mod command_line;
 
 use std::ffi::OsString;
 use std::sync::mpsc;
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use crate::cli::{self, CommonArguments};
 use crate::exit::Exit;
-use crate::plan::Access;
+use crate::plan::StoreTarget;
 use crate::report::printable;
 
-use self::line::Answer;
+use self::command_line::Completion;
 
 /// The word by which the scripts ask.
 pub const QUESTION: &str = "__complete";
@@ -40,15 +40,15 @@ pub fn complete(words: &[OsString]) -> Exit {
     let current = current.strip_prefix('=').unwrap_or(&current);
     let before: Vec<String> = before.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let names = || lock_names(cli::common_so_far(&before.iter().map(OsString::from).collect::<Vec<_>>()));
-    super::print(&text(&line::answer(&cli::command(), &before, current, &names)))
+    super::print(&text(&command_line::answer(&cli::command(), &before, current, &names)))
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &Completion) -> String {
     match answer {
-        Answer::Command(first) => format!("command {first}\n"),
-        Answer::Files => "files\n".into(),
-        Answer::Directories => "directories\n".into(),
-        Answer::Values(values) => {
+        Completion::Command(first) => format!("command {first}\n"),
+        Completion::Files => "files\n".into(),
+        Completion::Directories => "directories\n".into(),
+        Completion::Values(values) => {
             let lines = values.iter().map(|candidate| match candidate.help.as_str() {
                 "" => format!("{}\n", candidate.value),
                 help => format!("{}\t{help}\n", candidate.value),
@@ -83,7 +83,7 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
 
 /// Asks the backend for the names of its locks.
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
-    let access = Access::of(&common, &[]).ok()?;
+    let access = StoreTarget::of(&common, &[]).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let names = runtime.block_on(async { access.store.oversee().list().await }).ok()?;
     Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())

@@ -4,14 +4,14 @@ mod host;
 
 use super::block_on;
 use crate::backend::StoreError;
-use crate::backend::examination::{Examination, Finding, Note};
+use crate::backend::diagnosis::{Diagnosis, Finding, Note};
 use crate::cli::DoctorArguments;
 use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
-use crate::plan::{Access, DoctorPlan};
+use crate::plan::{DoctorPlan, StoreTarget};
 use crate::report::status::Style;
-use crate::report::{Diagnosis, Reporter};
+use crate::report::{DoctorReport, Reporter};
 
 /// The status that tells that there are problems.
 const PROBLEMS: u8 = 1;
@@ -31,7 +31,7 @@ pub fn doctor(arguments: &DoctorArguments) -> Exit {
     }
 }
 
-fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(Diagnosis, bool), Failure> {
+fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(DoctorReport, bool), Failure> {
     let plan = DoctorPlan::new(arguments)?;
     plan.access.tell_notices(reporter);
     let mut diagnosis = block_on(async {
@@ -43,10 +43,10 @@ fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(Diagnos
 }
 
 /// Listens while the store examines itself, until it is done or has not been heard of for too long.
-async fn examine(access: &Access, alarm: &Alarm) -> Result<Diagnosis, Failure> {
-    let (examination, mut notes) = Examination::new();
+async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Failure> {
+    let (examination, mut notes) = Diagnosis::new();
     let mut store = access.store.oversee();
-    let mut diagnosis = Diagnosis::of(access.store.display());
+    let mut diagnosis = DoctorReport::of(access.store.display());
     let mut step = "reachability";
     let mut begun = Moment::now();
     let examined = {
@@ -85,7 +85,7 @@ async fn examine(access: &Access, alarm: &Alarm) -> Result<Diagnosis, Failure> {
 }
 
 /// Keeps what was told; returns the step that begins.
-fn take(note: Note, diagnosis: &mut Diagnosis) -> Option<&'static str> {
+fn take(note: Note, diagnosis: &mut DoctorReport) -> Option<&'static str> {
     match note {
         Note::Begins(step) => return Some(step),
         Note::Found(finding) => diagnosis.findings.push(finding),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::within;
-use crate::backend::oversight::Oversight;
+use crate::backend::admin::LockAdmin;
 use crate::backend::{Release, StoreError};
 use crate::exit::Failure;
 use crate::lock::{Claim, Holder, Identity, LockName, LockState, Mode, Token};
@@ -12,7 +12,7 @@ use crate::report::{not_asked, not_owned};
 
 /// What a store says of a lock, when asked with this token.
 pub(super) async fn look(
-    store: &mut dyn Oversight,
+    store: &mut dyn LockAdmin,
     name: &LockName,
     token: &Token,
     limit: Duration,
@@ -26,7 +26,7 @@ pub(super) async fn look(
 /// The hold that a token proves.
 pub(super) struct Hold<'a> {
     pub(super) plan: &'a TokenPlan,
-    pub(super) store: Box<dyn Oversight>,
+    pub(super) store: Box<dyn LockAdmin>,
     pub(super) holder: Holder,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Hold<'a> {
             min_hold: Duration::ZERO,
             identity: Identity::default(),
             outer: Vec::new(),
-            inside: false,
+            requires_outer_hold: false,
         }
     }
 }

@@ -1,14 +1,14 @@
 //! One file for each command; here, what they share: standard output, and the end.
 
 pub mod acquire;
-mod awaiting;
-pub mod breaking;
+pub mod break_lock;
 pub mod check;
 pub mod complete;
 pub mod config;
 pub mod doctor;
 pub mod generate;
 mod hold;
+mod lock_wait;
 pub mod release;
 pub mod renew;
 pub mod run;

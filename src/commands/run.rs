@@ -1,12 +1,12 @@
 //! `dlock run`: take the lock, run the command under it, release. Joins the lease and the child, which know nothing of
 //! each other.
 
-mod acquiring;
-mod end;
-mod ending;
+mod acquisition;
+mod conclusion;
 mod environment;
-mod releasing;
-mod running;
+mod outcome;
+mod release;
+mod supervision;
 
 use super::no_event_loop;
 use crate::backend::{Hazard, StoreError};
@@ -18,15 +18,15 @@ use crate::config::{Configuration, OutputFiles, Warning};
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
-use crate::lease::together::Lock;
+use crate::lease::acquire_all::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
 use crate::plan::{self, RunPlan};
 use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
 
-use self::acquiring::Acquired;
-use self::end::End;
-use self::releasing::was_given_back;
+use self::acquisition::Acquired;
+use self::outcome::RunOutcome;
+use self::release::was_given_back;
 
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
@@ -92,7 +92,7 @@ fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport)
             }
         };
         let supervisor = Supervisor::new(half).map_err(no_event_loop)?;
-        Session { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
+        Run { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
     });
     // The process ends, and the kernel closes everything at once. Nor must a name hold us up that is still being looked
     // up, or a lock that a thread waits for.
@@ -101,14 +101,14 @@ fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport)
 }
 
 /// What the phases of a run have in common.
-struct Session<'a> {
+struct Run<'a> {
     plan: &'a RunPlan,
     reporter: &'a Reporter,
     signals: Source,
     alarm: Alarm,
 }
 
-impl Session<'_> {
+impl Run<'_> {
     /// Goes through all phases, and notes in the report what they come to.
     async fn run(&self, mut supervisor: Supervisor, report: &mut RunReport) -> Result<(), Failure> {
         let outer = OuterHolds::of_environment();
@@ -127,10 +127,10 @@ impl Session<'_> {
         report.stop_waiting();
         let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
-        let too_late = held.iter().any(|held| held.standing.validity.is_some_and(late));
+        let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
         let end = if too_late {
             // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
-            End::never_ran(&held)
+            RunOutcome::never_ran(&held)
         } else {
             let is_news = |hazard: &&Hazard| {
                 !Warning::of(hazard).is_some_and(|warning| self.plan.accepted.accepts(warning))
@@ -178,7 +178,7 @@ impl Session<'_> {
                 min_hold: plan.min_hold,
                 identity: identity.clone(),
                 outer: outer.tokens(),
-                inside: outer.claims(name, plan.store.display()),
+                requires_outer_hold: outer.claims(name, plan.store.display()),
             };
             Ok(Lock::new(claim, plan.store.open()))
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Reader, block_on, finish, print_to_reader, within};
 use crate::backend::StoreError;
-use crate::backend::oversight::{Inspection, Oversight};
+use crate::backend::admin::{Inspection, LockAdmin};
 use crate::cli::StatusArguments;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{LockName, NotedRecord};
@@ -65,7 +65,7 @@ fn text(plan: &StatusPlan, seen: &Inspection, style: Style) -> String {
 /// Again and again, until a signal ends us or nobody reads any more. In place where somebody looks.
 async fn watch(
     plan: &StatusPlan,
-    store: &mut dyn Oversight,
+    store: &mut dyn LockAdmin,
     interval: Duration,
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
@@ -111,7 +111,7 @@ async fn watch(
 }
 
 /// The locks that are meant, as they are now; those that were not named only if they are held or awaited.
-async fn look(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Inspection, StoreError> {
+async fn look(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
     let names = names(plan, store).await?;
     let limit = plan.access.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
@@ -130,7 +130,7 @@ async fn look(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Inspection
     Ok(seen)
 }
 
-async fn names(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Vec<LockName>, StoreError> {
+async fn names(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
     within(plan.access.connect_timeout, store.connect()).await?;
     let mut names = plan.names.clone();
     if plan.needs_list() {
@@ -142,7 +142,7 @@ async fn names(plan: &StatusPlan, store: &mut dyn Oversight) -> Result<Vec<LockN
 
 async fn histories(
     plan: &StatusPlan,
-    store: &mut dyn Oversight,
+    store: &mut dyn LockAdmin,
 ) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
     let mut histories = Vec::new();
     for name in names(plan, store).await? {

@@ -1,6 +1,6 @@
 //! Backends by name: their tables, and the URL that each of them is in the end.
 
-use super::source::{Place, Source, Sourced};
+use super::source::{FileLocation, Source, Sourced};
 use crate::backend::Hazard;
 use crate::backend::locator::Locator;
 use crate::backend::url::{Url, UrlError};
@@ -100,7 +100,7 @@ pub(super) fn is_alias(text: &str) -> bool {
 pub(super) struct Alias {
     pub(super) name: String,
     /// Where it was first named.
-    pub(super) place: Place,
+    pub(super) place: FileLocation,
     pub(super) url: Option<Sourced<String>>,
     pub(super) username: Option<Sourced<String>>,
     pub(super) password: Option<Sourced<String>>,
@@ -112,7 +112,7 @@ pub(super) struct Alias {
 pub(super) struct Extra {
     pub(super) name: String,
     /// Where the key stands; the value has a place of its own.
-    pub(super) key: Place,
+    pub(super) key: FileLocation,
     pub(super) value: Sourced<String>,
 }
 
@@ -121,7 +121,7 @@ const KEYS: &[&str] = &["url", "username", "password", "accept"];
 pub(super) const PASSWORD_FILE: &str = "password_file";
 
 impl Alias {
-    pub(super) fn new(name: &str, place: Place) -> Alias {
+    pub(super) fn new(name: &str, place: FileLocation) -> Alias {
         let name = name.to_owned();
         Alias { name, place, url: None, username: None, password: None, accept: None, options: Vec::new() }
     }

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::settings::kind;
-use super::source::Place;
+use super::source::FileLocation;
 use crate::backend::io_text;
 use crate::exit::Failure;
 use crate::input;
@@ -91,10 +91,10 @@ impl Document {
     }
 
     /// Where something stands.
-    pub(super) fn place(&self, span: Range<usize>, key: &str) -> Place {
+    pub(super) fn place(&self, span: Range<usize>, key: &str) -> FileLocation {
         let line = self.line_starts.partition_point(|start| *start <= span.start);
         let before = self.text.get(self.line_starts[line - 1]..span.start).unwrap_or_default();
-        Place { file: self.name.clone(), line, column: before.chars().count() + 1, key: key.into() }
+        FileLocation { file: self.name.clone(), line, column: before.chars().count() + 1, key: key.into() }
     }
 
     /// A failure that names the line and the column.
@@ -124,7 +124,7 @@ impl Document {
     ///
     /// # Errors
     /// It is (78).
-    pub(super) fn check_secret(&self, secret: &Place) -> Result<(), Failure> {
+    pub(super) fn check_secret(&self, secret: &FileLocation) -> Result<(), Failure> {
         if self.mode & READABLE_BY_OTHERS == 0 {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::backends::{Alias, Extra, Warning, is_alias};
 use super::document::{Document, in_order};
 use super::settings::{Setting, Settings, kind, scalar, text};
-use super::source::{Place, Source, Sourced};
+use super::source::{FileLocation, Source, Sourced};
 use crate::backend::url::has_password;
 use crate::exit::Failure;
 use crate::glob::Pattern;
@@ -30,7 +30,7 @@ pub(super) struct LockTable {
     pub(super) text: String,
     pub(super) pattern: Pattern,
     /// Where it was first named.
-    pub(super) place: Place,
+    pub(super) place: FileLocation,
     pub(super) settings: Settings,
 }
 
@@ -84,7 +84,7 @@ impl Tables {
     }
 
     /// Where a password stands, if one does.
-    fn secret(&self) -> Option<&Place> {
+    fn secret(&self) -> Option<&FileLocation> {
         let locks = self.locks.iter().map(|table| &table.settings.backend);
         let backends = self.backends.iter().map(|alias| &alias.url);
         let urls = std::iter::once(&self.backend).chain(locks).chain(backends).flatten();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::backends::{Alias, PASSWORD_FILE, Secret};
 use super::file::LockTable;
 use super::settings::{Setting, Settings};
-use super::source::{Place, Source, Sourced};
+use super::source::{FileLocation, Source, Sourced};
 use super::{Configuration, above};
 use crate::backend::locator::Locator;
 use crate::cli::{CommonArguments, RunArguments};
@@ -36,7 +36,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Two patterns fit equally well (78).
-    pub fn table_of(&self, name: &LockName) -> Result<Option<(&str, &Place)>, Failure> {
+    pub fn table_of(&self, name: &LockName) -> Result<Option<(&str, &FileLocation)>, Failure> {
         Ok(self.table(name)?.map(|LockTable { text, place, .. }| (text.as_str(), place)))
     }
 

@@ -22,14 +22,14 @@ pub enum Source {
     /// A variable of the environment: a bad value is wrong configuration (78).
     Environment(&'static str),
     /// A configuration file: a bad value is wrong configuration (78).
-    File(Place),
+    File(FileLocation),
     /// Nobody said anything.
     Default,
 }
 
 /// Where something stands in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLocation {
     /// The file, as it was named.
     pub file: Arc<str>,
     /// From 1.
@@ -68,7 +68,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }

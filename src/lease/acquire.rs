@@ -92,7 +92,7 @@ pub enum Advice {
 }
 
 /// What the attempts are told, and tell.
-pub struct Surroundings<'a> {
+pub struct WaitContext<'a> {
     /// Tells us to give up.
     pub give_up: &'a Cancellation,
     /// Asks us to check the locks that are ours already at once.
@@ -136,7 +136,7 @@ pub async fn acquire(
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    around: &mut Surroundings<'_>,
+    around: &mut WaitContext<'_>,
 ) -> Outcome {
     let mut traces = false;
     let outcome = ask_until_decided(backend, claim, limits, terms, around, &mut traces).await;
@@ -152,7 +152,7 @@ async fn ask_until_decided(
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    around: &mut Surroundings<'_>,
+    around: &mut WaitContext<'_>,
     traces: &mut bool,
 ) -> Outcome {
     let begin = Moment::now();
@@ -213,20 +213,20 @@ async fn ask_until_decided(
                 }
             }
             Tried::Failed(error) => {
-                let StoreError::Unavailable { maybe_applied, passes, .. } = error else {
+                let StoreError::Unavailable { maybe_applied, transient, .. } = error else {
                     return Outcome::Failed(error);
                 };
                 *traces |= maybe_applied;
                 // A connection that broke at once leaves time to ask again whether the lock is ours.
                 let ask_again =
                     first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
-                let passes = passes && Moment::now() < begin + terms.connect_timeout;
-                if !ask_again && !passes && limits.is_over() {
+                let transient = transient && Moment::now() < begin + terms.connect_timeout;
+                if !ask_again && !transient && limits.is_over() {
                     return Outcome::Failed(error);
                 }
                 failures += 1;
-                end = limits.retry_until.filter(|_| !passes);
-                match (ask_again, passes) {
+                end = limits.retry_until.filter(|_| !transient);
+                match (ask_again, transient) {
                     (_, true) => PASSING / 2 + jitter(PASSING),
                     (true, false) => Duration::ZERO,
                     (false, false) => reconnect_after(failures),
@@ -248,7 +248,7 @@ async fn pause(
     end: Option<Moment>,
     mut listening: bool,
     next_call: &mut Moment,
-    around: &mut Surroundings<'_>,
+    around: &mut WaitContext<'_>,
 ) -> bool {
     let begin = Moment::now();
     let mut until = begin + again;

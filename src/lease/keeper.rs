@@ -50,14 +50,14 @@ impl Events {
 
 /// What is kept, and how well it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseState {
     /// Until when the lease runs, if there is one.
     pub validity: Option<Validity>,
     /// The lock is to be kept until then, whatever becomes of us.
     pub least_until: Moment,
 }
 
-impl Standing {
+impl LeaseState {
     /// What is left of the least time.
     pub fn rest(&self) -> Duration {
         self.least_until - Moment::now()
@@ -81,11 +81,11 @@ pub async fn keep(
     backend: &mut dyn Backend,
     claim: &Claim,
     terms: &Terms,
-    standing: Standing,
+    lease_state: LeaseState,
     events: Events,
     mut check_now: Listener,
 ) {
-    let mut validity = standing.validity;
+    let mut validity = lease_state.validity;
     // Always: a lock without a lease has no deadline that would end its command.
     let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
     let wall_clock = WallClockWatch::new();
@@ -110,7 +110,7 @@ pub async fn keep(
         }
         last = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
-        match renew(backend, claim, standing.rest(), budget).await {
+        match renew(backend, claim, lease_state.rest(), budget).await {
             Ok((sent, Renewal::Held { lease, revoked })) => {
                 validity = lease.map(|lease| terms.validity(sent, lease));
                 due = due_after(validity, terms);

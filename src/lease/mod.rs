@@ -2,8 +2,8 @@
 //! nothing of the command.
 
 pub mod acquire;
+pub mod acquire_all;
 pub mod keeper;
-pub mod together;
 pub mod validity;
 pub mod wakeup;
 

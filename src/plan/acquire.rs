@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::limits::{checked_ttl, note, value};
-use super::{Access, check_wait, one_name, patience};
+use super::{StoreTarget, check_wait, one_name, patience};
 use crate::backend::locator::Locator;
 use crate::cli::{AcquireArguments, RunArguments};
 use crate::config::{Accepted, Configuration, Source};
@@ -68,8 +68,8 @@ impl AcquirePlan {
         let note = note(&settings)?;
         let backend = configuration.backend(settings.backend.as_ref())?;
         let unnamed = if backend.source == Source::Default { "no backend configured, and " } else { "" };
-        let access = Access::new(&arguments.common, backend, std::slice::from_ref(&name))?;
-        let Access { store, connect_timeout, accepted, notices } = access;
+        let access = StoreTarget::new(&arguments.common, backend, std::slice::from_ref(&name))?;
+        let StoreTarget { store, connect_timeout, accepted, notices } = access;
         if !store.keeps_leases() {
             return Err(Failure::usage(format!(
                 "{unnamed}{} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, as \

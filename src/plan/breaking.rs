@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Access, checked_name};
+use super::{StoreTarget, checked_name};
 use crate::cli::{BreakArguments, WaitArgument};
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
@@ -11,7 +11,7 @@ use crate::lock::{FencingToken, LockName};
 /// What `dlock break` is to do.
 pub struct BreakPlan {
     /// The way to the store.
-    pub access: Access,
+    pub access: StoreTarget,
     /// Which lock.
     pub name: LockName,
     /// Only the hold with this token.
@@ -47,7 +47,7 @@ impl BreakPlan {
             )));
         }
         Ok(BreakPlan {
-            access: Access::of(&arguments.common, std::slice::from_ref(&name))?,
+            access: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
             name,
             fencing: arguments.fencing_token,
             reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::token::{NO_TOKEN, ONE_NAME, token};
-use super::{Access, checked_name};
+use super::{StoreTarget, checked_name};
 use crate::backend::locator::Locator;
 use crate::backend::url::Url;
 use crate::cli::{CheckArguments, CommonArguments, RunArguments};
@@ -65,7 +65,7 @@ impl CheckPlan {
         let configuration = Configuration::read(common)?;
         let backend = configuration.settings(&only_backend(common), name.as_slice())?.backend;
         let named = match &backend {
-            Some(_) => Some(Access::new(common, configuration.backend(backend.as_ref())?, &[])?),
+            Some(_) => Some(StoreTarget::new(common, configuration.backend(backend.as_ref())?, &[])?),
             None => None,
         };
         let by_option = matches!(backend, Some(Sourced { source: Source::Flag(_), .. }));
@@ -99,9 +99,9 @@ impl CheckPlan {
                  nightly",
             )
         })?;
-        let access = Access::of(&arguments.token.common, std::slice::from_ref(&name))?;
+        let access = StoreTarget::of(&arguments.token.common, std::slice::from_ref(&name))?;
         let token = token(file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
-        let Access { store, connect_timeout, notices, .. } = access;
+        let StoreTarget { store, connect_timeout, notices, .. } = access;
         Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
     }
 }

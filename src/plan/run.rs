@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::limits::{min_hold, note, terms, value};
-use super::{Access, check_wait, checked_name, patience};
+use super::{StoreTarget, check_wait, checked_name, patience};
 use crate::backend::locator::Locator;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
@@ -86,8 +86,8 @@ impl RunPlan {
         let settings = configuration.settings(arguments, &names)?;
         let backend = configuration.backend(settings.backend.as_ref())?;
         let mode = mode(arguments, &settings);
-        let Access { store, connect_timeout, accepted, notices } =
-            Access::new(&arguments.common, backend, &names)?;
+        let StoreTarget { store, connect_timeout, accepted, notices } =
+            StoreTarget::new(&arguments.common, backend, &names)?;
         if let Some(why) = store.refuses(mode) {
             let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
             return Err(source.failure(format!("{}: {why}", store.display())));
@@ -192,7 +192,7 @@ pub fn known(
     let store = configuration.and_then(|configuration| {
         let settings = configuration.settings(arguments, &names).ok()?;
         let backend = configuration.backend(settings.backend.as_ref()).ok()?;
-        Access::new(&arguments.common, backend, &names).ok()
+        StoreTarget::new(&arguments.common, backend, &names).ok()
     });
     (names, store.map(|access| access.store.display().to_owned()))
 }

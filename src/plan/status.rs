@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Access, checked_name};
+use super::{StoreTarget, checked_name};
 use crate::cli::StatusArguments;
 use crate::config::Configuration;
 use crate::duration::show;
@@ -13,7 +13,7 @@ use crate::lock::LockName;
 /// What `dlock status` is to do.
 pub struct StatusPlan {
     /// The way to the store.
-    pub access: Access,
+    pub access: StoreTarget,
     /// Locks that were named, each once; shown whether they are held or not, foreign ones too.
     pub names: Vec<LockName>,
     /// Patterns for those that dlocks hold or wait for.
@@ -84,7 +84,7 @@ impl StatusPlan {
             true => Vec::new(),
             false => configuration.others(&backend, &globs)?,
         };
-        let mut access = Access::new(&arguments.common, backend, &names)?;
+        let mut access = StoreTarget::new(&arguments.common, backend, &names)?;
         if !others.is_empty() {
             access.notices.push(format!(
                 "asked {} only, while the configuration has locks on {} too: see -b {}",

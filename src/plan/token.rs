@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::limits::checked_ttl;
-use super::{Access, one_name};
+use super::{StoreTarget, one_name};
 use crate::backend::io_text;
 use crate::backend::locator::Locator;
 use crate::cli::{ReleaseArguments, RenewArguments, TokenArguments};
@@ -56,9 +56,9 @@ impl TokenPlan {
     /// A bad option, name or token, or none (64); bad environment or URL (78).
     fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
         let name = one_name(&arguments.names, ONE_NAME, &format!("{command} nightly"))?;
-        let access = Access::of(&arguments.common, std::slice::from_ref(&name))?;
+        let access = StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?;
         let token = token(&arguments.token_file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
-        let Access { store, connect_timeout, notices, .. } = access;
+        let StoreTarget { store, connect_timeout, notices, .. } = access;
         Ok(TokenPlan { name, store, token, connect_timeout, notices })
     }
 

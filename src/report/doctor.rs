@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::printable;
 use super::status::Style;
-use crate::backend::examination::{Finding, Level};
+use crate::backend::diagnosis::{Finding, Level};
 use crate::duration::show;
 
 /// What was found, on one store.
 #[derive(Clone, Debug)]
-pub struct Diagnosis {
+pub struct DoctorReport {
     backend: String,
     /// In the order in which it was found.
     pub findings: Vec<Finding>,
@@ -41,10 +41,10 @@ struct JsonFinding<'a> {
     remedy: Option<&'a str>,
 }
 
-impl Diagnosis {
+impl DoctorReport {
     /// Nothing was found so far.
-    pub fn of(backend: &str) -> Diagnosis {
-        Diagnosis { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
+    pub fn of(backend: &str) -> DoctorReport {
+        DoctorReport { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
     }
 
     /// How many problems there are.
@@ -142,8 +142,8 @@ fn colours(level: Level, style: Style) -> (&'static str, &'static str) {
 mod tests {
     use super::*;
 
-    fn diagnosis() -> Diagnosis {
-        let mut diagnosis = Diagnosis::of("redis://h:6379/0");
+    fn diagnosis() -> DoctorReport {
+        let mut diagnosis = DoctorReport::of("redis://h:6379/0");
         diagnosis.findings = vec![
             Finding::ok("latency", "p50 1ms"),
             Finding::problem("eviction", "hostile \u{1b}[2J", "word ".repeat(30).trim_end(), "do this"),
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_object_begins_with_its_version() {
-        let json = Diagnosis { findings: Vec::new(), ..diagnosis() }.json();
+        let json = DoctorReport { findings: Vec::new(), ..diagnosis() }.json();
         assert_eq!(
             json,
             "{\"version\":1,\"backend\":\"redis://h:6379/0\",\"findings\":[],\"problems\":0,\"warnings\":0,\

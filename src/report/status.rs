@@ -9,7 +9,7 @@ use std::time::Duration;
 pub use self::json::{history_json, status_json};
 use self::table::{Cell, Colour, Table};
 use super::printable;
-use crate::backend::oversight::Inspection;
+use crate::backend::admin::Inspection;
 use crate::config;
 use crate::duration;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};

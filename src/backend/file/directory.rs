@@ -6,12 +6,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::holding::Held;
-use super::line::{Member, Room, Turn, Waiter, turn};
+use super::holding::HeldFile;
 use super::lock_file::{flock_of, is_at, try_flock, try_lock};
 use super::presence::{Changes, Role, Watches, is_there, withdraw};
+use super::queue::{Member, Room, Turn, Waiter, turn};
 use super::sidecar::{Content, Sidecar, SidecarError};
-use super::waiting::{Awaited, Place};
+use super::waiting::{Awaited, QueueEntry};
 use super::{Location, describe, history, lock_file, sidecar_failure, trust};
 use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
 use crate::clock::{Moment, wall_micros};
@@ -20,8 +20,8 @@ use crate::lock::{Claim, Holder, LockName, Mode, Record};
 /// What one dlock has in a directory of locks. Every method blocks as long as the file system does.
 pub(super) struct LockDirectory {
     pub(super) location: Location,
-    pub(super) held: Option<Held>,
-    pub(super) place: Option<Place>,
+    pub(super) held: Option<HeldFile>,
+    pub(super) place: Option<QueueEntry>,
     pub(super) watches: Watches,
     /// The lock file for which a thread waits, or whose lock it has got for us.
     pub(super) awaited: Option<Awaited>,
@@ -131,7 +131,7 @@ impl LockDirectory {
             let outer = outer.clone();
             return self.enter(claim, &outer, sidecar, content);
         }
-        if claim.inside {
+        if claim.requires_outer_hold {
             return Ok(Attempt::Refused(Refusal::OuterLost));
         }
         if let Some(slots) = other_slots(claim.mode, content, |waiter| self.waits(waiter, sidecar.file())) {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::directory::LockDirectory;
-use super::line::{Member, Room, Waiter, turn};
 use super::lock_file::{Flock, flock_of, is_at, number_of, try_lock};
 use super::presence::{Role, announce, is_there, withdraw};
+use super::queue::{Member, Room, Waiter, turn};
 use super::sidecar::{Content, Sidecar};
 use super::{describe, lock_file, sidecar_failure};
 use crate::backend::{Attempt, Loss, Refusal, Release, Renewal, StoreError, io_text};
@@ -19,7 +19,7 @@ use crate::lock::{Claim, FencingToken, Grant, Mode, Token};
 const A_LOOK: Duration = Duration::from_secs(1);
 
 /// A lock that is ours.
-pub(super) struct Held {
+pub(super) struct HeldFile {
     /// The lock file, if the lock is on this descriptor. One that entered a hold takes it over when its owner goes.
     pub(super) file: Arc<File>,
     pub(super) owns_flock: bool,
@@ -140,7 +140,7 @@ impl LockDirectory {
         };
         content.members.push(member.clone());
         let grant = Grant { fencing: Some(fencing), lease: None, slot };
-        self.held = Some(Held {
+        self.held = Some(HeldFile {
             file: Arc::new(file),
             owns_flock,
             contested: None,

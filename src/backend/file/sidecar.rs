@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::line::{Member, Waiter};
 use super::lock_file::{Flock, flock_of, open_existing, open_or_make};
 use super::presence::{lock_content, unlock_content};
+use super::queue::{Member, Waiter};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::Mode;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::directory::LockDirectory;
-use super::line::{Member, Turn, Waiter};
 use super::lock_file::{Flock, is_at, try_flock_of, try_lock};
 use super::presence::{Role, Target, announce, is_there, withdraw};
+use super::queue::{Member, Turn, Waiter};
 use super::sidecar::{Content, Sidecar};
 use super::{describe, lock_file, sidecar};
 use crate::backend::{Again, Busy, Intent, StoreError};
@@ -15,7 +15,7 @@ use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Holder, Token};
 
 /// Our place in the line.
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     pub(super) presence: File,
     pub(super) ticket: u64,
     pub(super) token: Token,
@@ -67,7 +67,7 @@ impl LockDirectory {
             turn: None,
             identity: claim.identity.clone(),
         });
-        self.place = Some(Place { presence, ticket, token: claim.token.clone() });
+        self.place = Some(QueueEntry { presence, ticket, token: claim.token.clone() });
         Ok(())
     }
 

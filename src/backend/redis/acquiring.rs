@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Wishes;
-use super::examining::beforehand;
+use super::connection::RequestOptions;
+use super::doctor::acl_probe;
 use super::redlock::share_of;
 use super::script::{Operation, Question};
 use super::{RedisStore, answers};
@@ -29,7 +29,9 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             match self.acquire_once(claim, intent, tracking).await? {
-                Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.deaf => tracking = true,
+                Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.pubsub_denied => {
+                    tracking = true
+                }
                 Attempt::Busy(busy) => {
                     return Ok(Attempt::Busy(self.ask_again(busy, claim)));
                 }
@@ -41,7 +43,7 @@ impl RedisStore {
                     self.connect().await?;
                 }
                 Attempt::Granted(grant) => {
-                    self.untracked = !tracking && !self.deaf;
+                    self.untracked = !tracking && !self.pubsub_denied;
                     self.held_on = self.route.server().cloned();
                     return Ok(Attempt::Granted(grant));
                 }
@@ -87,7 +89,7 @@ impl RedisStore {
             Mode::Slots(slots) => ("c", slots),
         };
         let waits = intent == Intent::WaitInLine;
-        let hears = waits && !self.deaf;
+        let hears = waits && !self.pubsub_denied;
         let manner = match (as_node.mends, waits) {
             (true, _) => "mend",
             (false, true) => "wait",
@@ -107,11 +109,11 @@ impl RedisStore {
             }
             .to_owned(),
             place_life(claim).as_millis().to_string(),
-            u8::from(claim.inside).to_string(),
+            u8::from(claim.requires_outer_hold).to_string(),
             match (self.examined, self.location.has_identity()) {
                 (true, _) => "0".to_owned(),
                 (false, false) => "1".to_owned(),
-                (false, true) => beforehand::trials(),
+                (false, true) => acl_probe::trials(),
             },
             as_node.ticket.clone(),
             as_node.id.to_owned(),
@@ -122,16 +124,16 @@ impl RedisStore {
             Question { operation: Operation::Acquire, keys: &keys, token, arguments, history: &keys.history };
         let channel = format!("{}{}", keys.channels, claim.token.reveal());
         let wait = self.wait_for_replicas(claim);
-        let wishes = Wishes { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
+        let wishes = RequestOptions { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
         let answer = self.ask(&question, wishes).await;
         self.undo(claim).await;
         let answer = answer?;
-        if let Some(missing) = beforehand::missing(&answer, &keys, &self.location) {
+        if let Some(missing) = acl_probe::missing(&answer, &keys, &self.location) {
             return Err(missing);
         }
         let of_lock = answers::of_lock(&answer);
         self.eviction = self.eviction.take().or(answers::eviction(of_lock));
-        if hears && self.deaf && answers::number(of_lock.first()) == Some(0) {
+        if hears && self.pubsub_denied && answers::number(of_lock.first()) == Some(0) {
             // Whoever frees the lock must not think that nobody is there because nobody hears.
             return Box::pin(self.ask_for(claim, intent, tracking, as_node)).await;
         }
@@ -148,7 +150,7 @@ impl RedisStore {
         let foreign = busy.holders.iter().any(|holder| holder.identity.is_none());
         // Only the server itself can tell what a foreign client does.
         let told = !foreign || !first || self.is_tracking();
-        let again = match (busy.position, told && !self.deaf) {
+        let again = match (busy.position, told && !self.pubsub_denied) {
             (Some(_), false) => Again::Poll,
             _ => Again::Within(within.min(claim.ttl)),
         };

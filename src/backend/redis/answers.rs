@@ -6,14 +6,14 @@ use redis::Value;
 use serde::Deserialize;
 
 use super::recipe::Recipe;
-use crate::backend::oversight::OTHER_FORMAT;
+use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, Loss, Refusal, Release, Renewal, StoreError};
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
 use crate::secret;
 
 /// What a member says of itself, as the scripts put it together.
 #[derive(Deserialize)]
-pub(super) struct Said {
+pub(super) struct HolderRecord {
     /// In ms since 1970.
     #[serde(default)]
     pub(super) ended: Option<u64>,
@@ -111,7 +111,7 @@ fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
     let count = number(answer.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
     for said in &answer[answer.len().min(9)..] {
-        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<Said>) else { continue };
+        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<HolderRecord>) else { continue };
         let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
         holders.push(Holder {
             identity: Some(record.identity),

@@ -3,8 +3,8 @@
 use redis::Value;
 
 use super::RedisStore;
-use super::connection::{Answer, Connection, Wishes};
-use super::examining::beforehand;
+use super::connection::{CommandReply, Connection, RequestOptions};
+use super::doctor::acl_probe;
 use super::script::{By, Question};
 use crate::backend::StoreError;
 
@@ -15,8 +15,8 @@ impl RedisStore {
     pub(super) async fn ask_here(
         &mut self,
         question: &Question<'_>,
-        wishes: Wishes<'_>,
-    ) -> Result<Answer, StoreError> {
+        wishes: RequestOptions<'_>,
+    ) -> Result<CommandReply, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
         self.route.doubt(&self.location);
@@ -24,16 +24,16 @@ impl RedisStore {
         if connection.is_outdated() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask_script(question, Wishes::default()).await;
+            answer = connection.ask_script(question, RequestOptions::default()).await;
         }
-        self.deaf |= !connection.can_listen();
+        self.pubsub_denied |= !connection.can_listen();
         if connection.is_usable() && !self.route.leaves(&answer) {
             self.connection = Some(connection);
-        } else if connection.is_spoiled() {
-            self.spoiled = Some(connection);
+        } else if connection.is_misrouted() {
+            self.misrouted = Some(connection);
         }
-        self.examined |= matches!(answer, Ok(Answer::Value(Value::Array(_))));
-        answer.map_err(|error| beforehand::named(error, &self.location))
+        self.examined |= matches!(answer, Ok(CommandReply::Value(Value::Array(_))));
+        answer.map_err(|error| acl_probe::named(error, &self.location))
     }
 }
 
@@ -47,13 +47,13 @@ impl Connection {
     pub(super) async fn ask_script(
         &mut self,
         question: &Question<'_>,
-        wishes: Wishes<'_>,
-    ) -> Result<Answer, StoreError> {
+        wishes: RequestOptions<'_>,
+    ) -> Result<CommandReply, StoreError> {
         let (lock, asking) = (&question.keys.lock, self.asking());
         if !self.is_text_due() {
             let patience = self.patience();
             match self.ask(lock, &question.command(By::Digest, asking), wishes).await? {
-                Answer::NoScript => {}
+                CommandReply::NoScript => {}
                 answer => return Ok(answer),
             }
             if let Some(patience) = patience {
@@ -69,15 +69,15 @@ impl Connection {
 ///
 /// # Errors
 /// It is not.
-pub(super) fn values_of(answer: Answer) -> Result<Vec<Value>, StoreError> {
+pub(super) fn values_of(answer: CommandReply) -> Result<Vec<Value>, StoreError> {
     match answer {
-        Answer::Value(Value::Array(values)) => Ok(values),
-        Answer::Value(other) => {
+        CommandReply::Value(Value::Array(values)) => Ok(values),
+        CommandReply::Value(other) => {
             Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
         }
-        Answer::NoScript => Err(StoreError::unanswered("the server does not take the script")),
-        Answer::Elsewhere(_) => Err(StoreError::unanswered("the server names another one")),
-        Answer::Between(text) => Err(StoreError::between(text)),
+        CommandReply::NoScript => Err(StoreError::unanswered("the server does not take the script")),
+        CommandReply::Elsewhere(_) => Err(StoreError::unanswered("the server names another one")),
+        CommandReply::Resharding(text) => Err(StoreError::resharding(text)),
     }
 }
 

@@ -5,7 +5,7 @@
 //! specification, "Redirection and resharding". All keys of a lock lie in one slot, but each of them moves by itself:
 //! what is done meanwhile is told in [`moving`].
 
-mod looking;
+mod inspect;
 mod moving;
 mod nodes;
 mod pool;
@@ -16,12 +16,12 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-pub(super) use self::nodes::{Nodes, ranges, slots_command};
+pub(super) use self::nodes::{ClusterNodes, ranges, slots_command};
 pub(super) use self::redirect::Redirect;
 use super::RedisStore;
 use super::answers::{nonsense, number};
 use super::asking::values_of;
-use super::connection::{Answer, Asking, Connection, Wishes};
+use super::connection::{Asking, CommandReply, Connection, RequestOptions};
 use super::route::Route;
 use super::script::{Operation, Question};
 use crate::backend::{Backend, StoreError};
@@ -41,7 +41,7 @@ impl RedisStore {
     pub(super) async fn ask_around(
         &mut self,
         question: &Question<'_>,
-        wishes: Wishes<'_>,
+        wishes: RequestOptions<'_>,
     ) -> Result<Vec<Value>, StoreError> {
         let mut guesses = self.route.known_nodes();
         let mut is_named = false;
@@ -51,13 +51,13 @@ impl RedisStore {
             self.stop_asking();
         }
         let mut last =
-            StoreError::between("the nodes do not agree yet which of them has the slot of the lock");
+            StoreError::resharding("the nodes do not agree yet which of them has the slot of the lock");
         for _ in 0..MOST_HOPS + guesses {
             self.connect().await?;
             guesses = guesses.saturating_sub(1);
             let is_guess = !is_named && guesses > 0;
             let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven());
-            self.note(Nodes::begin);
+            self.note(ClusterNodes::begin);
             let answer = match is_guess && !is_proven && may_be_repeated(question.operation) {
                 false => self.ask_here(question, wishes).await,
                 true => match timeout(GUESS, self.ask_here(question, wishes)).await {
@@ -65,31 +65,31 @@ impl RedisStore {
                     Err(_) => continue,
                 },
             };
-            if self.connection.is_some() || self.spoiled.is_some() {
-                self.note(Nodes::has_answered);
+            if self.connection.is_some() || self.misrouted.is_some() {
+                self.note(ClusterNodes::has_answered);
             }
             match answer {
-                Ok(Answer::Elsewhere(redirect)) => {
+                Ok(CommandReply::Elsewhere(redirect)) => {
                     is_named = true;
                     self.go_on(&redirect, question).await?;
                 }
-                Ok(Answer::Between(text)) => {
+                Ok(CommandReply::Resharding(text)) => {
                     // It may have come to its end since.
                     let is_doubtful = !was_doubted && self.stop_asking();
                     was_doubted |= is_doubtful;
                     if !is_doubtful {
-                        return Err(StoreError::between(text));
+                        return Err(StoreError::resharding(text));
                     }
                 }
                 // One that cannot serve us at the moment need not be the one that has the lock.
                 Err(error @ StoreError::Unavailable { maybe_applied: false, .. }) if is_guess => {
                     last = error;
                     self.connection = None;
-                    self.note(Nodes::pass_over);
+                    self.note(ClusterNodes::pass_over);
                 }
                 answer => {
                     let values = values_of(answer?)?;
-                    self.note(Nodes::has_proven);
+                    self.note(ClusterNodes::has_proven);
                     // A lock that is not there may have been taken back, too.
                     let is_nothing = number(values.first()).is_some_and(|first| first <= 0);
                     if was_doubted || question.operation == Operation::Acquire || !is_nothing {
@@ -105,7 +105,7 @@ impl RedisStore {
         Err(last)
     }
 
-    fn note(&mut self, act: impl FnOnce(&mut Nodes)) {
+    fn note(&mut self, act: impl FnOnce(&mut ClusterNodes)) {
         if let Route::Cluster(nodes) = &mut self.route {
             act(nodes);
         }
@@ -128,7 +128,7 @@ impl RedisStore {
         let Route::Cluster(nodes) = &self.route else { return Err(nonsense()) };
         let there = redirect.address(nodes.current()).ok_or_else(nonsense)?;
         if redirect.asking == Asking::Yes && self.has_left_behind(question).await? {
-            return Err(StoreError::between(format!("the keys of the lock are on their way to {there}")));
+            return Err(StoreError::resharding(format!("the keys of the lock are on their way to {there}")));
         }
         self.connection = None;
         self.examined = false;
@@ -177,8 +177,8 @@ fn may_be_repeated(operation: Operation) -> bool {
 /// What went wrong with one node of several.
 fn at(node: &super::location::Address, error: StoreError) -> StoreError {
     match error {
-        StoreError::Unavailable { reason, maybe_applied, passes } => {
-            StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, passes }
+        StoreError::Unavailable { reason, maybe_applied, transient } => {
+            StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, transient }
         }
         StoreError::Denied(text) => StoreError::Denied(format!("{node}: {text}")),
         StoreError::Config(text) => StoreError::Config(text),

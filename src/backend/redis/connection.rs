@@ -4,21 +4,21 @@
 
 mod answer;
 mod exchange;
-mod greeting;
+mod handshake;
 mod opening;
-mod wishes;
-mod word;
+mod options;
+mod push;
 
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, ServerError, Value};
 
-pub(super) use self::answer::Answer;
-pub(super) use self::exchange::{HurryUp, Patience};
-use self::greeting::Greeting;
-use self::wishes::Switch;
-pub(super) use self::wishes::{Wishes, subscribe, tracking};
-pub(super) use self::word::Word;
+pub(super) use self::answer::CommandReply;
+pub(super) use self::exchange::{Cancel, Patience};
+use self::handshake::Greeting;
+use self::options::Switch;
+pub(super) use self::options::{RequestOptions, subscribe, tracking};
+pub(super) use self::push::PushEvent;
 use super::stream::{Bounded, Stream};
 use crate::backend::StoreError;
 
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     /// Every question so far has been answered in full, and the server has kept to the protocol.
     usable: bool,
     /// A question was carried out after a greeting that failed.
-    spoiled: bool,
+    misrouted: bool,
     /// The server has said nothing yet.
     silent: bool,
     /// The server speaks RESP2 only, and what was asked of it makes no sense there.
@@ -52,9 +52,9 @@ pub(super) struct Connection {
     /// How long the answers to the next question are waited for; for ever if that is not said.
     patience: Option<Patience>,
     /// What was pushed while an answer was awaited.
-    heard: Option<Word>,
+    heard: Option<PushEvent>,
     /// So many answers will come that nobody has awaited yet.
-    owed: usize,
+    pending_replies: usize,
 }
 
 /// Whether questions are for a slot that is on its way to the node.
@@ -78,8 +78,8 @@ impl Connection {
 
     /// Whether a question may have been carried out by the wrong user or in the wrong database. It can be undone over
     /// this connection and no other.
-    pub(super) fn is_spoiled(&self) -> bool {
-        self.spoiled
+    pub(super) fn is_misrouted(&self) -> bool {
+        self.misrouted
     }
 
     /// Whether the question has to be asked again over a connection that keeps to RESP2.
@@ -122,8 +122,8 @@ impl Connection {
         &mut self,
         lock: &str,
         command: &Cmd,
-        wishes: Wishes<'_>,
-    ) -> Result<Answer, StoreError> {
+        wishes: RequestOptions<'_>,
+    ) -> Result<CommandReply, StoreError> {
         lock.clone_into(&mut self.lock);
         let first = self.due(wishes);
         let greeting = self.greeting.take();
@@ -138,7 +138,7 @@ impl Connection {
         };
         // What was told before the answer, the answer knows. Redis 6.0 tells even of what our own question has touched: there
         // NOLOOP is not for scripts.
-        self.heard = self.heard.filter(|word| *word != Word::Touched);
+        self.heard = self.heard.filter(|word| *word != PushEvent::Touched);
         self.understood(answer, greeted)
     }
 
@@ -147,8 +147,8 @@ impl Connection {
         &mut self,
         lock: &str,
         commands: &[Cmd],
-        wishes: Wishes<'_>,
-    ) -> Result<Vec<Answer>, StoreError> {
+        wishes: RequestOptions<'_>,
+    ) -> Result<Vec<CommandReply>, StoreError> {
         let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
         let mut answers = vec![self.ask(lock, first, wishes).await?];
         if let Some((last, middle)) = others.split_last() {
@@ -189,7 +189,7 @@ impl Connection {
 
     /// Waits until the server says something that matters; `None` when the connection has ended. Anything else than a
     /// push that comes unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
-    pub(super) async fn changed(&mut self) -> Option<Word> {
+    pub(super) async fn changed(&mut self) -> Option<PushEvent> {
         loop {
             if let Some(word) = self.heard.take() {
                 return Some(word);
@@ -197,7 +197,7 @@ impl Connection {
             self.stream.refill(self.longest);
             match self.value().await {
                 Ok(Value::Push { kind, data }) => self.heard = self.word(&kind, &data),
-                Ok(_) if self.owed > 0 => self.owed -= 1,
+                Ok(_) if self.pending_replies > 0 => self.pending_replies -= 1,
                 Ok(_) | Err(_) => {
                     self.usable = false;
                     return None;
@@ -235,7 +235,7 @@ mod tests {
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     ];
 
-    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<Answer, StoreError> {
+    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<CommandReply, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
@@ -244,7 +244,7 @@ mod tests {
             let greeting =
                 Greeting { username: None, password: None, database: 0, hello: true, of_kind: None };
             let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
-            let wishes = Wishes { tracking: true, channel, behind: None };
+            let wishes = RequestOptions { tracking: true, channel, behind: None };
             let answer = connection.ask("a", &redis::cmd("EVAL"), wishes).await;
             // Returns at the latest at the end, which it must notice.
             while connection.is_usable() {
@@ -257,11 +257,17 @@ mod tests {
     #[test]
     fn plausible_answers_are_understood() {
         let all = |bytes| answer_to(bytes, None);
-        assert!(matches!(all(PLAUSIBLE[0]), Ok(Answer::Value(Value::Array(values))) if values.len() == 3));
-        assert!(matches!(all(PLAUSIBLE[1]), Ok(Answer::Value(Value::Array(values))) if values.len() == 5));
-        assert!(matches!(all(PLAUSIBLE[2]), Ok(Answer::Value(Value::Array(values))) if values.len() == 1));
         assert!(
-            matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(Answer::Value(Value::Array(values))) if values.len() == 1)
+            matches!(all(PLAUSIBLE[0]), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 3)
+        );
+        assert!(
+            matches!(all(PLAUSIBLE[1]), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 5)
+        );
+        assert!(
+            matches!(all(PLAUSIBLE[2]), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 1)
+        );
+        assert!(
+            matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 1)
         );
         assert!(matches!(all(PLAUSIBLE[4]), Err(StoreError::Denied(_))));
         assert!(matches!(all(PLAUSIBLE[5]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
@@ -286,7 +292,7 @@ mod tests {
                 }
             }
             let channel = (random.below(2) == 0).then_some("c");
-            if let Ok(Answer::Value(Value::Array(values))) = answer_to(&bytes, channel) {
+            if let Ok(CommandReply::Value(Value::Array(values))) = answer_to(&bytes, channel) {
                 let _ = super::super::answers::attempt(&values, Default::default());
             }
         }

@@ -47,7 +47,7 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
 
 /// Whether a node has not, or not yet, or not any more, all the keys of a slot that moves (Redis, `getNodeByQuery` in
 /// `cluster.c`; inside a script, `scriptVerifyClusterState` in `script.c`).
-pub(super) fn is_between(error: &ServerError) -> bool {
+pub(super) fn is_resharding(error: &ServerError) -> bool {
     let details = error.details().unwrap_or_default();
     error.code() == "TRYAGAIN" || details.contains("non local key") || details.contains("TRYAGAIN")
 }

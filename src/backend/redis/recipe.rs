@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::keys::slot_of_key;
-use crate::backend::examination::Finding;
+use crate::backend::diagnosis::Finding;
 use crate::backend::url::UrlError;
 
 /// How other programs take the same lock.

@@ -7,12 +7,12 @@
 mod asking;
 mod claiming;
 mod contention;
-mod examining;
+mod doctor;
 mod fencing;
 mod holding;
-mod line;
-mod looking;
+mod inspect;
 mod nodes;
+mod queue;
 mod round;
 mod verdict;
 mod waiting;
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use self::asking::{Said, limit};
-use self::line::Line;
-use self::nodes::{Nodes, Slot, Turn};
+use self::asking::{NodeReply, limit};
+use self::nodes::{PendingReply, RedlockNodes, Turn};
+use self::queue::Line;
 use super::Location;
 use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record, Token};
@@ -32,7 +32,7 @@ use crate::lock::{Claim, LockName, Record, Token};
 /// The store.
 pub struct RedlockStore {
     location: Location,
-    nodes: Nodes,
+    nodes: RedlockNodes,
     /// What the nodes are called from now on if they have no names yet.
     ids: Vec<Rc<str>>,
     /// What is known of the claim that was asked for last.
@@ -52,11 +52,11 @@ struct Last {
     /// So many times nobody got a majority.
     splits: u32,
     /// It holds the lock with this number.
-    held: Option<Held>,
+    held: Option<QuorumHold>,
 }
 
 /// A hold that a majority of nodes has granted.
-struct Held {
+struct QuorumHold {
     claim: Rc<Claim>,
     fencing: u64,
 }
@@ -64,9 +64,9 @@ struct Held {
 /// An answer to come.
 enum Late {
     /// To a claim that has been granted meanwhile.
-    Claim(Slot<Said>),
+    Claim(PendingReply<NodeReply>),
     /// To a renewal that a majority has granted meanwhile.
-    Renewal(Slot<Renewal>),
+    Renewal(PendingReply<Renewal>),
 }
 
 /// The others get so long to answer as well when a majority has released a lock: a busy node does that, and nobody waits long
@@ -77,7 +77,7 @@ impl RedlockStore {
     /// Names the store; contacts nobody.
     pub fn new(location: Location) -> RedlockStore {
         RedlockStore {
-            nodes: Nodes::new(&location),
+            nodes: RedlockNodes::new(&location),
             location,
             ids: Vec::new(),
             last: None,
@@ -115,8 +115,8 @@ impl RedlockStore {
     /// Connects whoever is not connected, and waits until a majority is.
     async fn connect_majority(&mut self) -> Result<(), StoreError> {
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let mut slots: Vec<Option<Slot<()>>> = vec![None; count];
-        let decided = |nodes: &mut Nodes| {
+        let mut slots: Vec<Option<PendingReply<()>>> = vec![None; count];
+        let decided = |nodes: &mut RedlockNodes| {
             let mut connected = 0;
             let mut failed = Vec::new();
             for (node, slot) in slots.iter_mut().enumerate() {
@@ -177,7 +177,7 @@ impl RedlockStore {
         claim: &Rc<Claim>,
         rest: Duration,
         record: Option<&Record>,
-    ) -> Vec<(usize, Slot<Release>)> {
+    ) -> Vec<(usize, PendingReply<Release>)> {
         let record = Rc::new(record.cloned());
         let limit = limit(claim.ttl);
         let begin = |node| {
@@ -204,7 +204,7 @@ pub(super) fn share_of(most: Duration) -> Duration {
 }
 
 /// Whether all have answered.
-fn are_answered<A>(slots: &[(usize, Slot<A>)]) -> bool {
+fn are_answered<A>(slots: &[(usize, PendingReply<A>)]) -> bool {
     slots.iter().all(|(_, slot)| slot.borrow().is_some())
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisStore;
-use super::connection::{Asking, Connection, Wishes};
+use super::connection::{Asking, Connection, RequestOptions};
 use super::keys::Keys;
 use super::script::{Operation, Question};
 use crate::backend::StoreError;
@@ -12,7 +12,7 @@ use crate::lock::{Claim, Record};
 impl RedisStore {
     /// Takes a lock back that was granted to the wrong user or in the wrong database.
     pub(super) async fn undo(&mut self, claim: &Claim) {
-        if let Some(connection) = self.spoiled.take() {
+        if let Some(connection) = self.misrouted.take() {
             // A refusal here means that the claim was refused too.
             let _ = self.take_back(connection, claim).await;
         }
@@ -27,7 +27,7 @@ impl RedisStore {
         let keys = self.keys(&claim.name);
         connection.set_asking(Asking::No);
         let release = release(&keys, claim, Duration::ZERO, None);
-        connection.ask_script(&release, Wishes::default()).await.map(drop)
+        connection.ask_script(&release, RequestOptions::default()).await.map(drop)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 
-use super::cluster::Nodes;
+use super::cluster::ClusterNodes;
 use super::connection::Connection;
 use super::location::{Address, Location, Topology};
 use super::sentinel::Sentinels;
@@ -15,7 +15,7 @@ pub(super) enum Route {
     /// It is the master, which the sentinels know.
     Sentinel(Sentinels),
     /// It is the node that has the lock's slot.
-    Cluster(Nodes),
+    Cluster(ClusterNodes),
 }
 
 impl Route {
@@ -27,7 +27,9 @@ impl Route {
                 Route::Sentinel(Sentinels::new(sentinels.clone(), service.clone()))
             }
             // A Redlock is asked node by node, each of which is a server of its own.
-            Topology::Cluster(nodes) | Topology::Redlock(nodes) => Route::Cluster(Nodes::new(nodes.clone())),
+            Topology::Cluster(nodes) | Topology::Redlock(nodes) => {
+                Route::Cluster(ClusterNodes::new(nodes.clone()))
+            }
         }
     }
 
@@ -139,8 +141,8 @@ impl Route {
         let Some(server) = self.server() else { return error };
         let named = |text: String| format!("master {server}: {text}");
         match error {
-            StoreError::Unavailable { reason, maybe_applied, passes } => {
-                StoreError::Unavailable { reason: named(reason), maybe_applied, passes }
+            StoreError::Unavailable { reason, maybe_applied, transient } => {
+                StoreError::Unavailable { reason: named(reason), maybe_applied, transient }
             }
             StoreError::Denied(text) => StoreError::Denied(named(text)),
             StoreError::Config(text) => StoreError::Config(named(text)),
@@ -150,5 +152,5 @@ impl Route {
 
 /// What was asked of one server is to be asked of another.
 pub(super) fn replaced() -> StoreError {
-    StoreError::between("the sentinels name another one by now")
+    StoreError::resharding("the sentinels name another one by now")
 }

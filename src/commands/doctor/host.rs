@@ -1,6 +1,6 @@
 //! What this host needs to have so that no command outlives its lock.
 
-use crate::backend::examination::Finding;
+use crate::backend::diagnosis::Finding;
 
 /// What was found.
 pub fn findings() -> Vec<Finding> {

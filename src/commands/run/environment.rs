@@ -3,18 +3,18 @@
 use serde::Serialize;
 
 use crate::child::protocol::{Group, Launch};
-use crate::lease::together::{Held, Lock};
+use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::FencingToken;
 use crate::outer::OuterHolds;
 use crate::plan::RunPlan;
 
 /// The command's part of the environment (`DLOCK_*`).
-pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[Held], outer: &OuterHolds) -> Launch {
+pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {
     let store = plan.store.display();
     let mut holds = outer.entries();
     let mut set = Vec::new();
     let mut unset = Vec::new();
-    for (Lock { claim, .. }, Held { grant, .. }) in locks.iter().zip(held) {
+    for (Lock { claim, .. }, HeldLock { grant, .. }) in locks.iter().zip(held) {
         if claim.name == plan.first {
             set.push(("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()));
             set.push(("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::began;
-use crate::backend::oversight::Inspection;
+use crate::backend::admin::Inspection;
 use crate::lock::{FencingToken, LockName, LockState, Mode, NotedRecord, Waiter};
 use crate::report::{HolderView, json, milliseconds, time};
 

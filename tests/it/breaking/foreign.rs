@@ -169,7 +169,7 @@ mod on_redis {
     #[test]
     fn what_changes_in_the_last_moment_is_not_taken_away_either() {
         use crate::conformance::rig::locate;
-        use dlock::backend::oversight::Removal;
+        use dlock::backend::admin::Removal;
         let store = Store::redis();
         let (space, key) = (store.space(), store.space().key("x"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -87,7 +87,7 @@ impl Client {
                 }
                 Ok(attempt) => return attempt,
                 // As every dlock does.
-                Err(error) if error.passes() && asked.elapsed() < SOON => {
+                Err(error) if error.is_transient() && asked.elapsed() < SOON => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 Err(error) => patience.after(&error).await,
@@ -319,7 +319,7 @@ pub fn claim(name: &str) -> Claim {
         ttl: LONG,
         min_hold: Duration::ZERO,
         outer: Vec::new(),
-        inside: false,
+        requires_outer_hold: false,
         identity: dlock::identity::of_this_process("suite".into(), Some(format!("note of {name}"))),
     }
 }

@@ -102,7 +102,7 @@ fn claim(mode: Mode) -> Claim {
         ttl: TTL,
         min_hold: Duration::ZERO,
         outer: Vec::new(),
-        inside: false,
+        requires_outer_hold: false,
         identity: dlock::identity::of_this_process("fencing".into(), None),
     }
 }

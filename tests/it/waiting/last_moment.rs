@@ -10,7 +10,7 @@ use dlock::backend::locator::Locator;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{Advice, Outcome, Patience, Surroundings, Wait, acquire};
+use dlock::lease::acquire::{Advice, Outcome, Patience, Wait, WaitContext, acquire};
 use dlock::lease::validity::Terms;
 use dlock::lease::wakeup::{Cancellation, Prompt};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
@@ -39,7 +39,7 @@ impl Client {
             ttl: TERMS.ttl,
             min_hold: Duration::ZERO,
             outer: Vec::new(),
-            inside: false,
+            requires_outer_hold: false,
             // Not of this process, an ancestor of every run: to wait for that would be hopeless.
             identity: Identity { host: "elsewhere".into(), ..Identity::default() },
         };
@@ -140,7 +140,7 @@ async fn tries(url: &str, name: &str, count: usize) -> Tally {
         let limits = Patience { wait, retry: Duration::ZERO }.from(begin);
         let released = Cell::new(false);
         let outcome = {
-            let mut around = Surroundings {
+            let mut around = WaitContext {
                 give_up: &give_up,
                 look_again: &look_again,
                 alarm: &alarm,

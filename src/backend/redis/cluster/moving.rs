@@ -22,7 +22,7 @@ use redis::Value;
 use self::parts::{DELETE, EXPIRE, IS_TOLD_OF, Parts, command, millis_of, script};
 use super::super::RedisStore;
 use super::super::answers::{nobody, number};
-use super::super::connection::{Answer, Wishes};
+use super::super::connection::{CommandReply, RequestOptions};
 use super::super::releasing::text_of;
 use super::super::script::Question;
 use crate::backend::{Again, Busy, Loss, Release, Renewal, StoreError};
@@ -49,9 +49,9 @@ impl RedisStore {
         let commands = all.map(|key| command("EXISTS", key, &[]));
         let connection = self.connection.take();
         let mut connection = connection.ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let answers = connection.ask_all(&keys.lock, &commands, Wishes::default()).await?;
+        let answers = connection.ask_all(&keys.lock, &commands, RequestOptions::default()).await?;
         self.connection = Some(connection);
-        Ok(answers.iter().any(|answer| matches!(answer, Answer::Value(Value::Int(1)))))
+        Ok(answers.iter().any(|answer| matches!(answer, CommandReply::Value(Value::Int(1)))))
     }
 
     /// Renews a lock whose keys are not all in one place.
@@ -104,7 +104,7 @@ impl RedisStore {
                     command("PEXPIRE", &keys.holder, &[&longer]),
                 ];
                 if number(self.ask_parts(keys, commands).await?.first()) != Some(1) {
-                    return Err(StoreError::between("the lock has changed meanwhile"));
+                    return Err(StoreError::resharding("the lock has changed meanwhile"));
                 }
             }
         } else {
@@ -143,7 +143,7 @@ impl RedisStore {
         // Whoever joins those who share it after our look leaves the lock as it is; so it is not for us to delete.
         let is_shared = parts.is_told_of() && matches!(parts.field("mode"), Some("s" | "c"));
         if parts.is_owner(token) && parts.has_others(token) && !is_shared {
-            return Err(StoreError::between("others are inside the hold"));
+            return Err(StoreError::resharding("others are inside the hold"));
         }
         if parts.is_owner(token) && !rest.is_zero() && !is_revoked {
             let commands = vec![

@@ -20,7 +20,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 const MOST_NODES: usize = 256;
 
 /// The nodes of a cluster.
-pub(in super::super) struct Nodes {
+pub(in super::super) struct ClusterNodes {
     /// Those that are known; the first is the one that is asked. Never empty.
     known: Vec<Address>,
     /// The first answers for us only what it is asked for as a slot that is on its way to it.
@@ -35,11 +35,18 @@ pub(in super::super) struct Nodes {
     pub(super) pool: Pool,
 }
 
-impl Nodes {
+impl ClusterNodes {
     /// Names some of them; contacts nobody.
-    pub(in super::super) fn new(known: Vec<Address>) -> Nodes {
+    pub(in super::super) fn new(known: Vec<Address>) -> ClusterNodes {
         let pool = Pool::default();
-        Nodes { known, asking: Asking::No, is_silent: false, is_proven: false, is_complete: false, pool }
+        ClusterNodes {
+            known,
+            asking: Asking::No,
+            is_silent: false,
+            is_proven: false,
+            is_complete: false,
+            pool,
+        }
     }
 
     /// How many are known.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::{Cmd, Value};
 
 use super::super::answers::nonsense;
-use super::super::connection::{Answer, Asking, Connection, Wishes};
+use super::super::connection::{Asking, CommandReply, Connection, RequestOptions};
 use super::super::location::{Address, Location};
 use super::nodes::{Range, ranges, slots_command};
 use super::{MOST_HOPS, at};
@@ -44,7 +44,7 @@ impl Pool {
         let mut connection = self.take(location, node, Asking::No).await?;
         // The greeting first: a long answer is expected of what comes behind it.
         let told = async {
-            connection.ask("", &redis::cmd("PING"), Wishes::default()).await?;
+            connection.ask("", &redis::cmd("PING"), RequestOptions::default()).await?;
             connection.exchange_long(&slots_command()).await
         };
         let told = told.await.map_err(|error| at(node, error))?;
@@ -73,9 +73,9 @@ impl Pool {
         first: &Address,
         questions: &[(u16, Cmd)],
         lock: &str,
-        wishes: Wishes<'_>,
-    ) -> Result<Vec<Answer>, StoreError> {
-        let mut answers: Vec<Option<Answer>> = questions.iter().map(|_| None).collect();
+        wishes: RequestOptions<'_>,
+    ) -> Result<Vec<CommandReply>, StoreError> {
+        let mut answers: Vec<Option<CommandReply>> = questions.iter().map(|_| None).collect();
         let begin = |(question, (slot, _)): (usize, &(u16, Cmd))| {
             let node = self.owners.get(slot).unwrap_or(first).clone();
             Open { question, node, asking: Asking::No }
@@ -97,7 +97,7 @@ impl Pool {
                         replies.map_err(|error| self.failed(&next.node, error))?
                     };
                     for (one, reply) in flight.iter().zip(replies) {
-                        let Answer::Elsewhere(redirect) = reply else {
+                        let CommandReply::Elsewhere(redirect) = reply else {
                             answers[one.question] = Some(reply);
                             continue;
                         };
@@ -111,7 +111,8 @@ impl Pool {
             }
             open = elsewhere;
         }
-        let late = || Answer::Between("the nodes do not agree yet which of them has the slot".to_owned());
+        let late =
+            || CommandReply::Resharding("the nodes do not agree yet which of them has the slot".to_owned());
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect())
     }
 

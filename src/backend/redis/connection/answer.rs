@@ -5,11 +5,11 @@ use redis::Value;
 use super::Connection;
 use crate::backend::StoreError;
 use crate::backend::redis::cluster::Redirect;
-use crate::backend::redis::errors::{describe, is_between, is_no_script, refusal};
+use crate::backend::redis::errors::{describe, is_no_script, is_resharding, refusal};
 
 /// What came of a question.
 #[derive(Debug)]
-pub(in crate::backend::redis) enum Answer {
+pub(in crate::backend::redis) enum CommandReply {
     /// This.
     Value(Value),
     /// The server does not know the script by its digest, or this user may not name it so.
@@ -17,7 +17,7 @@ pub(in crate::backend::redis) enum Answer {
     /// Another node of the cluster is to be asked.
     Elsewhere(Redirect),
     /// The slot is on its way from one node to another: not all of the keys are here. Tells what the server says.
-    Between(String),
+    Resharding(String),
 }
 
 impl Connection {
@@ -25,17 +25,17 @@ impl Connection {
     ///
     /// # Errors
     /// It was refused.
-    pub(super) fn understood(&mut self, answer: Value, greeted: bool) -> Result<Answer, StoreError> {
-        let Value::ServerError(error) = answer else { return Ok(Answer::Value(answer)) };
+    pub(super) fn understood(&mut self, answer: Value, greeted: bool) -> Result<CommandReply, StoreError> {
+        let Value::ServerError(error) = answer else { return Ok(CommandReply::Value(answer)) };
         if is_no_script(&error) {
             self.takes_digests &= error.code() == "NOSCRIPT";
-            return Ok(Answer::NoScript);
+            return Ok(CommandReply::NoScript);
         }
-        if self.sends_elsewhere && is_between(&error) {
-            return Ok(Answer::Between(describe(&error)));
+        if self.sends_elsewhere && is_resharding(&error) {
+            return Ok(CommandReply::Resharding(describe(&error)));
         }
         match Redirect::read(&error).filter(|_| self.sends_elsewhere) {
-            Some(redirect) => Ok(Answer::Elsewhere(redirect)),
+            Some(redirect) => Ok(CommandReply::Elsewhere(redirect)),
             None => Err(refusal(&error, greeted)),
         }
     }

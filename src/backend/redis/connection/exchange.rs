@@ -17,14 +17,14 @@ use crate::backend::{StoreError, io_text};
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
 /// Makes one who waits for an answer wait no longer.
-pub(in crate::backend::redis) type HurryUp = Arc<Notify>;
+pub(in crate::backend::redis) type Cancel = Arc<Notify>;
 
 /// How long to wait for an answer. What is said behind the question when that is over is carried out after it, however
 /// late: no other connection could promise that.
 #[derive(Clone)]
 pub(in crate::backend::redis) struct Patience {
     pub(in crate::backend::redis) limit: Duration,
-    pub(in crate::backend::redis) hurry_up: HurryUp,
+    pub(in crate::backend::redis) cancel: Cancel,
     pub(in crate::backend::redis) last_words: Cmd,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
             None => self.replies(first).await?,
             Some(patience) => self.replies_in_time(first, patience).await?,
         };
-        self.owed += usize::from(behind.is_some());
+        self.pending_replies += usize::from(behind.is_some());
         self.usable = true;
         Ok(answers)
     }
@@ -109,9 +109,9 @@ impl Connection {
     /// The last of the answers that nobody has awaited yet.
     async fn owed_answer(&mut self) -> Result<Option<Value>, StoreError> {
         let mut last = None;
-        while self.owed > 0 {
+        while self.pending_replies > 0 {
             last = Some(self.reply(false).await?);
-            self.owed -= 1;
+            self.pending_replies -= 1;
         }
         Ok(last)
     }
@@ -139,12 +139,12 @@ impl Connection {
         first: &[Cmd],
         patience: Patience,
     ) -> Result<(Vec<Value>, Value), StoreError> {
-        let Patience { limit, hurry_up, last_words } = patience;
+        let Patience { limit, cancel, last_words } = patience;
         tokio::select! {
             biased;
             answers = self.replies(first) => return answers,
             () = tokio::time::sleep(limit) => {}
-            () = hurry_up.notified() => {}
+            () = cancel.notified() => {}
         }
         let last_words = last_words.get_packed_command();
         let said = async {

@@ -3,8 +3,8 @@
 use combine::stream::decoder::Decoder;
 
 use super::Connection;
-use super::greeting::Greeting;
-use super::wishes::Switch;
+use super::handshake::Greeting;
+use super::options::Switch;
 use crate::backend::StoreError;
 use crate::backend::redis::location::{Address, Location};
 use crate::backend::redis::stream::{self, Bounded, LARGEST_ANSWER, Stream};
@@ -62,7 +62,7 @@ impl Connection {
             tracking: Switch::NotTried,
             channel: Switch::NotTried,
             usable: true,
-            spoiled: false,
+            misrouted: false,
             silent: true,
             outdated: false,
             sends_elsewhere: false,
@@ -72,7 +72,7 @@ impl Connection {
             lock: String::new(),
             patience: None,
             heard: None,
-            owed: 0,
+            pending_replies: 0,
         }
     }
 }

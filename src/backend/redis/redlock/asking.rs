@@ -6,10 +6,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::verdict::Answer;
+use super::verdict::NodeVote;
 use crate::backend::redis::acquiring::AsNode;
 use crate::backend::redis::answers::{attempt, nonsense, number, of_lock, text};
-use crate::backend::redis::connection::{Asking, HurryUp, Patience, Wishes};
+use crate::backend::redis::connection::{Asking, Cancel, Patience, RequestOptions};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::releasing::release;
 use crate::backend::redis::script::{By, Operation, Question};
@@ -44,7 +44,7 @@ pub(super) struct NodeClaim {
 
 /// What a node says to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct NodeReply {
     /// For how long it has known all that it was told.
     pub(super) age: Duration,
     /// Before that, nobody had asked it.
@@ -56,20 +56,20 @@ pub(super) struct Said {
     pub(super) attempt: Attempt,
 }
 
-impl Said {
+impl NodeReply {
     /// As far as it matters for who gets the lock.
-    pub(super) fn answer(&self) -> Answer {
+    pub(super) fn answer(&self) -> NodeVote {
         match &self.attempt {
-            Attempt::Granted(_) => Answer::Granted { age: self.age, is_new: self.is_new },
+            Attempt::Granted(_) => NodeVote::Granted { age: self.age, is_new: self.is_new },
             Attempt::Busy(busy) => {
                 let leases = busy.holders.iter().map(|holder| holder.lease.unwrap_or(Duration::MAX));
                 // Who is not named may have asked for any.
                 let unnamed = (busy.more > 0).then_some(Duration::MAX);
                 let lease = leases.chain(unnamed).max().unwrap_or_default();
-                Answer::Refused { age: self.age, is_new: self.is_new, lease }
+                NodeVote::Refused { age: self.age, is_new: self.is_new, lease }
             }
             Attempt::Refused(_) => {
-                Answer::Refused { age: self.age, is_new: self.is_new, lease: Duration::MAX }
+                NodeVote::Refused { age: self.age, is_new: self.is_new, lease: Duration::MAX }
             }
         }
     }
@@ -83,7 +83,7 @@ impl Said {
     }
 }
 
-fn read(answer: &[Value]) -> Result<Said, StoreError> {
+fn read(answer: &[Value]) -> Result<NodeReply, StoreError> {
     let age = number(answer.first()).and_then(|ms| u64::try_from(ms).ok());
     let place: Option<f64> = text(answer.get(2)).and_then(|place| place.parse().ok());
     let (Some(age), Some(id), Some(place)) = (age, text(answer.get(1)), place) else {
@@ -91,7 +91,7 @@ fn read(answer: &[Value]) -> Result<Said, StoreError> {
     };
     let in_line = (place > 0.0).then_some(place as u64);
     let id = id.to_owned();
-    Ok(Said {
+    Ok(NodeReply {
         age: Duration::from_millis(age),
         is_new: number(answer.get(3)) == Some(1),
         id,
@@ -105,13 +105,13 @@ impl RedisStore {
     pub(super) fn claim_as_node(
         &mut self,
         asked: NodeClaim,
-        hurry_up: HurryUp,
-    ) -> Reply<'_, Result<Said, StoreError>> {
+        cancel: Cancel,
+    ) -> Reply<'_, Result<NodeReply, StoreError>> {
         Box::pin(async move {
             let NodeClaim { claim, intent, ticket, tracking, id } = asked;
             let ticket = ticket.map(|ticket| ticket.to_string()).unwrap_or_default();
             let as_node = AsNode { ticket, id: &id, mends: false };
-            self.ask_as_node(&claim, intent, tracking, as_node, hurry_up).await
+            self.ask_as_node(&claim, intent, tracking, as_node, cancel).await
         })
     }
 
@@ -121,11 +121,11 @@ impl RedisStore {
         claim: Rc<Claim>,
         fencing: u64,
         id: Rc<str>,
-        hurry_up: HurryUp,
-    ) -> Reply<'_, Result<Said, StoreError>> {
+        cancel: Cancel,
+    ) -> Reply<'_, Result<NodeReply, StoreError>> {
         Box::pin(async move {
             let as_node = AsNode { ticket: fencing.to_string(), id: &id, mends: true };
-            self.ask_as_node(&claim, Intent::TakeNow, true, as_node, hurry_up).await
+            self.ask_as_node(&claim, Intent::TakeNow, true, as_node, cancel).await
         })
     }
 
@@ -135,13 +135,13 @@ impl RedisStore {
         intent: Intent,
         tracking: bool,
         as_node: AsNode<'_>,
-        hurry_up: HurryUp,
-    ) -> Result<Said, StoreError> {
+        cancel: Cancel,
+    ) -> Result<NodeReply, StoreError> {
         let limit = limit(claim.ttl);
         let keys = self.keys(&claim.name);
         let last_words = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
         if let Some(connection) = &mut self.connection {
-            connection.set_patience(Patience { limit, hurry_up, last_words });
+            connection.set_patience(Patience { limit, cancel, last_words });
         }
         // It may have to be asked twice, when it does not know the script any more.
         let asked = timeout(limit * 2, self.ask_for(claim, intent, tracking, as_node)).await;
@@ -176,7 +176,7 @@ impl RedisStore {
                 history: &keys.history,
             };
             let limit = limit(claim.ttl);
-            let answer = timeout(limit, self.ask(&question, Wishes::default())).await;
+            let answer = timeout(limit, self.ask(&question, RequestOptions::default())).await;
             let answer = answer.unwrap_or_else(|_| Err(no_answer(limit)))?;
             let given: u64 =
                 text(answer.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;

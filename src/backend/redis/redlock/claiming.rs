@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::asking::{Fenced, NodeClaim, Said, limit};
+use super::asking::{Fenced, NodeClaim, NodeReply, limit};
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
-use super::nodes::{Nodes, Slot, Turn, for_good};
+use super::nodes::{PendingReply, RedlockNodes, Turn, for_good};
 use super::round::Round;
 use super::verdict::{Verdict, verdict};
-use super::{Held, Late, RedlockStore, are_answered, share_of};
+use super::{Late, QuorumHold, RedlockStore, are_answered, share_of};
 use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
 use crate::lock::{Claim, FencingToken, Grant};
 
@@ -41,7 +41,7 @@ impl RedlockStore {
         let last = self.last_of(claim);
         last.held = None;
         let claim = Rc::new(claim.clone());
-        let mut round = Round { claim, slots: self.all().map(|_| Slot::default()).collect() };
+        let mut round = Round { claim, slots: self.all().map(|_| PendingReply::default()).collect() };
         self.ask(&mut round, self.all().collect(), intent);
         let attempt = match intent {
             Intent::TakeNow => self.take(&mut round).await,
@@ -77,9 +77,8 @@ impl RedlockStore {
                 id: Rc::clone(&self.ids[node]),
             };
             let limit = limit(round.claim.ttl);
-            round.slots[node] = self
-                .nodes
-                .ask(node, Turn::Next, limit, |store, hurry_up| store.claim_as_node(asked, hurry_up));
+            round.slots[node] =
+                self.nodes.ask(node, Turn::Next, limit, |store, cancel| store.claim_as_node(asked, cancel));
         }
     }
 
@@ -87,7 +86,7 @@ impl RedlockStore {
     pub(super) async fn decide(&mut self, round: &Round) -> Verdict {
         let lease = round.claim.ttl.max(round.claim.min_hold);
         let quorum = self.nodes.quorum();
-        self.nodes.until(|_: &mut Nodes| verdict(&round.answers(), quorum, lease)).await
+        self.nodes.until(|_: &mut RedlockNodes| verdict(&round.answers(), quorum, lease)).await
     }
 
     /// One that does not wait.
@@ -137,13 +136,13 @@ impl RedlockStore {
             let is_clean = self.take_back(round, Part::Grants).await;
             // Of several who share the lock each has moved the others' counters; they do not meet so again and again.
             let text = "a majority granted the lock, but did not agree on its fencing token";
-            return Err(certain(StoreError::between(text), is_clean));
+            return Err(certain(StoreError::resharding(text), is_clean));
         };
         let Some(token) = FencingToken::new(fencing) else {
             return Err(StoreError::Config("the fencing counter has come to its end (2^53)".into()));
         };
         let claim = Rc::clone(&round.claim);
-        self.last_of(&round.claim).held = Some(Held { claim, fencing });
+        self.last_of(&round.claim).held = Some(QuorumHold { claim, fencing });
         self.is_untracked = intent == Intent::WaitInLine;
         self.late = self.all().map(|node| (node, Late::Claim(Rc::clone(&round.slots[node])))).collect();
         self.put_in_order();
@@ -154,7 +153,7 @@ impl RedlockStore {
     async fn agree(&mut self, round: &Round, counted: Vec<usize>) -> Option<u64> {
         let mut given: Vec<(usize, u64)> =
             counted.into_iter().filter_map(|node| Some((node, round.fencing(node)?))).collect();
-        if round.claim.inside {
+        if round.claim.requires_outer_hold {
             // That of the outer hold, which a majority has given; one node may not have noted it yet.
             let gave = |number: u64| given.iter().filter(|(_, other)| *other == number).count();
             return given.iter().map(|(_, number)| *number).max_by_key(|number| gave(*number));
@@ -166,7 +165,7 @@ impl RedlockStore {
                 Step::Established(number) => return Some(number),
                 Step::WriteBack(number) => number,
             };
-            let mut slots: Vec<(usize, Slot<Option<u64>>)> = Vec::new();
+            let mut slots: Vec<(usize, PendingReply<Option<u64>>)> = Vec::new();
             for (node, _) in given.iter().filter(|(_, number)| *number != to) {
                 let (claim, id) = (Rc::clone(&round.claim), Rc::clone(&self.ids[*node]));
                 let slot = self
@@ -174,7 +173,7 @@ impl RedlockStore {
                     .ask(*node, Turn::Last, limit, move |store, _| store.fence(claim, to, Fenced::Here, id));
                 slots.push((*node, slot));
             }
-            self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(())).await;
+            self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(())).await;
             for (node, slot) in slots {
                 let number = slot.take().and_then(|number| number.ok().flatten());
                 given.retain(|(other, _)| *other != node);
@@ -185,8 +184,8 @@ impl RedlockStore {
     }
 
     fn least_lease(&self, round: &Round) -> Option<Duration> {
-        let lease = |slot: &Slot<Said>| match &*slot.borrow() {
-            Some(Ok(Said { attempt: Attempt::Granted(grant), .. })) => grant.lease,
+        let lease = |slot: &PendingReply<NodeReply>| match &*slot.borrow() {
+            Some(Ok(NodeReply { attempt: Attempt::Granted(grant), .. })) => grant.lease,
             _ => None,
         };
         round.slots.iter().filter_map(lease).min()
@@ -206,9 +205,9 @@ impl RedlockStore {
         let nodes: Vec<usize> = self.all().filter(may_hold).collect();
         let slots = self.begin_release(nodes.into_iter(), &round.claim, Duration::ZERO, None);
         let until = Instant::now() + limit(round.claim.ttl);
-        let answered = self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(()));
+        let answered = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
         if timeout_at(until, answered).await.is_err() {
-            self.nodes.hurry_up();
+            self.nodes.cancel();
         }
         slots.iter().all(|(_, slot)| matches!(&*slot.borrow(), Some(Ok(_))))
     }
@@ -226,9 +225,11 @@ impl RedlockStore {
         let mut granted = 0;
         for (node, slot) in round.slots.iter().enumerate() {
             match &*slot.borrow() {
-                Some(Ok(Said { attempt: Attempt::Busy(said), .. })) => busy.push(said.clone()),
-                Some(Ok(Said { attempt: Attempt::Refused(refusal), .. })) => refusals.push(refusal.clone()),
-                Some(Ok(Said { attempt: Attempt::Granted(_), .. })) => granted += 1,
+                Some(Ok(NodeReply { attempt: Attempt::Busy(said), .. })) => busy.push(said.clone()),
+                Some(Ok(NodeReply { attempt: Attempt::Refused(refusal), .. })) => {
+                    refusals.push(refusal.clone())
+                }
+                Some(Ok(NodeReply { attempt: Attempt::Granted(_), .. })) => granted += 1,
                 Some(Err(error)) => failed.push((node, for_good(error.clone()))),
                 None => {}
             }
@@ -278,8 +279,8 @@ fn have_forgotten(some: usize, count: usize, rest: Duration) -> String {
 /// A failure that has left nothing is one that was never asked.
 pub(super) fn certain(error: StoreError, is_clean: bool) -> StoreError {
     match error {
-        StoreError::Unavailable { reason, passes, .. } => {
-            StoreError::Unavailable { reason, maybe_applied: !is_clean, passes }
+        StoreError::Unavailable { reason, transient, .. } => {
+            StoreError::Unavailable { reason, maybe_applied: !is_clean, transient }
         }
         other => other,
     }

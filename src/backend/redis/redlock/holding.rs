@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::asking::{Fenced, limit, no_answer};
-use super::nodes::{Nodes, Slot, Turn};
+use super::nodes::{PendingReply, RedlockNodes, Turn};
 use super::{Late, RedlockStore, STRAGGLERS, are_answered};
 use crate::backend::{Attempt, Backend, Change, Loss, Release, Renewal, StoreError};
 use crate::lock::{Claim, LockName, Record, Revocation};
@@ -22,7 +22,7 @@ struct Renewed {
 }
 
 impl Renewed {
-    fn of(slots: &[(usize, Slot<Renewal>)]) -> Renewed {
+    fn of(slots: &[(usize, PendingReply<Renewal>)]) -> Renewed {
         let mut all = Renewed { held: 0, lost: 0, taken: 0, failed: Vec::new(), lease: None, revoked: None };
         for (node, slot) in slots {
             match &*slot.borrow() {
@@ -50,7 +50,7 @@ impl RedlockStore {
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let limit = limit(claim.ttl);
         let claim = Rc::new(claim.clone());
-        let mut slots: Vec<(usize, Slot<Renewal>)> = Vec::new();
+        let mut slots: Vec<(usize, PendingReply<Renewal>)> = Vec::new();
         for node in self.all() {
             let claim = Rc::clone(&claim);
             let slot = self.nodes.ask(node, Turn::Next, limit, move |store, _| {
@@ -61,7 +61,7 @@ impl RedlockStore {
             });
             slots.push((node, slot));
         }
-        let decided = |_: &mut Nodes| {
+        let decided = |_: &mut RedlockNodes| {
             let renewed = Renewed::of(&slots);
             let is_decided = renewed.held >= quorum || renewed.lost > count - quorum || are_answered(&slots);
             is_decided.then_some(renewed)
@@ -124,8 +124,8 @@ impl RedlockStore {
                     });
                 }
                 Some(Mending::Anew) => {
-                    self.nodes.ask(node, Turn::Next, limit, move |store, hurry_up| {
-                        store.mend(claim, fencing, id, hurry_up)
+                    self.nodes.ask(node, Turn::Next, limit, move |store, cancel| {
+                        store.mend(claim, fencing, id, cancel)
                     });
                 }
             }
@@ -147,18 +147,19 @@ impl RedlockStore {
         let claim = Rc::new(claim.clone());
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let slots = self.begin_release(self.all(), &claim, rest, record);
-        let decided = |_: &mut Nodes| {
+        let decided = |_: &mut RedlockNodes| {
             let answer = released(&slots, count, quorum);
             (answer.is_some() || are_answered(&slots)).then_some(answer)
         };
         let answer = self.nodes.until(decided).await;
         // The others are to know as well; what they are told is sent at the latest when they are hurried.
-        let others = self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(()));
+        let others = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
         if timeout(STRAGGLERS, others).await.is_err() {
-            self.nodes.hurry_up();
+            self.nodes.cancel();
         }
         let failed = || -> Vec<(usize, StoreError)> {
-            let error = |slot: &Slot<Release>| slot.borrow().as_ref().and_then(|answer| answer.clone().err());
+            let error =
+                |slot: &PendingReply<Release>| slot.borrow().as_ref().and_then(|answer| answer.clone().err());
             slots.iter().filter_map(|(node, slot)| Some((*node, error(slot)?))).collect()
         };
         answer.ok_or_else(|| self.unreachable(&failed()))
@@ -174,7 +175,7 @@ impl RedlockStore {
         }
         let what = Rc::new((name.clone(), record.clone()));
         let limit = limit(Duration::MAX);
-        let mut slots: Vec<(usize, Slot<()>)> = Vec::new();
+        let mut slots: Vec<(usize, PendingReply<()>)> = Vec::new();
         for node in self.all() {
             let what = Rc::clone(&what);
             let slot = self.nodes.ask(node, Turn::Last, limit, move |store, _| {
@@ -185,15 +186,15 @@ impl RedlockStore {
             });
             slots.push((node, slot));
         }
-        let noted = |slot: &&(usize, Slot<()>)| matches!(&*slot.1.borrow(), Some(Ok(())));
-        let enough = |nodes: &mut Nodes| {
+        let noted = |slot: &&(usize, PendingReply<()>)| matches!(&*slot.1.borrow(), Some(Ok(())));
+        let enough = |nodes: &mut RedlockNodes| {
             (slots.iter().filter(noted).count() >= nodes.quorum() || are_answered(&slots)).then_some(())
         };
         self.nodes.until(enough).await;
-        let others = self.nodes.until(|_: &mut Nodes| are_answered(&slots).then_some(()));
+        let others = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
         // What has been sent arrives without us.
         let _ = timeout(STRAGGLERS, others).await;
-        let error = |slot: &Slot<()>| slot.take().and_then(Result::err);
+        let error = |slot: &PendingReply<()>| slot.take().and_then(Result::err);
         let failed: Vec<_> = slots.iter().filter_map(|(node, slot)| Some((*node, error(slot)?))).collect();
         if failed.len() > self.nodes.count() - self.nodes.quorum() {
             return Err(self.unreachable(&failed));
@@ -230,7 +231,7 @@ enum Mending {
 }
 
 /// What a majority says; `None` when it does not, or not yet.
-fn released(slots: &[(usize, Slot<Release>)], count: usize, quorum: usize) -> Option<Release> {
+fn released(slots: &[(usize, PendingReply<Release>)], count: usize, quorum: usize) -> Option<Release> {
     let answers = |is: fn(&Release) -> bool| {
         slots.iter().filter(|(_, slot)| matches!(&*slot.borrow(), Some(Ok(answer)) if is(answer))).count()
     };

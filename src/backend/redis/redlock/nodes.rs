@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::backend::redis::connection::HurryUp;
+use crate::backend::redis::connection::Cancel;
 use crate::backend::redis::{Location, RedisStore};
 use crate::backend::{Backend, Change, Reply, StoreError};
 
 /// All of them.
-pub(super) struct Nodes {
+pub(super) struct RedlockNodes {
     all: Vec<Node>,
     /// So many questions have been answered.
     answered: Rc<Cell<u64>>,
@@ -26,7 +26,7 @@ struct Node {
     location: Location,
     state: State,
     /// Ends the wait for the answer to the claim that the node is asked for.
-    hurry_up: HurryUp,
+    cancel: Cancel,
     /// So many questions have not been answered yet.
     open: Rc<Cell<usize>>,
 }
@@ -42,7 +42,7 @@ enum State {
 type Job = Pin<Box<dyn Future<Output = Box<RedisStore>>>>;
 
 /// What a node has answered to one question, once it has.
-pub(super) type Slot<A> = Rc<RefCell<Option<Result<A, StoreError>>>>;
+pub(super) type PendingReply<A> = Rc<RefCell<Option<Result<A, StoreError>>>>;
 
 /// How a question waits for those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +53,16 @@ pub(super) enum Turn {
     Last,
 }
 
-impl Nodes {
+impl RedlockNodes {
     /// Names them; contacts nobody.
-    pub(super) fn new(location: &Location) -> Nodes {
+    pub(super) fn new(location: &Location) -> RedlockNodes {
         let node = |location: Location| Node {
             state: State::Idle(Box::new(RedisStore::new(location.clone()))),
             location,
-            hurry_up: HurryUp::default(),
+            cancel: Cancel::default(),
             open: Rc::default(),
         };
-        Nodes {
+        RedlockNodes {
             all: location.nodes().into_iter().map(node).collect(),
             answered: Rc::default(),
             unfit: Rc::default(),
@@ -90,14 +90,14 @@ impl Nodes {
     }
 
     /// Begins to connect a node that is not connected and not busy with that. `None` if it is either, or owes an answer.
-    pub(super) fn connect(&mut self, node: usize) -> Option<Slot<()>> {
+    pub(super) fn connect(&mut self, node: usize) -> Option<PendingReply<()>> {
         let node = &mut self.all[node];
         match &node.state {
             State::Idle(store) if store.connection.is_none() => {}
             _ => return None,
         }
         let State::Idle(mut store) = std::mem::replace(&mut node.state, nothing()) else { return None };
-        let slot = Slot::default();
+        let slot = PendingReply::default();
         let told = Rc::clone(&slot);
         node.state = State::Connecting(Box::pin(async move {
             let connected = store.connect().await;
@@ -134,10 +134,10 @@ impl Nodes {
         node: usize,
         turn: Turn,
         limit: Duration,
-        work: impl for<'a> FnOnce(&'a mut RedisStore, HurryUp) -> Reply<'a, Result<A, StoreError>> + 'static,
-    ) -> Slot<A> {
+        work: impl for<'a> FnOnce(&'a mut RedisStore, Cancel) -> Reply<'a, Result<A, StoreError>> + 'static,
+    ) -> PendingReply<A> {
         let node = &mut self.all[node];
-        let slot = Slot::default();
+        let slot = PendingReply::default();
         if turn == Turn::Next && node.open.get() > 1 {
             // One of those may be the same.
             slot.replace(Some(Err(StoreError::unanswered("it has not answered earlier questions yet"))));
@@ -146,7 +146,7 @@ impl Nodes {
         let told = Rc::clone(&slot);
         let location = node.location.clone();
         let name = location.display().to_owned();
-        let hurry_up = node.hurry_up.clone();
+        let cancel = node.cancel.clone();
         let (open, answered, unfit) =
             (Rc::clone(&node.open), Rc::clone(&self.answered), Rc::clone(&self.unfit));
         open.set(open.get() + 1);
@@ -164,7 +164,7 @@ impl Nodes {
             let connected =
                 timeout(limit, store.connect()).await.unwrap_or_else(|_| Err(no_connection(limit)));
             let answer = match connected {
-                Ok(()) => work(&mut store, hurry_up).await,
+                Ok(()) => work(&mut store, cancel).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = &answer
@@ -181,9 +181,9 @@ impl Nodes {
     }
 
     /// Waits no longer for the answers that are owed to claims: what takes them back is sent behind them.
-    pub(super) fn hurry_up(&mut self) {
+    pub(super) fn cancel(&mut self) {
         for node in self.all.iter().filter(|node| matches!(node.state, State::Asking(_))) {
-            node.hurry_up.notify_waiters();
+            node.cancel.notify_waiters();
         }
         let mut context = Context::from_waker(std::task::Waker::noop());
         let _ = self.work(&mut context);
@@ -205,7 +205,7 @@ impl Nodes {
     }
 
     /// Goes on with all that is asked until something is decided, which is looked at whenever an answer may have come.
-    pub(super) async fn until<D>(&mut self, mut decided: impl FnMut(&mut Nodes) -> Option<D>) -> D {
+    pub(super) async fn until<D>(&mut self, mut decided: impl FnMut(&mut RedlockNodes) -> Option<D>) -> D {
         poll_fn(|context| {
             loop {
                 self.work(context);
@@ -269,9 +269,9 @@ pub(super) fn for_good(error: StoreError) -> StoreError {
 /// What a node says that cannot serve, in terms of what it should be.
 fn plainly(error: StoreError) -> StoreError {
     match error {
-        StoreError::Unavailable { reason, maybe_applied, passes } if reason.contains("READONLY") => {
+        StoreError::Unavailable { reason, maybe_applied, transient } if reason.contains("READONLY") => {
             let reason = IS_REPLICA.to_owned();
-            StoreError::Unavailable { reason, maybe_applied, passes }
+            StoreError::Unavailable { reason, maybe_applied, transient }
         }
         error => error,
     }

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::asking::Said;
-use super::nodes::Slot;
-use super::verdict::Answer;
+use super::asking::NodeReply;
+use super::nodes::PendingReply;
+use super::verdict::NodeVote;
 use crate::backend::{Attempt, StoreError};
 use crate::lock::Claim;
 
@@ -13,19 +13,19 @@ use crate::lock::Claim;
 pub(super) struct Round {
     pub(super) claim: Rc<Claim>,
     /// The latest of each.
-    pub(super) slots: Vec<Slot<Said>>,
+    pub(super) slots: Vec<PendingReply<NodeReply>>,
 }
 
 impl Round {
     /// As far as they matter for who gets the lock.
-    pub(super) fn answers(&self) -> Vec<Option<Answer>> {
-        let answer = |said: &Result<Said, StoreError>| match said {
+    pub(super) fn answers(&self) -> Vec<Option<NodeVote>> {
+        let answer = |said: &Result<NodeReply, StoreError>| match said {
             // The hold that is entered is there, however long the node has known it.
-            Ok(Said { attempt: Attempt::Granted(_), .. }) if self.claim.inside => {
-                Answer::Granted { age: Duration::MAX, is_new: false }
+            Ok(NodeReply { attempt: Attempt::Granted(_), .. }) if self.claim.requires_outer_hold => {
+                NodeVote::Granted { age: Duration::MAX, is_new: false }
             }
             Ok(said) => said.answer(),
-            Err(_) => Answer::Failed,
+            Err(_) => NodeVote::Failed,
         };
         self.slots.iter().map(|slot| slot.borrow().as_ref().map(answer)).collect()
     }
@@ -36,8 +36,8 @@ impl Round {
     }
 
     /// The nodes that have said this.
-    pub(super) fn nodes(&self, says: impl Fn(&Said) -> bool) -> Vec<usize> {
-        let is = |slot: &Slot<Said>| matches!(&*slot.borrow(), Some(Ok(said)) if says(said));
+    pub(super) fn nodes(&self, says: impl Fn(&NodeReply) -> bool) -> Vec<usize> {
+        let is = |slot: &PendingReply<NodeReply>| matches!(&*slot.borrow(), Some(Ok(said)) if says(said));
         (0..self.slots.len()).filter(|node| is(&self.slots[*node])).collect()
     }
 
@@ -53,7 +53,9 @@ impl Round {
 
     /// The claim's number in the line of each node.
     pub(super) fn numbers(&self) -> Vec<Option<u64>> {
-        let number = |slot: &Slot<Said>| slot.borrow().as_ref().and_then(|said| said.as_ref().ok()?.number);
+        let number = |slot: &PendingReply<NodeReply>| {
+            slot.borrow().as_ref().and_then(|said| said.as_ref().ok()?.number)
+        };
         self.slots.iter().map(number).collect()
     }
 

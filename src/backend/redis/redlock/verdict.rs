@@ -15,7 +15,7 @@ pub(super) const SAME_AGE: Duration = Duration::from_secs(5);
 
 /// What a node says to a claim, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum NodeVote {
     /// Granted. New is one that nobody had asked before it was of this age.
     Granted { age: Duration, is_new: bool },
     /// Not granted, because of holds of which the longest lease is this.
@@ -37,10 +37,10 @@ pub(super) enum Verdict {
 }
 
 /// Decides on the answers so far, `None` for a node that has not answered yet. `None`: more of them are needed.
-pub(super) fn verdict(answers: &[Option<Answer>], quorum: usize, lease: Duration) -> Option<Verdict> {
+pub(super) fn verdict(answers: &[Option<NodeVote>], quorum: usize, lease: Duration) -> Option<Verdict> {
     let ages = |least: Duration| {
         answers.iter().enumerate().filter_map(move |(node, answer)| match answer {
-            Some(Answer::Granted { age, .. }) if *age >= least => Some(node),
+            Some(NodeVote::Granted { age, .. }) if *age >= least => Some(node),
             _ => None,
         })
     };
@@ -61,16 +61,16 @@ pub(super) fn verdict(answers: &[Option<Answer>], quorum: usize, lease: Duration
         return Some(Verdict::Granted(counted));
     }
     let forgetful = answers.iter().enumerate().filter_map(|(node, answer)| match answer {
-        Some(Answer::Granted { age, .. }) if *age < needed => Some((node, needed - *age)),
+        Some(NodeVote::Granted { age, .. }) if *age < needed => Some((node, needed - *age)),
         _ => None,
     });
     Some(Verdict::Refused { forgetful: forgetful.collect() })
 }
 
 /// How old a node has to be.
-fn needed(answers: &[Option<Answer>], lease: Duration) -> Duration {
+fn needed(answers: &[Option<NodeVote>], lease: Duration) -> Duration {
     let others = answers.iter().filter_map(|answer| match answer {
-        Some(Answer::Refused { lease, .. }) => Some((*lease).min(LONGEST_LEASE)),
+        Some(NodeVote::Refused { lease, .. }) => Some((*lease).min(LONGEST_LEASE)),
         _ => None,
     });
     others.chain([lease]).max().unwrap_or(lease)
@@ -78,11 +78,11 @@ fn needed(answers: &[Option<Answer>], lease: Duration) -> Duration {
 
 /// Whether all nodes are there and were asked for the first time ever at the same time: nobody can have held anything before.
 /// Those that were started again together have held what they do not know.
-fn are_new(answers: &[Option<Answer>]) -> bool {
+fn are_new(answers: &[Option<NodeVote>]) -> bool {
     let ages: Option<Vec<Duration>> = answers
         .iter()
         .map(|answer| match answer {
-            Some(Answer::Granted { age, is_new: true } | Answer::Refused { age, is_new: true, .. }) => {
+            Some(NodeVote::Granted { age, is_new: true } | NodeVote::Refused { age, is_new: true, .. }) => {
                 Some(*age)
             }
             Some(_) | None => None,
@@ -99,19 +99,19 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn granted(seconds: u64) -> Option<Answer> {
-        Some(Answer::Granted { age: Duration::from_secs(seconds), is_new: true })
+    fn granted(seconds: u64) -> Option<NodeVote> {
+        Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: true })
     }
 
-    fn refused(lease: u64) -> Option<Answer> {
+    fn refused(lease: u64) -> Option<NodeVote> {
         let (age, lease) = (Duration::from_secs(OLD), Duration::from_secs(lease));
-        Some(Answer::Refused { age, is_new: true, lease })
+        Some(NodeVote::Refused { age, is_new: true, lease })
     }
 
-    const FAILED: Option<Answer> = Some(Answer::Failed);
+    const FAILED: Option<NodeVote> = Some(NodeVote::Failed);
     const OLD: u64 = 31 * 24 * 3600;
 
-    fn of(answers: [Option<Answer>; 5]) -> Option<Verdict> {
+    fn of(answers: [Option<NodeVote>; 5]) -> Option<Verdict> {
         verdict(&answers, 3, LEASE)
     }
 
@@ -162,12 +162,12 @@ mod tests {
 
     #[test]
     fn nodes_that_were_started_again_together_are_not_new() {
-        let again = |seconds| Some(Answer::Granted { age: Duration::from_secs(seconds), is_new: false });
+        let again = |seconds| Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: false });
         let all = [again(0), again(1), again(0), again(2), again(0)];
         assert!(matches!(of(all), Some(Verdict::Refused { forgetful }) if forgetful.len() == 5));
         let one_was_asked_before = [granted(0), granted(1), again(0), granted(2), granted(0)];
         assert!(matches!(of(one_was_asked_before), Some(Verdict::Refused { .. })));
-        let refusing = Some(Answer::Refused { age: Duration::ZERO, is_new: false, lease: LEASE });
+        let refusing = Some(NodeVote::Refused { age: Duration::ZERO, is_new: false, lease: LEASE });
         let one_refuses = [granted(0), granted(1), refusing, granted(2), granted(0)];
         assert!(matches!(of(one_refuses), Some(Verdict::Refused { .. })));
         assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_foreign_hold_may_have_any_lease() {
         let age = Duration::from_secs(OLD);
-        let foreign = Some(Answer::Refused { age, is_new: true, lease: Duration::MAX });
+        let foreign = Some(NodeVote::Refused { age, is_new: true, lease: Duration::MAX });
         let answers = [foreign, FAILED, granted(OLD), granted(OLD), granted(40)];
         assert!(matches!(of(answers), Some(Verdict::Refused { .. })));
     }

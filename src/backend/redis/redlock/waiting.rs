@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::claiming::{Part, certain};
 use super::contention::Contention;
-use super::nodes::Nodes;
+use super::nodes::RedlockNodes;
 use super::round::Round;
 use super::verdict::Verdict;
 use super::{RedlockStore, share_of};
@@ -35,7 +35,7 @@ impl RedlockStore {
                 Verdict::Refused { forgetful } => forgetful,
             };
             // Those who have not answered yet are about to give us a place in their line.
-            self.nodes.until(|_: &mut Nodes| round.is_answered().then_some(())).await;
+            self.nodes.until(|_: &mut RedlockNodes| round.is_answered().then_some(())).await;
             let in_line = round.in_line();
             let is_first = round.is_first(quorum);
             let line = &mut self.last_of(&round.claim).line;

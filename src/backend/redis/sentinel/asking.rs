@@ -19,7 +19,7 @@ use crate::backend::url::Host;
 const OTHERS_WITHIN: Duration = Duration::from_millis(250);
 
 /// What a sentinel answers.
-pub(in crate::backend::redis) enum Answer {
+pub(in crate::backend::redis) enum SentinelReply {
     /// It knows the service; and what it answers to the questions that come after that for the master's address.
     Knows(Opinion, Vec<Value>),
     /// It does not, but these.
@@ -58,8 +58,8 @@ pub(super) async fn ask_all(
             Some(Ok((sentinel, Err(error)))) => failures.push((sentinel, error)),
             Some(Ok((_, Ok(answer)))) => {
                 match answer {
-                    Answer::Knows(opinion, _) => opinions.push(opinion),
-                    Answer::KnowsOthers(names) => others.get_or_insert_default().extend(names),
+                    SentinelReply::Knows(opinion, _) => opinions.push(opinion),
+                    SentinelReply::KnowsOthers(names) => others.get_or_insert_default().extend(names),
                 }
                 until.get_or_insert_with(|| Instant::now() + OTHERS_WITHIN);
             }
@@ -108,7 +108,7 @@ pub(in crate::backend::redis) async fn ask(
     sentinel: &Host,
     service: &str,
     more: &[&str],
-) -> Result<Answer, StoreError> {
+) -> Result<SentinelReply, StoreError> {
     let address = Address::Tcp(sentinel.clone());
     let mut connection = Connection::open_to_sentinel(location, &address).await?;
     let questions = ["get-master-addr-by-name", "master"];
@@ -123,7 +123,7 @@ pub(in crate::backend::redis) async fn ask(
     }
     let Value::Array(master) = master else {
         let (_, known) = connection.exchange(&[], &redis::cmd("SENTINEL").arg("masters").clone()).await?;
-        return Ok(Answer::KnowsOthers(names(&known)));
+        return Ok(SentinelReply::KnowsOthers(names(&known)));
     };
     let port = text(master.get(1)).and_then(|port| port.parse::<u16>().ok());
     let (Some(name), Some(port)) = (text(master.first()).filter(|name| !name.is_empty()), port) else {
@@ -131,7 +131,7 @@ pub(in crate::backend::redis) async fn ask(
     };
     let epoch = field(details, "config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     let master = Address::Tcp(Host { name: name.to_owned(), port: Some(port) });
-    Ok(Answer::Knows(Opinion { master, epoch }, answers[1..].to_vec()))
+    Ok(SentinelReply::Knows(Opinion { master, epoch }, answers[1..].to_vec()))
 }
 
 fn about(question: &str, service: &str) -> Cmd {

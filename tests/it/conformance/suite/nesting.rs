@@ -22,7 +22,7 @@ pub fn inner(rig: &dyn Rig, options: &str) -> String {
 fn inside(rig: &dyn Rig, outer: &Client) -> Client {
     let mut client = Client::new(rig, "x");
     client.claim.outer = vec![outer.claim.token.clone()];
-    client.claim.inside = true;
+    client.claim.requires_outer_hold = true;
     client
 }
 
@@ -238,6 +238,6 @@ pub async fn who_is_inside_a_hold_that_is_gone_is_refused(rig: &mut dyn Rig) {
     }
     assert_eq!(rig.traces("x"), [""; 0]);
     // Where nobody says so any more, it is one among others.
-    inner.claim.inside = false;
+    inner.claim.requires_outer_hold = false;
     inner.acquire().await;
 }

@@ -3,10 +3,10 @@
 use crate::conformance::client::Client;
 use crate::conformance::rig::{Rig, locate};
 use dlock::backend::Renewal;
-use dlock::backend::oversight::{Oversight, Removal, Revoked};
+use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
 
-fn overseer(rig: &dyn Rig) -> Box<dyn Oversight> {
+fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
     locate(&rig.url()).unwrap().oversee()
 }
 

@@ -2,12 +2,12 @@
 
 use crate::conformance::client::{Client, LONG};
 use crate::conformance::rig::{Rig, locate};
-use dlock::backend::oversight::{Oversight, Removal, Revoked};
+use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::backend::{Loss, Release, Renewal};
 use dlock::lock::{FencingToken, Grant, Holder, LockName, Mode, Revocation};
 
 /// One who looks after the locks of the rig's store.
-async fn overseer(rig: &dyn Rig) -> Box<dyn Oversight> {
+async fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
     let mut overseer = locate(&rig.url()).unwrap().oversee();
     overseer.connect().await.unwrap();
     overseer

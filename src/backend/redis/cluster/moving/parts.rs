@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::super::super::RedisStore;
-use super::super::super::answers::{Said, hint, nobody, number, text};
-use super::super::super::connection::{Answer, Wishes};
+use super::super::super::answers::{HolderRecord, hint, nobody, number, text};
+use super::super::super::connection::{CommandReply, RequestOptions};
 use super::super::super::keys::{Keys, slot_of_key};
 use super::super::super::recipe::Recipe;
 use super::super::super::route::Route;
@@ -62,17 +62,18 @@ impl RedisStore {
         commands: Vec<Cmd>,
     ) -> Result<Vec<Value>, StoreError> {
         let Route::Cluster(nodes) = &mut self.route else {
-            return Err(StoreError::between("the keys of the lock are not all there"));
+            return Err(StoreError::resharding("the keys of the lock are not all there"));
         };
         let slot = slot_of_key(&keys.lock);
         let questions: Vec<(u16, Cmd)> = commands.into_iter().map(|command| (slot, command)).collect();
         let first = nodes.current().clone();
-        let answers = nodes.pool.ask(&self.location, &first, &questions, "", Wishes::default()).await?;
+        let answers =
+            nodes.pool.ask(&self.location, &first, &questions, "", RequestOptions::default()).await?;
         let value = |answer| match answer {
-            Answer::Value(value) => Ok(value),
-            _ => {
-                Err(StoreError::between("the nodes do not agree yet which of them has the slot of the lock"))
-            }
+            CommandReply::Value(value) => Ok(value),
+            _ => Err(StoreError::resharding(
+                "the nodes do not agree yet which of them has the slot of the lock",
+            )),
         };
         answers.into_iter().map(value).collect()
     }
@@ -111,7 +112,7 @@ impl RedisStore {
         let id = proven.or(parts.value.as_deref()).unwrap_or_default();
         let commands = vec![command("GET", &format!("{}{id}", parts.keys.members), &[]), redis::cmd("TIME")];
         let answers = self.ask_parts(&parts.keys, commands).await?;
-        let said = text(answers.first()).and_then(|text| serde_json::from_str::<Said>(text).ok());
+        let said = text(answers.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
         let now = millis_of(answers.get(1));
         let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
         let remaining = u64::try_from(parts.left).ok().map(Duration::from_millis);

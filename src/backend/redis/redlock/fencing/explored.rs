@@ -4,11 +4,11 @@
 //! larger configurations too.
 
 use super::explorer::{Explored, explore};
-use super::model::{Memory, Nodes, Rule};
+use super::model::{Memory, ModelNodes, Rule};
 use super::{Step, step};
 
 /// Three nodes, whose counters may begin anywhere up to two, and two claims. Locks may be lost at any moment.
-const BASE: Nodes = Nodes {
+const BASE: ModelNodes = ModelNodes {
     nodes: 3,
     claims: 2,
     shared: false,
@@ -25,82 +25,82 @@ const BASE: Nodes = Nodes {
 };
 
 /// No counters yet. One node may come back empty, after longer than the clocks differ.
-const FORGETFUL: Nodes = Nodes { counters: 0, restarts: 1, skew: 1, away: 2, ..BASE };
+const FORGETFUL: ModelNodes = ModelNodes { counters: 0, restarts: 1, skew: 1, away: 2, ..BASE };
 
 /// A node may come back with what it had some time ago.
-const STALE: Nodes = Nodes { counters: 1, restarts: 1, memory: Memory::Snapshot, ..BASE };
+const STALE: ModelNodes = ModelNodes { counters: 1, restarts: 1, memory: Memory::Snapshot, ..BASE };
 
-fn visit(what: &str, model: &Nodes) -> Explored {
+fn visit(what: &str, model: &ModelNodes) -> Explored {
     let explored = explore(model);
     println!("{what}: {} states, {:#?}", explored.states, explored.failure);
     explored
 }
 
-fn assert_holds(what: &str, model: Nodes) {
+fn assert_holds(what: &str, model: ModelNodes) {
     assert_eq!(visit(what, &model).failure, None, "{what}");
 }
 
-fn assert_holds_if_optimised(what: &str, model: Nodes) {
+fn assert_holds_if_optimised(what: &str, model: ModelNodes) {
     if !cfg!(debug_assertions) {
         assert_holds(what, model);
     }
 }
 
-fn assert_fails(what: &str, model: Nodes, story: &[&str]) {
+fn assert_fails(what: &str, model: ModelNodes, story: &[&str]) {
     let failure = visit(what, &model).failure.unwrap_or_default();
     assert_eq!(failure, story, "{what}");
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_whatever_becomes_of_the_locks() {
-    assert_holds("3 nodes, 3 claims", Nodes { claims: 3, counters: 1, ..BASE });
-    assert_holds("5 nodes, 2 claims", Nodes { nodes: 5, ..BASE });
+    assert_holds("3 nodes, 3 claims", ModelNodes { claims: 3, counters: 1, ..BASE });
+    assert_holds("5 nodes, 2 claims", ModelNodes { nodes: 5, ..BASE });
     assert_holds(
         "3 nodes that do not ask who holds the lock",
-        Nodes { without: Some(Rule::WriteBackToHolder), ..BASE },
+        ModelNodes { without: Some(Rule::WriteBackToHolder), ..BASE },
     );
-    assert_holds_if_optimised("3 nodes, 3 claims, counters up to 2", Nodes { claims: 3, ..BASE });
+    assert_holds_if_optimised("3 nodes, 3 claims, counters up to 2", ModelNodes { claims: 3, ..BASE });
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_when_requests_arrive_twice() {
-    assert_holds("3 nodes, 2 claims, 1 repeat", Nodes { counters: 1, rounds: 2, repeats: 1, ..BASE });
+    assert_holds("3 nodes, 2 claims, 1 repeat", ModelNodes { counters: 1, rounds: 2, repeats: 1, ..BASE });
     assert_holds_if_optimised(
         "5 nodes, 2 claims, 1 repeat",
-        Nodes { nodes: 5, counters: 1, repeats: 1, ..BASE },
+        ModelNodes { nodes: 5, counters: 1, repeats: 1, ..BASE },
     );
-    assert_holds_if_optimised("3 nodes, 2 claims, 2 repeats", Nodes { counters: 1, repeats: 2, ..BASE });
+    assert_holds_if_optimised("3 nodes, 2 claims, 2 repeats", ModelNodes { counters: 1, repeats: 2, ..BASE });
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_among_those_who_share_a_lock() {
-    assert_holds("3 nodes, 2 claims, shared", Nodes { shared: true, counters: 1, rounds: 2, ..BASE });
-    assert_holds("5 nodes, 2 claims, shared", Nodes { nodes: 5, shared: true, counters: 1, ..BASE });
+    assert_holds("3 nodes, 2 claims, shared", ModelNodes { shared: true, counters: 1, rounds: 2, ..BASE });
+    assert_holds("5 nodes, 2 claims, shared", ModelNodes { nodes: 5, shared: true, counters: 1, ..BASE });
     assert_holds_if_optimised(
         "3 nodes, 3 claims, shared",
-        Nodes { claims: 3, shared: true, counters: 1, ..BASE },
+        ModelNodes { claims: 3, shared: true, counters: 1, ..BASE },
     );
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_when_nodes_get_locks_back() {
-    assert_holds("3 nodes, 2 claims, mending", Nodes { mends: true, ..BASE });
+    assert_holds("3 nodes, 2 claims, mending", ModelNodes { mends: true, ..BASE });
     assert_holds_if_optimised(
         "3 nodes, 3 claims, mending",
-        Nodes { claims: 3, mends: true, counters: 1, ..BASE },
+        ModelNodes { claims: 3, mends: true, counters: 1, ..BASE },
     );
     assert_holds_if_optimised(
         "5 nodes, 2 claims, mending",
-        Nodes { nodes: 5, mends: true, counters: 1, ..BASE },
+        ModelNodes { nodes: 5, mends: true, counters: 1, ..BASE },
     );
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_when_nodes_come_back_empty_after_longer_than_clocks_differ() {
     assert_holds("3 nodes, 2 claims, 1 of them empty", FORGETFUL);
-    assert_holds_if_optimised("the same, mending", Nodes { mends: true, ..FORGETFUL });
-    assert_holds_if_optimised("the same, shared", Nodes { shared: true, ..FORGETFUL });
-    assert_holds_if_optimised("the same, clocks further apart", Nodes { skew: 2, away: 3, ..FORGETFUL });
+    assert_holds_if_optimised("the same, mending", ModelNodes { mends: true, ..FORGETFUL });
+    assert_holds_if_optimised("the same, shared", ModelNodes { shared: true, ..FORGETFUL });
+    assert_holds_if_optimised("the same, clocks further apart", ModelNodes { skew: 2, away: 3, ..FORGETFUL });
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn tokens_are_unique_and_ordered_when_nodes_come_back_with_older_counters() {
     assert_holds("3 nodes, 2 claims, 1 of them stale", STALE);
     assert_holds_if_optimised(
         "the same, no counters, clocks apart",
-        Nodes { counters: 0, skew: 1, away: 2, ..STALE },
+        ModelNodes { counters: 0, skew: 1, away: 2, ..STALE },
     );
 }
 
@@ -117,7 +117,7 @@ fn tokens_are_unique_and_ordered_when_nodes_come_back_with_older_counters() {
 fn a_node_that_comes_back_empty_before_its_clock_has_caught_up_may_give_a_number_twice() {
     assert_fails(
         "away for no longer than the clocks differ",
-        Nodes { away: 1, ..FORGETFUL },
+        ModelNodes { away: 1, ..FORGETFUL },
         &[
             "node 3 grants A: 1",
             "node 1 grants A: 3",
@@ -138,7 +138,7 @@ fn a_node_that_comes_back_empty_before_its_clock_has_caught_up_may_give_a_number
 fn counters_that_begin_with_one_instead_of_the_time_are_not_enough() {
     assert_fails(
         "no time as seed",
-        Nodes { without: Some(Rule::TimeAsSeed), ..FORGETFUL },
+        ModelNodes { without: Some(Rule::TimeAsSeed), ..FORGETFUL },
         &[
             "node 1 grants A: 1",
             "node 2 grants A: 1",
@@ -156,7 +156,7 @@ fn counters_that_begin_with_one_instead_of_the_time_are_not_enough() {
 fn older_counters_that_go_on_as_if_nothing_had_happened_are_not_enough() {
     assert_fails(
         "no start",
-        Nodes { without: Some(Rule::NoLessThanStart), ..STALE },
+        ModelNodes { without: Some(Rule::NoLessThanStart), ..STALE },
         &[
             "node 1 grants A: 2",
             "node 2 grants B: 2",
@@ -171,7 +171,7 @@ fn older_counters_that_go_on_as_if_nothing_had_happened_are_not_enough() {
     );
     assert_fails(
         "no start for what is written back",
-        Nodes { without: Some(Rule::NoLessThanStartWrittenBack), ..STALE },
+        ModelNodes { without: Some(Rule::NoLessThanStartWrittenBack), ..STALE },
         &[
             "node 1 grants A: 2",
             "node 2 grants A: 2",
@@ -198,7 +198,7 @@ fn the_largest_number_without_write_back_is_not_enough() {
     };
     assert_fails(
         "no write-back",
-        Nodes { step: eager, ..BASE },
+        ModelNodes { step: eager, ..BASE },
         &[
             "node 1 grants A: 2",
             "node 1 grants B: 3",
@@ -216,7 +216,7 @@ fn the_largest_number_without_write_back_is_not_enough() {
 fn taking_over_a_number_that_is_not_larger_is_not_enough_among_those_who_share_a_lock() {
     assert_fails(
         "no comparison with the counter",
-        Nodes { shared: true, without: Some(Rule::LargerThanCounter), ..BASE },
+        ModelNodes { shared: true, without: Some(Rule::LargerThanCounter), ..BASE },
         &[
             "node 1 grants A: 3",
             "node 3 grants A: 2",

@@ -21,7 +21,7 @@ const ROUNDS: usize = 2;
 
 /// What is explored. The rules are those of the module above unless one is left out.
 #[derive(Clone, Copy)]
-pub(super) struct Nodes {
+pub(super) struct ModelNodes {
     pub(super) nodes: usize,
     pub(super) claims: usize,
     /// Several claims may hold the lock at once.
@@ -132,13 +132,13 @@ impl Packed {
 }
 
 impl State {
-    fn holds(&self, model: &Nodes, node: usize, claim: usize) -> bool {
+    fn holds(&self, model: &ModelNodes, node: usize, claim: usize) -> bool {
         let node = &self.nodes[node];
         node.entries[claim].number != 0 && (model.shared || usize::from(node.holder) == claim + 1)
     }
 
     /// The smallest number that a node may give next.
-    fn next(&self, model: &Nodes, node: usize) -> u8 {
+    fn next(&self, model: &ModelNodes, node: usize) -> u8 {
         let node = &self.nodes[node];
         let time = 1 + self.now + node.ahead;
         let least = match node.counter {
@@ -162,7 +162,7 @@ impl State {
     }
 }
 
-impl Model for Nodes {
+impl Model for ModelNodes {
     type State = State;
     type Form = Form;
     type Action = Action;

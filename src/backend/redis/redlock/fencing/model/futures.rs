@@ -2,9 +2,9 @@
 
 use super::super::Step;
 use super::happening::Action;
-use super::{CLAIMS, Memory, Nodes, Rule, State};
+use super::{CLAIMS, Memory, ModelNodes, Rule, State};
 
-impl Nodes {
+impl ModelNodes {
     /// A request for the lock arrives, and the node has not the lock, or has just lost it. Or it holds already.
     pub(super) fn grants(&self, state: &State, futures: &mut Vec<(Action, State)>) {
         // Claims are alike: they begin in order.

@@ -1,0 +1,260 @@
+//! Whether a directory is fit for locks: tried on two files of our own, which have no name any more while they are used.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use super::directory::LockDirectory;
+use super::lock_file::{self, Flock, try_lock};
+use super::presence::{Changes, Role, announce, is_there, lock_content, unlock_content, withdraw};
+use super::trust::{OTHERS_WRITE, user};
+use super::{Location, sidecar};
+use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
+use crate::backend::io_text;
+use crate::clock::Moment;
+use crate::lock::{Identity, LockName};
+
+/// So many times a scratch lock is taken and given back.
+const CYCLES: usize = 100;
+/// Less room than this is soon used up: some sidecar files.
+const LITTLE_ROOM: u64 = 1 << 20;
+/// Fewer files than this are soon made.
+const FEW_FILES: u64 = 100;
+/// What a sidecar takes on the disk.
+const PAGE: usize = 4096;
+/// Only owners may remove (`chmod(1)`).
+const STICKY: u32 = 0o1000;
+
+/// The two files of a scratch lock, each open twice.
+struct Scratch {
+    locks: [File; 2],
+    sidecars: [File; 2],
+}
+
+/// Examines a directory; blocks as long as its file system does.
+pub(super) fn examine(location: &Location, examination: &Diagnosis) {
+    let found = |finding| examination.found(finding);
+    examination.begin("directory");
+    if let Err(finding) =
+        LockDirectory::new(location.clone(), Changes::to_nobody()).prepare().map_err(|error| {
+            unusable("directory", &error.to_string(), "let this user make it, or name another directory")
+        })
+    {
+        return found(finding);
+    }
+    let directory = location.directory();
+    let metadata = match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => metadata,
+        Ok(_) => return found(unusable("directory", "it is not a directory", "name a directory")),
+        Err(error) => {
+            let remedy = format!("make it: mkdir -p -m 0700 {}", directory.display());
+            return found(unusable("directory", &io_text(&error), &remedy));
+        }
+    };
+    found(owner_and_mode(directory, &metadata));
+    found(file_system(directory));
+    examination.begin("room");
+    let room = room(directory);
+    let is_full = room.as_ref().is_some_and(|finding| finding.consequence.is_some());
+    examination.begin("writing");
+    match Scratch::make(location) {
+        Err((what, error)) => {
+            let remedy = match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => "make room, or name another directory",
+                Some(libc::EROFS) => "mount the file system for writing, or name another directory",
+                _ => "let this user write there, or name another directory",
+            };
+            found(unusable("writing", &format!("cannot {what}: {}", io_text(&error)), remedy));
+            if is_full {
+                room.into_iter().for_each(found);
+            }
+        }
+        Ok(scratch) => {
+            found(Finding::ok("writing", "lock files and sidecar files can be made and written"));
+            room.into_iter().for_each(found);
+            examination.begin("exclusion");
+            found(exclusion(&scratch).unwrap_or_else(|error| no_exclusion(&io_text(&error))));
+            examination.begin("latency");
+            if let Ok(finding) = latency(&scratch) {
+                found(finding);
+            }
+        }
+    }
+    found(Finding::ok(
+        "lease",
+        "none: a lock lasts as long as its dlock lives, also while that is stopped; --ttl means nothing here",
+    ));
+}
+
+fn unusable(check: &'static str, found: &str, remedy: &str) -> Finding {
+    Finding::problem(
+        check,
+        found,
+        "no lock can be taken: dlock run ends with 69, 77 or 78 and runs nothing",
+        remedy,
+    )
+}
+
+/// Whoever may rename in a directory, or in one above it, can put another lock file in the place of one that is held.
+fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
+    let real = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+    let led = if real == directory { String::new() } else { format!(", leads to {}", real.display()) };
+    let owner = metadata.uid();
+    let found =
+        format!("{}, of {}, mode {:04o}{led}", directory.display(), user(owner), metadata.mode() & 0o7777);
+    let open = real.ancestors().find(|above| {
+        fs::metadata(above).is_ok_and(|metadata| metadata.mode() & (OTHERS_WRITE | STICKY) == OTHERS_WRITE)
+    });
+    if let Some(open) = open {
+        return Finding::problem(
+            "directory",
+            found,
+            format!(
+                "every user may replace what is in {}, lock files too: then two commands run at once",
+                open.display()
+            ),
+            format!("chmod o-w {0}, or chmod +t {0} if it is to be everybody's", open.display()),
+        );
+    }
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        return Finding::warning(
+            "directory",
+            found,
+            "every user may make a file there before dlock does; dlock rejects such a file, and the lock with it (77)",
+            format!(
+                "chmod o-w {0}; users who share locks share it by a group: chmod 2770 {0}",
+                directory.display()
+            ),
+        );
+    }
+    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+        return Finding::warning(
+            "directory",
+            found,
+            format!(
+                "{} may replace lock files while they are held: then two commands run at once",
+                user(owner)
+            ),
+            "use a directory of this user's own or of root's",
+        );
+    }
+    Finding::ok("directory", found)
+}
+
+fn file_system(directory: &Path) -> Finding {
+    match super::location::network_file_system(directory) {
+        None => Finding::ok("file system", "local: its locks are those of this host's kernel"),
+        Some(kind) => Finding::warning(
+            "file system",
+            format!("{kind}: locks are made elsewhere"),
+            "the lock is only as good as the locks of that file system, and hosts may not see each other's",
+            "use a directory of a local file system, or a store that is made for several hosts",
+        ),
+    }
+}
+
+/// How much room is left; nothing where the file system does not say.
+fn room(directory: &Path) -> Option<Finding> {
+    let stat = nix::sys::statvfs::statvfs(directory).ok()?;
+    // The types differ between systems.
+    #[allow(clippy::unnecessary_cast)]
+    let (bytes, files, all_files) = (
+        stat.blocks_available() as u64 * stat.fragment_size() as u64,
+        stat.files_available() as u64,
+        stat.files() as u64,
+    );
+    // Some file systems (btrfs) do not count files.
+    let counts = all_files > 0;
+    let of_files = if counts { format!(" and {files} files") } else { String::new() };
+    let found = format!("room for {} KiB{of_files}", bytes / 1024);
+    Some(match bytes < LITTLE_ROOM || counts && files < FEW_FILES {
+        false => Finding::ok("room", found),
+        true => Finding::warning(
+            "room",
+            found,
+            "when it is used up, no lock can be taken under a name that was not used before (69)",
+            "make room",
+        ),
+    })
+}
+
+impl Scratch {
+    /// Makes the files as those of a lock are made, and takes their names away.
+    fn make(location: &Location) -> Result<Scratch, (String, io::Error)> {
+        let mut random = [0; 8];
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |error: io::Error| (what, error)
+        };
+        getrandom::fill(&mut random).map_err(|error| ("draw a name".to_owned(), io::Error::other(error)))?;
+        let name = format!("dlock-doctor-{:016x}", u64::from_ne_bytes(random));
+        let name = LockName::new(&name).map_err(|error| (name, io::Error::other(error)))?;
+        let twice = |path: &Path, open: fn(&Path) -> io::Result<File>| {
+            let files = open(path).and_then(|file| Ok([file, open(path)?]));
+            let _ = fs::remove_file(path);
+            files
+        };
+        let locks = twice(&location.lock_path(&name), lock_file::open).map_err(failed("make a lock file"))?;
+        let sidecars =
+            twice(&location.sidecar_path(&name), sidecar::open).map_err(failed("make a sidecar file"))?;
+        sidecars[0].write_all_at(&[b' '; PAGE], 0).map_err(failed("write a sidecar file"))?;
+        Ok(Scratch { locks, sidecars })
+    }
+}
+
+/// Whether the file system keeps two descriptors apart, in both ways that dlock needs.
+fn exclusion(scratch: &Scratch) -> io::Result<Finding> {
+    let [ours, other] = &scratch.locks;
+    if !try_lock(ours, Flock::Exclusive)? {
+        return Ok(no_exclusion("a file that nobody else knows is locked"));
+    }
+    if try_lock(other, Flock::Exclusive)? || try_lock(other, Flock::Shared)? {
+        return Ok(no_exclusion("flock(2) lets two in"));
+    }
+    ours.unlock()?;
+    if !try_lock(other, Flock::Exclusive)? {
+        return Ok(no_exclusion("flock(2) keeps a lock that was given back"));
+    }
+    other.unlock()?;
+    if cfg!(target_os = "linux") {
+        let [ours, other] = &scratch.sidecars;
+        let me = Identity::default();
+        announce(ours, Role::Holding, 1)?;
+        let seen = is_there(other, Role::Holding, 1, &me);
+        withdraw(ours, Role::Holding, 1);
+        let gone = !is_there(other, Role::Holding, 1, &me);
+        let content = lock_content(ours)? && !lock_content(other)?;
+        unlock_content(ours);
+        if !seen || !gone || !content {
+            return Ok(no_exclusion("locks of single bytes (F_OFD_SETLK, fcntl(2)) do not exclude"));
+        }
+    }
+    Ok(Finding::ok("exclusion", "flock(2) and locks of single bytes keep two descriptors apart"))
+}
+
+fn no_exclusion(found: &str) -> Finding {
+    Finding::problem(
+        "exclusion",
+        found,
+        "two commands can hold the same lock at once",
+        "use a directory of another file system",
+    )
+}
+
+fn latency(scratch: &Scratch) -> io::Result<Finding> {
+    let (lock, sidecar) = (&scratch.locks[0], &scratch.sidecars[0]);
+    let mut times = Vec::with_capacity(CYCLES);
+    for _ in 0..CYCLES {
+        let begun = Moment::now();
+        try_lock(lock, Flock::Exclusive)?;
+        lock_content(sidecar)?;
+        sidecar.write_all_at(&[b' '; PAGE], 0)?;
+        unlock_content(sidecar);
+        lock.unlock()?;
+        times.push(Moment::now() - begun);
+    }
+    let (p50, p99) = p50_and_p99(times);
+    let found = format!("p50 {}, p99 {} of {CYCLES} locks taken and given back", short(p50), short(p99));
+    Ok(Finding::ok("latency", found))
+}

@@ -1,0 +1,150 @@
+//! What a node says of the Redis Cluster that it is part of.
+
+use std::collections::BTreeMap;
+
+use super::super::cluster::{ranges, slots_command};
+use super::super::connection::server_error;
+use super::super::errors::describe;
+use super::rights::{KeyKind, Need, Refused};
+use super::{Examiner, Info, setting_of, whole_text};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::Finding;
+
+/// With fewer masters a cluster cannot put a replica in the place of one (cluster-tutorial).
+const FEWEST_MASTERS: usize = 3;
+const SLOTS: u64 = 16384;
+
+impl Examiner<'_> {
+    /// The cluster as a whole. Returns whether the server is a node of one.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn cluster(&mut self, refused: &mut Refused) -> Result<bool, StoreError> {
+        self.examination.begin("cluster");
+        let mut info = redis::cmd("CLUSTER");
+        info.arg("INFO");
+        let info = self.ask(&info).await?;
+        let slots = self.connection.exchange_long(&slots_command()).await?;
+        refused.note(Need::Nodes, "CLUSTER SLOTS", KeyKind::None, &slots);
+        refused.note(Need::Move, "ASKING", KeyKind::None, &self.ask(&redis::cmd("ASKING")).await?);
+        let mut setting = redis::cmd("CONFIG");
+        setting.arg("GET").arg("cluster-require-full-coverage");
+        let full_coverage = setting_of(&self.ask(&setting).await?);
+        if let Some(error) = server_error(&info).filter(|error| error.code() != "NOPERM") {
+            self.found(Finding::problem(
+                "cluster",
+                format!("the server is no node of a Redis Cluster ({})", describe(error)),
+                "no lock can be taken: dlock run ends with 78",
+                "use redis:// for one server, redlock:// for several that know nothing of each other",
+            ));
+            return Ok(false);
+        }
+        let info = Info::read(whole_text(&info).unwrap_or_default());
+        self.found(state(&info, full_coverage.as_deref()));
+        if server_error(&slots).is_none() {
+            let mut masters = BTreeMap::new();
+            for range in ranges(&slots, &self.address) {
+                if let [master, replicas @ ..] = range.nodes.as_slice() {
+                    masters.insert(master.to_string(), replicas.len());
+                }
+            }
+            self.found(self::masters(&masters));
+        }
+        Ok(true)
+    }
+}
+
+/// Whether it works, and what happens when a part of it does not.
+fn state(info: &Info, full_coverage: Option<&str>) -> Finding {
+    let covered = info.field("cluster_slots_ok").and_then(|slots| slots.parse::<u64>().ok());
+    let (Some(state), Some(covered)) = (info.field("cluster_state"), covered) else {
+        return Finding::warning(
+            "cluster",
+            "the node does not tell the state of the cluster",
+            "whether all slots are served is not known",
+            "let this user run CLUSTER INFO",
+        );
+    };
+    let nodes = info.field("cluster_known_nodes").unwrap_or("?");
+    let found = format!("state {state}, {nodes} nodes, {covered} of {SLOTS} slots are served");
+    let coverage = match full_coverage {
+        Some("yes") => ", and all are refused when one is not (cluster-require-full-coverage)",
+        Some("no") => ", and the others go on when one is not (cluster-require-full-coverage no)",
+        _ => "",
+    };
+    match state == "ok" && covered == SLOTS {
+        true => Finding::ok("cluster", format!("{found}{coverage}")),
+        false => Finding::problem(
+            "cluster",
+            format!("{found}{coverage}"),
+            "locks whose slot is not served cannot be taken or kept: dlock run ends with 69 or 76",
+            "see CLUSTER NODES for the nodes that failed; redis-cli --cluster check tells more",
+        ),
+    }
+}
+
+/// The masters, and how many replicas each has.
+fn masters(masters: &BTreeMap<String, usize>) -> Finding {
+    let count = masters.len();
+    let noun = if count == 1 { "master" } else { "masters" };
+    if count < FEWEST_MASTERS {
+        return Finding::warning(
+            "masters",
+            format!("{count} {noun}"),
+            "no replica takes the place of one that fails: that takes the word of most masters",
+            "use at least three masters",
+        );
+    }
+    let alone: Vec<&str> =
+        masters.iter().filter(|(_, replicas)| **replicas == 0).map(|(master, _)| master.as_str()).collect();
+    let least = masters.values().min().copied().unwrap_or(0);
+    match alone.as_slice() {
+        [] => Finding::ok("masters", format!("{count} {noun}, each with {least} or more replicas")),
+        all if all.len() == count => Finding::warning(
+            "masters",
+            format!("{count} {noun}, none with a replica"),
+            "when one fails, its locks can be neither taken nor kept until it is back",
+            "give each a replica, and let what the commands write to check DLOCK_FENCING_TOKEN: a fail-over loses the locks \
+             of the last moments",
+        ),
+        some => Finding::warning(
+            "masters",
+            format!("{count} {noun}, without a replica: {}", some.join(", ")),
+            "when one of these fails, its locks can be neither taken nor kept until it is back",
+            "give each a replica",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::diagnosis::Level;
+
+    #[test]
+    fn each_state_of_a_cluster_has_its_level() {
+        let info = |state: &str, slots: &str| {
+            Info::read(&format!(
+                "cluster_state:{state}\r\ncluster_slots_ok:{slots}\r\ncluster_known_nodes:6\r\n"
+            ))
+        };
+        for (state_, slots, expected) in
+            [("ok", "16384", Level::Ok), ("ok", "16383", Level::Problem), ("fail", "16384", Level::Problem)]
+        {
+            assert_eq!(state(&info(state_, slots), Some("yes")).level, expected);
+        }
+        assert_eq!(state(&Info::default(), None).level, Level::Warning);
+    }
+
+    #[test]
+    fn few_masters_and_those_without_replicas_are_warned_of() {
+        let level = |replicas: &[usize]| {
+            let all = replicas.iter().enumerate().map(|(master, replicas)| (master.to_string(), *replicas));
+            masters(&all.collect()).level
+        };
+        assert_eq!(level(&[1, 2, 1]), Level::Ok);
+        assert_eq!(level(&[1, 0, 1]), Level::Warning);
+        assert_eq!(level(&[0, 0, 0]), Level::Warning);
+        assert_eq!(level(&[1, 1]), Level::Warning);
+    }
+}

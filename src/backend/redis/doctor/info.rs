@@ -1,0 +1,350 @@
+//! What a server says of itself, and what that means for locks. Nothing is asked here.
+
+mod persistence;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::backend::diagnosis::Finding;
+use crate::duration::show;
+
+/// The fields of `INFO`, and those settings (`CONFIG GET`) that this user may see.
+#[derive(Debug, Default)]
+pub(super) struct Info {
+    fields: HashMap<String, String>,
+    settings: HashMap<&'static str, String>,
+}
+
+/// The settings that matter.
+pub(super) const SETTINGS: &[&str] =
+    &["save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write", "timeout"];
+
+/// The first version that speaks RESP3 and has ACLs.
+const OLDEST_MAJOR: u64 = 6;
+/// More of its memory than this is nearly all of it, in percent.
+const NEARLY_FULL: u64 = 90;
+/// Renewals of the default lease are so far apart; who waits says so every 30 s.
+const QUIET: u64 = 30;
+
+impl Info {
+    /// Reads `name:value` lines; others are headings.
+    pub(super) fn read(text: &str) -> Info {
+        let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Info { fields, settings: HashMap::new() }
+    }
+
+    /// Adds a setting that could be seen.
+    pub(super) fn set(&mut self, name: &'static str, value: String) {
+        self.settings.insert(name, value);
+    }
+
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.get(name).map(String::as_str)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.parse().ok()
+    }
+
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+
+    pub(super) fn is_sentinel(&self) -> bool {
+        self.field("redis_mode") == Some("sentinel")
+    }
+
+    /// Everything that can be told.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        if self.is_sentinel() {
+            return vec![self.version(), sentinel()];
+        }
+        let all = [
+            Some(self.version()),
+            Some(self.role()),
+            self.cluster(),
+            Some(self.eviction()),
+            self.memory(),
+            Some(self.persistence()),
+            self.idle(),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn version(&self) -> Finding {
+        let redis = self.field("redis_version");
+        // Valkey goes on saying which Redis it is compatible with.
+        let (product, version) = match (self.field("valkey_version"), redis) {
+            (Some(valkey), _) => ("Valkey", Some(valkey)),
+            (None, redis) => ("Redis", redis),
+        };
+        let major = version.and_then(|version| version.split('.').next()?.parse::<u64>().ok());
+        match (version, major) {
+            (Some(version), Some(major)) if major >= OLDEST_MAJOR => {
+                Finding::ok("version", format!("{product} {version}"))
+            }
+            (Some(version), _) => Finding::warning(
+                "version",
+                format!("{product} {version}"),
+                "before version 6 a server cannot call who waits: dlock asks it every now and then",
+                "use Redis 6 or later, or Valkey",
+            ),
+            (None, _) => Finding::warning(
+                "version",
+                "the server does not tell",
+                "it may be something that only resembles Redis; locks need its scripts to be atomic",
+                "see whether its documentation promises Lua scripts",
+            ),
+        }
+    }
+
+    fn role(&self) -> Finding {
+        match self.field("role") {
+            Some("master") => self.replicas(),
+            Some("slave") => {
+                let master = self.field("master_host").zip(self.field("master_port"));
+                let master = master.map(|(host, port)| format!("{host}:{port}"));
+                Finding::problem(
+                    "role",
+                    format!("a replica of {}", master.as_deref().unwrap_or("another server")),
+                    "it takes no writes: no lock can be taken (dlock run ends with 69)",
+                    match master {
+                        Some(master) => format!("name the master, {master}"),
+                        None => "name the master".to_owned(),
+                    },
+                )
+            }
+            _ => Finding::warning(
+                "role",
+                "the server does not tell",
+                "whether a fail-over can lose locks is not known",
+                "let this user run INFO",
+            ),
+        }
+    }
+
+    fn replicas(&self) -> Finding {
+        let count = self.number("connected_slaves").unwrap_or(0);
+        if count == 0 {
+            return Finding::ok("role", "a master without replicas");
+        }
+        let lag = (0..count).filter_map(|replica| {
+            let fields = self.field(&format!("slave{replica}"))?;
+            fields.split(',').find_map(|field| field.strip_prefix("lag=")?.parse::<u64>().ok())
+        });
+        let lag = lag.max().filter(|lag| *lag > 1).map(|lag| format!(", {lag}s behind")).unwrap_or_default();
+        let least = self.setting("min-replicas-to-write").unwrap_or("0");
+        let at_least = match least {
+            "0" => String::new(),
+            _ => format!(", at least {least} of them near when it writes"),
+        };
+        let noun = if count == 1 { "replica" } else { "replicas" };
+        Finding::warning(
+            "role",
+            format!("a master with {count} {noun}{lag}{at_least}"),
+            "replicas are written to afterwards: a fail-over loses the locks of the last moments. Their commands are \
+             stopped within a third of the ttl, and others may start before that",
+            match least {
+                "0" => {
+                    "set min-replicas-to-write 1, so that a master that is cut off stops granting, and let what the \
+                     commands write to check DLOCK_FENCING_TOKEN"
+                }
+                _ => "let what the commands write to check DLOCK_FENCING_TOKEN",
+            },
+        )
+    }
+
+    /// When fewer replicas are there than are to confirm a lock.
+    pub(super) fn too_few_replicas(&self, wanted: u32) -> Option<Finding> {
+        let count = self.number("connected_slaves").unwrap_or(0);
+        (u64::from(wanted) > count && self.field("role") == Some("master")).then(|| {
+            Finding::problem(
+                "replicas",
+                format!("{count} are connected, and wait_replicas={wanted} have to confirm a lock"),
+                "no lock can be taken: dlock run ends with 69",
+                "start more replicas, or set wait_replicas lower",
+            )
+        })
+    }
+
+    fn cluster(&self) -> Option<Finding> {
+        (self.field("cluster_enabled") == Some("1")).then(|| {
+            Finding::problem(
+                "cluster",
+                "the server is a node of a Redis Cluster",
+                "locks whose slot is on another node cannot be taken (MOVED, dlock run ends with 78)",
+                "use redis-cluster:// (rediss-cluster:// with TLS)",
+            )
+        })
+    }
+
+    fn eviction(&self) -> Finding {
+        let Some(policy) = self.field("maxmemory_policy") else {
+            return Finding::warning(
+                "eviction",
+                "the server does not tell its maxmemory-policy",
+                "it may remove locks when its memory is full",
+                "see that the policy is noeviction",
+            );
+        };
+        if policy == "noeviction" {
+            return Finding::ok("eviction", "noeviction: no key is removed for want of memory");
+        }
+        let remedy = "set maxmemory-policy noeviction; if this is a cache, use a server of its own for locks";
+        let target = if policy.starts_with("volatile") {
+            "keys that have an expiry, as every lock has"
+        } else {
+            "keys, and locks are keys"
+        };
+        match self.number("maxmemory") {
+            Some(0) => Finding::warning(
+                "eviction",
+                format!("maxmemory-policy {policy}, without a limit to the memory"),
+                format!("as soon as somebody sets maxmemory, the server removes {target}"),
+                remedy,
+            ),
+            limit => Finding::problem(
+                "eviction",
+                match limit {
+                    Some(limit) => format!("maxmemory-policy {policy} at {}", size(limit)),
+                    None => format!("maxmemory-policy {policy}"),
+                },
+                format!(
+                    "when its memory is full, the server removes {target}: a command is stopped for no reason, or runs \
+                     beside another one"
+                ),
+                remedy,
+            ),
+        }
+    }
+
+    fn memory(&self) -> Option<Finding> {
+        let limit = self.number("maxmemory").filter(|limit| *limit > 0)?;
+        let used = self.number("used_memory")?;
+        let percent = (u128::from(used) * 100 / u128::from(limit)) as u64;
+        let found = format!("{percent}% of {} used", size(limit));
+        if percent < NEARLY_FULL || self.field("maxmemory_policy") != Some("noeviction") {
+            return Some(Finding::ok("memory", found));
+        }
+        Some(Finding::warning(
+            "memory",
+            found,
+            "when it is full, no lock can be taken any more (OOM, dlock run ends with 69); those that are held are kept",
+            "raise maxmemory, or remove what is not needed",
+        ))
+    }
+
+    /// Whether the server closes connections that say nothing for a while.
+    fn idle(&self) -> Option<Finding> {
+        let seconds: u64 = self.setting("timeout")?.parse().ok()?;
+        let shown = show(Duration::from_secs(seconds));
+        match seconds {
+            0 => Some(Finding::ok("idle", "connections that say nothing stay open (timeout 0)")),
+            _ if seconds > QUIET => {
+                Some(Finding::ok("idle", format!("connections that say nothing are closed after {shown}")))
+            }
+            _ => Some(Finding::warning(
+                "idle",
+                format!("connections that say nothing are closed after {shown}"),
+                "who waits, or holds a lock with a long ttl, says nothing for longer: it has to connect anew each time, and \
+                 hears late that it is its turn, or that its lock is gone",
+                "set timeout 0",
+            )),
+        }
+    }
+}
+
+fn sentinel() -> Finding {
+    Finding::problem(
+        "role",
+        "a Sentinel",
+        "it watches over servers and keeps no keys: no lock can be taken",
+        "name the server that it watches over (SENTINEL MASTERS tells it)",
+    )
+}
+
+fn size(bytes: u64) -> String {
+    match bytes.max(1).ilog2() {
+        ..20 => format!("{} KiB", bytes >> 10),
+        20..30 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::diagnosis::Level;
+
+    fn level_of(check: &str, fields: &[(&str, &str)], settings: &[(&'static str, &str)]) -> Option<Level> {
+        let text: String = fields.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect();
+        let mut info = Info::read(&format!("# Server\r\n{text}"));
+        for (name, value) in settings {
+            info.set(name, (*value).to_owned());
+        }
+        let findings = info.findings();
+        let finding = findings.iter().find(|finding| finding.check == check)?;
+        assert_eq!(finding.level != Level::Ok, finding.consequence.is_some() && finding.remedy.is_some());
+        Some(finding.level)
+    }
+
+    #[test]
+    fn each_state_of_a_server_has_its_level() {
+        use Level::{Ok, Problem, Warning};
+        let aof = ("aof_enabled", "1");
+        let no_aof = ("aof_enabled", "0");
+        let failed = ("rdb_last_bgsave_status", "err");
+        for (check, fields, settings, expected) in [
+            ("version", &[("redis_version", "7.0.15")][..], &[][..], Some(Ok)),
+            ("version", &[("redis_version", "5.0.14")], &[], Some(Warning)),
+            ("version", &[("redis_version", "7.2.4"), ("valkey_version", "8.0.1")], &[], Some(Ok)),
+            ("version", &[], &[], Some(Warning)),
+            ("role", &[("role", "master")], &[], Some(Ok)),
+            ("role", &[("role", "master"), ("connected_slaves", "2")], &[], Some(Warning)),
+            ("role", &[("role", "slave")], &[], Some(Problem)),
+            ("role", &[("redis_mode", "sentinel")], &[], Some(Problem)),
+            ("cluster", &[("cluster_enabled", "0")], &[], None),
+            ("cluster", &[("cluster_enabled", "1")], &[], Some(Problem)),
+            ("eviction", &[("maxmemory_policy", "noeviction"), ("maxmemory", "1")], &[], Some(Ok)),
+            ("eviction", &[("maxmemory_policy", "allkeys-lru"), ("maxmemory", "0")], &[], Some(Warning)),
+            ("eviction", &[("maxmemory_policy", "volatile-ttl"), ("maxmemory", "9")], &[], Some(Problem)),
+            ("eviction", &[("maxmemory_policy", "allkeys-lfu")], &[], Some(Problem)),
+            ("eviction", &[], &[], Some(Warning)),
+            (
+                "memory",
+                &[("maxmemory", "100"), ("used_memory", "89"), ("maxmemory_policy", "noeviction")],
+                &[],
+                Some(Ok),
+            ),
+            (
+                "memory",
+                &[("maxmemory", "100"), ("used_memory", "95"), ("maxmemory_policy", "noeviction")],
+                &[],
+                Some(Warning),
+            ),
+            ("memory", &[("maxmemory", "0"), ("used_memory", "95")], &[], None),
+            ("persistence", &[aof], &[("appendfsync", "always")], Some(Ok)),
+            ("persistence", &[aof], &[("appendfsync", "no")], Some(Warning)),
+            ("persistence", &[aof], &[], Some(Ok)),
+            ("persistence", &[no_aof], &[("save", "")], Some(Warning)),
+            ("persistence", &[no_aof], &[("save", "3600 1")], Some(Warning)),
+            ("persistence", &[], &[], Some(Warning)),
+            ("persistence", &[no_aof, failed], &[], Some(Problem)),
+            ("persistence", &[no_aof, failed], &[("save", "")], Some(Warning)),
+            ("persistence", &[aof, ("aof_last_write_status", "err")], &[], Some(Problem)),
+            (
+                "persistence",
+                &[aof, failed],
+                &[("stop-writes-on-bgsave-error", "no"), ("save", "3600 1")],
+                Some(Ok),
+            ),
+            ("idle", &[], &[("timeout", "0")], Some(Ok)),
+            ("idle", &[], &[("timeout", "300")], Some(Ok)),
+            ("idle", &[], &[("timeout", "5")], Some(Warning)),
+            ("idle", &[], &[], None),
+        ] {
+            assert_eq!(level_of(check, fields, settings), expected, "{check}: {fields:?} {settings:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The way to a server: address, session, certificate, and what travels in plain text.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use super::super::connection::Connection;
+use super::super::location::{Address, Location};
+use super::super::stream::Plain;
+use super::super::tls::Session;
+use super::super::{certificate, stream};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Diagnosis, Finding, short};
+use crate::clock::{Moment, wall_micros};
+use crate::duration::show;
+
+/// A certificate that ends sooner is forgotten, or about to be.
+const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Connects and begins the session.
+pub(super) async fn begin(
+    location: &Location,
+    server: &Address,
+    password: Option<String>,
+    session: Option<Session>,
+    examination: &Diagnosis,
+) -> Result<(Connection, Option<SocketAddr>), Finding> {
+    let unreachable = |check, error: StoreError, remedy: &str| {
+        let consequence = match error {
+            StoreError::Unavailable { .. } => {
+                "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
+            }
+            StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
+            StoreError::Config(_) => "no lock can be taken: dlock run ends with 78",
+        };
+        Finding::problem(check, error.to_string(), consequence, remedy)
+    };
+    examination.begin("reachability");
+    let begun = Moment::now();
+    let plain = stream::connect(server).await.map_err(|error| {
+        let remedy = match server {
+            Address::Tcp(_) => {
+                "see that the name and port are right, that the server runs and listens there (bind), and that no firewall is \
+                 in between"
+            }
+            Address::Socket(_) => {
+                "see that the server runs and has this socket (unixsocket), and that this user may write to it \
+                 (unixsocketperm, its group)"
+            }
+        };
+        unreachable("reachability", error, remedy)
+    })?;
+    let took = Moment::now() - begun;
+    let address = match &plain {
+        Plain::Tcp(tcp) => tcp.peer_addr().ok(),
+        Plain::Socket(_) => None,
+    };
+    let shown = address.map_or_else(|| server.to_string(), |address| address.to_string());
+    examination.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
+    let has_session = session.is_some();
+    if has_session {
+        examination.begin("tls");
+    }
+    let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| match error {
+        StoreError::Denied(text) => stranger(text),
+        error => unreachable(
+            "tls",
+            error,
+            "renew the server's certificate if it has expired, name its authority by ca_file=, or the name that it is made out \
+             to by server_name=; a server without TLS is redis://",
+        ),
+    })?;
+    if has_session {
+        examination.found(tls(location, certificate.as_deref()));
+    }
+    Ok((Connection::begin(location, password, stream, false), address))
+}
+
+/// The server does not take us for somebody it knows.
+pub(super) fn stranger(text: String) -> Finding {
+    Finding::problem(
+        "tls",
+        text,
+        "no lock can be taken: dlock run ends with 77",
+        "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
+         (tls-ca-cert-file)",
+    )
+}
+
+fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
+    if location.tls().is_some_and(|tls| tls.insecure) {
+        return Finding::warning(
+            "tls",
+            "the server's certificate is not checked (insecure)",
+            "anybody in between can take the lock",
+            "leave insecure out; name the authority by ca_file=",
+        );
+    }
+    let now = Duration::from_micros(wall_micros());
+    match certificate.and_then(certificate::not_after).map(|end| end.saturating_sub(now)) {
+        Some(left) if left < CERTIFICATE_WARNING => Finding::warning(
+            "tls",
+            format!("the server's certificate is valid for another {}", show(left)),
+            "from then on no lock can be taken or renewed, and running commands are stopped",
+            "renew it",
+        ),
+        Some(left) => {
+            Finding::ok("tls", format!("the server's certificate is valid for another {}", show(left)))
+        }
+        None => Finding::ok("tls", "the server's certificate is valid"),
+    }
+}
+
+/// A password file that every user of this host can read is accepted, because containers mount them so.
+pub(super) fn password_file(location: &Location) -> Option<Finding> {
+    let path = location.password_file()?;
+    let mode = std::fs::metadata(path).ok()?.mode();
+    (mode & 0o004 != 0).then(|| {
+        Finding::warning(
+            "password file",
+            format!("{} can be read by every user (mode {:04o})", path.display(), mode & 0o7777),
+            "every user of this host can take and remove locks",
+            format!("chmod o-r {}, unless nobody else uses this host or container", path.display()),
+        )
+    })
+}
+
+/// A password that whoever listens can read.
+pub(super) fn plain_text(
+    location: &Location,
+    address: Option<SocketAddr>,
+    is_secret: bool,
+) -> Option<Finding> {
+    let is_local = address.is_none_or(|address| address.ip().is_loopback());
+    (is_secret && location.tls().is_none() && !is_local).then(|| {
+        Finding::warning(
+            "encryption",
+            "the password travels in plain text",
+            "whoever listens on the way can take and remove locks",
+            "use rediss://, or a tunnel",
+        )
+    })
+}

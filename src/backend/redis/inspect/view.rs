@@ -1,0 +1,158 @@
+//! What the server answers of a lock to those who look, read.
+
+use std::time::Duration;
+
+use redis::Value;
+use serde::Deserialize;
+
+use crate::backend::StoreError;
+use crate::backend::admin::OTHER_FORMAT;
+use crate::backend::redis::answers::{HolderRecord, hint, nobody, nonsense, number, text};
+use crate::backend::redis::keys::Keys;
+use crate::backend::redis::recipe::Recipe;
+use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
+
+/// What is known of a lock so far.
+pub(in crate::backend::redis) struct View {
+    pub(in crate::backend::redis) keys: Keys,
+    /// So many of its holders and waiters have been looked at.
+    pub(in crate::backend::redis) holders: u64,
+    pub(in crate::backend::redis) waiters: u64,
+    pub(in crate::backend::redis) is_whole: bool,
+    /// When it was seen so, in ms since 1970.
+    now: u64,
+    pub(in crate::backend::redis) state: LockState,
+}
+
+impl View {
+    pub(in crate::backend::redis) fn new(name: LockName, keys: Keys) -> View {
+        View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
+    }
+
+    /// What it is then if nothing happens.
+    pub(in crate::backend::redis) fn at(mut self, now: u64) -> View {
+        self.age(now);
+        self
+    }
+
+    /// It was looked at in another way.
+    pub(in crate::backend::redis) fn is_seen(&mut self, state: LockState) {
+        self.state = state;
+        self.is_whole = true;
+    }
+
+    fn age(&mut self, now: u64) {
+        self.state.age(Duration::from_millis(now.saturating_sub(self.now)));
+        self.now = now;
+    }
+
+    /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
+    pub(in crate::backend::redis) fn add(
+        &mut self,
+        seen: &Value,
+        now: u64,
+        recipe: Recipe,
+    ) -> Result<(), StoreError> {
+        let Value::Array(seen) = seen else { return Err(nonsense()) };
+        let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
+        let (Some(kind), Some(mode), Some(rest)) =
+            (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
+        else {
+            return Err(nonsense());
+        };
+        let (Some(holders), Some(of_holders), Some(waiters), Some(of_waiters)) =
+            (count(5), count(6), count(7), count(8))
+        else {
+            return Err(nonsense());
+        };
+        let (Some(Value::Array(held)), Some(Value::Array(line))) = (seen.get(9), seen.get(10)) else {
+            return Err(nonsense());
+        };
+        let remaining = duration(rest);
+        let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
+        self.age(now);
+        self.state.mode = mode_of(mode, slots);
+        if kind != "none" && !matches!(mode, "x" | "s" | "c") {
+            let foreign = match mode {
+                "?" => Some(OTHER_FORMAT.to_owned()),
+                _ => hint(kind, remaining, recipe),
+            };
+            let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
+            self.state.holders = vec![Holder {
+                remaining,
+                hint: foreign,
+                digest,
+                immortal: remaining.is_none(),
+                ..Holder::default()
+            }];
+        } else {
+            self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
+        }
+        self.state.waiters.extend(line.iter().filter_map(|waiter| self::waiter(waiter, now)));
+        let moved = holders > self.holders || waiters > self.waiters;
+        self.is_whole = !moved || holders >= of_holders && waiters >= of_waiters;
+        (self.holders, self.waiters) = (holders, waiters);
+        if self.is_whole {
+            self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
+        }
+        Ok(())
+    }
+}
+
+fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
+    match mode {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        "c" => Some(Mode::of_slots(slots)),
+        _ => None,
+    }
+}
+
+/// `{what it says, rest of its lease, slot, whether it is ours, revocation}`
+fn holder(value: &Value, now: u64) -> Holder {
+    let Value::Array(parts) = value else { return Holder::default() };
+    let said = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
+    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+    let mut holder = Holder {
+        remaining: number(parts.get(1)).and_then(duration),
+        slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
+        ours: number(parts.get(3)) == Some(1),
+        revoked: text(parts.get(4)).map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody())),
+        ..Holder::default()
+    };
+    match said {
+        Some(said) => {
+            holder.age = Some(ago(said.at));
+            holder.ended = said.ended.map(ago);
+            holder.fencing = said.fencing;
+            holder.lease = said.lease.map(Duration::from_millis);
+            holder.identity = Some(said.identity);
+        }
+        None => holder.hint = Some("what it says of itself cannot be read".into()),
+    }
+    holder
+}
+
+/// `{mode, slots, number in the line, who}`
+fn waiter(value: &Value, now: u64) -> Option<Waiter> {
+    let Value::Array(parts) = value else { return None };
+    let slots = number(parts.get(1)).and_then(|slots| slots.try_into().ok()).unwrap_or(1);
+    let since: f64 = text(parts.get(2))?.parse().ok()?;
+    Some(Waiter {
+        identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),
+        mode: mode_of(text(parts.first())?, slots)?,
+        // The numbers of the line are microseconds, or more where many came at a time.
+        waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
+    })
+}
+
+/// `TIME JSON`, as the history has it.
+pub(super) fn noted(value: &Value) -> Option<NotedRecord> {
+    let (at, record) = text(Some(value))?.split_once(' ')?;
+    let mut record = serde_json::Deserializer::from_str(record);
+    Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))
+}

@@ -1,0 +1,260 @@
+//! `dlock break`: the holder is told to give the lock up, and we wait until it has.
+
+use std::io::{BufRead, IsTerminal};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{block_on, finish, within};
+use crate::backend::StoreError;
+use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
+use crate::cli::BreakArguments;
+use crate::clock::Moment;
+use crate::duration::show;
+use crate::exit::{self, Exit, Failure};
+use crate::identity;
+use crate::lease::acquire::Wait;
+use crate::lock::{Holder, Revocation};
+use crate::plan::BreakPlan;
+use crate::report::{Reporter, describe_holder, printable, store_error};
+
+/// Between two looks at a store that tells nothing.
+const LOOK: Duration = Duration::from_millis(100);
+/// Where there is no lease a holder gets so long.
+const WITHOUT_LEASE: Duration = Duration::from_secs(30);
+/// A lease is over a little later here than at the store.
+const MARGIN: Duration = Duration::from_millis(200);
+
+/// Breaks a lock.
+pub fn break_lock(arguments: &BreakArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.common);
+    let result = BreakPlan::new(arguments).and_then(|plan| {
+        plan.access.tell_notices(&reporter);
+        block_on(run(&plan, &reporter))?
+    });
+    finish(result, &reporter)
+}
+
+async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+    let store = plan.access.store.display();
+    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee(), told: false };
+    breaking.run().await.map_err(|error| {
+        let mut failure = store_error(&format!("{} on {store}", plan.name), &error);
+        if breaking.told {
+            failure.message.push_str("; its holder has been told before, see dlock status");
+        }
+        failure
+    })
+}
+
+struct Breaking<'a> {
+    plan: &'a BreakPlan,
+    reporter: &'a Reporter,
+    store: Box<dyn LockAdmin>,
+    /// The store has heard that a hold is to end.
+    told: bool,
+}
+
+impl Breaking<'_> {
+    async fn run(&mut self) -> Result<Exit, StoreError> {
+        let plan = self.plan;
+        let (name, store) = (&plan.name, plan.access.store.display());
+        within(plan.access.connect_timeout, self.store.connect()).await?;
+        let mut holders = self.holders().await?;
+        if let Some(fencing) = plan.fencing {
+            holders.retain(|holder| holder.fencing == Some(fencing));
+            if holders.is_empty() {
+                return Ok(self.say(&format!("{name} on {store} is not held with fencing token {fencing}")));
+            }
+        }
+        if holders.is_empty() {
+            return Ok(self.say(&format!("{name} on {store} is free")));
+        }
+        if holders.iter().any(|holder| holder.hint.as_deref() == Some(OTHER_FORMAT)) {
+            return Err(StoreError::Config(format!("it is {OTHER_FORMAT}: use that one")));
+        }
+        for holder in &holders {
+            let token = holder.fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
+            let before = holder.revoked.as_ref().map(|revocation| {
+                let reason =
+                    revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!(", broken before by {}{reason}", revocation.by)
+            });
+            let before = before.unwrap_or_default();
+            self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
+        }
+        if self.is_to_ask() {
+            if !self.is_confirmed() {
+                self.reporter.contention(&format!("{name} is left as it is"));
+                return Ok(Exit::Status(exit::CONTENDED));
+            }
+            // The answer may have taken longer than a server keeps a connection on which nothing is said.
+            self.store = plan.access.store.oversee();
+        }
+        let begin = Moment::now();
+        for holder in &holders {
+            self.tell(holder).await?;
+        }
+        let left = self.wait_for(&holders, begin).await?;
+        if left.is_empty() {
+            return Ok(self.say(&format!("{name} on {store}: that hold has ended")));
+        }
+        match plan.force {
+            true => self.take_away(&left).await,
+            false => Ok(self.not_yet(&left)),
+        }
+    }
+
+    async fn holders(&mut self) -> Result<Vec<Holder>, StoreError> {
+        let names = std::slice::from_ref(&self.plan.name);
+        let seen =
+            within(self.plan.access.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
+        Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
+    }
+
+    /// What was found, and what came of it: that was asked for.
+    fn say(&self, line: &str) -> Exit {
+        super::print(&format!("{}\n", printable(line)))
+    }
+
+    /// Whether somebody is there who can answer.
+    fn is_to_ask(&self) -> bool {
+        !self.plan.yes && std::io::stdin().is_terminal()
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.reporter.question(match self.plan.force {
+            true => "take it away, although its command may go on beside that of the next holder? [y/N]",
+            false => "stop its command and break it? [y/N]",
+        });
+        let mut answer = String::new();
+        let answered = std::io::stdin().lock().read_line(&mut answer).is_ok();
+        if !answer.ends_with('\n') {
+            self.reporter.end_of_question();
+        }
+        answered && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+    }
+
+    /// Tells one who can be told.
+    async fn tell(&mut self, holder: &Holder) -> Result<(), StoreError> {
+        let Some(fencing) = holder.fencing.filter(|_| can_be_told(holder)) else { return Ok(()) };
+        let by = format!("{}@{}", identity::user(), identity::host());
+        let revocation = Revocation { by, reason: self.plan.reason.clone() };
+        let told = self.store.revoke(&self.plan.name, fencing, &revocation);
+        within(self.plan.access.connect_timeout, told).await?;
+        self.told = true;
+        if let Some(identity) = &holder.identity {
+            identity::wake(identity, &self.plan.name);
+        }
+        Ok(())
+    }
+
+    /// Waits until none of these is there any more; returns those who still are.
+    async fn wait_for(&mut self, holders: &[Holder], begin: Moment) -> Result<Vec<Holder>, StoreError> {
+        let told: Vec<&Holder> = holders.iter().filter(|holder| can_be_told(holder)).collect();
+        let rest = told.iter().map(|holder| holder.remaining.map_or(WITHOUT_LEASE, |rest| rest + MARGIN));
+        let until = match self.plan.wait {
+            Some(Wait::No) => Some(begin),
+            Some(Wait::For(wait)) => Some(begin + wait),
+            Some(Wait::Forever) => None,
+            None => Some(begin + rest.max().unwrap_or_default()),
+        };
+        // Nobody waits for an answer of those who cannot be told, unless asked to.
+        let in_vain = told.is_empty() && self.plan.wait.is_none();
+        loop {
+            let mut left = match self.holders().await {
+                Ok(left) => left,
+                // It may come back while there is patience.
+                Err(StoreError::Unavailable { .. }) if until.is_none_or(|until| Moment::now() < until) => {
+                    sleep(until.map_or(LOOK, |until| LOOK.min(until - Moment::now()))).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            left.retain(|left| holders.iter().any(|holder| is_same(holder, left)));
+            if left.is_empty() || in_vain || until.is_some_and(|until| Moment::now() >= until) {
+                return Ok(left);
+            }
+            let pause = until.map_or(LOOK, |until| LOOK.min(until - Moment::now()));
+            // Word of a change, where the store gives it.
+            let _ = timeout(pause, self.store.changed()).await;
+        }
+    }
+
+    /// What is still there, and what can be done.
+    fn not_yet(&self, left: &[Holder]) -> Exit {
+        let plan = self.plan;
+        let (name, store) = (&plan.name, plan.access.store.display());
+        let keeps_leases = plan.access.store.keeps_leases();
+        for holder in left {
+            let told = can_be_told(holder);
+            let what = match &holder.identity {
+                Some(_) if told => "it has been told, and has not given it up yet",
+                Some(_) => "nobody stands behind it who could be told",
+                None => "it is no dlock, and cannot be told",
+            };
+            let rest = match holder.remaining {
+                // Of the others it has been said.
+                Some(rest) if told => {
+                    format!("; its lease ends in {} unless it is renewed", show(rest))
+                }
+                _ => String::new(),
+            };
+            let help = match (keeps_leases, told) {
+                (true, true) => "; wait longer (--wait), or take it away whatever runs under it (--force)",
+                (true, false) => "; --force takes it away, whatever runs under it",
+                (false, true) => "; wait longer (--wait), or stop that process",
+                (false, false) => "; stop that process, and the lock is free",
+            };
+            self.reporter.contention(&format!(
+                "{name} is still held by {}: {what}{rest}{help}",
+                describe_holder(holder, store)
+            ));
+        }
+        Exit::Status(exit::CONTENDED)
+    }
+
+    async fn take_away(&mut self, left: &[Holder]) -> Result<Exit, StoreError> {
+        let plan = self.plan;
+        let (name, store) = (&plan.name, plan.access.store.display());
+        let mut status = Exit::SUCCESS;
+        for holder in left {
+            let whose = describe_holder(holder, store);
+            let removed = self.store.remove(&plan.name, holder);
+            match within(plan.access.connect_timeout, removed).await? {
+                Removal::Removed => self.reporter.warning(&format!(
+                    "{name} was taken away from {whose}: what it runs may still run, beside that of the next holder, \
+                     until it notices"
+                )),
+                Removal::Changed => {
+                    self.reporter.contention(&format!(
+                        "{name} is not held any more as it was shown: nothing was taken away"
+                    ));
+                    status = Exit::Status(exit::CONTENDED);
+                }
+                Removal::Impossible => {
+                    self.reporter.contention(&format!(
+                        "{name} is held by {whose} in a descriptor of its own, which nobody can take away: stop that \
+                         process, and the lock is free"
+                    ));
+                    status = Exit::Status(exit::CONTENDED);
+                }
+            }
+        }
+        if status == Exit::SUCCESS {
+            self.say(&format!("{name} on {store}: that hold has ended"));
+        }
+        Ok(status)
+    }
+}
+
+/// A dlock that lives, or has left its lock to the store; not a token that nobody stands behind.
+fn can_be_told(holder: &Holder) -> bool {
+    let attended = holder.identity.as_ref().is_some_and(|identity| !identity.unattended);
+    attended && holder.fencing.is_some()
+}
+
+/// Whether both are the same hold: tokens are given once, and a foreign value is its own.
+fn is_same(one: &Holder, other: &Holder) -> bool {
+    one.fencing == other.fencing && one.digest == other.digest
+}

@@ -1,0 +1,285 @@
+//! From a line that is being typed to what may come next, by the one description of the command line.
+
+use clap::{Arg, ArgAction, Command};
+
+use crate::backend::locator::Locator;
+
+/// What is wanted where the cursor is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Completion {
+    /// Whatever the shell completes in a command of its own, which begins with this word.
+    Command(usize),
+    Files,
+    Directories,
+    Values(Vec<Candidate>),
+}
+
+/// A value and what it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) value: String,
+    pub(super) help: String,
+}
+
+/// What the words before the cursor say.
+struct Typed<'a> {
+    command: &'a Command,
+    /// The option whose value comes next.
+    pending: Option<&'a Arg>,
+    positionals: Vec<&'a str>,
+    given: Vec<&'a Arg>,
+}
+
+/// What may stand where the cursor is: behind the words `before`, the program's own name included, and in place of
+/// `current`. `names` are the locks of the backend.
+pub(super) fn answer(
+    root: &Command,
+    before: &[String],
+    current: &str,
+    names: &dyn Fn() -> Vec<String>,
+) -> Completion {
+    let separator = before.iter().position(|word| word == "--");
+    let mut typed = read(root, &before[..separator.unwrap_or(before.len())]);
+    // Only `run` has a command behind it; elsewhere no more options come.
+    let runs = typed.command.get_name() == "run";
+    if let Some(separator) = separator {
+        if runs {
+            return Completion::Command(separator + 1);
+        }
+        typed.positionals.extend(before[separator + 1..].iter().map(String::as_str));
+        return positional(&typed, current, names);
+    }
+    if let Some(option) = typed.pending {
+        return values(option, "", current, &[], names);
+    }
+    if let Some((option, value)) = current.split_once('=').filter(|_| current.starts_with("--")) {
+        return match long(typed.command, option) {
+            Some(argument) => values(argument, &format!("{option}="), value, &[], names),
+            None => Completion::Values(Vec::new()),
+        };
+    }
+    if current.starts_with('-') {
+        return Completion::Values(options(&typed, current, runs));
+    }
+    let commands: Vec<Candidate> = match typed.positionals.as_slice() {
+        [] => typed.command.get_subcommands().filter(|command| !command.is_hide_set()).collect(),
+        _ => Vec::new(),
+    }
+    .into_iter()
+    .filter(|command| command.get_name().starts_with(current))
+    .map(|command| Candidate { value: command.get_name().into(), help: first_line(command.get_about()) })
+    .collect();
+    if !commands.is_empty() {
+        return Completion::Values(commands);
+    }
+    let mut found = positional(&typed, current, names);
+    if let Completion::Values(values) = &mut found
+        && runs
+        && !typed.positionals.is_empty()
+        && current.is_empty()
+    {
+        values.insert(0, separator_candidate());
+    }
+    found
+}
+
+/// The values of the argument that comes next.
+fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>) -> Completion {
+    let next = typed.positionals.len();
+    let argument = typed.command.get_positionals().enumerate().find(|(index, argument)| {
+        *index == next || argument.get_num_args().is_some_and(|number| number.max_values() > 1)
+    });
+    match argument {
+        Some((_, argument)) => values(argument, "", current, &typed.positionals, names),
+        None => Completion::Values(Vec::new()),
+    }
+}
+
+fn separator_candidate() -> Candidate {
+    Candidate { value: "--".into(), help: "the command comes next".into() }
+}
+
+/// Reads the words before the cursor as far as they can be understood.
+fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
+    let mut typed = Typed { command: root, pending: None, positionals: Vec::new(), given: Vec::new() };
+    for word in words.iter().skip(1) {
+        if typed.pending.take().is_some() {
+            continue;
+        }
+        if word.starts_with("--") {
+            let (name, value) =
+                word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            if let Some(argument) = long(typed.command, name) {
+                typed.given.push(argument);
+                typed.pending = Some(argument).filter(|argument| takes_next(argument) && value.is_none());
+            }
+        } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
+            let mut letters = cluster.chars();
+            while let Some(letter) = letters.next() {
+                let Some(argument) = short(typed.command, letter) else { break };
+                typed.given.push(argument);
+                if takes_value(argument) {
+                    typed.pending =
+                        Some(argument).filter(|_| takes_next(argument) && letters.as_str().is_empty());
+                    break;
+                }
+            }
+        } else if typed.positionals.is_empty()
+            && let Some(command) = typed.command.find_subcommand(word)
+        {
+            typed.command = command;
+        } else {
+            typed.positionals.push(word);
+        }
+    }
+    typed
+}
+
+fn takes_value(argument: &Arg) -> bool {
+    argument.get_num_args().is_some_and(|number| number.takes_values())
+}
+
+/// Whether the value of an option may be the next word.
+fn takes_next(argument: &Arg) -> bool {
+    takes_value(argument) && !argument.is_require_equals_set()
+}
+
+fn long<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let name = name.strip_prefix("--")?;
+    let is_it =
+        |argument: &&Arg| argument.get_long_and_visible_aliases().is_some_and(|names| names.contains(&name));
+    command.get_arguments().find(is_it)
+}
+
+fn short(command: &Command, letter: char) -> Option<&Arg> {
+    let is_it = |argument: &&Arg| {
+        argument.get_short_and_visible_aliases().is_some_and(|letters| letters.contains(&letter))
+    };
+    command.get_arguments().find(is_it)
+}
+
+/// The options that are not on the line yet.
+fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    if runs && !typed.positionals.is_empty() && (current == "-" || current == "--") {
+        found.push(separator_candidate());
+    }
+    for argument in typed.command.get_arguments().filter(|argument| !argument.is_positional()) {
+        let repeats = matches!(argument.get_action(), ArgAction::Count | ArgAction::Append);
+        let is_there = typed.given.iter().any(|given| given.get_id() == argument.get_id());
+        if argument.is_hide_set() || (is_there && !repeats) {
+            continue;
+        }
+        let help = first_line(argument.get_help());
+        let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
+        let names = longs.iter().map(|name| format!("--{name}"));
+        // A short option is offered where there is no long one, or where a short one may be wanted.
+        let shorts = argument.get_short_and_visible_aliases().unwrap_or_default();
+        let shorts = shorts.into_iter().filter(|_| current == "-" && longs.is_empty());
+        let all = names.chain(shorts.map(|letter| format!("-{letter}")));
+        let fitting = all.filter(|name| name.starts_with(current));
+        found.extend(fitting.map(|value| Candidate { value, help: help.clone() }));
+    }
+    found
+}
+
+/// The values of an argument that begin with `current`, each behind what already stands of the word.
+fn values(
+    argument: &Arg,
+    before: &str,
+    current: &str,
+    given: &[&str],
+    names: &dyn Fn() -> Vec<String>,
+) -> Completion {
+    let described = |value: &str, help: String| Candidate { value: format!("{before}{value}"), help };
+    let possible = argument.get_possible_values();
+    // `DURATION|forever`: what is written small is meant as it stands.
+    let kinds: Vec<&str> =
+        argument.get_value_names().unwrap_or_default().iter().flat_map(|name| name.split('|')).collect();
+    let mut found: Vec<Candidate> = if !possible.is_empty() && takes_value(argument) {
+        let shown = possible.iter().filter(|value| !value.is_hide_set());
+        shown.map(|value| described(value.get_name(), first_line(value.get_help()))).collect()
+    } else if kinds.contains(&"FILE") {
+        return Completion::Files;
+    } else if kinds.contains(&"DIR") {
+        return Completion::Directories;
+    } else if kinds.contains(&"NAME") {
+        let others = names().into_iter().filter(|name| !given.contains(&name.as_str()));
+        others.map(|name| described(&name, "lock".into())).collect()
+    } else if kinds.contains(&"URL") {
+        Locator::known().iter().map(|scheme| described(scheme, String::new())).collect()
+    } else {
+        let literal = kinds.iter().filter(|kind| kind.starts_with(|first: char| first.is_ascii_lowercase()));
+        literal.map(|kind| described(kind, String::new())).collect()
+    };
+    let whole = format!("{before}{current}");
+    found.retain(|candidate| candidate.value.starts_with(&whole));
+    Completion::Values(found)
+}
+
+fn first_line(help: Option<&clap::builder::StyledStr>) -> String {
+    help.map(|help| help.to_string().lines().next().unwrap_or_default().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(line: &str) -> Completion {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let current = words.pop().expect("one word");
+        answer(&crate::cli::command(), &words, &current, &|| vec!["nightly".into(), "night shift".into()])
+    }
+
+    fn offered(line: &str) -> Vec<String> {
+        match ask(line) {
+            Completion::Values(values) => values.into_iter().map(|candidate| candidate.value).collect(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_place_on_a_line_has_its_values() {
+        for (line, expected) in [
+            ("dlock ru", &["run"][..]),
+            ("dlock run ", &["nightly", "night shift"]),
+            ("dlock run nightl", &["nightly"]),
+            ("dlock run nightly ", &["--", "night shift"]),
+            ("dlock run -n nightly ", &["--", "night shift"]),
+            ("dlock run --wait 5 nightl", &["nightly"]),
+            ("dlock run -nw 5 nightl", &["nightly"]),
+            ("dlock run --wait=5 nightl", &["nightly"]),
+            ("dlock run --wait ", &["forever"]),
+            ("dlock run -w fo", &["forever"]),
+            ("dlock run --orphans ", &["leave", "wait", "kill"]),
+            ("dlock run --orphans=w", &["--orphans=wait"]),
+            ("dlock run --orp", &["--orphans"]),
+            ("dlock run --orphans wait --orp", &[]),
+            ("dlock run -v --verb", &["--verbose"]),
+            ("dlock run --no", &["--no-wait", "--nonblock", "--note"]),
+            ("dlock run --ttl ", &[]),
+            ("dlock run -c ", &[]),
+            ("dlock run --unknown=", &[]),
+            ("dlock status --watch ni", &["nightly", "night shift"]),
+            ("dlock completions z", &["zsh"]),
+            ("dlock completions zsh ", &[]),
+            ("dlock nonsense ", &[]),
+        ] {
+            assert_eq!(offered(line), expected, "{line}");
+        }
+        assert!(offered("dlock run -").contains(&"-c".to_owned()));
+        assert!(!offered("dlock run -").contains(&"--".to_owned()));
+        assert!(offered("dlock run nightly -").contains(&"--".to_owned()));
+        assert!(offered("dlock run -b ").iter().all(|url| url.contains(':')));
+    }
+
+    #[test]
+    fn behind_the_separator_of_a_run_there_is_a_command() {
+        assert_eq!(ask("dlock run nightly -- "), Completion::Command(4));
+        assert_eq!(ask("dlock run nightly -- rsync --orphans "), Completion::Command(4));
+        assert_eq!(ask("dlock man -- "), Completion::Directories);
+        assert_eq!(offered("dlock status -- nightly ni"), ["night shift"]);
+        assert_eq!(offered("dlock status -- --his"), [""; 0]);
+        assert_eq!(ask("dlock man "), Completion::Directories);
+    }
+}
