@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what is released, and checks it:
+# Builds and checks the release files:
 #
 #   packaging/build.sh [DIRECTORY]            default: target/dist
 #   packaging/build.sh --binary [DIRECTORY]   only the binary
@@ -41,7 +41,7 @@ case $target in
 esac
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
-# --- what must be there before a minute goes into building ------------------------------------------------------------
+# --- required tools, checked before the build of a minute ------------------------------------------------------------
 if [ "$only_binary" = no ]; then
     missing=()
     for pattern in man/dlock.1 'man/*.1' 'man/*.7' completions/dlock.bash completions/_dlock completions/dlock.fish \
@@ -54,10 +54,10 @@ if [ "$only_binary" = no ]; then
 fi
 
 # --- the binary -------------------------------------------------------------------------------------------------------
-# At a fixed address: a static binary that can be loaded anywhere relocates itself first, and writes to 25 pages for that
-# before anything else happens, in every run. Stack, heap and libraries of the kernel (vDSO) are at random ones anyway.
-# getrandom(2) alone: in a static build the getrandom crate would not find that function, and ask for /dev/urandom,
-# which a bare chroot has not.
+# The binary has a fixed address: a position-independent static binary relocates itself first, and writes to
+# 25 pages for that in every run. Stack, heap and the kernel's library (vDSO) have random addresses anyway.
+# getrandom(2) only: in a static build the getrandom crate would not find that function, and would open
+# /dev/urandom, which does not exist in a bare chroot.
 read -ra flags <<<"${RUSTFLAGS:-}"
 flags+=(-C target-feature=+crt-static -C relocation-model=static --cfg 'getrandom_backend="linux_getrandom"'
     "--remap-path-prefix=$PWD=." "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo")
@@ -88,7 +88,7 @@ install -m 755 "$built" "$dist/dlock"
 [ "$only_binary" = no ] || exit 0
 
 # --- the tarball ------------------------------------------------------------------------------------------------------
-# The same source gives the same archives: times are those of the commit.
+# Reproducible archives: the same source gives the same archives, with the times of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 python3 packaging/third-party.py "$target" >target/packaging/third-party.txt.part
@@ -111,7 +111,7 @@ rm -r "target/packaging/$name"
 PATH=$PWD/target/tools/bin:$PATH
 if ! command -v cargo-deb >/dev/null; then
     say "installing cargo-deb into target/tools (some minutes, once)"
-    # A tool of this host, built as usual.
+    # A tool for this host, built with the default settings.
     env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET cargo install cargo-deb --version '^3' --locked --root target/tools
 fi
 rm -f "$dist"/dlock_*.deb

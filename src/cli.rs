@@ -1,4 +1,4 @@
-//! The command line: names, help text, and nothing else. Checks that need more than one option are in [`crate::plan`].
+//! The command line: names and help text only. Checks that involve more than one option are in [`crate::plan`].
 
 mod acquire;
 mod breaking;
@@ -46,81 +46,81 @@ struct Cli<C: Subcommand = Command> {
     command: C,
 }
 
-/// The one command that is described alone: to describe all of them takes longer than to understand a run.
+/// Describes `run` alone, because describing all commands takes longer than parsing a run.
 #[derive(Debug, Subcommand)]
 enum RunCommand {
     /// Take the lock, run the command, release the lock
     Run(Box<RunArguments>),
 }
 
-/// What dlock does.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the lock, run the command, release the lock
     Run(Box<RunArguments>),
-    /// Show who holds which lock, and who waits
+    /// Show who holds each lock, and who waits
     Status(Box<StatusArguments>),
-    /// Have a lock given up: its holder stops its command
+    /// Revoke a lock: its holder stops its command
     Break(Box<BreakArguments>),
-    /// Find out whether the store is fit to hold locks
+    /// Check whether the store is fit to hold locks
     Doctor(DoctorArguments),
     /// Show the configuration
     Config(ConfigArguments),
     /// Print the completion script of a shell
     Completions(Box<CompletionsArguments>),
-    /// Print the man page, or write all of them into a directory
+    /// Print the man page, or write all pages into a directory
     Man(Box<ManArguments>),
-    /// Take a lease without a process; prints its token
+    /// Take a lease without a process, and print its token
     Acquire(Box<AcquireArguments>),
-    /// Extend the lease that a token proves
+    /// Renew the lease that a token owns
     Renew(Box<RenewArguments>),
-    /// Give back the lock that a token proves
+    /// Release the lock that a token owns
     Release(Box<ReleaseArguments>),
-    /// Tell whether the lock is still ours: 0 yes, 76 no
+    /// Check whether the lock is still held: 0 yes, 76 no
     Check(Box<CheckArguments>),
 }
 
-/// What the user asked for.
+/// A parsed command line.
 #[derive(Debug)]
 pub enum Request {
-    /// To be printed on standard output.
+    /// A text to print on standard output.
     Help(String),
-    /// To be done.
+    /// A command to execute.
     Command(Command),
 }
 
 /// `--wait`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitArgument {
-    /// At most so long.
+    /// Wait up to this long.
     For(Duration),
     /// `forever`
     Forever,
 }
 
-/// Understands the arguments, the program's own name included.
+/// Parses the arguments, which include the program's own name.
 ///
 /// # Errors
 /// One line that names the option and the value (64).
 pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
     let separator = arguments.iter().position(|argument| argument == "--");
-    let (ours, command) = match separator {
+    let (own, command) = match separator {
         Some(at) => (&arguments[..at], Some(arguments[at + 1..].to_vec())),
         None => (&arguments[..], None),
     };
     let parse = |arguments: &[OsString]| {
         let is_run = arguments.get(1).is_some_and(|word| word == "run");
         let known = if is_run { Cli::<RunCommand>::command() } else { <Cli>::command() };
-        // The version is that of dlock, whatever it is asked for.
+        // `--version` prints the version of dlock for every subcommand.
         let known = known.mut_subcommands(|command| command.display_name("dlock"));
         known.try_get_matches_from(arguments).and_then(|matches| <Cli>::from_arg_matches(&matches))
     };
-    match parse(ours) {
+    match parse(own) {
         Ok(Cli { command: Command::Run(mut run) }) => {
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
         }
-        // To other commands a separator means what it means everywhere: what follows is no option.
+        // For other commands, a separator has its usual meaning: the arguments after it are not options.
         Ok(_) if command.is_some() => match parse(&arguments) {
             Ok(Cli { command }) => Ok(Request::Command(command)),
             Err(error) => Err(Failure::usage(one_line(&error, &arguments))),
@@ -129,19 +129,19 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
         }
-        Err(error) => Err(Failure::usage(one_line(&error, ours))),
+        Err(error) => Err(Failure::usage(one_line(&error, own))),
     }
 }
 
-/// The one description of all commands and options: what completions and man pages are made from.
+/// Returns the description of all commands and options, from which completions and man pages are generated.
 pub fn command() -> clap::Command {
     let mut command = <Cli>::command();
     command.build();
     command
 }
 
-/// What a command line that is still being typed says of what every command takes.
-pub fn common_so_far(arguments: &[OsString]) -> CommonArguments {
+/// Returns the common options of a command line that is still being typed.
+pub fn partial_common_arguments(arguments: &[OsString]) -> CommonArguments {
     let matches = <Cli>::command().ignore_errors(true).try_get_matches_from(arguments);
     let mut innermost = matches.as_ref().ok();
     while let Some((_, deeper)) = innermost.and_then(clap::ArgMatches::subcommand) {
@@ -153,31 +153,31 @@ pub fn common_so_far(arguments: &[OsString]) -> CommonArguments {
         .unwrap_or_default()
 }
 
-/// The form of messages that was asked for, as far as that can be seen in a command line that cannot be understood.
+/// Returns the message format requested by a command line that may not be valid.
 pub fn format_of(arguments: &[OsString]) -> LogFormat {
-    let ours = arguments.iter().take_while(|argument| *argument != "--");
-    let words: Vec<&str> = ours.filter_map(|argument| argument.to_str()).collect();
+    let own = arguments.iter().take_while(|argument| *argument != "--");
+    let words: Vec<&str> = own.filter_map(|argument| argument.to_str()).collect();
     let json =
         words.contains(&"--log-format=json") || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
     if json { LogFormat::Json } else { LogFormat::Text }
 }
 
-/// The file of `--report` or `--metrics-file`, as far as that can be seen in a command line that cannot be understood.
+/// Returns the file of `--report` or `--metrics-file` in a command line that may not be valid.
 pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
         return None;
     }
-    let mut ours = arguments.iter().skip(2).take_while(|argument| *argument != "--");
-    let value = ours.find_map(|argument| match argument.as_bytes().strip_prefix(option.as_bytes())? {
+    let mut own = arguments.iter().skip(2).take_while(|argument| *argument != "--");
+    let value = own.find_map(|argument| match argument.as_bytes().strip_prefix(option.as_bytes())? {
         [] => Some(None),
         [b'=', value @ ..] => Some(Some(OsStr::from_bytes(value))),
         _ => None,
     });
-    let value = value?.or_else(|| ours.next().map(OsString::as_os_str));
+    let value = value?.or_else(|| own.next().map(OsString::as_os_str));
     value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// clap's error as one line: what is wrong, and what may have been meant.
+/// Formats clap's error as one line: what is wrong, and what may have been meant.
 fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return not_text(arguments);
@@ -197,7 +197,7 @@ fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     };
     let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
     let mut line = match (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg)) {
-        // The value as it is, line breaks and all: whoever prints it escapes it.
+        // The value unchanged, including line breaks: it is escaped when it is printed.
         (Some(value), Some(argument)) if is_value && !value.is_empty() => {
             let why =
                 std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
@@ -228,7 +228,7 @@ fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     line
 }
 
-/// Names the first argument that is no text, with the option it belongs to.
+/// Names the first argument that is not UTF-8, with its option.
 fn not_text(arguments: &[OsString]) -> String {
     let mut before = "";
     for argument in arguments {
@@ -243,7 +243,7 @@ fn not_text(arguments: &[OsString]) -> String {
     "an argument is not valid UTF-8".into()
 }
 
-/// A value parser from a function; a value that is no UTF-8 is shown as well as it can be.
+/// Returns a value parser from a function; a value that is not UTF-8 is shown lossily.
 fn checked<T, F>(parse: F) -> impl TypedValueParser<Value = T>
 where
     T: Clone + Send + Sync + 'static,
@@ -255,7 +255,7 @@ where
 /// `--wait`: a duration or `forever`.
 ///
 /// # Errors
-/// Neither.
+/// The text is neither.
 pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
     match text {
         "forever" => Ok(WaitArgument::Forever),
@@ -263,10 +263,10 @@ pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
     }
 }
 
-/// `--slots`: 1 to as many as a lock can have.
+/// `--slots`: a number from 1 to [`Mode::MOST_SLOTS`].
 ///
 /// # Errors
-/// Not such a number.
+/// The text is not such a number.
 pub fn parse_slots(text: &str) -> Result<u32, String> {
     let most = Mode::MOST_SLOTS;
     text.parse()
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_behind_the_first_separator_is_the_command() {
+    fn everything_after_the_first_separator_is_the_command() {
         let parsed = run(&["x", "-w", "5", "--", "echo", "--", "-n"]).expect("good arguments");
         assert_eq!(parsed.names, ["x"]);
         assert_eq!(parsed.command, Some(vec!["echo".into(), "--".into(), "-n".into()]));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_is_found_in_front_of_the_command() {
+    fn the_report_option_is_found_before_the_command() {
         for (arguments, expected) in [
             (&["dlock", "run", "--bad", "--report", "r", "x", "--", "c"][..], Some("r")),
             (&["dlock", "run", "--report=a=b", "--bad"], Some("a=b")),

@@ -1,8 +1,8 @@
-//! Time that counts through suspend. The only caller of the operating system's clocks.
+//! Time that counts through suspend. The only module that reads the operating system's clocks.
 //!
 //! `std::time::Instant` is `CLOCK_MONOTONIC`, which stands still while a host is suspended (rust-lang/rust#87906), so
-//! that a lease would end at the store long before it ends here. Deadlines are therefore kept on `CLOCK_BOOTTIME`.
-//! Elsewhere than on Linux `CLOCK_MONOTONIC` is what there is (on macOS it counts through sleep).
+//! that a lease would end at the store long before it ends here. Deadlines are therefore kept on `CLOCK_BOOTTIME`. On
+//! systems other than Linux only `CLOCK_MONOTONIC` is available (on macOS it counts through sleep).
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -25,22 +25,22 @@ impl Moment {
         Moment(Duration::from(time))
     }
 
-    /// The moment so long after boot.
+    /// Returns the moment this long after boot.
     pub const fn from_boot(since: Duration) -> Moment {
         Moment(since)
     }
 
-    /// The time from boot to this moment.
+    /// Returns the time from boot to this moment.
     pub const fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// From `earlier` to this moment; zero when it is the later one.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This moment moved towards boot, at most to boot itself.
+    /// Returns this moment moved towards boot, at most to boot itself.
     pub fn saturating_sub(self, by: Duration) -> Moment {
         Moment(self.0.saturating_sub(by))
     }
@@ -60,14 +60,14 @@ impl Sub<Moment> for Moment {
     }
 }
 
-/// Microseconds of the wall clock since 1970; only ever a seed for a counter, never a deadline.
+/// Returns the microseconds of the wall clock since 1970; only ever a seed for a counter, never a deadline.
 pub fn wall_micros() -> u64 {
     clock_gettime(ClockId::CLOCK_REALTIME)
         .map(|time| Duration::from(time).as_micros().try_into().unwrap_or(u64::MAX))
         .unwrap_or(0)
 }
 
-/// The boot that [`Moment`]s count from (`random(4)`, `boot_id`); empty where there is no such thing.
+/// Returns the id of the boot that [`Moment`]s count from (`random(4)`, `boot_id`); empty if the system has none.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
@@ -102,14 +102,14 @@ mod alarm {
             Ok(Timer(TimerFd::new(clock, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?))
         }
 
-        /// Sets it to one moment (at once when that is past), or unsets it.
+        /// Sets the timer to one moment (immediately if that is past), or unsets it.
         ///
         /// # Errors
-        /// Those of `timerfd_settime(2)`.
+        /// See `timerfd_settime(2)`.
         pub fn set(&self, at: Option<Moment>) -> io::Result<()> {
             match at {
                 None => self.0.unset()?,
-                // A zero time would disarm the timer; one nanosecond after boot is past all the same.
+                // A zero time would disarm the timer; one nanosecond after boot is past as well.
                 Some(at) => self.0.set(
                     Expiration::OneShot(TimeSpec::from(at.since_boot().max(Duration::from_nanos(1)))),
                     TimerSetTimeFlags::TFD_TIMER_ABSTIME,
@@ -118,7 +118,7 @@ mod alarm {
             Ok(())
         }
 
-        /// Whether it has gone off since it was last set; reading clears it.
+        /// Returns whether the timer has expired since it was last set; reading clears that.
         pub fn take_expiry(&self) -> bool {
             self.0.wait().is_ok()
         }
@@ -168,12 +168,12 @@ mod alarm {
         }
     }
 
-    /// Tells when somebody set the wall clock (`timerfd_create(2)`, `TFD_TIMER_CANCEL_ON_SET`): the one sign that a
-    /// paused virtual machine gives when its host corrects the clock after the pause.
+    /// Reports when the wall clock was set (`timerfd_create(2)`, `TFD_TIMER_CANCEL_ON_SET`): the only sign that a
+    /// paused virtual machine shows when its host corrects the clock after the pause.
     pub struct WallClockWatch(Option<(Timer, Readiness)>);
 
     impl WallClockWatch {
-        /// Begins to watch. Where the kernel cannot, [`WallClockWatch::was_set`] never resolves.
+        /// Starts to watch. If the kernel does not support it, [`WallClockWatch::was_set`] never resolves.
         pub fn new() -> WallClockWatch {
             let timer = Timer::on(ClockId::CLOCK_REALTIME);
             let watch = timer.and_then(|timer| Readiness::of(&timer).map(|readiness| (timer, readiness)));
@@ -186,17 +186,17 @@ mod alarm {
             if let Some((timer, _)) = &self.0 {
                 let far = TimeSpec::from(Duration::from_secs(1 << 40));
                 let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
-                // A kernel that refuses leaves the timer unset: then nothing is ever told.
+                // A kernel that refuses leaves the timer unset: then nothing is ever reported.
                 let _ = timer.0.set(Expiration::OneShot(far), flags);
             }
         }
 
-        /// Waits until somebody sets the wall clock. Dropping the future loses nothing.
+        /// Waits until the wall clock is set. Dropping the future loses nothing.
         pub async fn was_set(&self) {
             let Some((timer, readiness)) = &self.0 else { return std::future::pending().await };
             loop {
                 readiness.wait().await;
-                // It never expires, so what ends the wait is ECANCELED (which nix reports as success).
+                // The timer never expires, so the wait ends with ECANCELED (which nix reports as success).
                 if timer.take_expiry() {
                     self.arm();
                     return;
@@ -225,12 +225,12 @@ mod alarm {
         /// Creates an alarm.
         ///
         /// # Errors
-        /// None here.
+        /// None on this system.
         pub fn new() -> io::Result<Alarm> {
             Ok(Alarm)
         }
 
-        /// Creates an alarm that needs no descriptor, as every one here.
+        /// Creates an alarm that needs no descriptor, like every alarm on this system.
         pub fn without_descriptor() -> Alarm {
             Alarm
         }
@@ -242,18 +242,18 @@ mod alarm {
                 if now >= at {
                     return;
                 }
-                // At most a second at a time: the runtime's clock may stand still where ours does not.
+                // At most a second at a time: the runtime's clock may stand still while `CLOCK_MONOTONIC` counts.
                 tokio::time::sleep((at - now).min(std::time::Duration::from_secs(1))).await;
             }
         }
     }
 
-    /// Tells when somebody set the wall clock; nothing tells it here.
+    /// Reports when the wall clock was set; not supported on this system.
     #[derive(Default)]
     pub struct WallClockWatch;
 
     impl WallClockWatch {
-        /// Begins to watch.
+        /// Starts to watch.
         pub fn new() -> WallClockWatch {
             WallClockWatch
         }

@@ -1,4 +1,5 @@
-//! Command line over environment over configuration files: one value for each setting, and where it came from.
+//! Resolves settings: the command line overrides the environment, which overrides the configuration files.
+//! Each setting has one value and its source.
 
 mod backends;
 mod document;
@@ -28,36 +29,37 @@ use crate::duration;
 use crate::exit::Failure;
 use crate::lock::LockName;
 
-/// The file of the host.
+/// The configuration file of the host.
 const SYSTEM_FILE: &str = "/etc/dlock/config.toml";
-/// The file of a user, below the home. `XDG_CONFIG_HOME` is not asked: cron lacks it.
+/// The configuration file of a user, relative to the home directory. `XDG_CONFIG_HOME` is not read: cron does
+/// not set it.
 const USER_FILE: &str = ".config/dlock/config.toml";
 
-/// What the configuration files say, each understood in full.
+/// The configuration files, each parsed completely.
 pub struct Configuration {
-    /// Those that were read, each over the ones before it.
+    /// The files that were read; each overrides the ones before it.
     files: Vec<Arc<str>>,
     tables: Tables,
 }
 
-/// Reads a variable; empty counts as unset.
+/// Reads an environment variable; an empty one counts as unset.
 pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Resolves the backend of these locks, or the one of every lock that has none of its own.
+/// Resolves the backend of these locks, or the default backend.
 ///
 /// # Errors
-/// A file or a variable holds what it cannot hold, or two of the locks have different backends (78).
+/// A file or a variable has an invalid value, or two of the locks have different backends (78).
 pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<Backend, Failure> {
     Configuration::read(arguments)?.resolve(arguments, names)
 }
 
 impl Configuration {
-    /// Reads the file that was named, or else those of the host and of the user.
+    /// Reads the file that was named, or else the files of the host and of the user.
     ///
     /// # Errors
-    /// A file that was named is missing; one cannot be read, or has anything in it that cannot be (78).
+    /// A file that was named is missing; a file cannot be read, or has an invalid key or value (78).
     pub fn read(arguments: &CommonArguments) -> Result<Configuration, Failure> {
         let named = match &arguments.config {
             Some(path) => Some(("--config", path.clone())),
@@ -97,7 +99,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// Whether every backend that the files name is one.
+    /// Whether every backend that the files name is valid.
     fn check(&self) -> Result<(), Failure> {
         for alias in &self.tables.backends {
             self.alias(&alias.name, Source::Default)?;
@@ -109,17 +111,17 @@ impl Configuration {
         Ok(())
     }
 
-    /// The files that were read, each over the ones before it.
+    /// Returns the files that were read; each overrides the ones before it.
     pub fn files(&self) -> &[Arc<str>] {
         &self.files
     }
 
-    /// What counts for a run under these locks.
+    /// Returns the settings of a run under these locks.
     ///
     /// # Errors
-    /// A variable holds what it cannot hold, or the tables of two locks do not agree (78).
+    /// A variable has an invalid value, or the tables of two locks contradict each other (78).
     pub fn settings(&self, arguments: &RunArguments, names: &[LockName]) -> Result<Settings, Failure> {
-        // A mode on the command line is another one than that of a file.
+        // A mode on the command line overrides the mode of a file.
         let has_mode = arguments.exclusive || arguments.shared;
         let fitting = |settings: Settings| match has_mode {
             true => Settings { slots: None, ..settings },
@@ -132,8 +134,8 @@ impl Configuration {
         Ok(settings)
     }
 
-    /// What was said above the files, over what they say of these locks, as far as that is `wanted`; of their backend
-    /// nothing, which every lock has its own of.
+    /// Returns the settings of command line and environment over those of the files for these locks,
+    /// restricted to the `wanted` ones; without the backend, which is resolved per lock.
     fn under(
         &self,
         above: Settings,
@@ -156,15 +158,16 @@ impl Configuration {
         Ok(above.over(below))
     }
 
-    /// What the files say of every lock.
+    /// Returns the settings of the files for every lock.
     fn of_all(&self) -> Settings {
         Settings { backend: self.tables.backend.clone(), ..Settings::default() }
     }
 
-    /// The one table that counts for a lock: that of its very name, else the one with the longest pattern.
+    /// Returns the table that applies to a lock: the one with its exact name, else the one with the longest
+    /// matching pattern.
     ///
     /// # Errors
-    /// Two patterns are the longest (78).
+    /// Two longest patterns match (78).
     fn table(&self, name: &LockName) -> Result<Option<&LockTable>, Failure> {
         let rank = |table: &LockTable| match table.pattern.is_literal() {
             true => usize::MAX,
@@ -175,7 +178,7 @@ impl Configuration {
         let mut longest = matching().filter(|table| rank(table) == best);
         match (longest.next(), longest.next()) {
             (Some(one), Some(other)) => Err(Failure::config(format!(
-                "NAME '{name}': [locks.\"{}\"] ({}) and [locks.\"{}\"] ({}) fit equally well: make one of them longer, or \
+                "NAME '{name}': [locks.\"{}\"] ({}) and [locks.\"{}\"] ({}) match equally well: make one of them longer, or \
                  add a table for this name",
                 one.text, one.place, other.text, other.place
             ))),
@@ -183,10 +186,10 @@ impl Configuration {
         }
     }
 
-    /// The backend that was named, or the one for when nobody named any.
+    /// Returns the backend that was named, or the default if none was named.
     ///
     /// # Errors
-    /// No such alias, a bad URL, or nobody named any although there is a file (78).
+    /// An unknown alias, a bad URL, or no backend named although there is a configuration file (78).
     pub fn backend(&self, named: Option<&Sourced<String>>) -> Result<Backend, Failure> {
         let Some(Sourced { value, source }) = named else {
             if let Some(last) = self.files.last() {
@@ -212,14 +215,14 @@ impl Configuration {
                 [] => "no configuration file names any".to_owned(),
                 known => format!("known are {}", known.join(", ")),
             };
-            // The word is not repeated: it may be a password that stands in the wrong place.
+            // The word is not repeated: it may be a misplaced password.
             let error = format!("no backend of this name: {known}; a URL has a colon, as file:///srv/locks");
             return Err(wrong_url(&named_by, error));
         };
         alias.backend(named_by, |one, other| self.is_later(one, other))
     }
 
-    /// Whether the first stands in a file that counts before that of the second.
+    /// Whether the first source is in a file that overrides the file of the second.
     fn is_later(&self, one: &Source, other: &Source) -> bool {
         let order = |source: &Source| match source {
             Source::File(place) => self.files.iter().position(|file| *file == place.file),
@@ -229,10 +232,10 @@ impl Configuration {
     }
 }
 
-/// What the command line and the environment say.
+/// Returns the settings of the command line and the environment.
 fn above(arguments: &RunArguments) -> Result<Settings, Failure> {
     let mut above = Settings::of_flags(arguments)?;
-    // What a flag overrides is not even read.
+    // A variable that a flag overrides is not read.
     if above.backend.is_none() {
         above.backend = backend_variable()?;
     }
@@ -245,8 +248,8 @@ fn above(arguments: &RunArguments) -> Result<Settings, Failure> {
     Ok(above)
 }
 
-/// Whether the user may not even look into the directory: a home that is kept from us (systemd's `ProtectHome=`, or one
-/// of somebody else) has no configuration for us.
+/// Whether the directory is not accessible: a protected home (systemd's `ProtectHome=`, or that of another
+/// user) contains no configuration for this process.
 fn is_out_of_reach(path: &Path) -> bool {
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     std::fs::symlink_metadata(path).is_err_and(denied)

@@ -1,16 +1,16 @@
-//! Durations as people write them, both ways.
+//! Parses and formats durations as people write them.
 
 use std::time::Duration;
 
-/// The units of durations. `M` is none: it has meant months, minutes and millions.
+/// The units of durations. `M` is not one: it has meant months, minutes and millions.
 const UNITS: &[(&str, f64)] = &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)];
 /// The longest duration: a hundred years, so that no sum of moments overflows.
 const LONGEST_SECONDS: f64 = 100.0 * 366.0 * 86400.0;
 
-/// A duration: `250ms`, `90s`, `5m`, `1h 30m`, `1d`, `1.5m`; a bare number is seconds, as for `flock -w 5`.
+/// Parses a duration: `250ms`, `90s`, `5m`, `1h 30m`, `1d`, `1.5m`; a bare number is seconds, as for `flock -w 5`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let expected =
         || "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)".to_owned();
@@ -44,11 +44,11 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     if seconds > LONGEST_SECONDS {
         return Err("longer than a hundred years".into());
     }
-    // To the nanosecond a binary fraction is off; nobody asks for less than a microsecond.
+    // A binary fraction is off by up to a nanosecond; smaller units than a microsecond are not needed.
     Ok(Duration::from_micros((seconds * 1e6).round() as u64))
 }
 
-/// A duration as people write it: the two largest units that say something.
+/// Formats a duration for people: the two largest units that are not zero.
 pub fn show(duration: Duration) -> String {
     let ms = duration.as_millis();
     if ms < 1000 {
@@ -69,7 +69,7 @@ pub fn show(duration: Duration) -> String {
         .collect()
 }
 
-/// A duration as [`parse`] reads it back, to the microsecond.
+/// Formats a duration so that [`parse`] reads it back, to the microsecond.
 pub fn exact(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let below = f64::from(duration.subsec_micros()) / 1000.0;

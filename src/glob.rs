@@ -1,7 +1,7 @@
-//! Patterns of lock names: `*` is any text, `/` too, `?` any character, `[a-z]` one of these and `[!a-z]` one of the
-//! others; a backslash takes the next character literally. What is no pattern stands for itself, as in a shell.
+//! Patterns of lock names: `*` matches any text, including `/`, `?` any character, `[a-z]` one of these and `[!a-z]`
+//! any other character; a backslash makes the next character literal. Everything else stands for itself, as in a shell.
 
-/// A pattern, taken apart.
+/// A parsed pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
@@ -13,13 +13,13 @@ enum Part {
     Of { negated: bool, ranges: Vec<(char, char)> },
 }
 
-/// Whether the text has anything in it that makes it a pattern.
+/// Returns whether the text contains pattern characters.
 pub fn is_pattern(text: &str) -> bool {
     !Pattern::new(text).is_literal()
 }
 
 impl Pattern {
-    /// Takes a text apart. Every text is a pattern: a `[` that nothing closes and a last backslash stand for themselves.
+    /// Parses a text. Every text is a pattern: a `[` without `]` and a final backslash stand for themselves.
     pub fn new(text: &str) -> Pattern {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -30,8 +30,8 @@ impl Pattern {
                 '*' if parts.last() == Some(&Part::AnyText) => continue,
                 '*' => Part::AnyText,
                 '[' => match set(rest) {
-                    Some((set, behind)) => {
-                        rest = behind;
+                    Some((set, after)) => {
+                        rest = after;
                         set
                     }
                     None => Part::One('['),
@@ -50,12 +50,12 @@ impl Pattern {
         Pattern(parts)
     }
 
-    /// Whether it stands for one text only.
+    /// Returns whether the pattern matches only one text.
     pub fn is_literal(&self) -> bool {
         self.0.iter().all(|part| matches!(part, Part::One(_)))
     }
 
-    /// The one text that it stands for; `None` if there may be others.
+    /// Returns the only text that the pattern matches; `None` if there may be others.
     pub fn literal(&self) -> Option<String> {
         let one = |part: &Part| match part {
             Part::One(one) => Some(*one),
@@ -64,12 +64,12 @@ impl Pattern {
         self.0.iter().map(one).collect()
     }
 
-    /// Whether the whole text fits. Takes at most as many steps as the product of both lengths.
+    /// Returns whether the whole text matches. Takes at most as many steps as the product of both lengths.
     pub fn matches(&self, text: &str) -> bool {
         let parts = &self.0;
         let (mut at, mut rest) = (0, text);
-        // Behind the last `*`, and what is left of the text when it takes nothing more: longer ones are tried from here,
-        // and no earlier `*` ever needs to be tried again.
+        // The position after the last `*`, and the rest of the text if that `*` matches nothing more: longer matches
+        // are tried from here, and no earlier `*` ever needs to be tried again.
         let mut retry: Option<(usize, &str)> = None;
         loop {
             let next = rest.chars().next();
@@ -79,7 +79,7 @@ impl Pattern {
                     retry = Some((at, rest));
                     continue;
                 }
-                (Some(part), Some(c)) if part.fits(c) => {
+                (Some(part), Some(c)) if part.matches_char(c) => {
                     at += 1;
                     rest = &rest[c.len_utf8()..];
                     continue;
@@ -87,17 +87,17 @@ impl Pattern {
                 (None, None) => return true,
                 _ => {}
             }
-            let Some((behind, from)) = retry else { return false };
+            let Some((after, from)) = retry else { return false };
             let Some(taken) = from.chars().next() else { return false };
             rest = &from[taken.len_utf8()..];
-            at = behind;
-            retry = Some((behind, rest));
+            at = after;
+            retry = Some((after, rest));
         }
     }
 }
 
 impl Part {
-    fn fits(&self, c: char) -> bool {
+    fn matches_char(&self, c: char) -> bool {
         match self {
             Part::One(one) => *one == c,
             Part::AnyOne => true,
@@ -109,8 +109,8 @@ impl Part {
     }
 }
 
-/// The set that begins behind a `[`, and what is behind its `]`; `None` if nothing closes it. A `]` at the beginning is
-/// one of the set, as is a `-` at either end.
+/// Parses the set after a `[`, and returns it with the text after its `]`; `None` without a `]`. A `]` at the beginning
+/// is part of the set, as is a `-` at either end.
 fn set(text: &str) -> Option<(Part, &str)> {
     let negated = text.starts_with(['!', '^']);
     let begin = usize::from(negated);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_itself_is_no_pattern() {
+    fn what_stands_for_itself_is_not_a_pattern() {
         for literal in ["", "a", "a/b", "[a", "a]", "\\*", "\\[a]", "a\\", "-", "!x"] {
             assert!(!is_pattern(literal), "{literal}");
         }
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Each `*` that could begin anywhere multiplies the ways of a matcher that tries them all.
+    /// Each `*` that could match anywhere multiplies the steps of a matcher that tries them all.
     #[test]
     fn many_stars_take_no_longer_than_one() {
         let pattern = Pattern::new(&"*a".repeat(100));
@@ -203,7 +203,7 @@ mod tests {
             match (parts, text) {
                 ([], []) => true,
                 ([Part::AnyText, rest @ ..], _) => (0..=text.len()).any(|taken| plain(rest, &text[taken..])),
-                ([part, rest @ ..], [c, text @ ..]) => part.fits(*c) && plain(rest, text),
+                ([part, rest @ ..], [c, text @ ..]) => part.matches_char(*c) && plain(rest, text),
                 _ => false,
             }
         }

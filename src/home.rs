@@ -1,10 +1,10 @@
-//! Where the user's home is, the same from cron and from a terminal.
+//! Finds the user's home directory, the same from cron and from a terminal.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-/// The home that `HOME` names, if that is an absolute path, else the one of the user database; `None` for a user who
-/// has none.
+/// Returns the home directory in `HOME`, if that is an absolute path, else the one of the user database; `None` if the
+/// user has none.
 pub fn directory(home: Option<&OsStr>) -> Option<PathBuf> {
     let named = home.map(PathBuf::from).filter(|home| home.is_absolute());
     named.or_else(|| {

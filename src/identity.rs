@@ -1,7 +1,7 @@
-//! Who we are to others: host, process, user; and whether others are who a store says they are.
+//! The identity of this process for others (host, process, user), and checks of the identities that a store reports.
 //!
-//! Whoever may write to the store can write any process number into it. Nothing is done to a process, or because of it,
-//! unless the kernel says that it is a dlock that was started for this very lock.
+//! Every client that may write to the store can write any pid into it. Nothing is done to a process, or because of it,
+//! unless the kernel confirms that it is a dlock that was started for this very lock.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,10 +11,10 @@ use crate::child::sys;
 use crate::clock::boot_id;
 use crate::lock::{Identity, LockName};
 
-/// The login name of the effective user, or its number where the user database has none.
+/// Returns the login name of the effective user, or its number if the user database has none.
 pub fn user() -> String {
     let uid = nix::unistd::geteuid();
-    // Nearly every user is in this file, and reading it takes a tenth of the time that asking all of NSS does.
+    // Nearly every user is in this file, and reading it takes a tenth of the time of a query to all of NSS.
     let local =
         std::fs::read_to_string("/etc/passwd").ok().and_then(|passwd| login_name(&passwd, uid.as_raw()));
     local.unwrap_or_else(|| match nix::unistd::User::from_uid(uid) {
@@ -23,7 +23,7 @@ pub fn user() -> String {
     })
 }
 
-/// The first field of the line with this number in the third (`passwd(5)`).
+/// Returns the first field of the line with this number in the third (`passwd(5)`).
 fn login_name(passwd: &str, uid: u32) -> Option<String> {
     let mut entries = passwd.lines().map(|line| line.split(':'));
     entries.find_map(|mut fields| {
@@ -32,12 +32,12 @@ fn login_name(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 pub fn host() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What this process says of itself while it holds a lock for `command`.
+/// Returns the identity of this process while it holds a lock for `command`.
 pub fn of_this_process(command: String, note: Option<String>) -> Identity {
     let pid = std::process::id();
     Identity {
@@ -49,47 +49,48 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         start: crate::child::start_of(pid as i32).unwrap_or(0),
         boot: boot_id(),
         pid_ns: pid_namespace(),
-        url: job_page(&|name| crate::config::variable(name)?.into_string().ok()),
+        url: job_url(&|name| crate::config::variable(name)?.into_string().ok()),
         unattended: false,
     }
 }
 
-/// A longer one is no address, and would be stored beside every lock.
+/// A longer text is not a URL, and would be stored beside every lock.
 const LONGEST_URL: usize = 1000;
 
-/// The page of the CI job that we are part of, as GitHub and Forgejo Actions, GitLab, Buildkite and Jenkins tell it.
-fn job_page(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+/// Returns the URL of the CI job that this process is part of, from the variables of GitHub and Forgejo Actions,
+/// GitLab, Buildkite and Jenkins.
+fn job_url(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let actions = || {
         let run = variable("GITHUB_RUN_ID")?;
         let (server, repository) = (variable("GITHUB_SERVER_URL")?, variable("GITHUB_REPOSITORY")?);
         Some(format!("{}/{repository}/actions/runs/{run}", server.trim_end_matches('/')))
     };
     let others = ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "BUILD_URL"];
-    let page = actions().or_else(|| others.into_iter().find_map(variable));
-    page.filter(|page| page.len() <= LONGEST_URL)
+    let url = actions().or_else(|| others.into_iter().find_map(variable));
+    url.filter(|url| url.len() <= LONGEST_URL)
 }
 
-/// Whether the process is there, on this boot of this host, and is not another one with the same number.
-pub fn lives(pid: u32, start: u64, boot: &str) -> bool {
+/// Returns whether the process exists, on this boot of this host, and is not another one with the same pid.
+pub fn is_alive(pid: u32, start: u64, boot: &str) -> bool {
     i32::try_from(pid).is_ok_and(|pid| crate::child::start_of(pid) == Some(start)) && boot == boot_id()
 }
 
-/// The number of our PID namespace; 0 where it cannot be known.
+/// Returns the id of this process's PID namespace; 0 if unknown.
 fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether the process is a living one of ours, and a dlock for this lock. Containers of one boot may have processes with
-/// the same number and start tick, each in a namespace of its own.
+/// Returns whether the process is alive in this PID namespace, and a dlock for this lock. Containers of one boot may
+/// have processes with the same pid and start tick, each in a separate namespace.
 fn is_dlock_for(identity: &Identity, name: &LockName) -> bool {
     (identity.pid_ns == 0 || identity.pid_ns == pid_namespace())
-        && lives(identity.pid, identity.start, &identity.boot)
+        && is_alive(identity.pid, identity.start, &identity.boot)
         && runs_dlock(identity.pid)
-        && asked_for(identity.pid, name)
+        && has_argument(identity.pid, name)
 }
 
-/// Whether a process runs our program. What program another user runs is not ours to see, and an update may have replaced
-/// it: then its name counts, which others can choose for their own processes only.
+/// Returns whether a process runs this program. The program of another user's process cannot be read, and an update may
+/// have replaced it: then its name counts, which users can choose only for their own processes.
 fn runs_dlock(pid: u32) -> bool {
     let program = |pid: &str| fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino()));
     let pid = pid.to_string();
@@ -98,30 +99,30 @@ fn runs_dlock(pid: u32) -> bool {
     {
         return true;
     }
-    let called = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let called_like = called(&pid);
-    called_like.trim_end() == "dlock" || !called_like.is_empty() && called_like == called("self")
+    let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name_of(&pid);
+    name.trim_end() == "dlock" || !name.is_empty() && name == name_of("self")
 }
 
-/// Whether the name is among the arguments of the process, before those of its command.
-fn asked_for(pid: u32, name: &LockName) -> bool {
+/// Returns whether the name is among the arguments of the process, before those of its command.
+fn has_argument(pid: u32, name: &LockName) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut own = arguments.split(|byte| *byte == 0).skip(1).take_while(|argument| *argument != b"--");
     own.any(|argument| argument == name.as_str().as_bytes())
 }
 
-/// Makes a dlock on this host that holds this lock check it at once, also one that was stopped: it asks its store whenever
-/// it is continued. One on another host asks in time by itself.
+/// Makes a dlock on this host that holds this lock check it at once, even if it was stopped: it queries its store
+/// whenever it is continued. A dlock on another host queries its store in time by itself.
 pub fn wake(identity: &Identity, name: &LockName) {
     let Ok(pid) = i32::try_from(identity.pid) else { return };
     let Ok(process) = sys::pidfd_open(pid) else { return };
-    // It is the right one if it still was when we had a hold of it.
+    // The pidfd pins the process, which is checked only now.
     if is_dlock_for(identity, name) {
         let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGCONT);
     }
 }
 
-/// Whether we run below this dlock, which holds the lock: waiting for it to end would never end.
+/// Returns whether this process runs below the dlock that holds the lock: waiting for it to end would never end.
 pub fn is_our_ancestor(identity: &Identity, name: &LockName) -> bool {
     if identity.pid == std::process::id() || !is_dlock_for(identity, name) {
         return false;
@@ -142,9 +143,9 @@ mod tests {
 
     #[test]
     fn the_page_of_a_ci_job_is_known() {
-        let page = |variables: &[(&str, &str)]| {
+        let url = |variables: &[(&str, &str)]| {
             let value = |name: &str| variables.iter().find(|(known, _)| *known == name);
-            job_page(&|name| value(name).map(|(_, value)| (*value).to_owned()))
+            job_url(&|name| value(name).map(|(_, value)| (*value).to_owned()))
         };
         let actions = [
             ("GITHUB_SERVER_URL", "https://github.com"),
@@ -152,14 +153,14 @@ mod tests {
             ("GITHUB_RUN_ID", "17"),
             ("CI_JOB_URL", "https://gitlab.com/1"),
         ];
-        assert_eq!(page(&actions).as_deref(), Some("https://github.com/o/r/actions/runs/17"));
-        assert_eq!(page(&actions[1..]).as_deref(), Some("https://gitlab.com/1"));
-        assert_eq!(page(&actions[1..3]), None);
+        assert_eq!(url(&actions).as_deref(), Some("https://github.com/o/r/actions/runs/17"));
+        assert_eq!(url(&actions[1..]).as_deref(), Some("https://gitlab.com/1"));
+        assert_eq!(url(&actions[1..3]), None);
         for name in ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "BUILD_URL"] {
-            assert_eq!(page(&[(name, "https://ci/1")]).as_deref(), Some("https://ci/1"));
+            assert_eq!(url(&[(name, "https://ci/1")]).as_deref(), Some("https://ci/1"));
         }
-        assert_eq!(page(&[("BUILD_URL", &"x".repeat(1001))]), None);
-        assert_eq!(page(&[]), None);
+        assert_eq!(url(&[("BUILD_URL", &"x".repeat(1001))]), None);
+        assert_eq!(url(&[]), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files that are named by users and read whole: opened without blocking, checked by what was opened, and bounded.
+//! Reads whole files that users name: opened without blocking, checked after opening, and bounded.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -11,8 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::Moment;
 
-/// Opens a regular file for reading. Symbolic links are followed, as Kubernetes mounts its secrets; whatever the path leads
-/// to, opening it neither blocks (`O_NONBLOCK`, `fifo(7)`) nor takes a terminal.
+/// Opens a regular file for reading. Symbolic links are followed, because Kubernetes mounts its secrets as such;
+/// whatever the path leads to, opening it neither blocks (`O_NONBLOCK`, `fifo(7)`) nor acquires a controlling terminal.
 ///
 /// # Errors
 /// It cannot be opened, or is not a regular file.
@@ -36,7 +36,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// Reads the rest of an open file of up to `most` bytes.
 ///
 /// # Errors
-/// It cannot be read, or is longer. A length that `fstat(2)` tells is not believed.
+/// It cannot be read, or is longer. The length that `fstat(2)` reports is not trusted.
 pub fn read_opened(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(most + 1).read_to_end(&mut content)?;
@@ -46,11 +46,11 @@ pub fn read_opened(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a regular file, or a pipe until its writer closes it, as `<(command)` of a shell is one: up to `most` bytes, and
+/// Reads a regular file, or a pipe until its writer closes it, such as a shell's `<(command)`: up to `most` bytes, and
 /// for up to `within`.
 ///
 /// # Errors
-/// It cannot be read, is neither, is longer, or the writer of the pipe is not done in time.
+/// It cannot be read, is neither, is longer, or the writer of the pipe does not finish in time.
 pub fn read_file_or_pipe(path: &Path, most: u64, within: Duration) -> io::Result<Vec<u8>> {
     let mut file = open_any(path)?;
     if !file.metadata()?.file_type().is_fifo() {

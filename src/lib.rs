@@ -1,14 +1,14 @@
 //! dlock runs a command under a distributed lock, and no command outlives its lock.
 //!
-//! The floors, from the top; a module imports only from floors below its own, and from its own folder:
+//! The layers, from the top; a module imports only from layers below its own, and from its own folder:
 //!
-//! | floor | what it is |
+//! | layer | purpose |
 //! |---|---|
-//! | [`commands`] | what the user asked for, from arguments to exit |
+//! | [`commands`] | the subcommands, from arguments to exit |
 //! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
-//! | [`lease`], [`child`] | keeping the lock; running the command. Neither knows the other |
-//! | [`backend`] and its stores | try, renew, release; only [`backend::locator`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files that users name, and the way out |
+//! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
+//! | [`backend`] and its stores | acquire, renew, release; only [`backend::locator`] names the concrete ones |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files named by users, and the exit |
 
 pub mod backend;
 pub mod child;
@@ -42,12 +42,12 @@ use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
 
-/// Reports why dlock cannot begin.
+/// Reports why dlock cannot start.
 pub fn cannot_begin(error: &BeginError) -> Exit {
     Reporter::new(false, 0, LogFormat::Text).failure(&Failure::internal(error.to_string()))
 }
 
-/// The whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
+/// Runs the whole program: arguments in, exit out. `inherited` is the state of the process before anything changed it.
 pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     if let Some(words) = commands::complete::asked_for(&arguments) {
         return commands::complete::complete(words);
@@ -68,6 +68,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Renew(arguments))) => commands::renew::renew(&arguments),
         Ok(Request::Command(Command::Release(arguments))) => commands::release::release(&arguments),
         Ok(Request::Command(Command::Check(arguments))) => commands::check::check(&arguments),
-        Err(failure) => commands::not_understood(&failure, &files, &Reporter::new(false, 0, format)),
+        Err(failure) => {
+            commands::report_invalid_command_line(&failure, &files, &Reporter::new(false, 0, format))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The values that locking is about. No I/O.
+//! The values of locking: names, tokens, modes, claims, grants. No I/O.
 
 mod record;
 mod state;
@@ -31,7 +31,7 @@ pub enum NameError {
     #[error("a lock name may not contain control characters")]
     Control,
     /// It is a directory entry that exists everywhere.
-    #[error("'.' and '..' are no lock names")]
+    #[error("'.' and '..' are not lock names")]
     Dots,
 }
 
@@ -62,21 +62,21 @@ impl fmt::Display for LockName {
     }
 }
 
-/// A positive integer below 2^53 that is larger for every later grant of the same name, so that a resource which
-/// remembers the largest it has seen can refuse a late writer.
+/// A positive integer below 2^53 that grows with every grant of the same name, so that a resource that remembers the
+/// largest one it has seen can reject a late writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The first number that is none: from there on not every language counts by ones.
+    /// The first number that is not a token: from there on, languages with floating-point numbers cannot count by ones.
     pub const END: u64 = 1 << 53;
 
-    /// Checks a number.
+    /// Returns the token if the number is in range.
     pub fn new(number: u64) -> Option<FencingToken> {
         (1..FencingToken::END).contains(&number).then_some(FencingToken(number))
     }
 
-    /// The number itself.
+    /// Returns the number.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -103,14 +103,14 @@ impl Token {
         Ok(Token::from_text(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
     }
 
-    /// Takes a token as a store or an environment variable has it.
+    /// Wraps the text of a token from a store or an environment variable, and registers it as a secret.
     pub fn from_text(text: impl Into<String>) -> Token {
         let text = text.into();
         secret::keep(&text);
         Token(text)
     }
 
-    /// The text that is stored and given to the command; never to be printed.
+    /// Returns the text that is stored and given to the command; never to be printed.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -122,8 +122,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a holder says of itself, as it is stored beside the lock for others to read. Every field is foreign text to
-/// the reader.
+/// What a holder states about itself, as stored beside the lock for others to read. Readers must treat every field as
+/// untrusted text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The host's name.
@@ -140,19 +140,19 @@ pub struct Identity {
     /// `--note`.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// When the process began, in clock ticks since boot (field 22 of `proc_pid_stat(5)`); 0 where unknown.
+    /// The start time of the process, in clock ticks since boot (field 22 of `proc_pid_stat(5)`); 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub start: u64,
-    /// The boot the process belongs to; empty where unknown.
+    /// The boot id of its host; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
-    /// The PID namespace in which the process has that number (`pid_namespaces(7)`); 0 where unknown.
+    /// The PID namespace in which the process has that number (`pid_namespaces(7)`); 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pid_ns: u64,
-    /// The page of the CI job that it is part of.
+    /// The URL of the CI job that the process is part of.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// No process stands behind it: taken by `dlock acquire`, for whoever has the token.
+    /// The hold belongs to no process: it was taken by `dlock acquire` for the bearer of the token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unattended: bool,
 }
@@ -167,22 +167,22 @@ fn is_zero(number: &u64) -> bool {
 pub enum Mode {
     /// One holder.
     Exclusive,
-    /// Any number of holders, and no exclusive one beside them.
+    /// Any number of holders, but no exclusive one beside them.
     Shared,
-    /// A semaphore: at most so many holders, two or more.
+    /// A semaphore: up to this many holders, two or more.
     Slots(u32),
 }
 
 impl Mode {
-    /// The most slots that a lock can have.
+    /// The largest number of slots of a lock.
     pub const MOST_SLOTS: u32 = 10_000;
 
-    /// A semaphore with so many slots; with one it is an exclusive lock.
+    /// Returns the mode of a semaphore with this many slots; with one slot it is an exclusive lock.
     pub fn of_slots(slots: u32) -> Mode {
         if slots <= 1 { Mode::Exclusive } else { Mode::Slots(slots) }
     }
 
-    /// The mode's name, as it is shown and stored.
+    /// Returns the mode's name, as displayed and stored.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
@@ -191,43 +191,44 @@ impl Mode {
         }
     }
 
-    /// Whether one who asks for `self` may enter a hold of mode `outer` that is its own already: exclusive allows
-    /// everything, the others only themselves.
+    /// Returns whether a claim of mode `self` may enter a hold of mode `outer` that its process runs under: an
+    /// exclusive hold allows every mode, the others only their own.
     pub fn fits_inside(self, outer: Mode) -> bool {
         outer == Mode::Exclusive || self == outer
     }
 }
 
-/// What is asked of a store: this name, for this owner, for so long.
+/// A request for a lock: its name, owner, mode and lease.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Which lock.
     pub name: LockName,
-    /// Proves ownership later on.
+    /// Proves ownership.
     pub token: Token,
-    /// How it is to be shared.
+    /// How the lock is to be shared.
     pub mode: Mode,
-    /// The lease asked for.
+    /// The requested lease.
     pub ttl: Duration,
-    /// The lock is kept at least so long after the grant, whatever becomes of its owner.
+    /// The store keeps the lock for at least this long after the grant, whatever happens to its owner.
     pub min_hold: Duration,
-    /// Who asks.
+    /// The owner.
     pub identity: Identity,
     /// The tokens of the holds that this process runs under; one of them may be a hold of this lock.
     pub outer: Vec<Token>,
-    /// One of them is, says its dlock, which lives: without that hold nothing is granted.
+    /// One of them is a hold of this lock, according to its dlock, which is alive: without that hold nothing is
+    /// granted.
     pub requires_outer_hold: bool,
 }
 
-/// What a store gave.
+/// The store's reply to a claim that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Larger than that of every earlier grant; that of the outer hold for one that entered it. `None` where a recipe
-    /// leaves no place for one.
+    /// Larger than that of every earlier grant; a nested claim gets that of the outer hold. `None` if the recipe has no
+    /// room for one.
     pub fencing: Option<FencingToken>,
-    /// The lease the store answered; `None` where the lock lives as long as a descriptor or a session of ours.
+    /// The lease that the store replied; `None` if the lock lives as long as a descriptor or a session of this process.
     pub lease: Option<Duration>,
-    /// Which slot of a semaphore, from 0; no other living holder has it.
+    /// The slot of a semaphore, from 0; no other live holder has it.
     pub slot: Option<u32>,
 }
 

@@ -1,7 +1,7 @@
-//! Calls the library and leaves with its exit.
+//! Calls the library and exits with its result.
 //!
 //! Rust's own start-up code is left out: it sets SIGPIPE to "ignore" and opens missing standard descriptors before
-//! anybody can see how they were, and the command must be started with what dlock was started with.
+//! their state can be read, and the command must be started with what dlock was started with.
 
 #![no_main]
 

@@ -1,18 +1,19 @@
-//! Where a statically linked dlock looks up host and user names.
+//! Restricts the name services of a statically linked dlock.
 
-/// Keeps to what is built into a statically linked C library: `/etc/passwd` for users, `/etc/hosts` and DNS for hosts.
+/// Limits look-ups to what is built into a statically linked C library: `/etc/passwd` for users, `/etc/hosts` and DNS
+/// for hosts.
 ///
-/// A static glibc, too, obeys `/etc/nsswitch.conf`, and loads the modules that are named there (`systemd`, `sss`,
-/// `resolve`, `mdns4_minimal`) together with the C library of the host, into a process that has one already. Where that
-/// is of another version than ours, the process dies at the first such lookup: of a division by zero when built with
-/// glibc 2.36 and run with 2.41. In other builds nothing is done.
+/// A static glibc, too, reads `/etc/nsswitch.conf`, and loads the modules that are named there (`systemd`, `sss`,
+/// `resolve`, `mdns4_minimal`) together with the C library of the host, into a process that already has one. If their
+/// versions differ, the process dies at the first such look-up: of a division by zero when built with glibc 2.36 and
+/// run with 2.41. In other builds nothing is done.
 pub fn use_built_in() {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
     {
         use std::ffi::{c_char, c_int};
 
         unsafe extern "C" {
-            /// `nss.h`: uses these services, in this order, for one database, whatever nsswitch.conf(5) says.
+            /// From `nss.h`: uses these services, in this order, for one database, regardless of nsswitch.conf(5).
             fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
         }
         for (database, services) in [(c"passwd", c"files"), (c"hosts", c"files dns")] {

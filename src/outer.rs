@@ -1,4 +1,4 @@
-//! The holds that we run inside of, as `DLOCK_HELD` tells them.
+//! The holds that this process runs inside of, from `DLOCK_HELD`.
 
 use serde::Deserialize;
 
@@ -6,21 +6,21 @@ use crate::config;
 use crate::identity;
 use crate::lock::{LockName, Token};
 
-/// What outer dlocks hold, outermost first.
+/// The holds of outer dlocks, outermost first.
 #[derive(Debug, Default)]
 pub struct OuterHolds {
-    /// As they are to be passed on.
+    /// The entries in the form in which they are passed on.
     raw: Vec<serde_json::Value>,
     holds: Vec<OuterHold>,
 }
 
-/// One lock that an outer dlock holds, or held. Everything but the token may be wrong.
+/// A lock that an outer dlock holds, or held. Everything but the token may be wrong.
 #[derive(Debug, Deserialize)]
 pub struct OuterHold {
     /// The lock, as it was typed.
     pub name: String,
     token: String,
-    /// The store, without secrets; empty where unknown.
+    /// The store, without secrets; empty if unknown.
     #[serde(default)]
     pub backend: String,
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct OuterHold {
 }
 
 impl OuterHolds {
-    /// Those of our environment; garbage counts as nothing.
+    /// Returns the holds of the environment; a malformed value counts as none.
     pub fn of_environment() -> OuterHolds {
         let text =
             config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
@@ -49,33 +49,33 @@ impl OuterHolds {
         holds.map_or_else(OuterHolds::default, |holds| OuterHolds { raw, holds })
     }
 
-    /// What is to be passed on to the command.
+    /// Returns the entries to pass on to the command.
     pub fn entries(&self) -> Vec<serde_json::Value> {
         self.raw.clone()
     }
 
-    /// Each of them, outermost first.
+    /// Returns the holds, outermost first.
     pub fn holds(&self) -> &[OuterHold] {
         &self.holds
     }
 
-    /// All tokens: which of them hold a lock is for its store to say, which may have more than one URL.
+    /// Returns all tokens: only the store, which may have more than one URL, can tell which of them hold a lock.
     pub fn tokens(&self) -> Vec<Token> {
         self.holds.iter().map(OuterHold::token).collect()
     }
 
-    /// Whether a dlock that lives says that it holds this lock on the store with this very name.
+    /// Returns whether a live dlock claims to hold this lock on the store with this very name.
     pub fn claims(&self, name: &LockName, store: &str) -> bool {
         self.holds.iter().any(|hold| {
             hold.name == name.as_str()
                 && hold.backend == store
-                && identity::lives(hold.pid, hold.start, &hold.boot)
+                && identity::is_alive(hold.pid, hold.start, &hold.boot)
         })
     }
 }
 
 impl OuterHold {
-    /// What proves it.
+    /// Returns the token, which proves the hold.
     pub fn token(&self) -> Token {
         Token::from_text(self.token.as_str())
     }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             held(us.pid, us.start + 1, "file:///y").tokens().len(),
             1,
-            "the store is asked all the same"
+            "the store is queried nevertheless"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! From resolved settings to what is to be done, with every cross-check, before anything is contacted.
+//! Turns resolved settings into plans, with every cross-check, before any store is contacted.
 
 mod acquire;
 mod breaking;
@@ -31,20 +31,20 @@ use crate::report::Reporter;
 
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The way to the store, which every command needs.
+/// The access to the store, which every command needs.
 pub struct StoreTarget {
     /// The store.
     pub store: Locator,
-    /// One attempt to reach it.
+    /// The time limit for one attempt to reach it.
     pub connect_timeout: Duration,
-    /// Warnings about it that are known and not to be said.
+    /// Accepted warnings about it, which are not printed.
     pub accepted: Accepted,
-    /// To be said once, before anything is contacted.
+    /// Notices to print once, before the store is contacted.
     pub notices: Vec<String>,
 }
 
 impl StoreTarget {
-    /// The way to the backend of these locks.
+    /// Returns the access to the backend of these locks.
     ///
     /// # Errors
     /// Bad configuration or URL (78), or a name that this store cannot have (64).
@@ -52,14 +52,14 @@ impl StoreTarget {
         StoreTarget::new(arguments, config::resolve_backend(arguments, names)?, names)
     }
 
-    /// Says what is to be said once.
-    pub fn tell_notices(&self, reporter: &Reporter) {
+    /// Prints the notices.
+    pub fn print_notices(&self, reporter: &Reporter) {
         for notice in &self.notices {
             reporter.warning(notice);
         }
     }
 
-    /// Understands the backend that was named, and checks that these names can be stored there.
+    /// Parses the backend that was named, and checks that these names can be stored there.
     ///
     /// # Errors
     /// A bad URL (78), or a name that this store cannot have (64).
@@ -112,12 +112,12 @@ fn connect_timeout(arguments: &CommonArguments) -> Result<Duration, Failure> {
     }
 }
 
-/// The name where there is one only.
+/// Returns the name, for a command that takes exactly one.
 fn one_name(names: &[OsString], too_many: &str, example: &str) -> Result<LockName, Failure> {
     match names {
         [name] => checked_name(name),
         [] => Err(Failure::usage(format!("no lock name: did you mean: dlock {example}"))),
-        // What stands behind the first may be a secret, and is not repeated.
+        // The further arguments may contain a secret, and are not repeated.
         _ => Err(Failure::usage(too_many)),
     }
 }

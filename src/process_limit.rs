@@ -1,10 +1,11 @@
-//! Why the kernel gives us no further process or thread, in words.
+//! Explains why the kernel creates no further process or thread.
 
 use std::io;
 
 use nix::errno::Errno;
 
-/// What `fork(2)` or `pthread_create(3)` failed with. `EAGAIN` does not tell by its name that a limit is reached.
+/// Returns the reason of a failed `fork(2)` or `pthread_create(3)`. The text of `EAGAIN` does not say that a limit is
+/// reached.
 pub fn why_no_process(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EAGAIN) => {

@@ -1,5 +1,6 @@
-//! Everything that dlock itself prints: one line each, on standard error. Nothing else writes there. And what a run came
-//! to, for programs: [`RunReport`] is written to the files of `--report` and `--metrics-file`.
+//! All output of dlock itself: one line for each message, on standard error, which no other module writes to.
+//! And the result of a run for programs: [`RunReport`] is written to the files of `--report` and
+//! `--metrics-file`.
 
 mod doctor;
 mod entry;
@@ -27,75 +28,75 @@ use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
 
-/// How loud, and in which form.
+/// Writes messages, with their level and format.
 #[derive(Clone, Copy, Debug)]
 pub struct Reporter {
     quiet: bool,
     verbose: u8,
     format: LogFormat,
-    /// One line while waiting: on a terminal, with -v, or when `CI` is set.
-    tells_waiting: bool,
+    /// Report waiting: on a terminal, with -v, or when `CI` is set.
+    reports_waiting: bool,
 }
 
 impl Reporter {
-    /// As asked for on the command line.
+    /// Returns the reporter that the command line asks for.
     pub fn of(arguments: &CommonArguments) -> Reporter {
         Reporter::new(arguments.quiet, arguments.verbose, arguments.log_format.unwrap_or_default())
     }
 
-    /// As asked for on the command line.
+    /// Returns the reporter that the command line asks for.
     pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
         let attended = nix::unistd::isatty(std::io::stderr()).unwrap_or(false)
             || crate::config::variable("CI").is_some();
-        Reporter { quiet, verbose, format, tells_waiting: !quiet && (verbose > 0 || attended) }
+        Reporter { quiet, verbose, format, reports_waiting: !quiet && (verbose > 0 || attended) }
     }
 
-    /// The same, as with `-q` if `quiet` is on: the configuration can ask for silence too.
+    /// Returns the same reporter, with `-q` if `quiet` is set: the configuration can set it too.
     pub fn silenced(self, quiet: bool) -> Reporter {
-        Reporter { quiet: self.quiet || quiet, tells_waiting: self.tells_waiting && !quiet, ..self }
+        Reporter { quiet: self.quiet || quiet, reports_waiting: self.reports_waiting && !quiet, ..self }
     }
 
-    /// Says why dlock cannot go on, always, and returns the status that tells the same.
+    /// Reports why dlock cannot continue, even with `-q`, and returns the matching exit status.
     pub fn failure(&self, failure: &Failure) -> Exit {
         self.write("error", &failure.message);
         Exit::Status(failure.status())
     }
 
-    /// Something that has to be said even with `-q`.
+    /// Writes an error, even with `-q`.
     pub fn error(&self, message: &str) {
         self.write("error", message);
     }
 
-    /// Something worth knowing; silenced by `-q`.
+    /// Writes a warning or notice; silenced by `-q`.
     pub fn warning(&self, message: &str) {
         if !self.quiet {
             self.write("warning", message);
         }
     }
 
-    /// Somebody else holds what we want; silenced by `-q`.
+    /// Reports that another client holds the lock; silenced by `-q`.
     pub fn contention(&self, message: &str) {
         self.warning(message);
     }
 
-    /// Asks somebody who sits before a terminal; the answer goes behind it.
+    /// Writes a prompt to the terminal; the reply is typed after it.
     pub fn question(&self, text: &str) {
         let _ = write!(std::io::stderr(), "dlock: {text} ");
     }
 
-    /// Nobody has answered, and what is said next begins on a line of its own.
+    /// Ends the line of a prompt without a reply.
     pub fn end_of_question(&self) {
         let _ = writeln!(std::io::stderr());
     }
 
-    /// Something for `-v`.
+    /// Writes a detail, with `-v` only.
     pub fn detail(&self, message: &str) {
         if self.verbose > 0 {
             self.write("info", message);
         }
     }
 
-    /// Somebody else holds the lock, and we go. Returns the line.
+    /// Reports that another client holds the lock and that dlock gives up. Returns the message.
     pub fn contended(
         &self,
         name: &LockName,
@@ -114,16 +115,17 @@ impl Reporter {
         line
     }
 
-    /// Whether anybody is to be told that we wait.
-    pub fn tells_waiting(&self) -> bool {
-        self.tells_waiting
+    /// Whether waiting is reported.
+    pub fn reports_waiting(&self) -> bool {
+        self.reports_waiting
     }
 
-    /// Somebody else holds the lock, and we wait.
+    /// Reports that another client holds the lock and that dlock waits.
     pub fn waiting(&self, name: &LockName, store: &str, busy: &Busy) {
-        if self.tells_waiting {
-            let place = busy.position.map(|place| format!(" at position {place}")).unwrap_or_default();
-            self.write("info", &format!("{}; waiting{place}", describe(name, store, busy)));
+        if self.reports_waiting {
+            let position =
+                busy.position.map(|position| format!(" at position {position}")).unwrap_or_default();
+            self.write("info", &format!("{}; waiting{position}", describe(name, store, busy)));
         }
     }
 
@@ -151,11 +153,11 @@ impl Reporter {
     }
 }
 
-/// So that a line fits into what a pipe takes at once (`PIPE_BUF`).
+/// The maximum length of a message: a line fits into one atomic write to a pipe (`PIPE_BUF`).
 const LONGEST_LINE: usize = 3000;
 
-/// Whether standard error can be written to without waiting for a reader that may have stopped: a blocked dlock renews
-/// nothing. A line is shorter than what a pipe takes at once (`PIPE_BUF`).
+/// Whether standard error can be written to without waiting for a stopped reader: a blocked dlock renews
+/// nothing. A line is shorter than one atomic write to a pipe (`PIPE_BUF`).
 fn stderr_takes_a_line() -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
@@ -164,7 +166,8 @@ fn stderr_takes_a_line() -> bool {
     poll(&mut fds, PollTimeout::from(100u16)) != Ok(0)
 }
 
-/// Who keeps the lock by `--min-hold` though its command has ended: for how long that is so, and will be.
+/// Returns the holder that keeps the lock by `--min-hold` though its command has ended, with the time since
+/// its end and the time left.
 fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
     let [Holder { identity: Some(identity), ended: Some(ended), remaining: Some(rest), .. }] =
         busy.holders.as_slice()
@@ -174,7 +177,7 @@ fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
     Some((identity, *ended, *rest))
 }
 
-/// Who has a lock that we did not get, in one sentence.
+/// Describes the holder of a lock, in one sentence.
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {
         let now = chrono::Local::now();
@@ -190,7 +193,7 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
         );
     }
     let Some(first) = busy.holders.first() else {
-        return format!("{name} on {store} is free, but others are before us");
+        return format!("{name} on {store} is free, but other waiters are ahead");
     };
     let others = match busy.holders.len() - 1 + busy.more {
         0 => String::new(),
@@ -200,7 +203,8 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     format!("{name} is held by {}{others}", describe_holder(first, store))
 }
 
-/// `web-3 (pid 4121, root, backup.sh) for 12m`, or what is known of a foreign client.
+/// Describes a holder as `web-3 (pid 4121, root, backup.sh) for 12m`, or with what is known of a foreign
+/// client.
 pub fn describe_holder(holder: &Holder, store: &str) -> String {
     let Some(identity) = &holder.identity else {
         let hint = holder.hint.as_ref().map(|hint| format!(", {hint}")).unwrap_or_default();
@@ -208,7 +212,7 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
             Some(rest) => format!(", for another {} at most", show(rest)),
             None => String::new(),
         };
-        return format!("another program on {store} (no dlock{hint}{rest})");
+        return format!("another program on {store} (not a dlock{hint}{rest})");
     };
     let age = holder.age.map(|age| format!(" for {}", show(age))).unwrap_or_default();
     let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
@@ -220,26 +224,27 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
     format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)
 }
 
-/// That somebody has ended a hold.
+/// Describes the revocation of a hold.
 pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String {
     let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("{name} on {store}: the lock was broken by {}{reason}", revocation.by)
 }
 
-/// What endangers the locks of a store, and what to do.
+/// Describes a hazard to the locks of a store, with a remedy.
 pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
     match hazard {
         Hazard::Eviction(policy) => format!(
-            "{store} removes keys when its memory is full (maxmemory-policy {policy}), and locks are keys: use a server \
+            "{store} removes keys when its memory is full (maxmemory-policy {policy}), and locks are keys: use \
+            a server \
              with noeviction for locks; see dlock doctor"
         ),
         Hazard::Node(what) => {
-            format!("{what}, which does no part of a Redlock: name independent masters; see dlock doctor")
+            format!("{what}, which cannot be part of a Redlock: name independent masters; see dlock doctor")
         }
     }
 }
 
-/// What a store's failure means for a command that only asks.
+/// Returns the failure of a command that only queries a store.
 pub fn store_error(store: &str, error: &StoreError) -> Failure {
     let kind = match error {
         StoreError::Unavailable { .. } => FailureKind::Unavailable,
@@ -249,7 +254,8 @@ pub fn store_error(store: &str, error: &StoreError) -> Failure {
     Failure::new(kind, format!("{store}: {error}"))
 }
 
-/// What a store's failure means for the exit status, in words that name the lock, the store and the flag that helps.
+/// Returns the failure of a run for an error of the store, naming the lock, the store and the flag that
+/// helps.
 pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry: bool) -> Failure {
     let help = match error {
         StoreError::Unavailable { .. } if can_retry => "; the command did not run, see --retry",
@@ -258,13 +264,13 @@ pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry
     not_asked(name, store, error, help)
 }
 
-/// What a store's failure means for the exit status, in words that name the lock, the store and, behind that, what helps.
+/// Returns the failure for an error of the store, naming the lock and the store, with `help` appended.
 pub fn not_asked(name: &LockName, store: &str, error: &StoreError, help: &str) -> Failure {
     let Failure { kind, message } = store_error(&format!("{name} on {store}"), error);
     Failure::new(kind, message + help)
 }
 
-/// That a token does not own a lock, and who has it instead.
+/// Returns the failure that a token does not own a lock, with the current holder.
 pub fn not_owned(state: &LockState, store: &str) -> Failure {
     let name = &state.name;
     let who = match state.holders.as_slice() {
@@ -274,22 +280,24 @@ pub fn not_owned(state: &LockState, store: &str) -> Failure {
             format!("it is held by {} and {} more", describe_holder(first, store), others.len())
         }
     };
-    Failure::new(FailureKind::Lost, format!("{name} on {store}: not ours, or not any more: {who}"))
+    let message = format!("{name} on {store}: the token does not own it, or no longer: {who}");
+    Failure::new(FailureKind::Lost, message)
 }
 
-/// A time since 1970 as RFC 3339 in UTC, with milliseconds.
+/// Formats a time since 1970 as RFC 3339 in UTC, with milliseconds.
 pub fn time(since_1970: Duration) -> String {
     let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
     let time = chrono::DateTime::from_timestamp_micros(micros).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
 }
 
-/// Whole milliseconds, for programs.
+/// Returns whole milliseconds, for programs.
 pub fn milliseconds(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-/// One JSON object on one line, made safe for a terminal as [`printable`] text is, without changing what it says.
+/// Formats one JSON object on one line, safe for a terminal as [`printable`] text is, without changing its
+/// meaning.
 pub fn json(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_string(value).expect("plain values have a JSON form");
     let mut safe = String::with_capacity(text.len() + 1);
@@ -306,7 +314,7 @@ pub fn json(value: &impl serde::Serialize) -> String {
     safe
 }
 
-/// Foreign text, made safe for a terminal: control, escape and bidirectional characters are escaped.
+/// Makes foreign text safe for a terminal: control, escape and bidirectional characters are escaped.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -318,8 +326,8 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// Characters that are not seen but change how others are: bidirectional marks and overrides (Unicode TR 9), zero-width
-/// ones, line and paragraph separators, tags.
+/// Whether a character is invisible but changes how others are displayed: bidirectional marks and overrides
+/// (Unicode TR 9), zero-width characters, line and paragraph separators, tags.
 fn is_format(c: char) -> bool {
     matches!(c,
         '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
@@ -340,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn json_for_a_terminal_says_the_same() {
+    fn json_for_a_terminal_has_the_same_meaning() {
         let hostile = "a\u{1b}]52\u{9b}2J\u{202e}b\n\u{7f}\u{E0001}🔒";
         let safe = json(&[hostile]);
         assert_eq!(safe, "[\"a\\u001b]52\\u009b2J\\u202eb\\n\\u007f\\udb40\\udc01🔒\"]\n");
@@ -368,7 +376,7 @@ mod tests {
         );
         assert_eq!(
             describe_holder(&Holder::default(), "redis://h:6379/0"),
-            "another program on redis://h:6379/0 (no dlock)"
+            "another program on redis://h:6379/0 (not a dlock)"
         );
     }
 }

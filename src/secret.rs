@@ -1,9 +1,9 @@
-//! The secrets that this process knows, so that foreign text which repeats them can be printed and kept without them: a
-//! server or a proxy that quotes our command in an error quotes the password or the token in it.
+//! The secrets that this process knows, so that foreign text that repeats them can be printed and stored without them:
+//! a server or a proxy that quotes dlock's command in an error quotes the password or the token in it.
 //!
-//! Text is scrubbed where it enters: in the errors that a server answers, and in what others say of themselves
-//! ([`Identity`](crate::lock::Identity), [`Record`](crate::lock::Record), [`Revocation`](crate::lock::Revocation)). Our own
-//! words are left alone: `***` in place of one of them would tell what the password is.
+//! Text is scrubbed where it enters: in the errors of a server, and in what other clients store about themselves
+//! ([`Identity`](crate::lock::Identity), [`Record`](crate::lock::Record), [`Revocation`](crate::lock::Revocation)).
+//! dlock's own words are not scrubbed: `***` in place of one of them would reveal the password.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
@@ -12,13 +12,13 @@ use serde::{Deserialize, Deserializer};
 
 static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What stands in place of a secret.
+/// The replacement for a secret.
 pub const HIDDEN: &str = "***";
-/// So much of a secret is one too, when a text was cut off. What is shorter is hidden only where it stands alone: it may be
-/// a part of any word.
-const LONG: usize = 8;
+/// The length from which the beginning of a secret is hidden as well, in case a text was cut off. A shorter secret is
+/// hidden only where it stands alone: it may be a part of any word.
+const MIN_HIDDEN: usize = 8;
 
-/// Remembers a secret until the process ends.
+/// Registers a secret until the process ends.
 pub fn keep(secret: &str) {
     // As Redis quotes it (`sdscatrepr`), and JSON.
     let escaped = secret.escape_default().to_string().replace("\\'", "'");
@@ -30,7 +30,7 @@ pub fn keep(secret: &str) {
     }
 }
 
-/// A foreign text without the secrets that this process knows.
+/// Returns a foreign text without the secrets that this process knows.
 pub fn scrubbed(text: &str) -> Cow<'_, str> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match known.iter().any(|secret| text.contains(beginning(secret))) {
@@ -39,27 +39,27 @@ pub fn scrubbed(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A foreign text of a stored document, read without the secrets that this process knows.
+/// Deserializes a foreign text without the secrets that this process knows.
 ///
 /// # Errors
-/// It is not a text.
+/// The value is not a string.
 pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(scrubbed(&text).into_owned())
 }
 
-/// The same of one that may be missing.
+/// The same for an optional text.
 ///
 /// # Errors
-/// It is not a text.
+/// The value is not a string.
 pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     Ok(text.map(|text| scrubbed(&text).into_owned()))
 }
 
-/// As much of a secret as is hidden.
+/// Returns the part of a secret that is hidden even if the rest is missing.
 fn beginning(secret: &str) -> &str {
-    &secret[..secret.ceil_char_boundary(LONG)]
+    &secret[..secret.ceil_char_boundary(MIN_HIDDEN)]
 }
 
 fn without(known: &[String], text: &str) -> String {
@@ -79,16 +79,16 @@ fn without(known: &[String], text: &str) -> String {
     safe
 }
 
-/// How many bytes of the text, which comes behind `before`, are this secret or the beginning of it.
+/// Returns how many bytes of the text, which follows `before`, are this secret or the beginning of it.
 fn hidden(secret: &str, before: Option<char>, text: &str) -> usize {
-    if secret.len() >= LONG {
+    if secret.len() >= MIN_HIDDEN {
         let same = secret.chars().zip(text.chars()).take_while(|(one, other)| one == other);
         let length = same.map(|(c, _)| c.len_utf8()).sum();
         return if length >= beginning(secret).len() { length } else { 0 };
     }
-    let Some(behind) = text.strip_prefix(secret) else { return 0 };
+    let Some(following) = text.strip_prefix(secret) else { return 0 };
     let stands_alone = |next: Option<char>| !next.is_some_and(char::is_alphanumeric);
-    match stands_alone(before) && stands_alone(behind.chars().next()) {
+    match stands_alone(before) && stands_alone(following.chars().next()) {
         true => secret.len(),
         false => 0,
     }
@@ -109,7 +109,7 @@ mod tests {
             ("AUTH me hunter2-s3cret", "AUTH me ***"),
             ("'hunter2-s3cret'hunter2-s3cret", "'***'***"),
             ("me:hunter2-s3cret@h", "me:***@h"),
-            // Cut off, and with something behind it.
+            // Cut off, and followed by other text.
             ("AUTH hunter2-s3", "AUTH ***"),
             ("xhunter2-s3cretx", "x***x"),
             ("token 0123456789abcdef, and pw", "token ***, and ***"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job, for real: two "hosts" (each a Debian cron daemon with its own crontab, HOME, working directory and,
+# End-to-end test of the main use: two "hosts" (each a Debian cron daemon with its own crontab, HOME, working directory and,
 # where namespaces are allowed, its own host name) fire ./backup.sh in the same minute, on a shared directory and on a
 # Redis. Exactly one of the two may run on each. Prints what happened; takes up to 100 seconds: cron counts in minutes.
 #
@@ -48,7 +48,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
     redis=$!
     for _ in $(seq 100); do
         kill -0 "$redis" 2>/dev/null || continue 2
-        # Not just any Redis that listens there: ours.
+        # Check that it is the Redis started here.
         if [ "$(redis-cli -p "$port" info server 2>/dev/null | tr -d '\r' | sed -n 's/^process_id://p')" = "$redis" ]; then
             break 2
         fi
@@ -122,7 +122,7 @@ done
 kill "${daemons[@]}" 2>/dev/null || true
 daemons=()
 
-# --- what happened ----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------
 echo "end:    $(date '+%H:%M:%S')"
 failures=0
 check() { # what, expected, found
@@ -148,7 +148,7 @@ for store in file redis; do
     check "the loser says who holds it" 1 \
         "$(cat "$work"/web-?/"$store.log" | grep -c '^dlock: nightly-job is held by .*backup.sh.*see --wait' || true)"
     check "the archive can be read" yes "$(gzip --test "$work/out/$store/backup.tar.gz" 2>/dev/null && echo yes || echo no)"
-    # Not one after the other: both fired before the job ended.
+    # Not sequentially: both fired before the job ended.
     check "both fired while the job ran" yes "$(
         { sed -n 's/ fired$//p' "$work"/web-?/"$store.log" | sort -n | tail -1
           sed -n 's/ end .*//p' "$journal"; } 2>/dev/null | awk 'NR == 1 { fired = $1 } END { print (NR == 2 && fired < $1) ? "yes" : "no" }'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the seeded random faults (`random_faults::*`) on every store: dlocks, guards and commands that are killed, stopped
-# and told to end, while the store is stopped, killed and cut off:
+# and terminated, while the store is stopped, killed and disconnected:
 #
 #   tests/faults.sh                  two minutes on files and on Redis, half a minute on each other store
 #   tests/faults.sh SECONDS          this long on files and on Redis, a quarter of it on each other store
@@ -14,13 +14,13 @@ export DLOCK_TEST_PYTHON=${DLOCK_TEST_PYTHON:-$PWD/target/python/bin/python}
 export DLOCK_TEST_RANDOM_SECONDS=${1:-120}
 [ -z "${2:-}" ] || export DLOCK_TEST_RANDOM_SEED=$2
 PATH=$PATH:/usr/sbin:/sbin
-# Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
+# Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
 
 cargo test --locked --test it --no-run </dev/null
 begin=$SECONDS
-# Three at a time: the long ones beside each other, and the short ones one after another.
+# Three at a time: the long ones in parallel, and the short ones one after another.
 "${usual_signals[@]}" cargo test --locked --test it -- --test-threads 3 --show-output random_faults:: </dev/null || {
     echo "faults.sh: FAILED after $((SECONDS - begin))s" >&2
     exit 1

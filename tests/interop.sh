@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# dlock beside the libraries that applications lock with, for real: redis-py, python-redis-lock, node-redlock with ioredis,
-# redsync and Redisson, on redis-servers of their own. Each keeps the other out, both ways, and each wakes the other.
+# Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
+# with ioredis, redsync and Redisson, on separate redis-servers. Each excludes the other, both ways, and each
+# wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
@@ -37,7 +38,7 @@ mkdir -p "$built"
 exec 9>"$built/.lock"
 flock 9
 
-# Whether all that these files say has been done: they are as they were when NAME was done the last time.
+# Whether these files are unchanged since NAME was last done.
 stamp() { cat "$@" | sha256sum; }
 is_done() { [ "$(cat "$built/$1.done" 2>/dev/null)" = "$(stamp "${@:2}")" ]; }
 done_with() { stamp "${@:2}" >"$built/$1.done"; }
@@ -61,7 +62,7 @@ prepare_node() {
     done_with node "${from[@]}"
 }
 
-# Go knows itself what has changed.
+# Go tracks changes itself.
 prepare_go() (
     export GOMODCACHE=$built/go/mod GOCACHE=$built/go/build GOPATH=$built/go GOFLAGS="-modcacherw -mod=readonly -buildvcs=false"
     export GOTELEMETRY=off
@@ -83,7 +84,7 @@ prepare_java() {
     fi
 }
 
-# Side by side: most of it is waiting for a network. Each in a process group of its own, to be ended with what it starts.
+# In parallel: most of it is network latency. Each in its own process group, to be ended with its descendants.
 jobs=()
 end_jobs() {
     for job in "${jobs[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Are the tests alive? Each patch in tests/mutants/ plants one defect in a scratch copy of the sources; the test that
-# its first line names must pass without it and fail with it.
+# Checks that the tests detect defects. Each patch in tests/mutants/ plants one defect in a scratch copy of
+# the sources; the test that its first line names must pass without it and fail with it.
 #
 #   tests/mutants.sh                 all of them, some minutes
 #   tests/mutants.sh 03 release      those whose file name contains one of the words
@@ -19,7 +19,7 @@ for patch in tests/mutants/*.patch; do
 done
 [ "${#patches[@]}" != 0 ] || { echo "mutants.sh: no patch is called so" >&2; exit 1; }
 
-# Built in a target directory of its own that is kept: a fresh one would compile every dependency again.
+# Built in a separate target directory that is kept: a fresh one would compile every dependency again.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$repository/target}/mutants
 export DLOCK_TEST_PYTHON=${DLOCK_TEST_PYTHON:-$repository/target/python/bin/python}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/dlock-mutants.XXXXXX")
@@ -30,7 +30,7 @@ git ls-files --cached --others --exclude-standard -z |
     tar --create --null --ignore-failed-read --files-from=- | tar --extract --directory="$scratch"
 cd "$scratch"
 
-# The probe is what the tests run under dlock.
+# The probe is the command that the tests run under dlock.
 build() {
     cargo build --locked --quiet --example probe >build.log 2>&1 &&
         cargo test --locked --quiet --test it --no-run >>build.log 2>&1

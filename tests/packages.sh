@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The packages, for real: the Debian package is installed into an empty directory and run there, with nothing else in
-# it, against a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
-# GitHub action, the GitLab template and the line of the systemd service.
+# Tests the packages: the Debian package is installed into an otherwise empty directory and run there, against
+# a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
+# GitHub action, the GitLab template and the command line of the systemd service.
 #
 #   tests/packages.sh [DIRECTORY]       what packaging/build.sh has built there; default: target/dist
 set -euo pipefail
@@ -70,7 +70,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
 done
 [ "$try" != 10 ] || die "redis-server does not start: $(tail -1 "$work/redis.log")"
 
-# Answers for redis.example.test alone, and says when it listens.
+# A DNS server that resolves only redis.example.test, and reports when it listens.
 mkfifo "$work/listens"
 python3 - >"$work/listens" 2>"$work/dns.log" <<'DNS' &
 import socket, struct
@@ -130,15 +130,15 @@ check "the completion of bash" same "$(same completions/dlock.bash "$root/usr/sh
 check "the completion of zsh" same "$(same completions/_dlock "$root/usr/share/zsh/vendor-completions/_dlock")"
 check "the completion of fish" same "$(same completions/dlock.fish "$root/usr/share/fish/vendor_completions.d/dlock.fish")"
 
-# --- run, with nothing of a system around it --------------------------------------------------------------------------
-# dlock needs /dev/null, as everything does. Where devices do not work (nodev, a user namespace): this system's own.
+# --- run, without the rest of a system --------------------------------------------------------------------------
+# dlock needs /dev/null. Where devices do not work (nodev, a user namespace), use this system's own.
 mknod -m 666 "$root/dev/null" c 1 3 2>/dev/null || touch "$root/dev/null"
 if ! { [ -c "$root/dev/null" ] && cat "$root/dev/null"; } 2>/dev/null; then
     mount --bind /dev/null "$root/dev/null" || die "cannot have a /dev/null in $root"
 fi
 ours="dlock $version"
 inside() { env -i PATH=/usr/bin:/usr/sbin:/bin:/sbin timeout 60 chroot "$root" /usr/bin/dlock "$@" 2>&1 && echo "exit 0" || echo "exit $?"; }
-# -q: what it would say is that there is no /proc.
+# -q suppresses the warning that there is no /proc.
 run() { inside run -q "$@" -- dlock --version; }
 by_name() { run -b "redis://$1:$port" --connect-timeout 20s job; }
 check "it says its version" "$ours
@@ -148,7 +148,7 @@ exit 0" "$(run job)"
 check "the lock is where the documentation says" yes "$([ -f "$root/var/lib/dlock/job.lock" ] && echo yes)"
 check "a lock on a Redis, by address" "$ours
 exit 0" "$(by_name 127.0.0.1)"
-# As it is, and with every line that it has in comments.
+# Unchanged, and with all commented-out lines enabled.
 sed 's/^#\([a-z[]\)/\1/' packaging/config.toml >"$root/tmp/config.toml"
 check "the sample configuration" "exit 0" "$(inside config show --config /usr/share/doc/dlock/examples/config.toml | tail -n 1)"
 check "the sample configuration, all of it" 'backend            = "prod"   # /tmp/config.toml:8
@@ -165,8 +165,8 @@ exit 0" "$(by_name redis.example.test)"
 check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name or service not known; the command did not run, see --retry
 exit 69" "$(by_name gone.example.test)"
 
-# On many systems nsswitch.conf(5) names more than files and dns. Those modules are made for that system's C library, and
-# loaded into a static program, which has another, they crash it. This one ends whoever loads it.
+# On many systems nsswitch.conf(5) names more than files and dns. Those modules are built for the system's C
+# library, and crash a static program, which has another one. This module ends every process that loads it.
 mkdir -p "$root/lib" "$root/usr/lib"
 echo '__attribute__((constructor)) static void loaded(void) { __builtin_trap(); }' |
     cc -shared -nostdlib -x c -o "$root/lib/libnss_trap.so.2" -
@@ -174,7 +174,7 @@ cp "$root/lib/libnss_trap.so.2" "$root/usr/lib/libnss_trap.so.2"
 printf 'passwd: trap files\nhosts: trap [!UNAVAIL=return] files dns\n' >"$root/etc/nsswitch.conf"
 check "by DNS, beside a module for another C library" "$ours
 exit 0" "$(by_name redis.example.test)"
-check "a user that only such a module may know" "dlock: file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs
+check "a user that only such a module may know" "dlock: file: needs a home directory, and this user has none: name a directory, such as file:///var/lock/jobs
 exit 78" "$(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin timeout 60 chroot --userspec=54321:54321 "$root" /usr/bin/dlock run -q job -- dlock --version 2>&1 && echo "exit 0" || echo "exit $?")"
 rm -r "${root:?}/lib" "${root:?}/usr/lib"
 
@@ -202,7 +202,8 @@ nightly() { env -i PATH=/usr/bin:/bin DLOCK_BACKEND="redis://127.0.0.1:$port" "$
 check "the first host runs $line" "backup complete
 exit 0" "$(nightly)"
 check "the second, whose timer fires later, does not" "exit 75" "$(nightly)"
-# No service manager runs here. What can be had without one: no capability, no new privileges, another user.
+# No service manager runs here. Test what is possible without one: no capability, no new privileges, another
+# user.
 chmod 755 "$work" "$dist" "$dist/dlock"
 hardened() { setpriv --reuid=12345 --regid=12345 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all "$@"; }
 check "it works without any privilege" "backup complete" "$(DLOCK_BACKEND="redis://127.0.0.1:$port" hardened "$dist/dlock" run -q hardened -- "$work/backup.sh" 2>&1)"

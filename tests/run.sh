@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Passes every test on a fresh Debian or Ubuntu that has a Rust toolchain and nothing else:
+# Runs all tests on a fresh Debian or Ubuntu that has only a Rust toolchain:
 #
 #   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
 #
@@ -50,7 +50,7 @@ want mandoc mandoc
 want shellcheck shellcheck
 # tests/servers.sh takes packages of Debian, also on other distributions.
 [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
-# A distribution's python3 may come without venv or without its pip. Either way of installing redis-py will do.
+# A distribution's python3 may lack venv or its pip. Either way of installing redis-py is sufficient.
 python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
     missing+=(python3-venv python3-pip)
 
@@ -63,8 +63,8 @@ install_packages() {
     fi
     has apt-get || die "missing packages: ${missing[*]}. No apt-get here: install what they contain"
     say "installing ${missing[*]}"
-    # Debian starts a server when it is installed; a policy-rc.d that answers 101 says: do not. Afterwards the one
-    # that was there comes back.
+    # Debian starts a server when it is installed; a policy-rc.d that exits 101 prevents it. Afterwards the one
+    # that existed before is restored.
     local kept=''
     if [ -e "$policy" ]; then
         kept=$policy.before-dlock-tests
@@ -120,10 +120,10 @@ tests/servers.sh
 # --- the tests --------------------------------------------------------------------------------------------------------
 threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 3 > 4 ? $(nproc) * 3 : 4))}
 export RUST_TEST_THREADS=$threads
-# Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
+# Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
-# What is behind `--` goes to the test binaries, and so do the filters.
+# Arguments after `--` are passed to the test binaries, and so are the filters.
 for_cargo=() for_tests=()
 while [ "$#" != 0 ]; do
     if [ "$1" = -- ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that load the whole machine (`scale::*`), one at a time, so that they neither disturb other tests nor are
-# disturbed by them:
+# Runs the tests that load the whole machine (`scale::*`), one at a time, so that they do not disturb other
+# tests and are not disturbed by them:
 #
 #   tests/scale.sh                   all of them, in less than two minutes
 #   tests/scale.sh trees             those of one module, or whatever else `scale::` is followed by
@@ -13,7 +13,7 @@ export DLOCK_TEST_PYTHON=${DLOCK_TEST_PYTHON:-$PWD/target/python/bin/python}
 PATH=$PATH:/usr/sbin:/sbin
 filters=("${@/#/scale::}")
 [ "$#" != 0 ] || filters=(scale::)
-# Under nohup, or in the background of a script, this script began with signals ignored, which the tests would inherit.
+# Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
 

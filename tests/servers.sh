@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts servers of other versions than this system's into target/servers, for the tests:
+# Installs servers of other versions than this system's into target/servers, for the tests:
 #
 #   tests/servers.sh          afterwards there is target/servers/NAME/server for each NAME below
 #
-# They are the packages of other Debian releases, with the libraries that they want, unpacked and run by their own dynamic
-# loader: nothing is installed, and apt's own lists and packages are not touched. What is there already is kept.
+# They are packages of other Debian releases, with their libraries, unpacked and run by their own dynamic
+# loader: nothing is installed, and apt's own lists and packages are not touched. Existing servers are kept.
 #
 # Read from the environment:
 #   DLOCK_TEST_SERVERS   another directory, which several trees may share
@@ -18,14 +18,14 @@ servers=(
     'valkey-8.1 trixie valkey-server valkey-server'
 )
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# Where a release is that is supported, and where it goes afterwards.
+# The location of a supported release, and of an archived one.
 mirrors=(http://deb.debian.org/debian http://archive.debian.org/debian)
 directory=${DLOCK_TEST_SERVERS:-$PWD/target/servers}
 
 say() { printf 'servers.sh: %s\n' "$*"; }
 die() { printf 'servers.sh: %s\n' "$*" >&2; exit 1; }
 
-# apt with everything of its own: lists, packages, and a system on which nothing is installed.
+# apt with separate lists, packages, and a system on which nothing is installed.
 private_apt() { # release, program, arguments...
     local own=$directory/apt/$1 program=$2
     shift 2
@@ -34,7 +34,7 @@ private_apt() { # release, program, arguments...
         -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=3 "$@" </dev/null
 }
 
-# Learns what a release has, once.
+# Fetches the package list of a release, once.
 learn() { # release
     local own=$directory/apt/$1 mirror
     [ ! -e "$own/learnt" ] || return 0
@@ -53,7 +53,7 @@ learn() { # release
     die "cannot learn what Debian $1 has, see above: is there a way to ${mirrors[0]}?"
 }
 
-# The packages of libraries that one wants, and itself.
+# A package and the packages of its libraries.
 wanted() { # release, package
     # Each line begins 'URL' FILE SIZE; a file is NAME_VERSION_ARCHITECTURE.deb.
     private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" 2>"$directory/apt/$1/log" |

@@ -1,4 +1,4 @@
-//! How soon the command's tree is dead when dlock itself is killed or stopped.
+//! The time until the command's process tree is dead after dlock is killed or stopped.
 
 use std::error::Error;
 use std::ffi::CString;
@@ -12,12 +12,12 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Bench;
-use crate::stats::{Dice, Sample, ms, verdict};
+use crate::stats::{Rng, Sample, ms, verdict};
 
 const TREE: usize = 3;
 
-/// A tree of three that nothing short of SIGKILL ends: the command, its child, and a daemon in a session of its own.
-/// Each opens the FIFO and says so: the reader sees the end of the file when the last of them is dead.
+/// A tree of three processes that only SIGKILL ends: the command, its child, and a daemon in its own session. Each has
+/// the FIFO open and writes a byte when it is ready; the reader gets end-of-file when the last of them is dead.
 pub fn tree(fifo: &str) -> Result<(), Box<dyn Error>> {
     let mut fifo = OpenOptions::new().write(true).open(fifo)?;
     // SAFETY: this process has one thread; what runs in the children is ordinary code on copied memory, and SIG_IGN
@@ -38,7 +38,7 @@ pub fn tree(fifo: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A dlock with such a tree under it, all three alive.
+/// A dlock that runs such a tree, all three processes alive.
 struct Victim {
     dlock: Child,
     fifo: File,
@@ -80,7 +80,7 @@ impl Victim {
         unsafe { libc::kill(self.dlock.id() as i32, signal) };
     }
 
-    /// Whether the whole tree is dead, waiting for it at most so long.
+    /// Whether the whole tree is dead, or dies within this timeout.
     fn tree_is_dead(&mut self, timeout: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.fifo.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd, and its count is 1.
@@ -103,15 +103,15 @@ impl Drop for Victim {
     }
 }
 
-/// From kill(2) of dlock to the death of the last process of the tree.
+/// Measures the time from kill(2) of dlock to the death of the last process of the tree.
 pub fn sigkill(bench: &Bench) -> Result<(), Box<dyn Error>> {
     println!("sigkill: from SIGKILL of dlock to the death of the whole tree, {} tries each", bench.runs);
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     for (store, url) in [("file", bench.file_url()), ("redis", bench.redis.url())] {
         let mut times = Vec::with_capacity(bench.runs);
         for try_number in 0..bench.runs {
             let mut victim = Victim::start(bench, &url, "30s", &format!("kill-{store}-{try_number}"))?;
-            std::thread::sleep(Duration::from_micros(dice.below(5000)));
+            std::thread::sleep(Duration::from_micros(rng.below(5000)));
             let start = Instant::now();
             victim.signal(libc::SIGKILL);
             if !victim.tree_is_dead(Duration::from_secs(60)) {
@@ -132,20 +132,20 @@ pub fn sigkill(bench: &Bench) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What is left of the lease at the store when the tree of a stopped dlock is dead.
+/// Measures the remaining lease at the store when the tree of a stopped dlock is dead.
 pub fn sigstop(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let (ttl, together) = (Duration::from_secs(2), 10);
     let tries = (bench.runs / 2).max(1).next_multiple_of(together);
     let url = bench.redis.url();
     let mut client = bench.redis.connect()?;
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     let (mut margins, mut late, mut lost) = (Vec::new(), 0, 0);
     for batch in 0..tries / together {
         let mut victims = Vec::new();
         for index in 0..together {
             let name = format!("stop-{batch}-{index}");
             let victim = Victim::start(bench, &url, &format!("{}s", ttl.as_secs()), &name)?;
-            let moment = Instant::now() + Duration::from_millis(dice.below(ttl.as_millis() as u64));
+            let moment = Instant::now() + Duration::from_millis(rng.below(ttl.as_millis() as u64));
             victims.push((Some(moment), name, victim));
         }
         let start = Instant::now();
@@ -174,9 +174,7 @@ pub fn sigstop(bench: &Bench) -> Result<(), Box<dyn Error>> {
             std::thread::sleep(Duration::from_micros(500));
         }
     }
-    println!(
-        "sigstop: what is left of a lease of {ttl:?} when the tree of a stopped dlock is dead, {tries} tries"
-    );
+    println!("sigstop: remaining lease of {ttl:?} when the tree of a stopped dlock is dead, {tries} tries");
     if !margins.is_empty() {
         let margins = Sample::new(margins);
         println!(
@@ -186,7 +184,7 @@ pub fn sigstop(bench: &Bench) -> Result<(), Box<dyn Error>> {
             ms(margins.max())
         );
     }
-    println!("  after the lease's end: {late}, target 0: {}", verdict(late == 0));
+    println!("  after the end of the lease: {late}, target 0: {}", verdict(late == 0));
     println!("  exit 76 when continued: {lost} of {tries}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What dlock takes while it holds or waits: memory, requests to the store, and the command's processor.
+//! The resources that dlock uses while it holds a lock or waits: memory, requests to the store, and processor time.
 
 use std::error::Error;
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::Bench;
 use crate::stats::{Sample, ms, verdict};
 
-/// A `dlock run` that is ended, with its command, when dropped.
+/// A `dlock run` that is terminated, with its command, when dropped.
 struct Running(Child);
 
 impl Running {
@@ -33,7 +33,7 @@ impl Drop for Running {
     }
 }
 
-/// The processes that run `program`, whoever is their parent.
+/// The processes that run `program`, regardless of their parent.
 fn processes_of(program: &Path) -> Result<Vec<u32>, Box<dyn Error>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -63,14 +63,15 @@ fn kilobytes(pids: &[u32]) -> Result<(u64, u64, u64), Box<dyn Error>> {
     Ok((pss, rss, private))
 }
 
-/// Memory of one run alone on the machine: the holder it waits for is not a dlock, so nothing is shared with that.
+/// Memory of one run that is alone on the machine: the holder that it waits for is not a dlock, so no pages are shared
+/// with the holder.
 pub fn memory(bench: &Bench) -> Result<(), Box<dyn Error>> {
     println!("memory: all dlock processes of one run, after 2 s, kB");
     println!("  {:<14} {:>9} {:>8} {:>8} {:>8}", "", "processes", "PSS", "RSS", "private");
     let file = bench.file_url();
     let redis = bench.redis.url();
     let (mut worst, mut one) = (0, bench.redis.connect()?);
-    let reply = one.ask("SET dlock:waiting foreign NX PX 60000")?;
+    let reply = one.request("SET dlock:waiting foreign NX PX 60000")?;
     if reply != "+OK" {
         return Err(format!("SET: {reply}").into());
     }
@@ -93,18 +94,18 @@ pub fn memory(bench: &Bench) -> Result<(), Box<dyn Error>> {
     }
     flock.kill()?;
     flock.wait()?;
-    one.ask("DEL dlock:waiting")?;
+    one.request("DEL dlock:waiting")?;
     println!("  {:.1} MB PSS at most, target <= 6: {}", worst as f64 / 1000.0, verdict(worst <= 6000));
     Ok(())
 }
 
-/// Requests seen by MONITOR; what a script calls is not a client's request.
+/// Requests seen by MONITOR; commands called by a script are not counted.
 pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let url = bench.redis.url();
     let (ttl, ttls) = (Duration::from_secs(2), 5);
     let watch = |command: Command, skip: Duration, window: Duration| -> Result<Vec<String>, Box<dyn Error>> {
         let mut monitor = bench.redis.connect()?;
-        monitor.ask("MONITOR")?;
+        monitor.request("MONITOR")?;
         monitor.set_timeout(Duration::from_millis(100))?;
         let _running = Running::start(command)?;
         let start = Instant::now();
@@ -119,7 +120,7 @@ pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
         }
         Ok(seen)
     };
-    println!("requests: to redis, scripts count as one");
+    println!("requests: to redis, each script counts as one");
     let whole =
         watch(bench.dlock(&["-b", &url, "once", "--", "true"]), Duration::ZERO, Duration::from_millis(500));
     if let Ok(whole) = whole {
@@ -140,15 +141,15 @@ pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
         kinds.join(" "),
         verdict(per_ttl <= 3.0)
     );
-    bench.redis.connect()?.ask("SET dlock:counted-wait foreign PX 60000")?;
+    bench.redis.connect()?.request("SET dlock:counted-wait foreign PX 60000")?;
     let waiting = bench.dlock(&["-b", &url, "--wait=30s", "counted-wait", "--", "true"]);
     let seen = watch(waiting, Duration::from_secs(1), Duration::from_secs(5))?;
     println!("  waiting: {:.1} per second", seen.len() as f64 / 5.0);
-    bench.redis.connect()?.ask("DEL dlock:counted-wait")?;
+    bench.redis.connect()?.request("DEL dlock:counted-wait")?;
     Ok(())
 }
 
-/// Runs a fixed number of rounds on every processor at once and prints the nanoseconds that took.
+/// Runs a fixed number of rounds on every processor at once and prints the elapsed nanoseconds.
 pub fn spin(rounds: &str) -> Result<(), Box<dyn Error>> {
     println!("{}", spin_all(rounds.parse()?)?.as_nanos());
     Ok(())
@@ -172,7 +173,7 @@ fn spin_all(rounds: u64) -> Result<Duration, Box<dyn Error>> {
     Ok(start.elapsed())
 }
 
-/// A processor-bound command with and without dlock, interleaved, timed by itself; and dlock's own processor time.
+/// A processor-bound command with and without dlock, interleaved, timed by the command; and dlock's processor time.
 pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let rounds = 20_000_000;
     let target = Duration::from_millis(1100); // longer than a third of the ttl: a renewal falls into each run
@@ -210,7 +211,7 @@ pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
     println!("  with dlock    p50 {:.2} ms, p25 {:.2}", ms(with.p50()), ms(with.percentile(25.0)));
     let spread = (ms(without.percentile(75.0)) - ms(without.percentile(25.0))) / ms(without.p50()) * 100.0;
     let slower = (ms(with.p50()) / ms(without.p50()) - 1.0) * 100.0;
-    println!("  locks lost on the way: {lost}, target 0: {}", verdict(lost == 0));
+    println!("  locks lost during the runs: {lost}, target 0: {}", verdict(lost == 0));
     println!("  {slower:+.2} % (the middle half of the runs without dlock spreads over {spread:.2} %)");
 
     let mut running = Running::start(bench.dlock(&["-b", &url, "--ttl=1s", "idle", "--", "sleep", "30"]))?;
@@ -228,6 +229,6 @@ pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
     std::thread::sleep(Duration::from_secs(6));
     let share = (used()? - before) as f64 / start.elapsed().as_nanos() as f64;
     running.still_runs()?;
-    println!("  dlock's own processor time while holding, ttl 1s: {:.4} % of one CPU", share * 100.0);
+    println!("  dlock's processor time while holding, ttl 1s: {:.4} % of one CPU", share * 100.0);
     Ok(())
 }

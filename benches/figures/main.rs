@@ -1,11 +1,11 @@
-//! The figures dlock is held to, measured on this machine beside its peers: `cargo bench`.
+//! The performance figures of dlock, measured on this machine and compared with other tools: `cargo bench`.
 //!
 //! Builds dlock as packaging/build.sh does, starts a Redis and an etcd on 127.0.0.1, prints the tables and stops both.
-//! Nothing is asserted: figures move with the machine, so each stands beside its target.
+//! Nothing is asserted, because the figures depend on the machine; each is printed next to its target.
 //!
-//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200); `DLOCK_TEST_PYTHON` is
-//! an interpreter that has redis-py.
-//! An argument that is part of a section's name (`cargo bench -- memory`) measures that section alone.
+//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200); `DLOCK_TEST_PYTHON`
+//! is an interpreter that has redis-py.
+//! With an argument (`cargo bench -- memory`), only the sections whose name contains it are measured.
 
 #[cfg(target_os = "linux")]
 mod death;
@@ -22,7 +22,7 @@ mod stats;
 #[cfg(target_os = "linux")]
 mod waiting;
 
-/// What every section needs: the binary, the stores, and how often to measure.
+/// What every section needs: the binary, the stores, and the number of runs.
 #[cfg(target_os = "linux")]
 pub struct Bench {
     /// The dlock under test, a copy whose path no other process runs.
@@ -40,7 +40,7 @@ impl Bench {
         format!("file://{}", self.dir.display())
     }
 
-    /// A command with nothing of this process's environment but PATH.
+    /// A command whose environment has only PATH and HOME.
     fn command(&self, program: &std::path::Path) -> std::process::Command {
         let mut command = std::process::Command::new(program);
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &self.dir).current_dir(&self.dir);
@@ -63,7 +63,7 @@ fn main() {
 #[cfg(target_os = "linux")]
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    // This program is also what runs under dlock.
+    // This program is also the command that runs under dlock.
     let outcome = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["spin", rounds] => footprint::spin(rounds),
         ["tree", fifo] => death::tree(fifo),
@@ -111,7 +111,7 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
         ("sigstop", death::sigstop),
         ("handoff", waiting::handoff),
         ("drain", waiting::drain),
-        ("line", waiting::line),
+        ("queue", waiting::queue),
         ("redlock", redlock::redlock),
     ];
     for (name, section) in sections {
@@ -123,7 +123,7 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Builds the binary that the figures are about as it is released: every flag that matters is in packaging/build.sh.
+/// Builds the binary to measure with the flags of a release, which are in packaging/build.sh.
 #[cfg(target_os = "linux")]
 fn build() -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures");

@@ -1,4 +1,4 @@
-//! Redlock over five servers on this host, beside one: what the majority costs when nobody is in the way.
+//! Redlock over five servers on this host, compared with one server: the cost of the majority without contention.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 
 use crate::Bench;
 use crate::servers::Redis;
-use crate::stats::{Dice, Sample, ms, verdict};
+use crate::stats::{Rng, Sample, ms, verdict};
 
 const NODES: usize = 5;
 
@@ -30,7 +30,7 @@ impl Store {
         Ok(Store { name, url, backend, acquired: Vec::new(), released: Vec::new(), runs: Vec::new() })
     }
 
-    /// Takes the lock and gives it back, over connections that are there.
+    /// Acquires and releases the lock over open connections.
     async fn once(&mut self) -> Result<(Duration, Duration), Box<dyn Error>> {
         let claim = Claim {
             name: LockName::new("figures")?,
@@ -55,7 +55,7 @@ impl Store {
     }
 }
 
-/// All stores once per round, in an order that changes.
+/// Measures all stores once per round, in random order.
 pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let dirs = tempfile::tempdir()?;
     let start = |node: usize| {
@@ -70,11 +70,11 @@ pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
         Store::open("redlock:", format!("redlock://{}", hosts.join(",")))?,
     ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     let mut order: Vec<usize> = (0..stores.len()).collect();
     let warm_up = 20;
     for round in 0..warm_up + bench.runs {
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for &turn in &order {
             let store = &mut stores[turn];
             let (acquired, released) = runtime.block_on(store.once())?;
@@ -86,7 +86,10 @@ pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    println!("redlock: {NODES} servers on this host beside one, p50 of {} rounds, interleaved", bench.runs);
+    println!(
+        "redlock: {NODES} servers on this host compared with one, p50 of {} rounds, interleaved",
+        bench.runs
+    );
     println!("  {:<10} {:>10} {:>10} {:>16}", "", "acquire ms", "release ms", "dlock run true ms");
     let mut figures = Vec::new();
     for store in stores {

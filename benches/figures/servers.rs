@@ -1,4 +1,4 @@
-//! A Redis and an etcd of the benchmark's own; both die with it.
+//! A Redis and an etcd for the benchmark only; both are killed when it ends.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A process that is killed and reaped when dropped, and by the kernel should this process die first.
+/// A process that is killed and reaped when dropped, and killed by the kernel if this process dies first.
 struct Server(Child);
 
 impl Server {
@@ -64,7 +64,7 @@ impl Redis {
         let server = Server::spawn(&mut command, "redis-server")?;
         let redis = Redis { port, _server: server };
         eventually("redis-server", || {
-            redis.connect().and_then(|mut it| it.ask("PING")).is_ok_and(|it| it == "+PONG")
+            redis.connect().and_then(|mut it| it.request("PING")).is_ok_and(|it| it == "+PONG")
         })?;
         Ok(redis)
     }
@@ -80,13 +80,13 @@ impl Redis {
     }
 }
 
-/// Just enough of a client: inline commands, and replies of one line.
+/// A minimal client: inline commands, and single-line replies.
 pub struct RedisClient {
     reader: BufReader<TcpStream>,
 }
 
 impl RedisClient {
-    pub fn ask(&mut self, command: &str) -> Result<String, Box<dyn Error>> {
+    pub fn request(&mut self, command: &str) -> Result<String, Box<dyn Error>> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         self.line()
     }
@@ -103,9 +103,9 @@ impl RedisClient {
         Ok(self.reader.get_ref().set_read_timeout(Some(timeout))?)
     }
 
-    /// What is left of a key's life in milliseconds: -2 when there is no such key, -1 when it never ends.
+    /// The remaining time to live of a key in milliseconds: -2 if the key does not exist, -1 if it has no expiry.
     pub fn pttl(&mut self, key: &str) -> Result<i64, Box<dyn Error>> {
-        let reply = self.ask(&format!("PTTL {key}"))?;
+        let reply = self.request(&format!("PTTL {key}"))?;
         Ok(reply.strip_prefix(':').ok_or(format!("PTTL: {reply}"))?.parse()?)
     }
 }

@@ -1,4 +1,4 @@
-//! From spawn to reaped: what a lock around `true` costs, beside the peers.
+//! Start-up: the time from spawn to reap of `true` under a lock, compared with other tools.
 
 use std::error::Error;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Bench;
-use crate::stats::{Dice, Sample, median, ms, verdict};
+use crate::stats::{Rng, Sample, median, ms, verdict};
 
 struct Peer {
     name: &'static str,
@@ -14,7 +14,7 @@ struct Peer {
     times: Vec<Duration>,
 }
 
-/// Runs all peers once per round, in an order that changes, so that a slow moment of the machine meets each of them.
+/// Runs all peers once per round, in random order, so that a slow phase of the machine affects all of them.
 pub fn startup(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let file = bench.file_url();
     let redis = bench.redis.url();
@@ -43,10 +43,10 @@ pub fn startup(bench: &Bench) -> Result<(), Box<dyn Error>> {
     }
 
     let warm_up = 5;
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     let mut order: Vec<usize> = (0..peers.len()).collect();
     for round in 0..warm_up + bench.runs {
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for &turn in &order {
             let peer = &mut peers[turn];
             let start = Instant::now();
@@ -63,7 +63,7 @@ pub fn startup(bench: &Bench) -> Result<(), Box<dyn Error>> {
 
     println!("startup: spawn to reaped, {} runs each, interleaved", bench.runs);
     println!("  {:<16} {:>8} {:>8} {:>8}", "", "p50 ms", "p99 ms", "x flock");
-    // Each run against the flock of its own round: a machine that is slow for a while is so for both.
+    // Each run is compared with the flock of the same round: a slow phase of the machine affects both.
     let ratios: Vec<f64> = peers
         .iter()
         .map(|peer| {

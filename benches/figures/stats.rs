@@ -1,4 +1,4 @@
-//! Order statistics of durations, and how they are printed.
+//! Order statistics of durations, and their output.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ impl Sample {
         Sample(values)
     }
 
-    /// The smallest value that `percent` of the sample do not exceed (nearest rank).
+    /// The percentile by the nearest-rank method.
     pub fn percentile(&self, percent: f64) -> Duration {
         let rank = (percent / 100.0 * self.0.len() as f64).ceil() as usize;
         self.0[rank.clamp(1, self.0.len()) - 1]
@@ -30,7 +30,7 @@ impl Sample {
     }
 }
 
-/// The middle one of some ratios; there is at least one.
+/// The median of at least one ratio.
 pub fn median(ratios: impl Iterator<Item = f64>) -> f64 {
     let mut ratios: Vec<f64> = ratios.collect();
     ratios.sort_by(f64::total_cmp);
@@ -41,17 +41,17 @@ pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// `ok` or `MISSED`, for a figure beside its target.
+/// `ok` or `MISSED`: whether a figure has met its target.
 pub fn verdict(met: bool) -> &'static str {
     if met { "ok" } else { "MISSED" }
 }
 
-/// A small generator of numbers without pattern (xorshift64), so that rounds and moments differ; nothing secret.
-pub struct Dice(u64);
+/// A small pseudo-random number generator (xorshift64) for the order of a round and the length of pauses.
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub fn new() -> Self {
-        Dice(0x9e37_79b9_7f4a_7c15)
+        Rng(0x9e37_79b9_7f4a_7c15)
     }
 
     pub fn below(&mut self, limit: u64) -> u64 {

@@ -1,8 +1,8 @@
-//! Waiting in line: how soon the next one runs, how long a long line takes, and what it costs the store.
+//! Waiting in a queue: the time of a hand-off, the time to drain a long queue, and the load on the store.
 
 mod drain;
 mod handoff;
-mod line;
+mod queue;
 mod traffic;
 
 use std::error::Error;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 pub use self::drain::drain;
 pub use self::handoff::handoff;
-pub use self::line::line;
+pub use self::queue::queue;
 use crate::Bench;
 
-/// Nanoseconds of the clock that `Instant` and Python can read as well.
+/// Nanoseconds of CLOCK_MONOTONIC, which `Instant` and Python read as well.
 fn monotonic_ns() -> Result<u64, Box<dyn Error>> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec that outlives the call.
@@ -28,8 +28,8 @@ fn monotonic_ns() -> Result<u64, Box<dyn Error>> {
     Ok(u64::try_from(now.tv_sec)? * 1_000_000_000 + u64::try_from(now.tv_nsec)?)
 }
 
-/// What runs under the locks. Reads the clock, waits until its standard input ends, reads the clock again, and appends
-/// both to the file, in one write, as its last act.
+/// The command that runs under the locks. Reads the clock, waits until its standard input ends, reads the clock again,
+/// and finally appends both to the file in one write.
 pub fn stamp(file: &str) -> Result<(), Box<dyn Error>> {
     let start = monotonic_ns()?;
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
@@ -37,25 +37,25 @@ pub fn stamp(file: &str) -> Result<(), Box<dyn Error>> {
     Ok(file.write_all(format!("{start} {}\n", monotonic_ns()?).as_bytes())?)
 }
 
-/// One command that ran.
+/// The start and end of one command, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Stamp {
     start: u64,
     end: u64,
 }
 
-/// Who hands a lock over.
+/// The tool under test.
 #[derive(Clone, Copy, PartialEq)]
 enum Lock {
     Dlock,
     Flock,
 }
 
-/// A lock of one of them, with those who hold it and wait for it.
+/// One lock, and the commands that hold it and wait for it.
 struct Scene<'a> {
     bench: &'a Bench,
     lock: Lock,
-    /// What dlock is told besides.
+    /// Additional options of dlock.
     options: &'a [&'a str],
     name: String,
     lock_file: PathBuf,
@@ -63,13 +63,13 @@ struct Scene<'a> {
     me: PathBuf,
 }
 
-/// Nobody waits longer than that, should this program be killed.
-const PATIENCE: &str = "--wait=5m";
-/// How long an event may take until something is wrong.
+/// The timeout of the waiters, in case this program is killed.
+const WAIT: &str = "--wait=5m";
+/// The longest time that an event may take.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 impl<'a> Scene<'a> {
-    /// A lock of this name that nobody has.
+    /// Creates a free lock with this name.
     fn new(bench: &'a Bench, lock: Lock, name: &str, options: &'a [&'a str]) -> Result<Self, Box<dyn Error>> {
         let lock_file = bench.dir.join(format!("{name}.flock"));
         let stamps = bench.dir.join(format!("{name}.stamps"));
@@ -79,56 +79,56 @@ impl<'a> Scene<'a> {
         Ok(Scene { bench, lock, options, name: name.to_owned(), lock_file, stamps, me })
     }
 
-    /// `stamp` under the lock, after those who came before.
+    /// Returns this command under the lock; `stamp` if it is empty.
     fn command(&self, command: &[&str]) -> Command {
-        let mut line = match self.lock {
+        let mut locked = match self.lock {
             Lock::Flock => {
-                let mut line = self.bench.command(Path::new("/usr/bin/flock"));
-                line.arg(&self.lock_file);
-                line
+                let mut locked = self.bench.command(Path::new("/usr/bin/flock"));
+                locked.arg(&self.lock_file);
+                locked
             }
             Lock::Dlock => {
-                let mut line = self.bench.dlock(&["-b", &self.bench.redis.url(), PATIENCE]);
-                line.args(self.options).arg(&self.name).arg("--");
-                line
+                let mut locked = self.bench.dlock(&["-b", &self.bench.redis.url(), WAIT]);
+                locked.args(self.options).arg(&self.name).arg("--");
+                locked
             }
         };
         match command {
-            [] => line.arg(&self.me).arg("stamp").arg(&self.stamps),
-            command => line.args(command),
+            [] => locked.arg(&self.me).arg("stamp").arg(&self.stamps),
+            command => locked.args(command),
         };
-        line.stdout(Stdio::null());
-        line
+        locked.stdout(Stdio::null());
+        locked
     }
 
-    /// Starts one that holds the lock, or will, until [`Gate::open`].
+    /// Starts a command that holds the lock, as soon as it is its turn, until [`Gate::open`].
     fn gate(&self) -> Result<Gate, Box<dyn Error>> {
         Ok(Gate(self.command(&[]).stdin(Stdio::piped()).spawn()?))
     }
 
-    /// Starts so many who run `stamp` when it is their turn; all wait when this returns.
-    fn wait(&self, crowd: &mut Crowd, count: usize) -> Result<(), Box<dyn Error>> {
+    /// Starts `count` waiters that run `stamp` when it is their turn; all are queued when this returns.
+    fn wait(&self, waiters: &mut Waiters, count: usize) -> Result<(), Box<dyn Error>> {
         let mut command = self.command(&[]);
         let expected = self.waiting()? + count;
         for _ in 0..count {
-            crowd.0.push(command.spawn()?);
+            waiters.0.push(command.spawn()?);
         }
         self.until("the waiters", || Ok(self.waiting()? == expected))
     }
 
-    /// How many wait.
+    /// The number of waiters.
     fn waiting(&self) -> Result<usize, Box<dyn Error>> {
         match self.lock {
-            Lock::Dlock => number(&self.bench.redis.connect()?.ask(&format!("ZCARD {}", self.queue()))?),
+            Lock::Dlock => number(&self.bench.redis.connect()?.request(&format!("ZCARD {}", self.queue()))?),
             Lock::Flock => self.kernel_locks("->"),
         }
     }
 
-    /// Whether somebody holds the lock.
+    /// Whether the lock is held.
     fn is_held(&self) -> Result<bool, Box<dyn Error>> {
         Ok(match self.lock {
             Lock::Dlock => {
-                number(&self.bench.redis.connect()?.ask(&format!("EXISTS dlock:{}", self.name))?)? == 1
+                number(&self.bench.redis.connect()?.request(&format!("EXISTS dlock:{}", self.name))?)? == 1
             }
             Lock::Flock => self.kernel_locks("FLOCK")? == 1,
         })
@@ -138,15 +138,16 @@ impl<'a> Scene<'a> {
         format!("dlock#queue:{{dlock:{}}}", self.name)
     }
 
-    /// Lines of /proc/locks (`proc_locks(5)`) about our file with this second word: `FLOCK`, or `->` for one that waits.
+    /// Counts the lines of /proc/locks (`proc_locks(5)`) about the lock file with this second word: `FLOCK`, or `->` for a
+    /// waiter.
     fn kernel_locks(&self, second: &str) -> Result<usize, Box<dyn Error>> {
         let inode = fs::metadata(&self.lock_file)?.ino().to_string();
         let text = fs::read_to_string("/proc/locks")?;
-        let ours = |line: &&str| {
+        let matches = |line: &&str| {
             let mut words = line.split_whitespace();
             words.nth(1) == Some(second) && words.any(|word| word.rsplit(':').next() == Some(&inode))
         };
-        Ok(text.lines().filter(ours).count())
+        Ok(text.lines().filter(matches).count())
     }
 
     fn until(
@@ -164,11 +165,11 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// All that ran, in the order in which they began: one after the other, or it was no lock.
+    /// Returns the stamps of all commands, in the order of their start. Fails if two commands overlapped.
     fn stamps(&self) -> Result<Vec<Stamp>, Box<dyn Error>> {
         let mut stamps = Vec::new();
         for line in fs::read_to_string(&self.stamps)?.lines() {
-            let (start, end) = line.split_once(' ').ok_or("half a stamp")?;
+            let (start, end) = line.split_once(' ').ok_or("an incomplete stamp")?;
             stamps.push(Stamp { start: start.parse()?, end: end.parse()? });
         }
         stamps.sort_unstable_by_key(|stamp: &Stamp| stamp.start);
@@ -179,7 +180,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// One who holds the lock until we say so. Killed when dropped.
+/// A command that holds the lock until it is opened. Terminated when dropped.
 struct Gate(Child);
 
 impl Gate {
@@ -199,17 +200,17 @@ impl Drop for Gate {
     }
 }
 
-/// Those who wait. Ended when dropped.
-struct Crowd(Vec<Child>);
+/// The waiters. Terminated when dropped.
+struct Waiters(Vec<Child>);
 
-impl Crowd {
+impl Waiters {
     /// Waits until all have run.
     fn end(mut self) -> Result<(), Box<dyn Error>> {
         self.0.iter_mut().try_for_each(succeeded)
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Waiters {
     fn drop(&mut self) {
         self.0.iter_mut().for_each(end);
     }
@@ -218,7 +219,7 @@ impl Drop for Crowd {
 fn succeeded(child: &mut Child) -> Result<(), Box<dyn Error>> {
     match child.wait()? {
         status if status.success() => Ok(()),
-        status => Err(format!("one that held the lock ended with {status}").into()),
+        status => Err(format!("a command under the lock ended with {status}").into()),
     }
 }
 
@@ -231,7 +232,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// The number in a reply of one line.
+/// Reads an integer reply.
 fn number(reply: &str) -> Result<usize, Box<dyn Error>> {
-    Ok(reply.strip_prefix(':').ok_or_else(|| format!("Redis said {reply}"))?.parse()?)
+    Ok(reply.strip_prefix(':').ok_or_else(|| format!("unexpected reply: {reply}"))?.parse()?)
 }

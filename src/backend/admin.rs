@@ -1,43 +1,43 @@
-//! What operators ask of a store, beside the locking itself: who holds what, who waits, what has been, and to end a hold.
+//! What operators request of a store besides locking: list holders and waiters, read the history, end a hold.
 
 use super::diagnosis::Diagnosis;
 use super::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown};
 
-/// A store of locks for those who look after them.
+/// A store of locks, as seen by its operators.
 ///
-/// Each method may be dropped halfway, as those of [`Backend`]; only [`LockAdmin::revoke`] and [`LockAdmin::remove`] change
-/// a lock.
+/// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`] and [`LockAdmin::remove`]
+/// change a lock.
 pub trait LockAdmin: Backend {
-    /// The locks that there may be: at least those that a dlock holds or waits for. What this costs is in proportion to
-    /// them, not to what else there is in the store.
+    /// Lists the locks that may be in use: at least those that a dlock holds or waits for. The cost is proportional to
+    /// their number, not to the other contents of the store.
     ///
     /// # Errors
-    /// The store could not be asked, or refused.
+    /// The store could not be queried, or refused.
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
 
-    /// Looks at these locks; with a `token`, also for the hold that it proves. From then on
-    /// [`changed`](Backend::changed) tells of what happens to the last one, where the store can tell.
+    /// Reads the state of these locks; with a `token`, also of the hold that it proves. From then on
+    /// [`changed`](Backend::changed) reports changes of the last one, if the store can notify.
     ///
     /// # Errors
-    /// The store could not be asked, or refused.
+    /// The store could not be queried, or refused.
     fn inspect<'a>(
         &'a mut self,
         names: &'a [LockName],
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>>;
 
-    /// The last outcomes of a lock, the latest first.
+    /// Returns the last outcomes of a lock, the latest first.
     ///
     /// # Errors
-    /// The store could not be asked, or refused.
+    /// The store could not be queried, or refused.
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
 
-    /// Tells everybody who is inside the hold with this fencing token to end it. A hold that nothing runs under any more
-    /// (`--min-hold`) ends at once.
+    /// Notifies every process inside the hold with this fencing token to end it. A hold that no process runs under any
+    /// more (`--min-hold`) ends at once.
     ///
     /// # Errors
-    /// The store could not be asked, or refused.
+    /// The store could not be queried, or refused.
     fn revoke<'a>(
         &'a mut self,
         name: &'a LockName,
@@ -45,43 +45,43 @@ pub trait LockAdmin: Backend {
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>>;
 
-    /// Takes a hold away without its owner's consent, if it is still the one that was seen. Whoever waits may go on at
-    /// once, whatever still runs.
+    /// Removes a hold without its owner's consent, if it is still the one that was seen. Waiters may proceed at once,
+    /// whatever still runs.
     ///
     /// # Errors
-    /// The store could not be asked, or refused.
+    /// The store could not be queried, or refused.
     fn remove<'a>(
         &'a mut self,
         name: &'a LockName,
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>>;
 
-    /// Finds out whether the store is fit to hold locks, and tells what it finds as it finds it. Tries what dlock needs on
-    /// a scratch lock of its own, which is gone afterwards, or ends by itself soon after this was dropped halfway.
+    /// Checks whether the store is fit to hold locks, and reports each finding as soon as it is known. Tries what dlock
+    /// needs on a scratch lock, which is removed afterwards, or expires soon after this future was dropped halfway.
     ///
     /// # Errors
-    /// What was configured cannot be used at all ([`StoreError::Config`]), so the store was not contacted. Whatever is
-    /// wrong with the store itself is no error here, but found.
+    /// The configuration cannot be used at all ([`StoreError::Config`]), so the store was not contacted. A fault of the
+    /// store itself is not an error here but a finding.
     fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
 }
 
-/// What is said of a holder whose dlock notes things in another way than this one: nothing is guessed of it.
+/// What is shown for a holder whose record is in a format that this dlock does not know: nothing in it is guessed.
 pub const OTHER_FORMAT: &str = "stored by another dlock";
 
-/// What was seen at one time.
+/// The state of some locks at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// When, in ms since 1970 by the store's clock.
+    /// The time of the inspection, in ms since 1970 by the store's clock.
     pub now_ms: u64,
-    /// One for each name, in their order.
+    /// One for each name, in the order of the names.
     pub locks: Vec<LockState>,
 }
 
 impl Inspection {
-    /// For those who need to know: what is unknown of a lock is an error.
+    /// Returns an error if the state of any lock is unknown.
     ///
     /// # Errors
-    /// A lock could not be looked at.
+    /// A lock could not be inspected.
     pub fn whole(self) -> Result<Inspection, StoreError> {
         match self.locks.iter().find_map(|lock| lock.unknown.clone()) {
             None => Ok(self),
@@ -92,24 +92,24 @@ impl Inspection {
     }
 }
 
-/// The answer to [`LockAdmin::revoke`].
+/// The result of [`LockAdmin::revoke`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {
-    /// So many know or will know.
+    /// The number of processes that have been or will be notified.
     Told(usize),
     /// The hold has ended.
     Ended,
-    /// There is no such hold any more.
+    /// There is no such hold (any more).
     Gone,
 }
 
-/// The answer to [`LockAdmin::remove`].
+/// The result of [`LockAdmin::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone.
+    /// The hold was removed.
     Removed,
-    /// It was not there any more, or is somebody else's now.
+    /// The hold was gone already, or another client holds the lock now.
     Changed,
-    /// It lives in a session or descriptor, which only its owner can close.
+    /// The hold depends on a session or descriptor that only its owner can close.
     Impossible,
 }

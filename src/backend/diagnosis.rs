@@ -6,19 +6,19 @@ use tokio::sync::mpsc;
 
 use crate::secret::scrubbed;
 
-/// How well one thing is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// No fault was found.
     Ok,
-    /// Locks work, but something about them is not as good as it could be, or not known.
+    /// Locks work, but something about them is worse than it could be, or unknown.
     Warning,
     /// Locks do not work, or cannot be relied on.
     Problem,
 }
 
 impl Level {
-    /// The level's name, as it is shown.
+    /// Returns the level's name, as displayed.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Ok => "ok",
@@ -28,32 +28,32 @@ impl Level {
     }
 }
 
-/// One thing that was looked at. The texts may quote the store, which is foreign: whoever prints them escapes them. No
-/// secret is in them.
+/// The result of one check. The texts may quote the store, which is not trusted: they are escaped when they are
+/// printed. They contain no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at: one or two words that stay the same from version to version.
+    /// What was checked: one or two words that stay the same from version to version.
     pub check: &'static str,
     /// How well it is.
     pub level: Level,
     /// What was found.
     pub found: String,
-    /// What follows from it for locks, unless all is well.
+    /// What follows from it for locks, unless the level is `Ok`.
     pub consequence: Option<String>,
-    /// What to do about it, unless all is well.
+    /// What to do about it, unless the level is `Ok`.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    // What is found is often in the words of the store: our secrets in it are hidden.
+    // The text of a finding often quotes the store: secrets in it are replaced.
 
-    /// All is well.
+    /// Creates a finding without a fault.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Finding {
         let found = scrubbed(&found.into()).into_owned();
         Finding { check, level: Level::Ok, found, consequence: None, remedy: None }
     }
 
-    /// Locks work, but.
+    /// Creates a finding that locks work with a limitation.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -65,7 +65,7 @@ impl Finding {
         Finding { check, level: Level::Warning, found, consequence, remedy }
     }
 
-    /// Locks do not work, or cannot be relied on.
+    /// Creates a finding that locks do not work, or cannot be relied on.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,
@@ -76,51 +76,51 @@ impl Finding {
     }
 }
 
-/// What is told while a store is examined.
+/// A message sent while a store is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The next answer of the store that is awaited is about this.
+    /// The next reply of the store concerns this check.
     Begins(&'static str),
     /// Something was found.
     Found(Finding),
-    /// A lease of this length goes well with how fast the store answers.
+    /// A lease of this length suits the response time of the store.
     Ttl(Duration),
 }
 
-/// Where a store tells what it finds, as it finds it: so what is known is not lost when the store does not answer any
-/// more, and whoever listens can tell where that was. Clones tell the same listener.
+/// The sending end for findings, which are sent as soon as they are known: what is known is not lost if the store stops
+/// replying, and the receiver can report where that was. Clones send to the same receiver.
 #[derive(Clone, Debug)]
 pub struct Diagnosis(mpsc::UnboundedSender<Note>);
 
 impl Diagnosis {
-    /// An examination and its listener.
+    /// Creates a diagnosis and its receiver.
     pub fn new() -> (Diagnosis, mpsc::UnboundedReceiver<Note>) {
         let (sender, notes) = mpsc::unbounded_channel();
         (Diagnosis(sender), notes)
     }
 
-    /// Tells that an answer about this is awaited from now on.
+    /// Reports that the reply awaited from now on concerns this check.
     pub fn begin(&self, check: &'static str) {
-        self.tell(Note::Begins(check));
+        self.send(Note::Begins(check));
     }
 
-    /// Tells what was found.
+    /// Reports a finding.
     pub fn found(&self, finding: Finding) {
-        self.tell(Note::Found(finding));
+        self.send(Note::Found(finding));
     }
 
-    /// Tells which lease goes well with how fast the store answers.
+    /// Reports which lease suits the response time of the store.
     pub fn recommend_ttl(&self, ttl: Duration) {
-        self.tell(Note::Ttl(ttl));
+        self.send(Note::Ttl(ttl));
     }
 
-    fn tell(&self, note: Note) {
-        // Nobody listens any more: then nobody wants to know.
+    fn send(&self, note: Note) {
+        // An error means that the receiver is gone; the note is then not needed.
         let _ = self.0.send(note);
     }
 }
 
-/// The middle one of some durations, and the one that only one in a hundred exceeds; zero of none.
+/// Returns the median and the 99th percentile of some durations; zero if there are none.
 pub(super) fn p50_and_p99(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort_unstable();
     // The nearest rank.
@@ -128,7 +128,7 @@ pub(super) fn p50_and_p99(mut times: Vec<Duration>) -> (Duration, Duration) {
     (at(50).unwrap_or_default(), at(99).unwrap_or_default())
 }
 
-/// A short duration as people read it: `0.12ms`, `3.4ms`, `120ms`.
+/// Formats a short duration for people: `0.12ms`, `3.4ms`, `120ms`.
 pub(super) fn short(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     match ms {

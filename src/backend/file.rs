@@ -1,6 +1,6 @@
 //! Locks on this host: `flock(2)` on `DIRECTORY/NAME.lock`, so that `flock(1)` on the same file excludes dlock and is
-//! excluded by it. The lock file's content is never touched. What dlocks have to agree on (fencing counter, holders,
-//! the line, slots) is in a sidecar file beside it, under its own short lock.
+//! excluded by it. The content of the lock file is never touched. What dlock processes have to agree on (fencing
+//! counter, holders, queue, slots) is in a sidecar file beside it, under a short lock.
 
 mod directory;
 mod doctor;
@@ -35,29 +35,29 @@ use self::worker::Worker;
 use super::{Attempt, Backend, Change, Intent, Release, Renewal, Reply, StoreError, io_text};
 use crate::lock::{Claim, LockName, Record};
 
-/// The store. A file system may not answer (NFS, FUSE, a frozen one), so its calls are made by a thread of their own, and
-/// signals and deadlines are kept meanwhile.
+/// The `file:` store. A file system may hang (NFS, FUSE, a frozen one), so its calls are made by a separate thread,
+/// while dlock handles signals and deadlines.
 pub struct FileStore {
     location: Location,
     worker: Option<Worker>,
-    /// Something has happened that the thread was waiting for.
+    /// Events that the worker thread was waiting for.
     changes: mpsc::UnboundedReceiver<()>,
     sender: mpsc::UnboundedSender<()>,
-    /// What keeps the lock that is held: the lock file and the sidecar.
+    /// The files that keep the lock that is held: the lock file and the sidecar.
     kept: Option<[Arc<File>; 2]>,
-    /// A new look at many locks begins.
-    looks_anew: bool,
+    /// The next inspection begins a new sequence of inspections of many locks.
+    is_new_inspection: bool,
 }
 
 impl FileStore {
-    /// Names the store; touches nothing.
+    /// Creates the store without touching the file system.
     pub fn new(location: Location) -> FileStore {
         let (sender, changes) = mpsc::unbounded_channel();
-        FileStore { location, worker: None, changes, sender, kept: None, looks_anew: true }
+        FileStore { location, worker: None, changes, sender, kept: None, is_new_inspection: true }
     }
 
-    /// Has the thread do something. If the future is dropped before the thread has begun, nothing is done; if later, the
-    /// thread finishes it before it does anything else.
+    /// Runs `act` on the worker thread. If the future is dropped before the thread has started it, nothing is done;
+    /// later, the thread finishes it before it does anything else.
     async fn work<T: Send + 'static>(
         &mut self,
         act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,
@@ -65,14 +65,15 @@ impl FileStore {
         let worker = self.worker.get_or_insert_with(|| {
             Worker::start(LockDirectory::new(self.location.clone(), Changes::to(self.sender.clone())))
         });
-        // The thread is told of them as well, before us.
+        // The worker thread handles these events as well.
         while self.changes.try_recv().is_ok() {}
-        let done = worker.run(move |directory| {
-            directory.hear();
+        let reply = worker.run(move |directory| {
+            directory.take_events();
             let result = act(directory);
             (result, directory.kept())
         });
-        let (result, kept) = done.await.ok_or_else(|| StoreError::unanswered("the file thread has ended"))?;
+        let (result, kept) =
+            reply.await.ok_or_else(|| StoreError::unanswered("the file thread has ended"))?;
         self.kept = kept;
         result
     }
@@ -83,9 +84,9 @@ impl Backend for FileStore {
         self.location.display()
     }
 
-    /// There is nothing to connect to.
+    /// There is no connection; only begins a new inspection.
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        self.looks_anew = true;
+        self.is_new_inspection = true;
         Box::pin(async { Ok(()) })
     }
 
@@ -98,14 +99,15 @@ impl Backend for FileStore {
         Box::pin(self.work(move |directory| directory.acquire_now(&claim, intent)))
     }
 
-    /// There is no lease; the lock is lost when its file was unlinked or replaced, because others lock the new one.
+    /// There is no lease; the lock is lost if its file was unlinked or replaced, because other processes lock the new
+    /// one.
     fn renew<'a>(&'a mut self, claim: &'a Claim, _: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
         let claim = claim.clone();
         Box::pin(self.work(move |directory| directory.renew_now(&claim)))
     }
 
-    /// A descriptor cannot keep a lock without its process: whoever asks for a rest has to stay. Other dlocks keep to
-    /// the rest even so.
+    /// A descriptor cannot keep a lock without its process: with a `rest` the process has to stay. Other dlock
+    /// processes respect the rest even if it does not.
     fn release<'a>(
         &'a mut self,
         claim: &'a Claim,
@@ -116,7 +118,7 @@ impl Backend for FileStore {
         Box::pin(self.work(move |directory| {
             let release = directory.release_now(&claim, rest)?;
             if let Some(record) = record.filter(|_| !matches!(release, Release::NotYet(_))) {
-                // The lock is free, whatever becomes of the note.
+                // The lock is free, even if the record cannot be written.
                 let _ = directory.note(&claim.name, &record);
             }
             Ok(release)
@@ -130,7 +132,7 @@ impl Backend for FileStore {
 
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
-            // Never closed: we have a sender.
+            // Never closed: this store holds a sender.
             let _ = self.changes.recv().await;
             Change::OurTurn
         })

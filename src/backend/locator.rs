@@ -1,4 +1,4 @@
-//! From a backend URL to a backend. The only place that names the concrete ones.
+//! Maps a backend URL to a backend. The only module that names the concrete ones.
 
 use super::Backend;
 use super::admin::LockAdmin;
@@ -7,17 +7,17 @@ use super::file::FileStore;
 use super::redis::{RedisStore, RedlockStore};
 use super::url::{Environment, Url, UrlError};
 
-/// A backend URL understood in full; contacting nobody.
+/// A parsed and checked backend URL; does not contact the store.
 #[derive(Clone)]
 pub enum Locator {
     /// Locks on this host.
     File(super::file::Location),
-    /// One Redis.
+    /// A Redis store.
     #[cfg(feature = "redis")]
     Redis(Box<super::redis::Location>),
 }
 
-/// Schemes of stores that a build may lack, with the cargo feature that brings each.
+/// Schemes of stores that a build may lack, with the cargo feature that enables each.
 #[cfg(not(feature = "redis"))]
 const LEFT_OUT: &[(&str, &str)] = &[
     ("redis", "redis"),
@@ -41,10 +41,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
 const LEFT_OUT: &[(&str, &str)] = &[];
 
 impl Locator {
-    /// Understands a URL: the one match from scheme to backend.
+    /// Parses a URL: the one match from scheme to backend.
     ///
     /// # Errors
-    /// Unknown scheme or option, a store that this build lacks, a value that the store cannot take.
+    /// An unknown scheme or option, a store that this build lacks, or a value that the store does not accept.
     pub fn new(url: &Url, environment: Environment<'_>) -> Result<Locator, UrlError> {
         match url.scheme.as_str() {
             "file" => Ok(Locator::File(super::file::Location::from_url(url, environment)?)),
@@ -63,7 +63,7 @@ impl Locator {
         }
     }
 
-    /// The options that URLs of this scheme can have; `None` for a scheme that this build does not know.
+    /// Returns the options of URLs with this scheme; `None` for a scheme that this build does not know.
     pub fn options(scheme: &str) -> Option<&'static [&'static str]> {
         match scheme {
             "file" => Some(super::file::OPTIONS),
@@ -73,19 +73,19 @@ impl Locator {
         }
     }
 
-    /// A backend URL as it was written, without what may be a secret: the value of an option that its store does not have
-    /// may be a password that was misspelt.
+    /// Returns a backend URL as it was written, without possible secrets: the value of an option that its store does
+    /// not have may be the password of a misspelt one.
     pub fn redacted(text: &str) -> String {
         let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
         super::url::redacted(text, Locator::options(&scheme).unwrap_or_default())
     }
 
-    /// How URLs of the stores in this build begin.
+    /// Returns how the URLs of the stores in this build begin.
     pub fn known() -> &'static [&'static str] {
         KNOWN
     }
 
-    /// The store, without secrets, as messages name it.
+    /// Returns the store, without secrets, as shown in messages.
     pub fn display(&self) -> &str {
         match self {
             Locator::File(location) => location.display(),
@@ -94,7 +94,7 @@ impl Locator {
         }
     }
 
-    /// Checks that a name can be stored there.
+    /// Checks that the store can hold a lock of this name.
     ///
     /// # Errors
     /// Its key would be one of dlock's own.
@@ -106,7 +106,7 @@ impl Locator {
         }
     }
 
-    /// What is to be said once about the place where the locks are, if anything.
+    /// Returns a warning about the location of the locks, if there is one.
     pub fn warning(&self) -> Option<String> {
         match self {
             Locator::File(location) => location.warning(),
@@ -115,7 +115,7 @@ impl Locator {
         }
     }
 
-    /// Why locks cannot be had there in this mode, if they cannot.
+    /// Returns why the store does not support this mode; `None` if it does.
     pub fn refuses(&self, mode: crate::lock::Mode) -> Option<&'static str> {
         match (self, mode) {
             (Locator::File(_), _) => None,
@@ -124,7 +124,7 @@ impl Locator {
         }
     }
 
-    /// What is to be said once about a way to the store on which nobody checks whom we speak to.
+    /// Returns a warning about a connection without authentication of the server, if there is one.
     pub fn insecure(&self) -> Option<&'static str> {
         match self {
             Locator::File(_) => None,
@@ -133,7 +133,7 @@ impl Locator {
         }
     }
 
-    /// Whether a lock lives by its lease, and not by a process of ours.
+    /// Returns whether the store's locks have leases, rather than ending with a process.
     pub fn keeps_leases(&self) -> bool {
         match self {
             Locator::File(_) => false,
@@ -142,7 +142,7 @@ impl Locator {
         }
     }
 
-    /// The store itself, for those who look after its locks; contacting nobody.
+    /// Returns the store for operators; does not contact it.
     pub fn oversee(&self) -> Box<dyn LockAdmin> {
         match self {
             Locator::File(location) => Box::new(FileStore::new(location.clone())),
@@ -155,7 +155,7 @@ impl Locator {
         }
     }
 
-    /// The store itself; still contacting nobody.
+    /// Returns the store; does not contact it.
     pub fn open(&self) -> Box<dyn Backend> {
         self.oversee()
     }
@@ -174,7 +174,7 @@ mod tests {
 
     /// Bytes of all kinds, made by a fixed generator: parsing never panics, and what parses has no control characters.
     #[test]
-    fn any_text_is_parsed_or_refused() {
+    fn any_text_is_parsed_or_rejected() {
         let alphabet: Vec<char> =
             "redis:/@?&=#%,[]0123456789abcdefABCDEF.-_ \n\u{0}é\u{202e}\u{1F512}".chars().collect();
         let mut random = Xorshift::new();

@@ -1,5 +1,5 @@
-//! What a store of locks is to dlock: try, renew, release, and word of a change. Everything that stores have in common
-//! (waiting, deadlines, retries, supervision) is done once, above this trait.
+//! The traits that a lock store implements: acquire, renew, release, and notify of changes. Everything that stores have
+//! in common (waiting, deadlines, retries, supervision) is implemented once, above these traits.
 
 pub mod admin;
 pub mod diagnosis;
@@ -17,53 +17,54 @@ use std::time::Duration;
 
 use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
 
-/// What the methods of a [`Backend`] return, so that the trait can be an object.
+/// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A store of locks.
 ///
-/// A backend never sleeps, retries, prints, or sees a clock other than the store's. Each method may be dropped halfway:
-/// the request may then have been carried out or not, the connection is given up, and the next call makes a new one.
+/// A backend never sleeps, retries, prints, or reads a clock other than the store's. Each method may be dropped
+/// halfway: the request may or may not have been carried out, the connection is discarded, and the next call opens a
+/// new one.
 pub trait Backend {
-    /// Where the locks live, without secrets, as messages and `DLOCK_HELD` name it.
+    /// Returns the location of the locks, without secrets, in the form used by messages and `DLOCK_HELD`.
     fn display(&self) -> &str;
 
-    /// Makes the store ready to be asked, if it is not: the connection, and nothing that could be mistaken for a
-    /// request of ours. Validity is counted from after this.
+    /// Opens the connection if there is none, without sending anything that could be mistaken for a lock request. The
+    /// validity of a lease is counted from after this call.
     ///
     /// # Errors
     /// The store cannot be reached.
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>>;
 
-    /// Asks for the lock once. A claim whose token holds the lock already (the reply to an earlier attempt was lost) is
-    /// granted again with the full lease. With [`Intent::WaitInLine`] a claim that is not granted has its place in the
-    /// line afterwards, until it is granted, [released](Backend::release), or was not heard of for about a lease.
+    /// Requests the lock once. A claim whose token already holds the lock (the reply to an earlier attempt was lost) is
+    /// granted again with the full lease. With [`Intent::WaitInLine`] a claim that is not granted is in the queue
+    /// afterwards, until it is granted, [released](Backend::release), or has sent nothing for about a lease.
     ///
-    /// The line is first come, first served, in the order of numbers that the store gives. Whoever's turn it is has
-    /// [`CLAIM_WITHIN`] to ask; then the next one's turn comes.
+    /// The queue is first come, first served, in the order of the numbers that the store assigns. The first waiter has
+    /// [`CLAIM_WITHIN`] to claim a free lock; then it is the next waiter's turn.
     ///
     /// # Errors
-    /// The store could not be asked, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the lock, or a
-    /// place in the line, may be ours: ask again or release.
+    /// The store could not be queried, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the claim may
+    /// hold the lock or a queue position: try again or release.
     fn try_acquire<'a>(
         &'a mut self,
         claim: &'a Claim,
         intent: Intent,
     ) -> Reply<'a, Result<Attempt, StoreError>>;
 
-    /// Extends the lease to its full length from now, or to `rest` (what is left of the least time that the lock is to
-    /// be kept) if that is longer, if the claim's token still holds the lock. Never creates it anew.
+    /// Extends the lease if the claim's token still holds the lock: to its full length from now, or to `rest` (what
+    /// remains of the minimum hold time) if that is longer. Never creates the lock anew.
     ///
     /// # Errors
-    /// The store could not be asked: the answer is unknown, which is not loss.
+    /// The store could not be queried: the state of the lock is unknown, which does not mean that it is lost.
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>>;
 
-    /// Gives up what the claim has: the lock, or its place in the line; otherwise changes nothing. May be repeated. If
-    /// `rest` is not zero the lock is kept for so long without us. Whoever's turn it is then is told. A `record` is kept in
-    /// the lock's history, as well as that can be done.
+    /// Releases what the claim has: the lock, or its queue position; otherwise changes nothing. May be repeated. If
+    /// `rest` is not zero, the store keeps the lock for that long without its owner. The next waiter is then notified.
+    /// A `record` is added to the lock's history on a best-effort basis.
     ///
     /// # Errors
-    /// The store could not be asked; the lease will end by itself.
+    /// The store could not be queried; the lease expires by itself.
     fn release<'a>(
         &'a mut self,
         claim: &'a Claim,
@@ -71,119 +72,119 @@ pub trait Backend {
         record: Option<&'a Record>,
     ) -> Reply<'a, Result<Release, StoreError>>;
 
-    /// Keeps a record of a run that has not begun, or has lost its lock, in the lock's history.
+    /// Adds the record of a run that did not start, or that lost its lock, to the lock's history.
     ///
     /// # Errors
-    /// The store could not be asked, or keeps no history.
+    /// The store could not be queried, or keeps no history.
     fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>>;
 
-    /// What the store has told of itself that endangers locks.
+    /// Returns what the store has reported about itself that endangers locks.
     fn hazard(&self) -> Option<Hazard> {
         None
     }
 
-    /// Resolves when the store tells something about the lock that we hold or wait for. Never resolves where the store
-    /// cannot tell.
+    /// Resolves when the store reports a change of the lock that is held or waited for. Never resolves if the store
+    /// cannot notify.
     fn changed(&mut self) -> Reply<'_, Change>;
 
-    /// Whether another server may take over from one that has failed, so that asking again soon may help.
+    /// Returns whether another server may take over from one that has failed, so that an early retry may help.
     fn fails_over(&self) -> bool {
         false
     }
 
-    /// Descriptors whose closing frees the lock; the guarding process keeps duplicates.
+    /// Returns the descriptors whose closing frees the lock; the guard process keeps duplicates.
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 }
 
-/// How long one whose turn it is has to ask for the lock, before the next one's turn comes.
+/// How long the first waiter has to claim a free lock before it is the next waiter's turn.
 pub const CLAIM_WITHIN: Duration = Duration::from_millis(500);
 
-/// What to do about a lock that cannot be had at once.
+/// What to do about a lock that is not available immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Nothing: take it now, past nobody who waits.
+    /// Nothing: take it only if it is free and nothing else waits for it.
     TakeNow,
-    /// Wait in line.
+    /// Wait in the queue.
     WaitInLine,
 }
 
-/// The answer to [`Backend::try_acquire`].
+/// The result of [`Backend::try_acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// The lock is ours.
+    /// The claim holds the lock.
     Granted(Grant),
-    /// It is not, for now.
+    /// The lock is not available at the moment.
     Busy(Busy),
-    /// It cannot be, as things are; nothing is left of the claim.
+    /// The claim cannot be granted in the current state; nothing of it is left in the store.
     Refused(Refusal),
 }
 
-/// Why a lock cannot be had for now.
+/// Why a lock is not available at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Who holds it, the first few of them; none when it is free but others come first.
+    /// The first few of its holders; empty if the lock is free but waiters are ahead.
     pub holders: Vec<Holder>,
-    /// How many hold it besides those.
+    /// The number of further holders.
     pub more: usize,
-    /// Our place in the line, from 1.
+    /// The queue position of the claim, from 1.
     pub position: Option<u32>,
-    /// It is free, and it is somebody else's turn: a question later on will be granted, or find a holder.
+    /// The lock is free, and it is another waiter's turn: a later attempt will be granted, or find a holder.
     pub promised: bool,
-    /// When to ask again, even if the store tells nothing.
+    /// When to try again, even without a notification.
     pub again: Again,
 }
 
-/// When to ask again.
+/// When to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// At the latest after so long; the store tells when it is sooner.
+    /// After this time at the latest; the store notifies if it is to be sooner.
     Within(Duration),
-    /// Every now and then: the store cannot tell.
+    /// At intervals: the store cannot notify.
     Poll,
 }
 
-/// Why a claim cannot be granted as things are.
+/// Why a claim cannot be granted in the current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Those who use the lock have agreed on another number of slots.
+    /// The current users of the lock have agreed on another number of slots.
     Slots(u32),
-    /// We run inside a hold of this lock whose mode does not allow ours.
+    /// This process runs inside a hold of this lock whose mode does not allow the mode of the claim.
     Inside(Mode),
-    /// We run inside a hold of this lock that its owner, which lives, has lost.
+    /// This process runs inside a hold of this lock that its owner, which is alive, has lost.
     OuterLost,
 }
 
-/// What the store tells unasked.
+/// A notification from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is our turn.
+    /// It is this waiter's turn.
     OurTurn,
-    /// It will be our turn soon: ask within this time, unless we are called before.
+    /// It will soon be this waiter's turn: try again within this time, unless notified before.
     Soon(Duration),
-    /// Somebody has touched the lock.
+    /// Another client has changed the lock.
     Touched,
-    /// The connection is gone.
+    /// The connection is closed.
     Disconnected,
 }
 
-/// The answer to [`Backend::renew`].
+/// The result of [`Backend::renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Still ours.
+    /// The claim still holds the lock.
     Held {
-        /// For so long from the moment the request was sent; `None` where there is no lease.
+        /// The length of the lease, from the moment the request was sent; `None` if there is no lease.
         lease: Option<Duration>,
-        /// Somebody wants us to give it up.
+        /// The holder was asked to give the lock up.
         revoked: Option<Revocation>,
     },
-    /// Not ours any more.
+    /// The claim does not hold the lock any more.
     Lost(Loss),
 }
 
 impl Renewal {
-    /// The same answer of a server that has taken over from the one that knew of the lock before.
+    /// Converts the reply of a server that has taken over from the one that knew of the lock before.
     pub fn after_fail_over(self) -> Renewal {
         match self {
             Renewal::Lost(Loss::Gone) => Renewal::Lost(Loss::FailedOver),
@@ -195,82 +196,85 @@ impl Renewal {
 /// How a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It is gone from the store and free: nobody else need be running yet.
+    /// It is gone from the store and free: no other client need be running yet.
     Gone,
-    /// The store has failed over to a server that does not have it, and there it is free.
+    /// The store has failed over to a server that does not have it, and it is free there.
     FailedOver,
-    /// Somebody else holds it and may be running already.
+    /// Another client holds it and may be running already.
     Taken,
 }
 
-/// The answer to [`Backend::release`].
+/// The result of [`Backend::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was ours and is not any more; others who have entered the hold may still be inside.
+    /// The claim held the lock and no longer does; processes that have entered the hold may still be inside.
     Released,
-    /// The store keeps it without us for the rest of the least time.
+    /// The store keeps the lock without its owner for the rest of the minimum hold time.
     Kept,
-    /// It was ours and still is, because the store cannot keep it without us: others are inside, or the least time is
-    /// not over. To be released again when the store [tells](Backend::changed), and after this time at the latest.
+    /// The claim still holds the lock, because the store cannot keep it without its owner: other processes are inside,
+    /// or the minimum hold time has not expired. To be released again when the store [notifies](Backend::changed), and
+    /// after this time at the latest.
     NotYet(Duration),
-    /// It was not ours; nothing was changed but a place in the line, if we had one.
+    /// The claim did not hold the lock; nothing was changed except its queue position, if it had one.
     NotHeld,
 }
 
-/// What endangers the locks of a store.
+/// A property of a store that endangers its locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hazard {
-    /// It removes keys by this policy when its memory is full, locks among them.
+    /// When its memory is full, it evicts keys by this policy, including locks.
     Eviction(String),
-    /// One of its nodes is no independent server, and does nothing for the locks: which, and what it is.
+    /// One of its nodes is not an independent server and adds nothing to the safety of the locks: which one, and what
+    /// it is.
     Node(String),
 }
 
-/// Why a store gave no answer. Words of the store in it have been scrubbed of secrets where they entered
-/// ([`crate::secret`]); our own words are not: `***` in place of one of them would tell what the password is.
+/// Why a store gave no reply. Text from the store has been scrubbed of secrets where it entered ([`crate::secret`]);
+/// dlock's own words are not scrubbed: `***` in place of one of them would reveal the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached or cannot serve us at the moment; trying again may help.
+    /// It cannot be reached or cannot serve requests at the moment; a retry may help.
     #[error("{reason}")]
     Unavailable {
         /// What was found.
         reason: String,
-        /// The request may have been carried out all the same.
+        /// The request may have been carried out nevertheless.
         maybe_applied: bool,
-        /// It lasts for moments only: to be asked again even by one who has no patience.
+        /// It lasts only moments: to be retried even after the wait and retry limits.
         transient: bool,
     },
-    /// It refused us; trying again does not help.
+    /// It refused the request; a retry does not help.
     #[error("{0}")]
     Denied(String),
-    /// What was configured does not fit the store.
+    /// The configuration does not fit the store.
     #[error("{0}")]
     Config(String),
 }
 
 impl StoreError {
-    /// The store cannot be reached; nothing was asked.
+    /// The store cannot be reached; no request was sent.
     pub fn unreachable(reason: impl Into<String>) -> StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: false, transient: false }
     }
 
-    /// What is asked for is on its way from one part of the store to another. It may have been done by half.
+    /// The requested keys are being moved from one part of the store to another. The request may have been carried out
+    /// in part.
     pub fn resharding(reason: impl Into<String>) -> StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: true }
     }
 
-    /// Whether it lasts for moments only.
+    /// Returns whether the error lasts only moments.
     pub fn is_transient(&self) -> bool {
         matches!(self, StoreError::Unavailable { transient: true, .. })
     }
 
-    /// The store was asked and did not answer as it should.
+    /// The store received the request and did not reply properly.
     pub fn unanswered(reason: impl Into<String>) -> StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: false }
     }
 }
 
-/// An I/O error in the words of the system, without its number.
+/// Returns the system's text for an I/O error, without its number.
 pub fn io_text(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),

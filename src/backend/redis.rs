@@ -1,8 +1,8 @@
-//! Redis and Valkey: `SET key token NX PX ttl`, renewal and release by compare, each as one script, so that
-//! no step can be half done. Excludes, and is excluded by, every client that locks with a plain string key (redis-py,
-//! redsync, node-redlock, ...).
+//! Redis and Valkey: `SET key token NX PX ttl`, and renewal and release that compare the token, each as one script, so
+//! that no step can be half done. Interoperates with every client that locks with a plain string key (redis-py,
+//! redsync, node-redlock, ...): each excludes the other.
 //!
-//! What those clients do not know (who holds the lock, the fencing counter) lies in side keys under a reserved prefix.
+//! What those clients do not know (the holder, the fencing counter) is stored in side keys under a reserved prefix.
 
 mod acquiring;
 mod answers;
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::asking::values_of;
+use self::asking::list_of;
 use self::connection::{Connection, PushEvent, RequestOptions};
 use self::keys::Keys;
 use self::location::Address;
@@ -40,7 +40,7 @@ use self::recipe::Recipe;
 pub use self::redlock::RedlockStore;
 use self::releasing::{release, text_of};
 use self::route::Route;
-use self::script::{Operation, Question};
+use self::script::{Operation, ScriptRequest};
 use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record};
 
@@ -49,32 +49,32 @@ pub struct RedisStore {
     location: Location,
     route: Route,
     connection: Option<Connection>,
-    /// One whose greeting failed after a question had been sent with it.
+    /// The connection whose handshake failed after a request had been sent with it.
     misrouted: Option<Connection>,
-    /// The server has refused RESP3.
+    /// The server has rejected RESP3.
     old_protocol: bool,
-    /// The server has refused to let us listen on a channel.
+    /// The server does not let this user subscribe to a channel.
     pubsub_denied: bool,
-    /// The server has told how it evicts keys, and which rights we lack.
+    /// The server has reported its eviction policy and missing permissions.
     examined: bool,
-    /// A lock is ours, and whoever touches it is not told to us yet.
+    /// A lock is held, but the server does not notify us of changes to it yet.
     untracked: bool,
-    /// The server that last said so, where that may change.
+    /// The server that last confirmed the lock, if the server may change.
     held_on: Option<Address>,
-    /// How the server evicts keys, if it does.
+    /// The eviction policy of the server, if it evicts keys.
     eviction: Option<String>,
-    /// How long a fencing counter outlives the last grant, if that is not as always.
-    counter_life: Option<Duration>,
-    /// Those of the lock that was asked about last.
+    /// How long a fencing counter outlives the last grant, if not the default.
+    counter_ttl: Option<Duration>,
+    /// The keys of the lock of the last request.
     keys: RefCell<Option<(LockName, Keys)>>,
 }
 
-/// How long a fencing counter outlives the last grant. It is seeded with the server's time, so a counter that has
-/// expired does not start anew.
-const COUNTER_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long a fencing counter outlives the last grant. A counter is seeded with the server's time, so one that has
+/// expired does not restart from zero.
+const COUNTER_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl RedisStore {
-    /// Names the store; contacts nobody.
+    /// Returns the store of a location; does not connect.
     pub fn new(location: Location) -> RedisStore {
         RedisStore {
             route: Route::new(&location),
@@ -87,24 +87,25 @@ impl RedisStore {
             untracked: false,
             held_on: None,
             eviction: None,
-            counter_life: None,
+            counter_ttl: None,
             keys: RefCell::new(None),
         }
     }
 
-    /// Asks one question, in a cluster the node that has the lock.
-    async fn ask(
+    /// Runs the script with one request; in a cluster on the node that has the lock.
+    async fn request(
         &mut self,
-        question: &Question<'_>,
-        wishes: RequestOptions<'_>,
+        request: &ScriptRequest<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Vec<Value>, StoreError> {
         match self.route {
-            Route::Cluster(_) => self.ask_around(question, wishes).await,
-            Route::Fixed(_) | Route::Sentinel(_) => values_of(self.ask_here(question, wishes).await?),
+            Route::Cluster(_) => self.request_in_cluster(request, options).await,
+            Route::Fixed(_) | Route::Sentinel(_) => list_of(self.request_here(request, options).await?),
         }
     }
 
-    /// The keys of a name. Those in a cluster take some work to find, and mostly the same lock is asked about again.
+    /// Returns the keys of a lock. In a cluster they take some work to compute, and most requests concern the same
+    /// lock.
     fn keys(&self, name: &LockName) -> Keys {
         let mut last = self.keys.borrow_mut();
         match &*last {
@@ -113,17 +114,17 @@ impl RedisStore {
         }
     }
 
-    /// How long a fencing counter outlives the last grant; no time is for ever. What others count on as well, beginning with
-    /// one, must not be forgotten.
-    fn counter_life(&self) -> Duration {
-        let usual = match self.location.recipe() {
+    /// Returns how long a fencing counter outlives the last grant; zero means forever. A counter that other programs
+    /// continue, from one, must not expire.
+    fn counter_ttl(&self) -> Duration {
+        let default = match self.location.recipe() {
             Recipe::Redisson => Duration::ZERO,
-            Recipe::Plain | Recipe::PythonRedisLock => COUNTER_LIFE,
+            Recipe::Plain | Recipe::PythonRedisLock => COUNTER_TTL,
         };
-        self.counter_life.unwrap_or(usual)
+        self.counter_ttl.unwrap_or(default)
     }
 
-    /// Whether this is because the lock's keys are on their way from one node of a cluster to another.
+    /// Whether the error is due to the lock's keys being migrated between nodes of a cluster.
     fn is_moving(&self, error: &StoreError) -> bool {
         self.location.is_cluster() && error.is_transient()
     }
@@ -140,7 +141,7 @@ impl Backend for RedisStore {
 
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
-            if self.connection.is_none() || self.route.has_moved() {
+            if self.connection.is_none() || self.route.is_replaced() {
                 self.connection = None;
                 self.connection = Some(self.route.open(&self.location, self.old_protocol).await?);
             }
@@ -161,25 +162,25 @@ impl Backend for RedisStore {
             let keys = self.keys(&claim.name);
             let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
             let token = claim.token.reveal();
-            let question = Question {
+            let request = ScriptRequest {
                 operation: Operation::Renew,
                 keys: &keys,
                 token,
                 arguments,
                 history: &keys.history,
             };
-            let answer = match self
-                .ask(&question, RequestOptions { tracking: true, ..RequestOptions::default() })
+            let reply = match self
+                .request(&request, RequestOptions { tracking: true, ..RequestOptions::default() })
                 .await
             {
-                Err(error) if self.is_moving(&error) => return self.renew_parts(claim, rest).await,
-                answer => answer?,
+                Err(error) if self.is_moving(&error) => return self.renew_by_key(claim, rest).await,
+                reply => reply?,
             };
             self.untracked = false;
-            let renewal = answers::renewal(&answer, claim.ttl)?;
-            let before = std::mem::replace(&mut self.held_on, self.route.server().cloned());
-            let has_moved = before.is_some() && before != self.held_on;
-            Ok(if has_moved { renewal.after_fail_over() } else { renewal })
+            let renewal = answers::renewal(&reply, claim.ttl)?;
+            let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
+            let is_replaced = last_server.is_some() && last_server != self.held_on;
+            Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
         })
     }
 
@@ -191,12 +192,12 @@ impl Backend for RedisStore {
     ) -> Reply<'a, Result<Release, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
-            let question = release(&keys, claim, rest, record);
-            let release = match self.ask(&question, RequestOptions::default()).await {
-                Err(error) if self.is_moving(&error) => self.release_parts(claim, rest, record).await,
-                answer => answers::release(&answer?),
+            let request = release(&keys, claim, rest, record);
+            let release = match self.request(&request, RequestOptions::default()).await {
+                Err(error) if self.is_moving(&error) => self.release_by_key(claim, rest, record).await,
+                reply => answers::release(&reply?),
             };
-            match !self.route.is_confirmed(&self.location).await && self.route.has_moved() {
+            match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,
             }
@@ -208,9 +209,9 @@ impl Backend for RedisStore {
             let keys = self.keys(name);
             let arguments = vec![text_of(record)];
             let history = if record.has_held() { &keys.history } else { &keys.missed };
-            let question =
-                Question { operation: Operation::Record, keys: &keys, token: "", arguments, history };
-            self.ask(&question, RequestOptions::default()).await.map(drop)
+            let request =
+                ScriptRequest { operation: Operation::Record, keys: &keys, token: "", arguments, history };
+            self.request(&request, RequestOptions::default()).await.map(drop)
         })
     }
 
@@ -225,19 +226,19 @@ impl Backend for RedisStore {
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
             if self.untracked {
-                // To be asked once more, and be told from then on.
+                // One more renewal enables the notifications.
                 self.untracked = false;
                 return Change::Touched;
             }
-            if self.learn().await.is_err() {
+            if self.discover_nodes().await.is_err() {
                 return Change::Disconnected;
             }
             let Some(connection) = &mut self.connection else { return std::future::pending().await };
-            let word = tokio::select! {
-                word = connection.changed() => word,
-                () = self.route.leads_elsewhere() => None,
+            let event = tokio::select! {
+                event = connection.changed() => event,
+                () = self.route.wait_until_replaced() => None,
             };
-            match word {
+            match event {
                 Some(PushEvent::Called) => Change::OurTurn,
                 Some(PushEvent::Next) => Change::Soon(CLAIM_WITHIN),
                 Some(PushEvent::Look) => Change::Soon(CLAIM_WITHIN * 4),

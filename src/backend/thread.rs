@@ -1,4 +1,4 @@
-//! Work that blocks (looking a name up, a file system that may not answer), in a thread of its own.
+//! Runs blocking work (a name look-up, a file system that may hang) in a separate thread.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use tokio::sync::oneshot;
 
 use crate::process_limit::why_no_process;
 
-/// Enough for a name service of the C library, and little where memory is limited.
+/// Enough for a name service of the C library, and small where memory is limited.
 const STACK: usize = 512 * 1024;
 
-/// Runs `work` in a thread and waits for it. Dropping the future leaves the thread to itself.
+/// Runs `work` in a thread and waits for it. If the future is dropped, the thread runs on by itself.
 ///
 /// # Errors
-/// No thread can be had: the limit on processes or on memory is reached. The runtime's own threads panic then.
+/// No thread can be started: the limit on processes or on memory is reached. (The runtime's own threads panic then.)
 pub async fn in_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_of_the_thread_is_returned() {
+    fn the_result_of_the_thread_is_returned() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         assert_eq!(runtime.block_on(in_thread("test", || 7)).ok(), Some(7));
     }

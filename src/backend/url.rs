@@ -1,4 +1,4 @@
-//! Backend URLs taken apart, and nothing understood of them yet.
+//! The syntax of backend URLs, independent of the store.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::secret::HIDDEN;
 
-/// What a URL is made of, percent-decoded except for the hosts.
+/// The parts of a URL, percent-decoded except for the hosts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
     /// In lower case, without the colon.
@@ -17,7 +17,7 @@ pub struct Url {
     pub password: Option<String>,
     /// `host`, `host:port`, `[v6]:port`, in the order given; empty without an authority.
     pub hosts: Vec<Host>,
-    /// From the slash on; empty without one.
+    /// From the slash on; empty without a slash.
     pub path: String,
     /// The options, in the order given.
     pub query: Vec<(String, String)>,
@@ -43,7 +43,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// What is wrong with a URL. The text never repeats the URL itself, which may hold a password.
+/// The reason why a URL is rejected. The text never repeats the URL itself, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct UrlError {
@@ -52,30 +52,31 @@ pub struct UrlError {
 }
 
 impl UrlError {
-    /// Builds an error from its one line.
+    /// Creates an error with a text of one line.
     pub fn new(text: impl Into<String>) -> UrlError {
         UrlError { text: text.into(), option: None }
     }
 
-    /// The same error, known to be about this option of the query.
+    /// Returns the same error, marked as concerning this option of the query.
     pub fn about(self, option: &str) -> UrlError {
         UrlError { option: Some(option.to_owned()), ..self }
     }
 
-    /// Which option of the query it is about, if it is about one: whoever wrote the query from elsewhere knows from where.
+    /// Returns the option of the query that the error concerns, if any: a caller that composed the query from other
+    /// settings can then name the setting.
     pub fn option(&self) -> Option<&str> {
         self.option.as_deref()
     }
 }
 
-/// Where secrets and defaults come from besides the URL.
+/// Returns the value of an environment variable: the source of secrets and defaults besides the URL.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Url {
     /// Parses a backend URL.
     ///
     /// # Errors
-    /// It is not of the form `scheme:[//[user[:password]@]host[:port][,...]][/path][?option=value[&...]]`.
+    /// It does not have the form `scheme:[//[user[:password]@]host[:port][,...]][/path][?option=value[&...]]`.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
         let bad = |what: &str| UrlError::new(what);
         if text.chars().any(|c| c.is_control() || c == ' ') {
@@ -98,9 +99,9 @@ impl Url {
         let (user, hosts) =
             authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
         if hosts.contains('@') || path.contains('@') || query.contains('@') {
-            // Most likely a password with one of these characters in it: nothing of this URL may be repeated.
+            // Most likely a password that contains one of these characters: nothing of this URL may be repeated.
             return Err(bad(
-                "an @ behind the host: percent-encode / ? # and @ in a password, and @ elsewhere as %40",
+                "an @ after the host: percent-encode / ? # and @ in a password, and @ elsewhere as %40",
             ));
         }
         let (username, password) =
@@ -123,13 +124,13 @@ impl Url {
     }
 }
 
-/// Whether an option of this name, known to a store or not, may have a secret as its value.
+/// Returns whether an option of this name, known to a store or not, may have a secret value.
 fn is_secret(option: &str) -> bool {
     let option = option.to_ascii_lowercase();
     ["pass", "pwd", "secret"].iter().any(|word| option.contains(word)) && !option.ends_with("_file")
 }
 
-/// Whether a backend URL, well-formed or not, may have a password in it.
+/// Returns whether a backend URL, well-formed or not, may contain a password.
 pub fn has_password(text: &str) -> bool {
     match Url::parse(text) {
         Ok(url) => url.password.is_some() || url.query.iter().any(|(name, _)| is_secret(name)),
@@ -137,8 +138,9 @@ pub fn has_password(text: &str) -> bool {
     }
 }
 
-/// A backend URL as it was written, with `***` for its password and for the value of each option that is not `known`: a
-/// misspelt or unsupported one may be a secret. Of one that is not well-formed only the scheme, if it may have either.
+/// Returns a backend URL as it was written, with `***` for its password and for the value of each option that is not
+/// `known`: a misspelt or unsupported one may be a secret. Of a malformed URL, returns only the scheme if it may
+/// contain either.
 pub fn redacted(text: &str, known: &[&str]) -> String {
     let scheme = text.split(':').next().unwrap_or_default();
     let (head, query) = text.split_once('?').map_or((text, None), |(head, query)| (head, Some(query)));
@@ -146,7 +148,7 @@ pub fn redacted(text: &str, known: &[&str]) -> String {
         let is_harmless = query.is_none() && !has_password(text);
         return if is_harmless { text.to_owned() } else { format!("{scheme}:{HIDDEN}") };
     }
-    // Nothing behind the host of a well-formed URL has an @.
+    // In a well-formed URL there is no @ after the host.
     let mut shown = match head.split_once("//").and_then(|(_, rest)| rest.rsplit_once('@')) {
         Some((user, hosts)) if user.contains(':') => {
             format!("{scheme}://{}:{HIDDEN}@{hosts}", user.split(':').next().unwrap_or_default())
@@ -159,7 +161,7 @@ pub fn redacted(text: &str, known: &[&str]) -> String {
             let plain = decode(name).unwrap_or_default();
             match known.contains(&plain.as_str()) && !is_secret(&plain) {
                 true => option.to_owned(),
-                // The secret itself, without a name.
+                // The secret itself, without an option name.
                 false if value.is_empty() => HIDDEN.to_owned(),
                 false => format!("{name}={HIDDEN}"),
             }
@@ -185,7 +187,7 @@ fn options(query: &str) -> Result<Vec<(String, String)>, UrlError> {
 fn host(text: &str) -> Result<Host, UrlError> {
     let bad = || match text.starts_with(':') {
         true => UrlError::new("a host is missing before a colon"),
-        false => UrlError::new(format!("'{text}' is no host or host:port")),
+        false => UrlError::new(format!("'{text}' is not a host or host:port")),
     };
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -205,9 +207,7 @@ fn host(text: &str) -> Result<Host, UrlError> {
         None => None,
         // Not repeated: in `redis://default:secret` without an @ it is a password.
         Some(port) => Some(port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(|| {
-            UrlError::new(
-                "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)",
-            )
+            UrlError::new("the port after a host must be from 1 to 65535 (a password ends with an @)")
         })?),
     };
     Ok(Host { name: name.to_owned(), port })
@@ -222,7 +222,7 @@ fn decode(text: &str) -> Result<String, UrlError> {
         }
     }
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| UrlError::new("a backend URL decodes to UTF-8"))?;
+    let decoded = decoded.map_err(|_| UrlError::new("a backend URL must decode to UTF-8"))?;
     if decoded.contains('\0') {
         return Err(UrlError::new("a backend URL may not contain %00"));
     }
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let url = Url::parse("redis://me:s%3Aecret@[::1]:7000,h2/3?prefix=a%20b&insecure").expect("good URL");
         assert_eq!(url.scheme, "redis");
         assert_eq!(url.username.as_deref(), Some("me"));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_are_refused_without_repeating_secrets() {
+    fn bad_urls_are_rejected_without_repeating_secrets() {
         for bad in [
             "",
             "redis",

@@ -1,5 +1,5 @@
-//! A cgroup of the command's own, where the host lets us make one: `cgroup.kill` ends every process in it in one step,
-//! however fast it forks (cgroup v2, Linux 5.14; `Documentation/admin-guide/cgroup-v2.rst`).
+//! A cgroup for the command, if the host allows one: `cgroup.kill` kills every process in it in one step, however fast
+//! it forks (cgroup v2, Linux 5.14; `Documentation/admin-guide/cgroup-v2.rst`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,18 +15,18 @@ pub struct Cgroup {
     kill: File,
 }
 
-/// Where a command's cgroup is, or would be. Both halves of dlock know it before there is a guarding process, so that
-/// either can kill what is in it; random, because process numbers are the same in every PID namespace.
+/// The path of a command's cgroup, which may not exist. Both dlock and its guard know it from the start, so that either
+/// can kill the processes in it; the name is random, because pids repeat in every PID namespace.
 #[derive(Clone, Debug)]
 pub struct CgroupPath {
-    /// Where dlock is.
+    /// The cgroup of dlock.
     parent: PathBuf,
     directory: PathBuf,
 }
 
 impl CgroupPath {
-    /// Chooses one below the cgroup that the calling process is in; `None` without cgroup v2, or where its file system shows
-    /// another place under that name: the path may be that of another cgroup namespace (`cgroup_namespaces(7)`).
+    /// Chooses a path below the cgroup of the calling process; `None` without cgroup v2, or if the file system shows
+    /// another cgroup under that path: it may belong to another cgroup namespace (`cgroup_namespaces(7)`).
     pub fn choose() -> Option<CgroupPath> {
         let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
         let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
@@ -40,30 +40,29 @@ impl CgroupPath {
         Some(CgroupPath { parent, directory })
     }
 
-    /// Removes empty cgroups beside it that two halves killed at once have left behind.
+    /// Removes empty sibling cgroups, left behind when a dlock and its guard were killed at once.
     pub fn sweep(&self) {
         let Ok(siblings) = fs::read_dir(&self.parent) else { return };
         for sibling in siblings.flatten() {
             let is_ours = sibling.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
             let age = sibling.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
-            // A young one may be about to get its command; one that is in use cannot be removed.
+            // A recent one may be about to receive its command; one that is in use cannot be removed.
             if is_ours && age.is_some_and(|age| age > STALE) {
-                let _ = remove_with_ours_inside(&sibling.path());
+                let _ = remove_with_nested(&sibling.path());
             }
         }
     }
 }
 
 const PREFIX: &str = "dlock-";
-/// Between making a cgroup and forking into it a guarding process takes less than a millisecond.
+/// A guard takes less than a millisecond between creating a cgroup and forking into it.
 const STALE: Duration = Duration::from_secs(2);
 
 impl Cgroup {
-    /// Makes an empty one, or says why not: no right to write there, a kernel before 5.14. Both are ordinary; the
-    /// caller does without.
+    /// Creates an empty cgroup.
     ///
     /// # Errors
-    /// Any of the above.
+    /// No permission to write there, or a kernel before 5.14. Both are common; the caller continues without a cgroup.
     pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
         fs::create_dir(&place.directory)?;
         Cgroup::open(place).inspect_err(|_| {
@@ -71,10 +70,10 @@ impl Cgroup {
         })
     }
 
-    /// The one that the guarding process has made, if it has: to be used in its place.
+    /// Opens the cgroup that the guard has created.
     ///
     /// # Errors
-    /// It has not.
+    /// It has not created one.
     pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         Ok(Cgroup {
@@ -84,24 +83,24 @@ impl Cgroup {
         })
     }
 
-    /// For [`super::sys::fork_into_cgroup`].
+    /// Returns the descriptor for [`super::sys::fork_into_cgroup`].
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 
-    /// Kills every process in it and below it, those being forked too.
+    /// Kills every process in the cgroup and below it, including those being forked.
     ///
     /// # Errors
-    /// The cgroup was taken away.
+    /// The cgroup was removed.
     pub fn kill(&self) -> io::Result<()> {
         (&self.kill).write_all(b"1")
     }
 
-    /// Removes it. What still lives in it (`--orphans leave`) goes back to where dlock is.
+    /// Removes the cgroup. Processes that still live in it (`--orphans leave`) move back to the cgroup of dlock.
     pub fn remove(&self) {
-        // A process may fork while the list is read; what was missed is found in the next round.
-        for _ in 0..MOST_ROUNDS {
-            match remove_with_ours_inside(&self.place.directory) {
+        // A process may fork while the list is read; a missed one is found in the next round.
+        for _ in 0..MAX_ROUNDS {
+            match remove_with_nested(&self.place.directory) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
             }
@@ -113,36 +112,37 @@ impl Cgroup {
     }
 }
 
-/// Removes a cgroup, and first those that dlocks inside of it have left there when they were killed with it. One that is
-/// in use cannot be removed.
-fn remove_with_ours_inside(directory: &Path) -> io::Result<()> {
+/// Removes a cgroup, and before it those left inside by nested dlocks that were killed with it. A cgroup that is in use
+/// cannot be removed.
+fn remove_with_nested(directory: &Path) -> io::Result<()> {
     let removed = fs::remove_dir(directory);
     if !removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
         return removed;
     }
     for inner in fs::read_dir(directory)?.flatten() {
         if inner.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX)) {
-            let _ = remove_with_ours_inside(&inner.path());
+            let _ = remove_with_nested(&inner.path());
         }
     }
     fs::remove_dir(directory)
 }
 
-/// How often what is left in it is looked for.
-const MOST_ROUNDS: usize = 100;
+/// The limit of the rounds that move the remaining processes.
+const MAX_ROUNDS: usize = 100;
 
-/// The cgroup v2 line of `/proc/PID/cgroup` (`cgroups(7)`).
+/// Returns the cgroup v2 path of `/proc/PID/cgroup` (`cgroups(7)`).
 fn version_2(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// A path below the mount point. One that leads out of it (`/../..`) belongs to a cgroup outside of our namespace.
+/// Returns the path relative to the mount point. A path that leads out of it (`/../..`) belongs to a cgroup outside the
+/// namespace.
 fn inside(path: &str) -> Option<&str> {
     let path = path.trim_start_matches('/');
     (!path.split('/').any(|part| part == "..")).then_some(path)
 }
 
-/// Where cgroup v2 is mounted: alone, or beside version 1 (hybrid).
+/// Returns where cgroup v2 is mounted: alone, or beside version 1 (hybrid).
 fn mount_point() -> Option<&'static Path> {
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
         .into_iter()

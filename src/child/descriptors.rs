@@ -1,18 +1,18 @@
-//! The descriptors that dlock was started with beyond the standard ones. They are the command's: where one is the
-//! writing end of a pipe, its reader must see the end when the command closes it.
+//! The descriptors that dlock was started with, beyond the standard ones. They belong to the command: if one is the
+//! write end of a pipe, its reader must see end-of-file when the command closes it.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
 use super::sys;
 
-/// How far is searched without `/proc`.
-const FURTHEST: RawFd = 4096;
+/// The end of the search without `/proc`.
+const SEARCH_END: RawFd = 4096;
 
-/// The descriptors above 2 that are open now. Before we have opened any, these are the inherited ones.
+/// Returns the descriptors above 2 that are open now. Before dlock has opened any, these are the inherited ones.
 pub(super) fn inherited() -> Vec<RawFd> {
     let mut open = open_descriptors();
-    // The listing itself had one.
+    // The listing itself used one.
     open.retain(|fd| *fd > 2 && sys::closes_on_exec(*fd) == Some(false));
     open
 }
@@ -29,12 +29,12 @@ fn open_descriptors() -> Vec<RawFd> {
         Ok(entries) => {
             entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
         }
-        Err(_) => (3..FURTHEST).collect(),
+        Err(_) => (3..SEARCH_END).collect(),
     }
 }
 
-/// The descriptors that are named in what dlock itself is asked to do (`--report /dev/fd/3`): the options in front of
-/// the command, and the variables that name a file. dlock needs those, too.
+/// Returns the descriptors named in dlock's own arguments (`--report /dev/fd/3`): the options before the command, and
+/// the variables that name a file. dlock needs those, too.
 pub(super) fn named_in(arguments: &[OsString]) -> Vec<RawFd> {
     let own = arguments.iter().take_while(|argument| *argument != "--").cloned();
     let variables = ["DLOCK_BACKEND", "DLOCK_CONFIG"].into_iter().filter_map(std::env::var_os);

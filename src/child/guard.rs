@@ -1,5 +1,5 @@
-//! The guarding process: parent of the command, keeper of the deadline. One thread, one loop, no runtime; it talks to
-//! nobody but dlock, so that nothing a store or a network does can hold it up.
+//! The guard: the parent of the command, which enforces the deadline. One thread, one loop, no runtime; it talks to
+//! nothing but dlock, so that neither a store nor a network can delay it.
 
 mod stopping;
 
@@ -21,10 +21,10 @@ use super::tree::{self, Tree};
 use super::{procfs, signals};
 use crate::clock::Moment;
 
-/// dlock asks for a sign of life each second. When it has not for so long, it may be stopped.
+/// dlock pings each second. If no ping has come for this long, dlock may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 
-/// How long a command runs before the guarding process settles down beside it.
+/// How long a command runs before the guard takes the measures of [`Guard::settle`].
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Guard {
@@ -34,7 +34,7 @@ pub(super) struct Guard {
     place: Option<CgroupPath>,
     cgroup: Option<Cgroup>,
     spare: Option<Spare>,
-    /// When to look whether dlock is stopped: it has not asked for a sign of life for some time.
+    /// When to check whether dlock is stopped: it has not sent a ping for some time.
     peer_check_at: Option<Moment>,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
@@ -42,20 +42,20 @@ pub(super) struct Guard {
     grace: Duration,
     stop: Stop,
     /// A signal that ends the command was forwarded.
-    told_to_end: bool,
+    end_signalled: bool,
     /// The command is stopped (SIGSTOP, SIGTSTP, ...).
     stopped: bool,
     reaped: bool,
-    /// We cannot do our work. dlock does it when we leave.
-    is_broken: bool,
+    /// The guard cannot do its work. When it exits, dlock takes over.
+    failed: bool,
     /// When to measure the tree: a renewal is late.
     measure_at: Option<Moment>,
-    /// Since SIGKILL was decided.
+    /// Set once SIGKILL has been decided.
     killing: Option<Killing>,
-    reported: Vec<i32>,
+    reported_pids: Vec<i32>,
     peer_gone: bool,
     outbox: Outbox,
-    /// What must stay open until the tree is dead, because closing it frees the lock.
+    /// Descriptors that must stay open until the tree is dead, because closing them frees the lock.
     kept: Vec<OwnedFd>,
 }
 
@@ -79,26 +79,26 @@ impl Guard {
             group: Group::Shared,
             grace: Duration::ZERO,
             stop: Stop::new(Orphans::Leave, Duration::ZERO),
-            told_to_end: false,
+            end_signalled: false,
             stopped: false,
             reaped: false,
-            is_broken: false,
+            failed: false,
             measure_at: None,
             killing: None,
-            reported: Vec::new(),
+            reported_pids: Vec::new(),
             peer_gone: false,
             outbox: Outbox::default(),
             kept: Vec::new(),
         }
     }
 
-    /// Watches until the tree is over.
-    pub(super) fn watch(mut self) {
-        self.tell(&FromGuard::Command(self.parked.pid));
-        self.speak();
+    /// Runs until the whole tree has ended.
+    pub(super) fn run(mut self) {
+        self.queue(&FromGuard::Command(self.parked.pid));
+        self.flush();
         match Sleeper::new() {
             Ok(sleeper) => {
-                while !self.stop.is_done() && !self.is_broken {
+                while !self.stop.is_done() && !self.failed {
                     self.read_control();
                     let more_to_reap = self.reap();
                     self.act(Input::Tick);
@@ -106,36 +106,36 @@ impl Guard {
                     self.measure();
                     self.keep_spare();
                     let pause = self.kill_pass();
-                    self.speak();
+                    self.flush();
                     match pause {
-                        _ if self.stop.is_done() || self.is_broken => {}
+                        _ if self.stop.is_done() || self.failed => {}
                         None if more_to_reap => {}
-                        // Not on the sleeper, which every death would wake.
+                        // Do not sleep on the sleeper: every death would wake it.
                         Some(pause) => std::thread::sleep(pause),
                         None => {
                             let control = (!self.peer_gone).then_some(&self.control);
                             let arrivals = sleeper.sleep(control, !self.outbox.is_empty(), self.next_wake());
-                            self.note_arrivals(arrivals);
+                            self.report_arrivals(arrivals);
                         }
                     }
                 }
             }
             Err(error) => {
-                self.tell(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
-                self.speak();
+                self.queue(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
+                self.flush();
                 self.act(Input::Kill);
                 self.kill_pass();
             }
         }
-        self.speak_out();
+        self.flush_all();
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
     }
 
-    /// Once the command has run for a moment: first in line for the processor, no page of ours written out, and what
-    /// others have left behind swept up. That takes a while, so a short command is spared it; any of it is refused
-    /// without the right to it, which is fine: the margin before the lease's end allows for that.
+    /// Runs once the command has run for a moment: raises the priority, locks the memory against being paged out, and
+    /// sweeps up what others have left behind. That takes a while, so a short command is spared it. Each step fails
+    /// without the privilege for it, which is harmless: the margin before the lease's end allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
@@ -147,41 +147,42 @@ impl Guard {
         }
     }
 
-    /// Nothing signals this process alone: whoever does signals every process, and dlock has to know.
-    fn note_arrivals(&mut self, arrivals: Vec<Arrival>) {
+    /// Reports the signals that the guard received: a signal is never sent to the guard alone but to every process, and
+    /// dlock has to know.
+    fn report_arrivals(&mut self, arrivals: Vec<Arrival>) {
         for Arrival { signal, origin } in arrivals {
             if let Origin::Process(sender) = origin {
-                self.tell(&FromGuard::Signalled { signal, sender });
+                self.queue(&FromGuard::Signalled { signal, sender });
             }
         }
-        self.speak();
+        self.flush();
     }
 
-    /// Notes a message; [`Guard::speak`] sends all of them together, so that dlock wakes once.
-    fn tell(&mut self, message: &FromGuard) {
+    /// Queues a message; [`Guard::flush`] sends all of them together, so that dlock wakes once.
+    fn queue(&mut self, message: &FromGuard) {
         self.outbox.push(message);
     }
 
-    /// Sends what dlock can take; the rest when it reads again.
-    fn speak(&mut self) {
+    /// Sends what the socket takes; the rest when dlock reads again.
+    fn flush(&mut self) {
         if self.outbox.flush(&self.control).is_err() {
-            // A dlock that is gone is noticed by reading.
+            // If dlock is gone, reading detects it.
             self.outbox = Outbox::default();
         }
     }
 
-    /// Sends the rest, however long dlock is stopped: it cannot know how the command ended otherwise.
-    fn speak_out(&mut self) {
-        self.speak();
+    /// Sends the rest, however long dlock is stopped: it has no other way to learn how the command ended.
+    fn flush_all(&mut self) {
+        self.flush();
         while !self.outbox.is_empty() && self.control.wait_writable().is_ok() {
-            self.speak();
+            self.flush();
         }
     }
 
     fn read_control(&mut self) {
         while !self.peer_gone {
             match self.control.receive() {
-                Received::Message(message) => self.obey(message),
+                Received::Message(message) => self.handle(message),
                 Received::Nothing => return,
                 Received::Closed => {
                     self.peer_gone = true;
@@ -191,12 +192,12 @@ impl Guard {
         }
     }
 
-    fn obey(&mut self, message: ToGuard) {
+    fn handle(&mut self, message: ToGuard) {
         match message {
             ToGuard::Keep => self.kept.extend(self.control.take_descriptor()),
             ToGuard::Start { group, until, orphans, grace, keeps } => {
                 if keeps != self.kept.len() {
-                    self.tell(&FromGuard::Broken(
+                    self.queue(&FromGuard::Broken(
                         "the guarding process has no descriptor left for the lock".into(),
                     ));
                     return self.act(Input::Kill);
@@ -209,15 +210,15 @@ impl Guard {
                 self.act(Input::Arm(until.into()));
                 self.measure_at = self.stop.measure_from().map(|(from, _)| from);
             }
-            ToGuard::Told(signal) => self.note_end(signal),
+            ToGuard::Told(signal) => self.note_end_signal(signal),
             ToGuard::Forward(signal) => self.forward(signal),
             ToGuard::Terminate { kill_at } => {
                 self.act(Input::Terminate { kill_at: Moment::from_boot(kill_at) });
             }
             ToGuard::Kill => self.act(Input::Kill),
             ToGuard::Ping => {
-                self.tell(&FromGuard::Pong);
-                self.speak();
+                self.queue(&FromGuard::Pong);
+                self.flush();
                 self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
                 self.dismiss_spare();
             }
@@ -232,25 +233,27 @@ impl Guard {
         }
     }
 
-    /// The command is being let go by dlock, after it has sent us this: so the deadline is in our hands before the
-    /// command's first instruction, and we are here to see its end.
+    /// dlock lets the command run right after sending this message: so the guard has the deadline before the command's
+    /// first instruction, and is there to see its end.
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
         use nix::unistd::{Pid, setpgid, setsid};
         self.group = group;
-        // Whoever comes first makes the group (setpgid(2) fails harmlessly after exec): a signal must find it.
+        // The first of two processes to do so creates the group (setpgid(2) fails harmlessly after exec): a signal must
+        // find it.
         if let Group::Own { .. } = self.group {
             let command = Pid::from_raw(self.parked.pid);
             let _ = setpgid(command, command);
         }
-        // Out of reach of signals for dlock's process group. A session of our own is better still, but not while the
-        // command has a group of its own on a terminal: a group in which nobody's parent is of the same session is
-        // orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
+        // Moves the guard out of reach of signals for dlock's process group. A new session is better still, but not
+        // while the command has its own process group on a terminal: a group without a process whose parent is in the
+        // same session is orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
         if matches!(self.group, Group::Own { .. }) && self.terminal.exists() {
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         } else {
             let _ = setsid();
         }
-        // Stopped while it was parked, together with dlock's process group: that was for dlock, which goes on.
+        // It was stopped while parked, together with dlock's process group: that was meant for dlock, which has been
+        // continued.
         if self.stopped {
             self.signal_command(libc::SIGCONT);
         }
@@ -260,27 +263,27 @@ impl Guard {
         self.measure_at = self.stop.measure_from().map(|(from, _)| from);
     }
 
-    /// One that was ignored at the start (nohup, a background job of a script) tells the command nothing.
-    fn note_end(&mut self, signal: i32) {
-        self.told_to_end |= signals::ENDING.contains(&signal) && !signals::is_ignored(signal);
+    /// A signal that was ignored at the start (nohup, a background job of a script) does not end the command.
+    fn note_end_signal(&mut self, signal: i32) {
+        self.end_signalled |= signals::ENDING.contains(&signal) && !signals::is_ignored(signal);
     }
 
-    /// Passes a signal on to the command's process group, once.
+    /// Forwards a signal to the command's process group, once.
     fn forward(&mut self, signal: i32) {
-        self.note_end(signal);
+        self.note_end_signal(signal);
         if !self.reaped {
-            // On a shared group the shell's own SIGCONT has reached everyone already.
+            // In a shared group, the shell's own SIGCONT has reached every process already.
             if signal == libc::SIGCONT && self.group == Group::Shared && !self.stopped {
                 return;
             }
             self.signal_command(signal);
         } else if signals::ENDING.contains(&signal) {
-            // Only what was left in the background is still there (`--orphans wait`).
+            // Only background processes are left (`--orphans wait`).
             self.act(Input::Terminate { kill_at: Moment::now() + self.grace });
         }
     }
 
-    /// The command is our child and not reaped, so neither its number nor its group's can mean anybody else.
+    /// The command is a child of this process and not reaped, so its pid and process group cannot have been reused.
     fn signal_command(&mut self, signal: i32) {
         if self.reaped {
             return;
@@ -290,7 +293,7 @@ impl Guard {
             Group::Shared => self.parked.pid,
         };
         let sent = sys::kill(target, signal).or_else(|error| match error.raw_os_error() {
-            // Let go, and not in its own group yet.
+            // It was let go, and is not in its own group yet.
             Some(libc::ESRCH) => sys::kill(self.parked.pid, signal),
             _ => Err(error),
         });
@@ -302,19 +305,19 @@ impl Guard {
     fn act(&mut self, input: Input) {
         for output in self.stop.on(Moment::now(), input) {
             match output {
-                Output::ReportDeadline => self.tell(&FromGuard::DeadlineReached),
+                Output::ReportDeadline => self.queue(&FromGuard::DeadlineReached),
                 Output::Terminate => self.terminate(),
-                Output::Kill => self.begin_to_kill(),
+                Output::Kill => self.start_killing(),
                 Output::Finish => {
                     self.report_overdue(0);
                     let orphans_left = self.has_living_child();
-                    self.tell(&FromGuard::Finished { orphans_left });
+                    self.queue(&FromGuard::Finished { orphans_left });
                 }
             }
         }
     }
 
-    /// While dlock is stopped a spare process stands by, in case that we are killed.
+    /// While dlock is stopped, a spare process stands by in case the guard is killed.
     fn keep_spare(&mut self) {
         let is_needed = !self.reaped && !self.peer_gone && !self.stop.is_stopping();
         if is_needed && self.peer_check_at.is_some_and(|at| Moment::now() >= at) {
@@ -324,7 +327,7 @@ impl Guard {
                 return;
             }
             if self.spare.is_none() {
-                // While we live, whatever else is a child of dlock's is not of the tree.
+                // While the guard lives, the other children of dlock do not belong to the tree.
                 let mut strangers = tree::children_of(dlock);
                 strangers.remove(&(std::process::id() as i32));
                 let orphans = Tree::below(dlock, strangers);
@@ -343,18 +346,18 @@ impl Guard {
     }
 
     fn report_not_permitted(&mut self, pid: i32) {
-        if !self.reported.contains(&pid) {
-            self.reported.push(pid);
-            self.tell(&FromGuard::NotPermitted(pid));
+        if !self.reported_pids.contains(&pid) {
+            self.reported_pids.push(pid);
+            self.queue(&FromGuard::NotPermitted(pid));
         }
     }
 
-    /// Takes in the state changes of every child: the command's, and those of the orphans we inherit. Returns whether there
-    /// may be more: a portion is full, or something else is due.
+    /// Handles the state changes of every child: the command, and the orphans that the guard inherits. Returns whether
+    /// there may be more: the limit per call has been reached, or a deadline is due.
     fn reap(&mut self) -> bool {
         let due = self.stop.wake();
         let mut count = 0;
-        for change in sys::portion_of_changes() {
+        for change in sys::pending_changes() {
             count += 1;
             match change {
                 Ok((pid, change)) => {
@@ -367,7 +370,7 @@ impl Guard {
                     } else if self.spare.as_ref().is_some_and(|spare| spare.pid == pid) && has_ended {
                         self.spare = None;
                     }
-                    // Where processes fork and end without a pause, the dead take longer than there is time.
+                    // If processes fork and exit without a pause, reaping them all would miss the deadline.
                     if count % 64 == 0 && due.is_some_and(|due| Moment::now() >= due) {
                         return true;
                     }
@@ -376,27 +379,27 @@ impl Guard {
                     self.act(Input::TreeGone);
                     return false;
                 }
-                // A sandbox that does not know the call: nothing can be told of the command.
+                // A sandbox that does not allow the call: the state of the command cannot be determined.
                 Err(error) => {
-                    self.is_broken = true;
-                    self.tell(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
+                    self.failed = true;
+                    self.queue(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
                     return false;
                 }
             }
         }
-        count == sys::PORTION
+        count == sys::MAX_CHANGES
     }
 
     fn command_changed(&mut self, change: Change) {
         let ended = match change {
             Change::Stopped(signal) => {
                 self.stopped = true;
-                return self.tell(&FromGuard::Stopped(signal));
+                return self.queue(&FromGuard::Stopped(signal));
             }
             Change::Continued => {
                 self.stopped = false;
                 self.wake_dlock();
-                return self.tell(&FromGuard::Continued);
+                return self.queue(&FromGuard::Continued);
             }
             Change::Exited(status) => match self.parked.exec_error() {
                 Some(errno) => Ended::NotExecuted(errno),
@@ -406,13 +409,13 @@ impl Guard {
         };
         self.reaped = true;
         self.wake_dlock();
-        self.tell(&FromGuard::Ended(ended));
-        let by_itself = !matches!(ended, Ended::Killed(_)) && !self.told_to_end;
+        self.queue(&FromGuard::Ended(ended));
+        let by_itself = !matches!(ended, Ended::Killed(_)) && !self.end_signalled;
         self.act(Input::CommandEnded { by_itself });
     }
 
-    /// On a terminal dlock stops itself when the command is stopped, for the shell to see. Somebody who continues or ends
-    /// the command alone knows nothing of dlock, which would stay stopped.
+    /// On a terminal, dlock stops itself when the command is stopped, for the shell to see. If another process
+    /// continues or ends only the command, dlock would stay stopped, so the guard continues it.
     fn wake_dlock(&self) {
         let dlock = nix::unistd::getppid().as_raw();
         let by_others = !self.stop.is_stopping() && !self.peer_gone;
@@ -421,7 +424,7 @@ impl Guard {
         }
     }
 
-    /// The next moment at which something has to be done though nothing happens.
+    /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
         [self.stop.wake(), self.settle_at, self.measure_at, self.peer_check_at].into_iter().flatten().min()
     }

@@ -1,50 +1,50 @@
-//! Whether the guarding process still does its work. Its death, and a stop by a signal, are told by the kernel; a stop by a
-//! tracer (`ptrace(2)`) or a loop are not.
+//! Detects whether the guard still does its work. The kernel reports its death, and a stop by a signal, but neither a
+//! stop by a tracer (`ptrace(2)`) nor an endless loop.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Between two questions.
+/// The interval between two pings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many questions in a row may go without an answer while there is nothing to do, if the kernel says that the guarding
-/// process is stopped. A debugger may look at it for a moment. Questions, not time: a host that was suspended has asked none.
+/// The number of pings in a row that may go without a reply while nothing is due, if the kernel shows the guard as
+/// stopped. A debugger may stop it for a moment. Pings, not time: a suspended host sends none.
 const PATIENCE_WITH_STOPPED: u32 = 3;
 
-/// So many, if it may be running: on a busy host, whose disk is slow too, it is late.
+/// The same if the guard may be running: on a busy host, whose disk is slow too, its replies are late.
 const PATIENCE_WITH_RUNNING: u32 = 20;
 
-/// The tree is to be stopped: so long may one that seems to be running take to answer.
+/// The limit of the reply once the tree is to be stopped, if the guard may be running.
 const URGENT: Duration = Duration::from_secs(2);
 
-/// What the kernel shows of the guarding process.
+/// The state of the guard, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seems {
     /// Stopped, by a signal or by a tracer.
     Stopped,
-    /// Anything else, or nothing.
+    /// Any other state, or unknown.
     Running,
 }
 
-/// Questions and answers between dlock and its guarding process.
+/// The pings from dlock to its guard, and their replies.
 #[derive(Debug, Default)]
 pub(super) struct Heartbeat {
     due: Option<Moment>,
     unanswered: u32,
-    /// The tree is to be stopped, and one question has to be answered by then.
+    /// When a reply must have come, because the tree is to be stopped.
     urgent: Option<Moment>,
-    /// A message that must not be lost was not sent. No later answer makes up for it.
+    /// A message that must not be lost could not be sent. No later reply makes up for it.
     given_up: bool,
 }
 
 impl Heartbeat {
-    /// The command runs.
+    /// Starts the pings: the command runs.
     pub(super) fn begin(&mut self, now: Moment) {
         self.due = Some(now + INTERVAL);
     }
 
-    /// When the next question is due.
+    /// Returns when the next ping is due.
     pub(super) fn due(&self) -> Option<Moment> {
         if self.given_up {
             return Some(Moment::from_boot(Duration::ZERO));
@@ -52,7 +52,8 @@ impl Heartbeat {
         [self.due, self.urgent].into_iter().flatten().min()
     }
 
-    /// Called when one is due. Answers whether there has been no answer for too long; otherwise a question is to be asked.
+    /// Called when a ping is due. Returns true if replies have been missing for too long; otherwise a ping is to be
+    /// sent.
     pub(super) fn is_missed(&mut self, now: Moment, guard: Seems) -> bool {
         let patience = match guard {
             Seems::Stopped => PATIENCE_WITH_STOPPED,
@@ -68,7 +69,7 @@ impl Heartbeat {
         false
     }
 
-    /// A question is asked that has to be answered soon; one that is stopped will not.
+    /// Notes that a ping is sent that needs a prompt reply; a stopped guard will not reply.
     pub(super) fn expect_soon(&mut self, now: Moment, guard: Seems) {
         let limit = match guard {
             Seems::Stopped => Duration::ZERO,
@@ -77,13 +78,13 @@ impl Heartbeat {
         self.urgent.get_or_insert(now + limit);
     }
 
-    /// The guarding process could not be told to stop the tree.
+    /// Notes that the order to stop the tree could not be sent to the guard.
     pub(super) fn give_up(&mut self) {
         self.given_up = true;
     }
 
-    /// An answer came.
-    pub(super) fn answered(&mut self) {
+    /// Notes a reply.
+    pub(super) fn note_reply(&mut self) {
         self.unanswered = 0;
         self.urgent = None;
     }
@@ -98,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stopped_is_lost_after_three_questions() {
+    fn a_stopped_guard_is_lost_after_three_pings() {
         let mut heartbeat = Heartbeat::default();
-        assert_eq!(heartbeat.due(), None, "nothing is asked before the command runs");
+        assert_eq!(heartbeat.due(), None, "no ping is sent before the command runs");
         heartbeat.begin(at(0));
         for second in 1..=2 {
             assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
         }
-        heartbeat.answered();
+        heartbeat.note_reply();
         for second in 3..=5 {
             assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
         }
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_host_asks_no_questions() {
+    fn a_suspended_host_sends_no_pings() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
         assert!(!heartbeat.is_missed(at(1000), Seems::Running));
@@ -123,24 +124,24 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_that_could_not_be_sent_is_not_made_up_for_by_an_answer() {
+    fn a_reply_does_not_make_up_for_a_stop_that_could_not_be_sent() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
         heartbeat.give_up();
-        heartbeat.answered();
+        heartbeat.note_reply();
         assert_eq!(heartbeat.due(), Some(at(0)));
         assert!(heartbeat.is_missed(at(1), Seems::Running));
     }
 
     #[test]
-    fn one_that_has_to_stop_the_tree_answers_soon() {
+    fn a_guard_that_has_to_stop_the_tree_replies_promptly() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
         heartbeat.expect_soon(at(500), Seems::Running);
         assert!(!heartbeat.is_missed(at(1000), Seems::Running));
         assert!(!heartbeat.is_missed(at(2000), Seems::Running));
         assert!(heartbeat.is_missed(at(2500), Seems::Running));
-        heartbeat.answered();
+        heartbeat.note_reply();
         heartbeat.expect_soon(at(2600), Seems::Stopped);
         assert!(heartbeat.is_missed(at(2600), Seems::Stopped));
     }

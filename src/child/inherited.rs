@@ -1,4 +1,4 @@
-//! What dlock was started with and the command must be started with too, read before anything changes it.
+//! The state that dlock was started with and the command must be started with, captured before anything changes it.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,29 +11,30 @@ use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use super::descriptors::{self, named_in};
 use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
 
-/// Smaller than any core file, so that none is written. Of all limits this one alone also prevents a dump to a program
-/// (`core_pattern` with a pipe): Linux takes it for a dump of that program itself (fs/coredump.c). `PR_SET_DUMPABLE` would
-/// give our files in /proc to root, and the other half could not read them.
+/// Smaller than any core file, so that none is written. This is the only limit that also prevents a dump to a program
+/// (`core_pattern` with a pipe): Linux treats it as a dump of that program itself (fs/coredump.c). `PR_SET_DUMPABLE`
+/// would give dlock's files in /proc to root, and dlock and its guard could not read each other's.
 const NO_CORE_DUMP: rlim_t = 1;
 
-/// What dlock needs of a stack, with room to spare; below what it asks for more; and what it asks for.
-const LEAST_STACK: rlim_t = 512 << 10;
+/// The stack that dlock needs, with room to spare; the size below which it requests more; and the size that it
+/// requests.
+const MIN_STACK: rlim_t = 512 << 10;
 const SMALL_STACK: rlim_t = 1 << 20;
-const USUAL_STACK: rlim_t = 8 << 20;
+const REQUESTED_STACK: rlim_t = 8 << 20;
 
-/// Why dlock cannot begin.
+/// Why dlock cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// A call that always works has failed.
+    /// A call that normally always succeeds has failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// A standard descriptor is closed, and nothing can be put in its place.
+    /// A standard descriptor is closed, and cannot be replaced.
     #[error("cannot open /dev/null: {}", errno.desc().to_lowercase())]
     NoNull {
         /// The reason.
         errno: Errno,
     },
-    /// The limit of memory is too low.
+    /// The memory limit is too low.
     #[error("the limit on memory is too low: see ulimit -v")]
     NoMemory,
     /// The hard limit of the stack is too low.
@@ -45,35 +46,35 @@ pub enum BeginError {
 }
 
 /// The inherited state of the process. Rust's start-up code, which sets SIGPIPE and opens missing descriptors, does not
-/// run in dlock; this does the same with a memory.
+/// run in dlock; this does the same but can undo it.
 #[derive(Clone)]
 pub struct Inherited {
     pipe: Disposition,
     child: Disposition,
     mask: SigSet,
-    /// Soft and hard limit of the size of a core file.
+    /// Soft and hard limit of the core file size.
     core: Option<(rlim_t, rlim_t)>,
-    /// Soft and hard limit of the size of the stack, where dlock has raised it.
+    /// Soft and hard limit of the stack size, if dlock has raised it.
     stack: Option<(rlim_t, rlim_t)>,
     /// The memory of the command line.
     pub argv: ArgvMemory,
-    /// Inherited descriptors above 2: the command's.
+    /// Inherited descriptors above 2, which belong to the command.
     pub(super) descriptors: Vec<RawFd>,
-    /// Those among them that dlock itself is told to use.
+    /// Those of them that dlock itself needs.
     pub(super) named: Vec<RawFd>,
 }
 
 impl Inherited {
-    /// Reads the state, then makes the process fit to work: SIGPIPE ignored (a broken stderr must not end dlock),
-    /// SIGCHLD at its default (an inherited "ignore" would lose exit statuses, `wait(2)`), closed standard descriptors
-    /// replaced by close-on-exec ones, so that no descriptor of ours becomes 0, 1 or 2, and the command still finds
-    /// them closed; no core dumps, because a dump of dlock contains tokens and passwords.
+    /// Captures the state, then prepares the process: SIGPIPE ignored (a broken stderr must not end dlock), SIGCHLD at
+    /// its default (an inherited "ignore" would lose exit statuses, `wait(2)`), closed standard descriptors replaced by
+    /// close-on-exec ones, so that no descriptor of dlock becomes 0, 1 or 2, and the command still finds them closed;
+    /// no core dumps, because a dump of dlock contains tokens and passwords.
     ///
     /// # Errors
     /// See [`BeginError`].
     pub fn capture(argv: ArgvMemory) -> Result<Inherited, BeginError> {
         let stack = raise_stack()?;
-        try_room_under_a_limit()?;
+        check_memory_limit()?;
         let descriptors = descriptors::inherited();
         let pipe = Disposition::of(libc::SIGPIPE)?;
         let child = Disposition::of(libc::SIGCHLD)?;
@@ -89,13 +90,13 @@ impl Inherited {
         Ok(Inherited { pipe, child, mask, core, stack, argv, descriptors, named: Vec::new() })
     }
 
-    /// Keeps the descriptors that these arguments name for dlock itself; the others are the command's alone.
+    /// Keeps the descriptors named in these arguments open for dlock itself; the others belong to the command alone.
     pub fn naming_descriptors(mut self, arguments: &[OsString]) -> Inherited {
         self.named = named_in(arguments);
         self
     }
 
-    /// Gives the process its inherited state back, just before exec. The close-on-exec flag does the rest.
+    /// Restores the inherited state of the process, just before exec. The close-on-exec flag does the rest.
     pub fn restore(&self) {
         self.pipe.restore(libc::SIGPIPE);
         self.child.restore(libc::SIGCHLD);
@@ -108,36 +109,37 @@ impl Inherited {
     }
 }
 
-/// Raises a limit of the stack that is too low for us; returns what it was. A stack that cannot grow ends a process without a
-/// word. The limit is looked at whenever the stack grows, so raising it now helps (`setrlimit(2)`).
+/// Raises a stack limit that is too low for dlock; returns the previous limits. A stack that cannot grow kills the
+/// process without a message. The limit is checked whenever the stack grows, so raising it now helps (`setrlimit(2)`).
 fn raise_stack() -> Result<Option<(rlim_t, rlim_t)>, BeginError> {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_STACK) else { return Ok(None) };
     if soft >= SMALL_STACK {
         return Ok(None);
     }
-    let _ = setrlimit(Resource::RLIMIT_STACK, USUAL_STACK, hard.max(USUAL_STACK))
-        .or_else(|_| setrlimit(Resource::RLIMIT_STACK, hard.min(USUAL_STACK), hard));
+    let _ = setrlimit(Resource::RLIMIT_STACK, REQUESTED_STACK, hard.max(REQUESTED_STACK))
+        .or_else(|_| setrlimit(Resource::RLIMIT_STACK, hard.min(REQUESTED_STACK), hard));
     match getrlimit(Resource::RLIMIT_STACK) {
-        Ok((limit, _)) if limit < LEAST_STACK => Err(BeginError::NoStack { limit }),
+        Ok((limit, _)) if limit < MIN_STACK => Err(BeginError::NoStack { limit }),
         _ => Ok(Some((soft, hard))),
     }
 }
 
-/// Under a limit of memory the stack may be what cannot grow in the midst of a run, or the C library may find no room for a
-/// thread, and both end a process without an error to be handled. So the room is tried now, before anything is ours.
-fn try_room_under_a_limit() -> Result<(), BeginError> {
+/// Tries now, before any lock is held, whether the memory limit leaves enough room. Otherwise the stack might fail to
+/// grow in the middle of a run, or the C library might find no room for a thread, and both end a process without an
+/// error that can be handled.
+fn check_memory_limit() -> Result<(), BeginError> {
     let is_limited = |(soft, _)| soft != libc::RLIM_INFINITY;
     if !getrlimit(Resource::RLIMIT_AS).is_ok_and(is_limited) {
         return Ok(());
     }
-    use_stack(LEAST_STACK as usize / 2 / PAGE);
+    use_stack(MIN_STACK as usize / 2 / PAGE);
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(ROOM).map_err(|_| BeginError::NoMemory)?;
     std::hint::black_box(&room);
     Ok(())
 }
 
-/// Two threads with their stacks, and what a run needs besides.
+/// Two threads with their stacks, and the other needs of a run.
 const ROOM: usize = 8 << 20;
 
 const PAGE: usize = 4096;

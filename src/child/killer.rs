@@ -1,4 +1,4 @@
-//! SIGKILL for a whole tree, the same for both halves of dlock.
+//! Kills a whole process tree with SIGKILL; used by dlock and by its guard.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -10,40 +10,41 @@ use crate::clock::Moment;
 
 /// Kills a tree in passes, until a pass finds nothing alive.
 ///
-/// A pass signals each process once, at the moment it is found, and leaves alone what an earlier pass has signalled: the
-/// dying need the processors more than we do. So a pass costs little more than a list of our own children, among which
-/// everything turns up whose parent has died.
+/// A pass signals each process once, at the moment it is found, and skips what an earlier pass has signalled: the dying
+/// processes need the CPUs more than this one does. So a pass costs little more than a list of this process's own
+/// children, which come to include every process whose parent has died.
 #[derive(Debug)]
 pub struct Killer {
     tree: Tree,
     signalled: HashMap<i32, Moment>,
-    /// Processes that we may not signal (a setuid command).
+    /// Processes that this process may not signal (a setuid command).
     not_permitted: BTreeSet<i32>,
     pause: Duration,
-    /// Passes in a row that found nothing alive.
+    /// The number of passes in a row that found nothing alive.
     empty_passes: u32,
 }
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Processes that it signalled for the first time.
+    /// The number of processes signalled for the first time.
     pub signalled: usize,
-    /// Processes that are not known to be dead.
+    /// The number of processes that are not known to be dead.
     pub alive: usize,
 }
 
-/// A process that is still there so long after SIGKILL is looked at again, and so are its children: it may be dead and not
-/// reaped, because a tracer has it or its parent does not care, or its number may mean another process of the tree.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A process that still exists this long after SIGKILL is checked again, and so are its children: it may be dead and
+/// not reaped, because a tracer has it or its parent does not wait for it, or its pid may have been reused by another
+/// process of the tree.
+const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
-/// A tree that is running away is chased among its youngest processes for this long before the next walk over all of it.
+/// How long to chase the youngest processes before each walk over the whole tree.
 const CHASE: Duration = Duration::from_millis(10);
 
-/// How many process numbers the first round of a chase covers: those of processes that have waited for a processor.
+/// The number of pids that the first round of a chase covers, which includes processes that have waited for a processor.
 const FIRST_ROUND: i32 = 4096;
 
-/// How many process numbers each further round covers: those of processes that are running.
+/// The number of pids that each further round covers: those of running processes.
 const FURTHER_ROUND: i32 = 256;
 
 /// A chase ends after this many rounds in a row without a new process.
@@ -53,7 +54,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Killer {
-    /// For this tree.
+    /// Creates a killer for this tree.
     pub fn of(tree: Tree) -> Killer {
         Killer {
             tree,
@@ -64,7 +65,7 @@ impl Killer {
         }
     }
 
-    /// Sends SIGKILL to everything that is there now and has not got it yet.
+    /// Sends SIGKILL to every process that exists now and has not received it yet.
     pub fn pass(&mut self) -> Pass {
         let now = Moment::now();
         let mut pass = Pass { signalled: 0, alive: 0 };
@@ -72,12 +73,12 @@ impl Killer {
         let Killer { tree, signalled, not_permitted, .. } = self;
         let coverage = tree.walk(|member| {
             let last = signalled.get(&member.pid).copied();
-            if last.is_some_and(|last| now - last < LOOK_AGAIN) {
+            if last.is_some_and(|last| now - last < RECHECK_AFTER) {
                 pass.alive += 1;
                 return Next::Skip;
             }
             if last.is_some() && procfs::is_zombie(member.pid) {
-                // What it leaves behind is ours already.
+                // Its children have been inherited already.
                 return Next::Skip;
             }
             pass.alive += 1;
@@ -97,9 +98,9 @@ impl Killer {
         pass
     }
 
-    /// Sends SIGKILL to the youngest processes of the tree, round after round: each line of processes that fork a successor
-    /// and end is hit between two forks sooner or later, and the sooner the less time passes between two rounds. Returns how
-    /// many it signalled.
+    /// Sends SIGKILL to the youngest processes of the tree, in rounds, and returns the number of processes signalled. In a
+    /// chain of processes that fork a successor and exit, a signal must arrive between two forks; the shorter the rounds,
+    /// the sooner it does.
     fn chase(&mut self) -> usize {
         let begin = Moment::now();
         let Killer { tree, signalled, .. } = self;
@@ -110,7 +111,7 @@ impl Killer {
                 if let Entry::Vacant(first) = signalled.entry(member.pid) {
                     first.insert(begin);
                     count += 1;
-                    // A child that it has forked by now is found in the next round.
+                    // The next round finds a child that it has already forked.
                     let _ = tree.signal(member, libc::SIGKILL);
                 }
             });
@@ -120,25 +121,26 @@ impl Killer {
         count
     }
 
-    /// Whether everything is dead, though perhaps not reaped: a tracer or a hung parent has it. One empty pass does not show
-    /// that, because what dies may be between two parents; where `/proc` cannot be read none does.
+    /// Returns whether every process is dead, though perhaps not reaped: a tracer or a hung parent has it. One empty
+    /// pass does not prove that, because a dying process may be between two parents; without a readable `/proc` no pass
+    /// does.
     pub fn is_done(&self) -> bool {
         self.empty_passes > 1
     }
 
-    /// How long to leave the processors to the dying before the next pass: not at all when this one has found something
-    /// new, because what it found may have forked.
+    /// Returns how long to leave the CPUs to the dying processes before the next pass: zero if this pass has found
+    /// something new, because that may have forked.
     pub fn pause_after(&self, pass: Pass) -> Duration {
         if pass.signalled > 0 { Duration::ZERO } else { self.pause }
     }
 
-    /// We have reaped this child: its number may mean another process from now on.
+    /// Notes that a child has been reaped: its pid may be reused from now on.
     pub fn forget(&mut self, pid: i32) {
         self.signalled.remove(&pid);
         self.tree.forget(pid);
     }
 
-    /// The processes that we may not signal.
+    /// Returns the processes that may not be signalled.
     pub fn not_permitted(&self) -> &BTreeSet<i32> {
         &self.not_permitted
     }

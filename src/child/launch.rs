@@ -1,9 +1,9 @@
-//! Splitting dlock into its two halves, and the parked command.
+//! Forks dlock's guard and the parked command.
 //!
 //! All forks happen here, at the very beginning, while the process has one thread and no runtime. The command is forked
-//! from the guarding process long before the lock is ours and waits, with every signal blocked, for the word on a pipe.
-//! So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant and its
-//! first instruction there is one exec and no fork.
+//! from the guard long before the lock is granted and waits, with every signal blocked, for its launch message on a
+//! pipe. So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant
+//! and its first instruction there is one exec and no fork.
 
 use std::fs::File;
 use std::io::{self, PipeWriter};
@@ -20,96 +20,96 @@ use super::sys::{self, Fork};
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;
 
-/// What `ps` and `pkill` know the guarding process and the parked command by. Without "dlock" in it: `pkill dlock` must
-/// not take both halves.
+/// The name of the guard and the parked command in `ps` and `pkill`. It does not contain "dlock": `pkill dlock` must
+/// not kill both processes.
 const GUARD_NAME: &str = "lock-guard";
 
-/// What is to be run, and with what.
+/// What to run, and in which environment.
 pub struct Spec {
     /// The command.
     pub program: Program,
-    /// What dlock was started with.
+    /// The state that dlock was started with.
     pub inherited: Inherited,
     /// The controlling terminal.
     pub terminal: Terminal,
 }
 
-/// Why there are no two halves.
+/// Why the guard could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
-    /// There is no `/dev/null` to take the place of the command's standard input and output.
+    /// There is no `/dev/null` to replace standard input and output.
     #[error("cannot open /dev/null: {}", why_no_process(.0))]
     Null(io::Error),
-    /// No process, or no descriptor, can be had.
+    /// No process or descriptor is available.
     #[error("cannot start the command: {}", why_no_process(.0))]
     Process(#[from] io::Error),
 }
 
-/// dlock's half after the split; to be turned into a [`super::Supervisor`] on the runtime.
+/// What the supervisor needs after the split; to be turned into a [`super::Supervisor`] on the runtime.
 pub struct Half {
     pub(super) channel: Channel,
     pub(super) guard: i32,
     pub(super) terminal: Terminal,
-    pub(super) word: PipeWriter,
+    pub(super) launch_pipe: PipeWriter,
     pub(super) place: Option<CgroupPath>,
     pub(super) argv: sys::ArgvMemory,
 }
 
 impl Half {
-    /// Waits for the guarding process to leave, when there is nothing to be done.
+    /// Waits for the guard to exit if no command is to run.
     pub fn dismiss(self) {
         let guard = self.guard;
-        // Closing our end is what tells it.
+        // Closing this end notifies the guard.
         drop(self);
-        if sys::has_ended(guard, LEAVING) {
+        if sys::has_ended(guard, EXIT_TIMEOUT) {
             let _ = sys::reap(guard);
         }
     }
 }
 
-/// How long the guarding process may take to leave.
-const LEAVING: Duration = Duration::from_millis(500);
+/// How long the guard may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Forks the guarding process. Must be called before any thread exists. Returns in dlock's half only.
+/// Forks the guard. Must be called before any thread exists. Returns only in the supervisor.
 ///
-/// From here on every handled signal is blocked in both halves, and standard input and output of both are `/dev/null`:
-/// a reader of the command's output sees its end when the command closes it.
+/// From here on every handled signal is blocked in both processes, and standard input and output of both are
+/// `/dev/null`: a reader of the command's output sees its end when the command closes it.
 ///
 /// # Errors
-/// No process or descriptor can be had.
+/// No process or descriptor is available.
 pub fn split(spec: Spec) -> Result<Half, SplitError> {
     let Spec { program, inherited, terminal } = spec;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(SplitError::Null)?;
     let _ = signals::block()?;
     let place = CgroupPath::choose();
     let (ours, theirs) = Channel::pair()?;
-    let (word_end, word) = io::pipe()?;
+    let (launch_pipe_end, launch_pipe) = io::pipe()?;
     match sys::fork_single_threaded()? {
         Fork::Parent(guard) => {
-            drop((theirs, word_end));
+            drop((theirs, launch_pipe_end));
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.descriptors, &inherited.named);
             let argv = inherited.argv;
-            Ok(Half { channel: ours, guard, terminal, word, place, argv })
+            Ok(Half { channel: ours, guard, terminal, launch_pipe, place, argv })
         }
         Fork::Child => {
-            drop((ours, word));
+            drop((ours, launch_pipe));
             rename(&inherited);
             become_subreaper();
             let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
             let inherited_descriptors = inherited.descriptors.clone();
-            match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, word_end) {
+            match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, launch_pipe_end) {
                 Ok(parked) => {
-                    // Out of reach of signals for dlock's process group from the beginning. With a terminal that has to
-                    // wait until the command's place is known.
+                    // Moves the guard out of reach of signals for dlock's process group from the beginning. With a
+                    // terminal that has to wait until the command's process group is known.
                     if !terminal.exists() {
                         let _ = nix::unistd::setsid();
                     }
                     let _ = detach_standard_descriptors(&null, true);
                     drop(null);
                     close_inherited(&inherited_descriptors, &[]);
-                    Guard::new(theirs, parked, terminal, place, cgroup).watch();
+                    Guard::new(theirs, parked, terminal, place, cgroup).run();
                 }
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
@@ -123,12 +123,13 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
 }
 
 fn become_subreaper() {
-    // Linux 3.4. Elsewhere orphans go to init, and only the command's process group can be stopped.
+    // Since Linux 3.4. On other systems orphans are inherited by init, and only the command's process group can be
+    // stopped.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 
-/// In the guarding process, and so in the parked command until its exec.
+/// Renames the guard, and so the parked command until its exec.
 fn rename(inherited: &Inherited) {
     inherited.argv.overwrite(GUARD_NAME);
     #[cfg(target_os = "linux")]
@@ -137,7 +138,7 @@ fn rename(inherited: &Inherited) {
     }
 }
 
-/// Standard input and output (in the guarding process, standard error too) become `/dev/null`.
+/// Redirects standard input and output (in the guard, standard error too) to `/dev/null`.
 fn detach_standard_descriptors(null: &File, stderr_too: bool) -> io::Result<()> {
     use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
     dup2_stdin(null)?;

@@ -1,11 +1,11 @@
-//! The command: started under a guarding process, signalled, stopped with its whole tree, and reported on. Knows
-//! nothing of locks or stores, only of moments until when the command may live.
+//! The command: it is started under a guard process, signalled, stopped together with its whole process tree, and its
+//! end is reported. This module knows nothing about locks or stores, only the moments until which the command may live.
 //!
-//! dlock is two halves. The process that the user started (here: dlock) talks to the store. Between it and the command
-//! sits the guarding process, which is the command's parent and keeps the deadline: when dlock is killed it stops the
-//! tree at once, when dlock is stopped it does so before the lease ends. When the guarding process is killed or stopped,
-//! dlock does the same. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so whichever survives inherits every orphan of
-//! the tree and can tell when the last one is dead.
+//! dlock runs as two processes. The one that the user started (here: dlock, or the supervisor) talks to the store. The
+//! guard runs between it and the command: it is the parent of the command and enforces the deadline. When dlock is
+//! killed, the guard stops the tree at once; when dlock is stopped, it does so before the lease ends. When the guard is
+//! killed or stopped, dlock does the same. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so the one that survives
+//! inherits every orphan of the tree and can detect when the last one is dead.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -37,10 +37,10 @@ pub use program::{Program, ProgramError};
 pub use supervise::{Event, Supervisor};
 pub use terminal::Terminal;
 
-/// Whether a cgroup could be made for a command; makes one and removes it.
+/// Creates a cgroup as for a command, and removes it.
 ///
 /// # Errors
-/// Why not, in a few words.
+/// The reason why it failed, in a few words.
 pub fn try_cgroup() -> Result<(), String> {
     let place = cgroup::CgroupPath::choose().ok_or("cgroup v2 is not mounted")?;
     match cgroup::Cgroup::create(&place) {
@@ -55,18 +55,18 @@ pub fn try_cgroup() -> Result<(), String> {
     }
 }
 
-/// Stands in where there are no cgroups.
+/// A stub for systems without cgroups.
 #[cfg(not(target_os = "linux"))]
 mod cgroup {
     use std::convert::Infallible;
     use std::io;
 
-    /// Never chosen.
+    /// Never constructed.
     #[derive(Clone, Debug)]
     pub struct CgroupPath(Infallible);
 
     impl CgroupPath {
-        /// There is none here.
+        /// Returns `None`.
         pub fn choose() -> Option<CgroupPath> {
             None
         }
@@ -77,7 +77,7 @@ mod cgroup {
         }
     }
 
-    /// Never made.
+    /// Never constructed.
     pub struct Cgroup(Infallible);
 
     impl Cgroup {

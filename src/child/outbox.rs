@@ -1,5 +1,5 @@
-//! Messages of the guarding process that dlock has not taken yet. A dlock that is stopped reads nothing, and its socket
-//! fills up; what is said meanwhile must still reach it when it goes on.
+//! The messages of the guard that dlock has not read yet. While dlock is stopped it reads nothing, and its socket fills
+//! up; these messages must still reach it when it is continued.
 
 use std::io;
 
@@ -8,15 +8,16 @@ use super::protocol::{Channel, FromGuard, frame};
 /// Keeps messages until the socket takes them.
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Whole frames, but for the part of the first that is sent.
+    /// Whole frames, except that the first may have been sent in part.
     bytes: Vec<u8>,
-    /// Where the last frame begins, if it says that the command was stopped or continued and nothing of it is sent.
+    /// Where the last frame begins, if it reports that the command was stopped or continued and none of it has been
+    /// sent.
     last_state: Option<usize>,
 }
 
 impl Outbox {
-    /// Adds a message. Of stops and continuations in a row only the last is kept, which bounds the memory: nothing else
-    /// is said more than once for each process.
+    /// Adds a message. Of consecutive stops and continuations only the last is kept, which bounds the memory: nothing
+    /// else is reported more than once for each process.
     pub(super) fn push(&mut self, message: &FromGuard) {
         let Ok(frame) = frame(message) else { return };
         let is_state = matches!(message, FromGuard::Stopped(_) | FromGuard::Continued);
@@ -27,7 +28,7 @@ impl Outbox {
         self.bytes.extend(frame);
     }
 
-    /// Whether everything is sent.
+    /// Returns whether everything has been sent.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -1,5 +1,5 @@
-//! The parked command: forked long before the lock is ours, it waits, with every signal blocked, for the word on a
-//! pipe, and becomes the command by exec.
+//! The parked command: forked long before the lock is granted, it waits, with every signal blocked, for its launch
+//! message on a pipe, and becomes the command by exec.
 
 use std::ffi::CString;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -16,51 +16,51 @@ use super::sys::{self, Fork};
 use super::terminal::Terminal;
 use crate::clock::Moment;
 
-/// The command's process before exec, as the guarding process sees it.
+/// The command's process before exec, as seen by the guard.
 pub(super) struct Parked {
     pub(super) pid: i32,
-    verdict: PipeReader,
+    exec_result: PipeReader,
 }
 
 impl Parked {
-    /// After the process has ended: the errno of its exec, if that failed.
+    /// After the process has ended: returns the errno of its exec, if that failed.
     pub(super) fn exec_error(&mut self) -> Option<i32> {
         let mut errno = [0u8; 4];
-        self.verdict.read_exact(&mut errno).ok().map(|()| i32::from_le_bytes(errno))
+        self.exec_result.read_exact(&mut errno).ok().map(|()| i32::from_le_bytes(errno))
     }
 }
 
-/// Forks the parked command, into its cgroup where there is one.
+/// Forks the parked command, into its cgroup if there is one.
 ///
 /// # Errors
-/// No process or descriptor can be had.
+/// No process or descriptor is available.
 pub(super) fn park(
     program: Program,
     inherited: Inherited,
     terminal: &Terminal,
     cgroup: Option<&Cgroup>,
     control: &Channel,
-    word_end: PipeReader,
+    launch_pipe_end: PipeReader,
 ) -> io::Result<Parked> {
-    let (verdict, verdict_end) = io::pipe()?;
+    let (exec_result, exec_result_end) = io::pipe()?;
     let guard = std::process::id() as i32;
     match fork(cgroup)? {
-        Fork::Parent(pid) => Ok(Parked { pid, verdict }),
+        Fork::Parent(pid) => Ok(Parked { pid, exec_result }),
         Fork::Child => {
-            // Each end that stays open here would hide the death of its other owner.
+            // An end that stays open here would hide the death of its other owner.
             close(control);
-            drop(verdict);
-            run_parked(program, inherited, terminal, word_end, verdict_end, guard)
+            drop(exec_result);
+            run_parked(program, inherited, terminal, launch_pipe_end, exec_result_end, guard)
         }
     }
 }
 
-/// Into the command's cgroup, where there is one: what the command forks is born there too.
+/// Forks into the command's cgroup, if there is one: the children of the command then belong to it as well.
 #[cfg(target_os = "linux")]
 fn fork(cgroup: Option<&Cgroup>) -> io::Result<Fork> {
     match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
         Some(Ok(fork)) => Ok(fork),
-        // ENOSYS, or a cgroup that takes no process: without it, then.
+        // ENOSYS, or a cgroup that accepts no process: continue without it.
         Some(Err(_)) | None => sys::fork_single_threaded(),
     }
 }
@@ -74,30 +74,30 @@ fn close(control: &Channel) {
     let _ = nix::unistd::close(std::os::fd::AsRawFd::as_raw_fd(control));
 }
 
-/// The parked process: waits for the word, then becomes the command.
+/// Runs the parked process: waits for the launch message, then becomes the command.
 fn run_parked(
     program: Program,
     inherited: Inherited,
     terminal: &Terminal,
-    mut word: PipeReader,
-    mut verdict: PipeWriter,
+    mut launch_pipe: PipeReader,
+    mut exec_result: PipeWriter,
     guard: i32,
 ) -> ! {
-    // When the guarding process dies the command dies with it, even if dlock dies in the same instant. Lost over a
-    // setuid exec (prctl(2), PR_SET_PDEATHSIG).
+    // When the guard dies the command dies with it, even if dlock dies in the same instant. A setuid exec clears this
+    // (prctl(2), PR_SET_PDEATHSIG).
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     if getppid().as_raw() != guard {
         sys::exit_now(0);
     }
-    // What can be done before the word is: the pages that this process shares with the guarding one are copied at their
-    // first change, and nobody should wait for that once the lock is ours.
+    // Prepare as much as possible before the launch message comes: the pages shared with the guard are copied on the
+    // first write, which should not delay the command once the lock is held.
     let own = own_environment();
     let mut bytes = Vec::new();
     let mut part = [0u8; 4096];
     let launch = loop {
-        match word.read(&mut part) {
-            // Nobody will ever say the word: the lock was not to be had, or dlock is gone.
+        match launch_pipe.read(&mut part) {
+            // The launch message will never come: the lock was not acquired, or dlock is gone.
             Ok(0) => sys::exit_now(0),
             Ok(count) => bytes.extend_from_slice(&part[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -107,12 +107,13 @@ fn run_parked(
             break launch.unwrap_or_else(|| sys::exit_now(0));
         }
     };
-    // Sent to dlock's process group before the command was to run: dlock has stopped and gone on instead.
+    // These were sent to dlock's process group before the command was to run: dlock itself has stopped and been
+    // continued.
     sys::discard_pending(&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT]);
     let env = environment(own, &launch);
-    // dlock was stopped after it had looked at the clock: the lease may be somebody else's by now.
+    // dlock was stopped after it had read the clock: another client may hold the lock by now.
     if launch.not_after.is_some_and(|not_after| Moment::now().since_boot() >= not_after) {
-        let _ = verdict.write_all(&libc::ETIME.to_le_bytes());
+        let _ = exec_result.write_all(&libc::ETIME.to_le_bytes());
         sys::exit_now(0)
     }
     if let Group::Own { foreground } = launch.group {
@@ -124,21 +125,21 @@ fn run_parked(
     }
     inherited.restore();
     let errno: Errno = program.exec(&env);
-    let _ = verdict.write_all(&(errno as i32).to_le_bytes());
+    let _ = exec_result.write_all(&(errno as i32).to_le_bytes());
     sys::exit_now(0)
 }
 
-/// dlock's own environment, with room for what the command gets on top of it.
+/// Returns dlock's own environment, with room for the variables added for the command.
 fn own_environment() -> Vec<CString> {
-    let mut own = Vec::with_capacity(std::env::vars_os().count() + MOST_SET);
+    let mut own = Vec::with_capacity(std::env::vars_os().count() + MAX_SET);
     own.extend(std::env::vars_os().filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes())));
     own
 }
 
-/// How many variables are set for a command.
-const MOST_SET: usize = 5;
+/// The number of variables that are set for a command.
+const MAX_SET: usize = 5;
 
-/// `own` with what is set and removed for the command; the order of the others is kept.
+/// Returns `own` with the variables for the command set and removed; the order of the others is kept.
 fn environment(mut own: Vec<CString>, launch: &Launch) -> Vec<CString> {
     let changed: Vec<&str> =
         launch.set.iter().map(|(name, _)| name).chain(&launch.unset).map(String::as_str).collect();

@@ -1,12 +1,12 @@
-//! What `/proc` says about processes (`proc(5)`).
+//! Information about processes from `/proc` (`proc(5)`).
 
 use std::fs;
 use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Whether there is a `/proc`, and it shows the PID namespace that we are in. After `unshare --pid --fork` without a mount
-/// of its own, `/proc` numbers the processes of the outer namespace: the same numbers mean other processes here.
+/// Returns whether `/proc` exists and shows this process's PID namespace. After `unshare --pid --fork` without a new
+/// mount, `/proc` shows the pids of the outer namespace: the same numbers refer to other processes here.
 pub fn is_usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
     *USABLE.get_or_init(|| {
@@ -15,7 +15,7 @@ pub fn is_usable() -> bool {
     })
 }
 
-/// Why `/proc` is not usable, in a few words.
+/// Returns why `/proc` is not usable, in a few words.
 pub fn why_unusable() -> Option<&'static str> {
     let shows_something = || fs::exists("/proc/stat").unwrap_or(false);
     match is_usable() {
@@ -30,22 +30,22 @@ pub fn why_unusable() -> Option<&'static str> {
 pub struct Stat {
     /// One letter: `R`, `S`, `D`, `T` (stopped), `t` (stopped by a tracer), `Z`, ...
     pub state: char,
-    /// Its parent, or 0 when that is outside of our PID namespace.
+    /// Its parent, or 0 if that is outside of this PID namespace.
     pub parent: i32,
     /// Its process group.
     pub group: i32,
-    /// When it began, in clock ticks since boot.
+    /// Its start time, in clock ticks since boot.
     pub start: u64,
 }
 
 impl Stat {
-    /// Reads them; `None` when there is no such process, or it is hidden from us (`hidepid`).
+    /// Reads the fields; `None` if there is no such process, or it is hidden from this one (`hidepid`).
     pub fn of(pid: i32) -> Option<Stat> {
         if !is_usable() {
             return None;
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything.
+        // The name, in parentheses, may contain anything.
         let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
         Some(Stat {
             state: fields.next()?.chars().next()?,
@@ -56,28 +56,29 @@ impl Stat {
     }
 }
 
-/// Whether a process has ended and waits to be reaped. Its first thread may have ended before the others, which live on.
+/// Returns whether a process has ended and waits to be reaped. Its first thread may have ended before the others, which
+/// live on.
 pub fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| matches!(stat.state, 'Z' | 'X')) && threads_of(pid) <= 1
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 pub fn parent_of(pid: i32) -> Option<i32> {
     Stat::of(pid).map(|stat| stat.parent)
 }
 
-/// The one-letter state of a process.
+/// Returns the one-letter state of a process.
 pub fn state_of(pid: i32) -> Option<char> {
     Stat::of(pid).map(|stat| stat.state)
 }
 
-/// Whether a process is stopped, by a signal or by a tracer.
+/// Returns whether a process is stopped, by a signal or by a tracer.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(state_of(pid), Some('T' | 't'))
 }
 
-/// How long the calling process has used a processor or waited for one (`/proc/PID/schedstat`), which it has not while it is
-/// frozen or its host is suspended. `None` where the kernel does not count it.
+/// Returns how long the calling process has run on a processor or waited for one (`/proc/PID/schedstat`). This time stands
+/// still while the process is frozen or its host is suspended. `None` if the kernel does not account for it.
 pub fn scheduled_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/self/schedstat").ok()?;
     let mut fields = text.split_ascii_whitespace();
@@ -85,28 +86,28 @@ pub fn scheduled_time() -> Option<Duration> {
     Some(Duration::from_nanos(next()?.saturating_add(next()?)))
 }
 
-/// The process group of a process, asked without `/proc`.
+/// Returns the process group of a process, without using `/proc`.
 pub fn group_of(pid: i32) -> Option<i32> {
     use nix::unistd::{Pid, getpgid};
     getpgid(Some(Pid::from_raw(pid))).ok().map(Pid::as_raw)
 }
 
-/// When a process began, in clock ticks since boot.
+/// Returns the start time of a process, in clock ticks since boot.
 pub fn start_of(pid: i32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start)
 }
 
-/// How many threads a process has; 0 when it is gone.
+/// Returns the number of threads of a process; 0 if it is gone.
 pub fn threads_of(pid: i32) -> usize {
     use std::os::unix::fs::MetadataExt;
-    // A directory for each thread, and as everywhere one link for itself and one from its parent.
+    // One directory for each thread, plus the usual two links: one for itself and one from its parent.
     fs::metadata(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.nlink().saturating_sub(2) as usize)
 }
 
-/// What signals mean to a process (`proc_pid_status(5)`): sets with bit N-1 for signal N.
+/// The signal state of a process (`proc_pid_status(5)`): sets with bit N-1 for signal N.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// How often the first thread has been given the processor: if that has not changed, it has slept meanwhile.
+    /// The context switches of the first thread: if the number has not changed, it has slept meanwhile.
     switches: u64,
     pending: u64,
     blocked: u64,
@@ -115,19 +116,19 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Whether it has been sent and not been taken yet.
+    /// Returns whether the signal has been sent and not been taken yet.
     pub fn is_pending(&self, signal: i32) -> bool {
         self.pending & bit(signal) != 0
     }
 
-    /// Counts a pending signal as taken.
+    /// Marks a pending signal as taken; returns whether it was pending.
     pub fn take_pending(&mut self, signal: i32) -> bool {
         let was_pending = self.is_pending(signal);
         self.pending &= !bit(signal);
         was_pending
     }
 
-    /// Whether its default action is taken as soon as it is sent.
+    /// Returns whether its default action is taken as soon as it is sent.
     pub fn is_default(&self, signal: i32) -> bool {
         (self.blocked | self.ignored | self.caught) & bit(signal) == 0
     }
@@ -137,7 +138,7 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1).clamp(0, 63)
 }
 
-/// The signals of a process; `None` when it is gone or hidden.
+/// Returns the signal state of a process; `None` if it is gone or hidden.
 pub fn signals_of(pid: i32) -> Option<Signals> {
     if !is_usable() {
         return None;
@@ -161,20 +162,21 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
     Some(signals)
 }
 
-/// Whether a thread of the process is in `sigwait(3)`; `None` when one is running, or the kernel does not tell where one sleeps.
+/// Returns whether a thread of the process is in `sigwait(3)`; `None` if one is running, or the kernel does not show
+/// where one sleeps.
 pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
-    let mut told = true;
+    let mut known = true;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-        let place = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
-        if place.contains("sigtimedwait") {
+        let wait_channel = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        if wait_channel.contains("sigtimedwait") {
             return Some(true);
         }
-        told &= !matches!(place.as_str(), "" | "0");
+        known &= !matches!(wait_channel.as_str(), "" | "0");
     }
-    told.then_some(false)
+    known.then_some(false)
 }
 
-/// The number of the process that was created last in our PID namespace (`proc_loadavg(5)`).
+/// Returns the pid of the process that was created last in this PID namespace (`proc_loadavg(5)`).
 pub fn newest() -> Option<i32> {
     if !is_usable() {
         return None;
@@ -182,7 +184,7 @@ pub fn newest() -> Option<i32> {
     fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
-/// Every process that can be seen.
+/// Returns every visible process.
 pub fn all() -> Vec<i32> {
     if !is_usable() {
         return Vec::new();
@@ -191,28 +193,28 @@ pub fn all() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The children of a process, as far as they can be had at a low price.
+/// The children of a process, if they can be read cheaply.
 pub enum Children {
     /// All of them, in the order in which they became its children.
     Listed(Vec<i32>),
-    /// Not known: it has many threads, each with a list of its own, or the kernel keeps no lists
-    /// (`CONFIG_PROC_CHILDREN`). A scan of all processes for their parent tells.
+    /// Not known: it has many threads, each with a separate list, or the kernel keeps no lists
+    /// (`CONFIG_PROC_CHILDREN`). They can be found by scanning the parents of all processes.
     Unlisted,
-    /// They cannot be read now: there is no descriptor or no memory for it.
+    /// They cannot be read now: no descriptor or no memory is available.
     Unreadable,
 }
 
 /// Beyond this number of threads a scan of all processes is cheaper than a list for each thread.
 const FEW_THREADS: usize = 16;
 
-/// The children of one process, whichever of its threads forked them (`proc_pid_task_tid_children(5)`).
+/// Returns the children of one process, whichever of its threads forked them (`proc_pid_task_tid_children(5)`).
 pub fn children(pid: i32) -> Children {
     if !is_usable() {
         return Children::Listed(Vec::new());
     }
     let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
         Ok(tasks) => tasks,
-        Err(error) if is_for_want_of_resources(&error) => return Children::Unreadable,
+        Err(error) if is_out_of_resources(&error) => return Children::Unreadable,
         Err(_) => return Children::Listed(Vec::new()),
     };
     let mut children = Vec::new();
@@ -224,19 +226,19 @@ pub fn children(pid: i32) -> Children {
             Ok(list) => {
                 children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
             }
-            // A thread that has just ended has no list either.
+            // A thread that has just ended has no list, too.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !has_lists() => {
                 return Children::Unlisted;
             }
-            Err(error) if is_for_want_of_resources(&error) => return Children::Unreadable,
+            Err(error) if is_out_of_resources(&error) => return Children::Unreadable,
             Err(_) => {}
         }
     }
     Children::Listed(children)
 }
 
-/// Whether the failure says nothing about the process.
-fn is_for_want_of_resources(error: &io::Error) -> bool {
+/// Returns whether the failure is unrelated to the process.
+fn is_out_of_resources(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 

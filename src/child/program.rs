@@ -1,5 +1,5 @@
-//! Which file a command is, found the way `execvp(3)` finds it, before the lock is taken: what PATH and mode bits can
-//! tell should not cost anybody a lock.
+//! Finds the file of a command as `execvp(3)` does, before the lock is acquired: a command that PATH or mode bits rule
+//! out should not cost a lock.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -13,10 +13,10 @@ use nix::unistd::{AccessFlags, faccessat};
 
 use super::sys;
 
-/// What `execvp(3)` searches when PATH is not set (glibc).
+/// The search path of `execvp(3)` if PATH is not set (glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// A command that is there and may be executed, as far as can be told.
+/// A command that exists and appears to be executable.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: CString,
@@ -32,7 +32,7 @@ pub enum ProgramError {
         /// As typed.
         command: String,
     },
-    /// It is there but cannot be executed (126).
+    /// It exists but cannot be executed (126).
     #[error("{command}: cannot be executed: {why}")]
     NotExecutable {
         /// As typed.
@@ -46,7 +46,7 @@ impl Program {
     /// Finds a command; `search` is PATH.
     ///
     /// # Errors
-    /// It is not there, or may not be executed.
+    /// It does not exist, or may not be executed.
     pub fn find(argv: &[OsString], search: Option<&OsStr>) -> Result<Program, ProgramError> {
         let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
         let command = name.to_string_lossy().into_owned();
@@ -62,7 +62,7 @@ impl Program {
             Path::new(name).to_owned()
         } else {
             let search = search.unwrap_or(OsStr::new(DEFAULT_PATH));
-            let mut refused = None;
+            let mut first_error = None;
             std::env::split_paths(search)
                 .map(|directory| {
                     if directory.as_os_str().is_empty() {
@@ -75,11 +75,11 @@ impl Program {
                     Ok(()) => true,
                     Err(Errno::ENOENT | Errno::ENOTDIR) => false,
                     Err(errno) => {
-                        refused.get_or_insert(errno);
+                        first_error.get_or_insert(errno);
                         false
                     }
                 })
-                .ok_or_else(|| refused.map_or_else(not_found, not_executable))?
+                .ok_or_else(|| first_error.map_or_else(not_found, not_executable))?
         };
         let nul = |_| ProgramError::NotExecutable {
             command: command.clone(),
@@ -95,8 +95,8 @@ impl Program {
         })
     }
 
-    /// Replaces the process by the program; returns the reason when that fails. A text without `#!` is run by
-    /// `/bin/sh`, as `execvp(3)` does; anything else that the kernel does not know is not.
+    /// Replaces the process by the program; returns the error if that fails. A text file without `#!` is run by
+    /// `/bin/sh`, as `execvp(3)` does; any other format that the kernel does not know is not run.
     pub fn exec(&self, env: &[CString]) -> Errno {
         let errno = errno_of(&sys::exec(&self.path, &self.argv, env));
         if errno != Errno::ENOEXEC || !self.looks_like_text() {
@@ -108,7 +108,7 @@ impl Program {
         errno_of(&sys::exec(&shell, &argv, env))
     }
 
-    /// What to say and exit with after [`Program::exec`] failed: 126, unless the file itself has gone meanwhile.
+    /// Returns the error to report after [`Program::exec`] failed: 126, unless the file itself has gone meanwhile.
     pub fn exec_failure(&self, errno: i32) -> ProgramError {
         let command = self.argv.first().map(|arg| arg.to_string_lossy().into_owned()).unwrap_or_default();
         let path = Path::new(OsStr::from_bytes(self.path.as_bytes()));
@@ -121,13 +121,13 @@ impl Program {
         }
     }
 
-    /// The file name without directories, as shown to others.
+    /// Returns the file name without directories, as displayed to others.
     pub fn file_name(&self) -> String {
         let path = Path::new(OsStr::from_bytes(self.path.as_bytes()));
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The way shells decide whether a file without `#!` may be a script: no NUL byte at its beginning.
+    /// Returns whether a file without `#!` may be a script, by the rule that shells use: no NUL byte at its beginning.
     fn looks_like_text(&self) -> bool {
         let mut start = [0u8; 256];
         let read =
@@ -136,7 +136,7 @@ impl Program {
     }
 }
 
-/// Whether the file may be executed with our effective rights.
+/// Checks whether the file may be executed with the effective user and group ids.
 fn check(path: &Path) -> Result<(), Errno> {
     faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)?;
     if path.is_dir() { Err(Errno::EISDIR) } else { Ok(()) }

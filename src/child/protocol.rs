@@ -1,5 +1,5 @@
-//! What the two halves of dlock say to each other, over a socket pair. Each message is a length and JSON: a handful per
-//! run, so that plainness counts for more than bytes.
+//! The messages between dlock and its guard, over a socket pair. Each message is a length and JSON: there are few per
+//! run, so simplicity matters more than size.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,16 +19,16 @@ use crate::clock::Moment;
 /// Which process group the command runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Group {
-    /// One of its own; in the terminal's foreground if so said.
+    /// A group of its own, in the terminal's foreground if `foreground` is set.
     Own {
-        /// dlock is in the foreground now and gives it to the command.
+        /// dlock is in the foreground now and passes it to the command.
         foreground: bool,
     },
-    /// dlock's, because others (a pipeline, a script) share it with dlock on a terminal.
+    /// dlock's group, because other processes (a pipeline, a script) share it with dlock on a terminal.
     Shared,
 }
 
-/// Moments as they travel: time since boot.
+/// Deadlines in a message, as time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Until {
     earliest: Duration,
@@ -59,7 +59,7 @@ impl From<Until> for Deadlines {
     }
 }
 
-/// What the command gets on top of what dlock itself was started with.
+/// What is added to the environment that dlock was started with, and where and when the command may start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// Variables to set.
@@ -72,29 +72,29 @@ pub struct Launch {
     pub not_after: Option<Duration>,
 }
 
-/// From dlock to the guarding process.
+/// A message from dlock to the guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuard {
-    /// A descriptor whose closing would free the lock travels with this.
+    /// Carries a descriptor whose closing would free the lock.
     Keep,
-    /// The lock is ours and the command is about to be let go.
+    /// The lock is held and the command is about to be let go.
     Start {
         /// Its process group.
         group: Group,
-        /// How long the lease allows it to run; `None` without a lease.
+        /// The deadlines of the lease; `None` without a lease.
         until: Option<Until>,
         /// `--orphans`
         orphans: Orphans,
         /// `--grace`
         grace: Duration,
-        /// So many descriptors have come before.
+        /// The number of descriptors sent before.
         keeps: usize,
     },
     /// A renewal was acknowledged.
     Arm(Until),
-    /// dlock got this signal. Whether it is passed on is decided later.
+    /// dlock has received this signal. Whether it is forwarded is decided later.
     Told(i32),
-    /// Pass this signal on.
+    /// Forward this signal to the command.
     Forward(i32),
     /// SIGTERM now, SIGKILL at this time since boot.
     Terminate {
@@ -103,9 +103,9 @@ pub enum ToGuard {
     },
     /// SIGKILL now.
     Kill,
-    /// To be answered at once by [`FromGuard::Pong`].
+    /// A ping; the guard replies at once with [`FromGuard::Pong`].
     Ping,
-    /// The lock is still ours after a stop: let the command go on.
+    /// The lock is still held after a stop: continue the command.
     Continue {
         /// Give it the terminal.
         foreground: bool,
@@ -115,50 +115,50 @@ pub enum ToGuard {
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
-    /// With this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Killed(i32),
-    /// The kernel would not execute it: this errno.
+    /// The kernel did not execute it; the errno.
     NotExecuted(i32),
 }
 
-/// From the guarding process to dlock.
+/// A message from the guard to dlock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuard {
-    /// The command's process exists (and waits, or runs).
+    /// The command's process exists (parked or running).
     Command(i32),
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// The command goes on after a stop.
+    /// The command was continued.
     Continued,
-    /// The answer to [`ToGuard::Ping`].
+    /// The reply to [`ToGuard::Ping`].
     Pong,
-    /// The guarding process itself got a signal.
+    /// The guard itself has received a signal.
     Signalled {
         /// Its number.
         signal: i32,
-        /// The process that has sent it.
+        /// The process that sent it.
         sender: i32,
     },
-    /// No renewal came in time: the tree is being stopped.
+    /// No renewal was acknowledged in time: the tree is being stopped.
     DeadlineReached,
-    /// By the time by which the tree had to be dead, so many of its processes were not known to be.
+    /// At the deadline for the tree's death, this many of its processes were not known to be dead.
     Overdue(usize),
-    /// This process of the tree may not be signalled by us.
+    /// The guard may not signal this process of the tree.
     NotPermitted(i32),
-    /// This process of the tree has not died of SIGKILL yet; 0 when it cannot be found.
+    /// This process of the tree has not died of SIGKILL yet; 0 if it cannot be found.
     StillAlive(i32),
     /// The command itself has ended.
     Ended(Ended),
-    /// Everything is over; the guarding process leaves.
+    /// The tree has ended; the guard exits.
     Finished {
         /// Background processes live on without the lock.
         orphans_left: bool,
     },
-    /// The command's process could not be made: this errno. The guarding process leaves.
+    /// The command's process could not be created; the errno. The guard exits.
     NotForked(i32),
-    /// The guarding process could not do its work.
+    /// The guard could not do its work; the reason.
     Broken(String),
 }
 
@@ -169,28 +169,29 @@ pub struct Channel {
     passed: Option<OwnedFd>,
 }
 
-/// What reading brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<M> {
     /// A message.
     Message(M),
-    /// Nothing more for now.
+    /// No complete message is available.
     Nothing,
     /// The other end is closed: its process is gone.
     Closed,
 }
 
-/// A broken pipe is an error and no signal; where there is no such flag, SIGPIPE is ignored or blocked in both halves.
+/// A broken pipe is an error, not a signal; on systems without such a flag, SIGPIPE is ignored or blocked in both
+/// processes.
 #[cfg(target_os = "linux")]
 const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
 #[cfg(not(target_os = "linux"))]
 const NO_SIGNAL: MsgFlags = MsgFlags::empty();
 
-/// Far above any message: the environment of `DLOCK_HELD` is the largest part.
+/// Far above the size of any message: `DLOCK_HELD` is the largest part.
 const LARGEST: usize = 1 << 20;
 
 impl Channel {
-    /// Both ends, close-on-exec and non-blocking.
+    /// Returns both ends, close-on-exec and non-blocking.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -204,18 +205,18 @@ impl Channel {
         Ok(Channel { socket, buffer: Vec::new(), passed: None })
     }
 
-    /// Sends one message, and a duplicate of a descriptor with it.
+    /// Sends one message, with a duplicate of a descriptor if there is one.
     ///
     /// # Errors
-    /// `EPIPE` when the other end is gone, `EAGAIN` when it has not read for a very long time.
+    /// `EPIPE` if the other end is gone, `EAGAIN` if it has not read for a very long time.
     pub fn send(&self, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.send_all(&frame(message)?, fd)
     }
 
-    /// Sends of these bytes what the socket takes now.
+    /// Sends as many of these bytes as the socket takes now, and returns their number.
     ///
     /// # Errors
-    /// `EPIPE` when the other end is gone. A full socket takes 0 bytes, which is not an error.
+    /// `EPIPE` if the other end is gone. A full socket takes 0 bytes, which is not an error.
     pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], &[], NO_SIGNAL, None) {
@@ -243,7 +244,7 @@ impl Channel {
             ) {
                 Ok(count) => sent += count,
                 Err(Errno::EINTR) => {}
-                // A long message to a slow reader; a reader that has stopped is noticed by other means.
+                // A long message to a slow reader; a stopped reader is detected by other means.
                 Err(Errno::EAGAIN) if sent > 0 => {
                     if !self.is_writable_within(PollTimeout::from(1000u16))? {
                         return Err(io::ErrorKind::TimedOut.into());
@@ -258,7 +259,7 @@ impl Channel {
     /// Waits until the socket takes more, or its other end is gone.
     ///
     /// # Errors
-    /// None is known.
+    /// None known.
     pub fn wait_writable(&self) -> io::Result<()> {
         self.is_writable_within(PollTimeout::NONE).map(drop)
     }
@@ -267,7 +268,7 @@ impl Channel {
         Ok(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)], timeout)? > 0)
     }
 
-    /// Takes the next message without blocking.
+    /// Returns the next message without blocking.
     pub fn receive<M: DeserializeOwned>(&mut self) -> Received<M> {
         loop {
             if let Some(message) = take_frame(&mut self.buffer) {
@@ -283,7 +284,7 @@ impl Channel {
         }
     }
 
-    /// The descriptor that came with the last message that had one.
+    /// Returns the descriptor that came with the last message that had one.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.passed.take()
     }
@@ -309,10 +310,10 @@ impl AsRawFd for Channel {
     }
 }
 
-/// A message as it travels, on the socket and on the pipe to the parked command.
+/// Encodes a message for the socket, or for the pipe to the parked command.
 ///
 /// # Errors
-/// The message is larger than any that is meant.
+/// The message is larger than the limit.
 pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec(message)?;
     if json.len() > LARGEST {
@@ -323,7 +324,7 @@ pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Cuts the first whole message off the buffer: `None` when it is not complete, `Some(None)` when it cannot be read.
+/// Removes the first whole message from the buffer: `None` if it is not complete, `Some(None)` if it cannot be read.
 pub fn take_frame<M: DeserializeOwned>(buffer: &mut Vec<u8>) -> Option<Option<M>> {
     let length = u32::from_le_bytes(buffer.get(..4)?.try_into().ok()?) as usize;
     if length > LARGEST {

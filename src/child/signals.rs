@@ -6,11 +6,12 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use super::sys::{self, Disposition};
 
-/// What a signal does to a dlock that has not started the command yet. While the command runs every handled signal is
-/// forwarded to it, once.
+/// What a signal does to dlock before the command is started. While the command runs, every handled signal is forwarded
+/// to it, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhileWaiting {
-    /// dlock gives up its place and dies of the signal, unless the signal was ignored when it began (as under nohup).
+    /// dlock leaves the queue and dies of the signal, unless the signal was ignored when dlock started (as under
+    /// nohup).
     End,
     /// dlock stops; after SIGCONT it is in the queue again.
     Stop,
@@ -18,8 +19,8 @@ pub enum WhileWaiting {
     Nothing,
 }
 
-/// Signals with another meaning than "ends dlock while it waits". Every catchable signal that is not here, the
-/// real-time ones included, ends a waiting dlock and is forwarded to a running command, except [`SYNCHRONOUS`].
+/// The signals with another meaning than ending dlock while it waits. Every other catchable signal, including the
+/// real-time ones, ends a waiting dlock and is forwarded to a running command, except [`SYNCHRONOUS`].
 const SPECIAL: &[(i32, WhileWaiting)] = &[
     (libc::SIGTSTP, WhileWaiting::Stop),
     (libc::SIGTTIN, WhileWaiting::Stop),
@@ -31,50 +32,50 @@ const SPECIAL: &[(i32, WhileWaiting)] = &[
     (libc::SIGPIPE, WhileWaiting::Nothing),
 ];
 
-/// Faults of the program itself. On Linux a fault kills even where its signal is blocked (`signal(7)`), so those that
-/// somebody sends can be handled like others. Elsewhere they keep their default action.
+/// Faults of the program itself. On Linux a fault kills even if its signal is blocked (`signal(7)`), so these signals,
+/// when sent by a process, can be handled like others. On other systems they keep their default action.
 #[cfg(target_os = "linux")]
 pub const SYNCHRONOUS: &[i32] = &[];
-/// See above.
+/// See the Linux definition.
 #[cfg(not(target_os = "linux"))]
 pub const SYNCHRONOUS: &[i32] =
     &[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// After one of these was forwarded, what is left of the tree when the command ends is still the command.
+/// After one of these was forwarded, the processes that remain when the command ends still belong to the command.
 pub const ENDING: &[i32] = &[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// What the signal does to a dlock that waits.
+/// Returns what the signal does to a waiting dlock.
 pub fn while_waiting(signal: i32) -> WhileWaiting {
     SPECIAL.iter().find(|(special, _)| *special == signal).map_or(WhileWaiting::End, |(_, action)| *action)
 }
 
-/// Whether the signal is ignored by this process.
+/// Returns whether this process ignores the signal.
 pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
 }
 
-/// Whether the signal has been sent to this process and waits to be read.
+/// Returns whether the signal has been sent to this process and not been read yet.
 pub fn is_pending(signal: i32) -> bool {
     sys::pending().is_ok_and(|pending| Signal::try_from(signal).is_ok_and(|signal| pending.contains(signal)))
 }
 
-/// A signal that dlock got.
+/// A signal that dlock received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Its number.
     pub signal: i32,
-    /// Who sent it.
+    /// The sender.
     pub origin: Origin,
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The terminal, to its whole foreground process group.
     Terminal,
     /// The kernel, to this process alone: an alarm that was set before exec, for example.
     Kernel,
-    /// The process with this id; 0 if it is outside our PID namespace.
+    /// The process with this id; 0 if it is outside dlock's PID namespace.
     Process(i32),
 }
 
@@ -91,7 +92,7 @@ pub(super) const OF_TERMINAL: &[i32] = &[
 ];
 
 impl Origin {
-    /// From `si_code` and `si_pid` of `sigaction(2)`.
+    /// Derives the origin from `si_code` and `si_pid` of `sigaction(2)`.
     #[cfg(target_os = "linux")]
     fn of(signal: i32, code: i32, pid: i32) -> Origin {
         match code {
@@ -102,7 +103,7 @@ impl Origin {
     }
 }
 
-/// The signals that are blocked in every process of dlock, and read from a [`Source`] instead.
+/// Returns the signals that are blocked in every process of dlock, and read from a [`Source`] instead.
 pub fn handled() -> SigSet {
     let mut set = SigSet::all();
     for signal in SYNCHRONOUS {
@@ -113,10 +114,10 @@ pub fn handled() -> SigSet {
     set
 }
 
-/// Blocks the handled signals in this thread and returns the mask as it was.
+/// Blocks the handled signals in this thread and returns the previous mask.
 ///
 /// # Errors
-/// None is known for valid sets.
+/// None known for valid sets.
 pub fn block() -> io::Result<SigSet> {
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&handled()), Some(&mut before))?;
@@ -145,7 +146,7 @@ mod source {
             Ok(Descriptor(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
         }
 
-        /// The next signal that has come. A SIGPIPE of our own writing is none.
+        /// Returns the next pending signal, except a SIGPIPE caused by this process's own writing.
         pub fn next(&self) -> Option<Arrival> {
             loop {
                 let info = self.0.read_signal().ok()??;
@@ -172,7 +173,7 @@ mod source {
     }
 
     impl Source {
-        /// Begins to read the signals that [`super::block`] blocked.
+        /// Starts to read the signals that [`super::block`] blocked.
         ///
         /// # Errors
         /// No descriptor is left.
@@ -201,7 +202,7 @@ mod source {
 
     use super::{Arrival, Origin};
 
-    /// The signals that are worth forwarding everywhere; here the origin of a signal cannot be told.
+    /// The signals that are forwarded on every system; their origin is unknown here.
     const FORWARDED: &[i32] = &[
         libc::SIGHUP,
         libc::SIGINT,
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_a_waiting_dlock_does() {
+    fn the_table_defines_what_a_waiting_dlock_does() {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
         {
             assert_eq!(while_waiting(signal), WhileWaiting::End, "{signal}");

@@ -1,4 +1,4 @@
-//! What the guarding process sleeps on.
+//! The sleep of the guard between events.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,7 +29,8 @@ impl Sleeper {
         })
     }
 
-    /// `to_send`: also until the other end takes more. Returns the signals that have come, but for SIGCHLD.
+    /// Sleeps until something happens; with `to_send`, also until the socket takes more. Returns the signals that have
+    /// come, except SIGCHLD.
     pub(super) fn sleep(
         &self,
         control: Option<&Channel>,
@@ -44,7 +45,7 @@ impl Sleeper {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
         ];
         if let Some(control) = control {
-            fds.push(PollFd::new(control.as_fd(), wanted(to_send)));
+            fds.push(PollFd::new(control.as_fd(), poll_flags(to_send)));
         }
         let _ = poll(&mut fds, PollTimeout::NONE);
         self.timer.take_expiry();
@@ -53,11 +54,11 @@ impl Sleeper {
     }
 }
 
-fn wanted(to_send: bool) -> PollFlags {
+fn poll_flags(to_send: bool) -> PollFlags {
     if to_send { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
 }
 
-/// Without signalfd and timerfd: looks for ended children every few milliseconds.
+/// Without signalfd and timerfd: checks for ended children every few milliseconds.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Sleeper;
 
@@ -76,7 +77,7 @@ impl Sleeper {
         let most = Duration::from_millis(10);
         let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
         let mut fds: Vec<PollFd> =
-            control.iter().map(|fd| PollFd::new(fd.as_fd(), wanted(to_send))).collect();
+            control.iter().map(|fd| PollFd::new(fd.as_fd(), poll_flags(to_send))).collect();
         let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
         Vec::new()
     }

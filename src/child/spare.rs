@@ -1,5 +1,5 @@
-//! A third process, which exists only while dlock's own half is stopped: if the guarding process is killed then, nobody else is
-//! left to kill the tree.
+//! A third process, which exists only while dlock is stopped: if the guard is killed then, it is the only process left
+//! to kill the tree.
 
 use std::io::{self, PipeWriter, Read, Write};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use super::killer::Killer;
 use super::sys::{self, Fork};
 use super::tree::Tree;
 
-/// The guarding process' side of it.
+/// The guard's handle of the spare process.
 pub(super) struct Spare {
-    /// Its number, until it is reaped.
+    /// Its pid, until it is reaped.
     pub(super) pid: i32,
     dismissal: Option<PipeWriter>,
 }
 
 impl Spare {
-    /// Forks it. It waits until the calling process is dead, then kills `orphans`, which are to be what has become of the tree
-    /// by then: the descendants of the process that inherits them.
+    /// Forks the spare process. It waits until the calling process is dead, then kills `orphans`: what remains of the
+    /// tree by then, as the descendants of the process that inherits them.
     ///
     /// # Errors
-    /// No process or descriptor can be had.
+    /// No process or descriptor is available.
     pub(super) fn fork(orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<Spare> {
         let (mut dismissal, writer) = io::pipe()?;
         match sys::fork_single_threaded()? {
@@ -38,7 +38,7 @@ impl Spare {
         }
     }
 
-    /// Lets it leave without doing anything.
+    /// Lets the spare process exit without doing anything.
     pub(super) fn dismiss(&mut self) {
         if let Some(mut dismissal) = self.dismissal.take() {
             let _ = dismissal.write_all(b".");
@@ -46,7 +46,7 @@ impl Spare {
     }
 }
 
-/// The dead stay zombies, because the process that inherits them is stopped.
+/// Dead processes stay zombies, because the process that inherits them is stopped.
 fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
     if let Some(cgroup) = cgroup {
         let _ = cgroup.kill();
@@ -54,7 +54,7 @@ fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
     let mut killer = Killer::of(orphans);
     while !killer.is_done() {
         let pass = killer.pass();
-        // An empty pass shows something only after a while.
+        // An empty pass proves something only after a while.
         std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
     }
 }

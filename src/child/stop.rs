@@ -1,5 +1,5 @@
-//! When the command's tree has to be stopped, and how: decisions only, as a state machine over values. The guarding
-//! process acts on them.
+//! When and how the process tree of the command has to be stopped: a pure state machine over values. The guard acts on
+//! its decisions.
 
 use std::time::Duration;
 
@@ -7,37 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
-/// Until when the lease allows the tree to live. All of these moments come before the earliest end of the lease at the store.
+/// The moments until which the lease allows the tree to live. All of them come before the earliest end of the lease at
+/// the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// However large the tree is, SIGTERM does not come before this moment: a renewal must have its chance.
     pub earliest: Moment,
-    /// SIGTERM, unless a renewal is acknowledged before.
+    /// When SIGTERM is due, unless a renewal is acknowledged before.
     pub term: Moment,
-    /// SIGKILL.
+    /// When SIGKILL is due.
     pub kill: Moment,
-    /// The last process of the tree must be dead.
+    /// When the last process of the tree must be dead.
     pub dead: Moment,
 }
 
 impl Deadlines {
-    /// SIGTERM for a tree that needs so much longer than others to die.
+    /// Returns when SIGTERM is due for a tree that needs this much longer than others to die.
     fn term_for(&self, reserve: Duration) -> Moment {
         self.term.saturating_sub(reserve).max(self.earliest).min(self.term)
     }
 
-    /// SIGKILL for such a tree.
+    /// Returns when SIGKILL is due for such a tree.
     fn kill_for(&self, reserve: Duration) -> Moment {
         self.kill.saturating_sub(reserve).max(self.term_for(reserve)).min(self.kill)
     }
 
-    /// Between two measurements of the tree.
+    /// Returns the interval between two measurements of the tree.
     fn measuring_interval(&self) -> Duration {
         (self.dead - self.earliest) / 10
     }
 }
 
-/// What becomes of background processes when the command has ended by itself (`--orphans`).
+/// What happens to background processes when the command has ended by itself (`--orphans`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Orphans {
     /// They live on without the lock.
@@ -48,14 +49,14 @@ pub enum Orphans {
     Kill,
 }
 
-/// What happened to the guarding process.
+/// An event of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The command may run, until these moments if there is a lease.
     Start(Option<Deadlines>),
     /// A renewal was acknowledged.
     Arm(Deadlines),
-    /// The tree needs so much time to die, besides what every tree gets.
+    /// The tree needs this much time to die, in addition to what every tree gets.
     Reserve(Duration),
     /// SIGTERM now, SIGKILL at the given moment at the latest.
     Terminate {
@@ -64,29 +65,29 @@ pub enum Input {
     },
     /// SIGKILL now.
     Kill,
-    /// The other half of dlock is gone: nobody renews the lease any more.
+    /// dlock is gone: nothing renews the lease any more.
     PeerGone,
     /// Time has passed.
     Tick,
     /// The command itself ended.
     CommandEnded {
-        /// It was neither killed by a signal nor told to end by one that dlock forwarded.
+        /// It was neither killed by a signal nor had dlock forwarded one that ends it.
         by_itself: bool,
     },
     /// No process of the tree is left.
     TreeGone,
 }
 
-/// What the guarding process has to do.
+/// An action of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Tell the other half that the deadline came without a renewal.
+    /// Report to dlock that the deadline came without a renewal.
     ReportDeadline,
     /// Send SIGTERM and SIGCONT to every process of the tree.
     Terminate,
-    /// Send SIGKILL to every process of the tree, again and again until it is gone.
+    /// Send SIGKILL to every process of the tree, repeatedly until it is gone.
     Kill,
-    /// Report the end and leave.
+    /// Report the end and exit.
     Finish,
 }
 
@@ -94,17 +95,17 @@ pub enum Output {
 enum Phase {
     Parked,
     Running,
-    /// The command has ended; the lock is kept for what it left in the background.
+    /// The command has ended; the lock is kept for its background processes.
     Lingering,
     Terminating {
         kill_at: Moment,
-        renewals_count: bool,
+        accepts_renewals: bool,
     },
     Killing,
     Done,
 }
 
-/// The state machine.
+/// The state machine that decides when the tree is stopped.
 #[derive(Debug)]
 pub struct Stop {
     orphans: Orphans,
@@ -117,12 +118,12 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Begins with a command that has not been allowed to run.
+    /// Starts with a command that may not run yet.
     pub fn new(orphans: Orphans, grace: Duration) -> Stop {
         Stop { orphans, grace, deadlines: None, reserve: Duration::ZERO, phase: Phase::Parked, ended: false }
     }
 
-    /// When [`Input::Tick`] is due.
+    /// Returns when [`Input::Tick`] is due.
     pub fn wake(&self) -> Option<Moment> {
         match self.phase {
             Phase::Running | Phase::Lingering => {
@@ -133,19 +134,20 @@ impl Stop {
         }
     }
 
-    /// From when on, and how often, the tree is to be measured: a renewal is late, and SIGTERM may have to come earlier.
+    /// Returns from when on, and how often, the tree is to be measured: a renewal is late, and SIGTERM may have to come
+    /// earlier.
     pub fn measure_from(&self) -> Option<(Moment, Duration)> {
         let deadlines = self.deadlines.filter(|_| matches!(self.phase, Phase::Running | Phase::Lingering))?;
         let interval = deadlines.measuring_interval();
         Some((deadlines.earliest.saturating_sub(interval), interval))
     }
 
-    /// When the last process must be dead, if there is a lease.
+    /// Returns when the last process must be dead, if there is a lease.
     pub fn dead(&self) -> Option<Moment> {
         self.deadlines.map(|deadlines| deadlines.dead)
     }
 
-    /// Until when SIGTERM may be sent: then SIGKILL is due. `None` when SIGTERM has not been decided.
+    /// Returns until when SIGTERM may be sent: then SIGKILL is due. `None` if SIGTERM has not been decided.
     pub fn kill_at(&self) -> Option<Moment> {
         match self.phase {
             Phase::Terminating { kill_at, .. } => Some(self.last_moment(kill_at)),
@@ -153,22 +155,22 @@ impl Stop {
         }
     }
 
-    /// Whether SIGKILL has been decided and the tree is not gone yet.
+    /// Returns whether SIGKILL has been decided and the tree is not gone yet.
     pub fn is_killing(&self) -> bool {
         self.phase == Phase::Killing
     }
 
-    /// Whether the tree is being stopped by us.
+    /// Returns whether the tree is being stopped.
     pub fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Terminating { .. } | Phase::Killing)
     }
 
-    /// Whether everything is over.
+    /// Returns whether the tree has ended.
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
 
-    /// Takes in what happened and says what to do, in order.
+    /// Processes an event and returns the actions to take, in order.
     pub fn on(&mut self, now: Moment, input: Input) -> Vec<Output> {
         match input {
             Input::Start(deadlines) => {
@@ -177,12 +179,12 @@ impl Stop {
                 self.tick(now)
             }
             Input::Arm(deadlines) => {
-                let counts = match self.phase {
+                let is_accepted = match self.phase {
                     Phase::Running | Phase::Lingering => true,
-                    Phase::Terminating { renewals_count, .. } => renewals_count,
+                    Phase::Terminating { accepts_renewals, .. } => accepts_renewals,
                     Phase::Parked | Phase::Killing | Phase::Done => false,
                 };
-                if counts {
+                if is_accepted {
                     self.deadlines = Some(deadlines);
                 }
                 self.tick(now)
@@ -211,7 +213,7 @@ impl Stop {
             (Phase::Running | Phase::Lingering, Some(deadlines))
                 if now >= deadlines.term_for(self.reserve) =>
             {
-                self.phase = Phase::Terminating { kill_at: deadlines.kill, renewals_count: false };
+                self.phase = Phase::Terminating { kill_at: deadlines.kill, accepts_renewals: false };
                 vec![Output::ReportDeadline, Output::Terminate]
             }
             (Phase::Terminating { kill_at, .. }, _) if now >= self.last_moment(kill_at) => self.kill(),
@@ -222,10 +224,10 @@ impl Stop {
     fn terminate(&mut self, now: Moment, kill_at: Moment) -> Vec<Output> {
         match &mut self.phase {
             Phase::Running | Phase::Lingering => {
-                self.phase = Phase::Terminating { kill_at, renewals_count: true };
-                let mut todo = vec![Output::Terminate];
-                todo.extend(self.tick(now));
-                todo
+                self.phase = Phase::Terminating { kill_at, accepts_renewals: true };
+                let mut actions = vec![Output::Terminate];
+                actions.extend(self.tick(now));
+                actions
             }
             Phase::Terminating { kill_at: planned, .. } => {
                 *planned = kill_at.min(*planned);
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_over_at_the_start_never_runs_long() {
+    fn a_lease_that_has_expired_at_the_start_kills_at_once() {
         let mut stop = Stop::new(Orphans::Leave, Duration::from_secs(5));
         assert_eq!(
             stop.on(at(30), Input::Start(Some(lease(20, 25)))),
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_half_gone_kills_at_once() {
+    fn a_lost_peer_kills_at_once() {
         for orphans in [Orphans::Leave, Orphans::Wait, Orphans::Kill] {
             assert_eq!(running(orphans).on(at(1), Input::PeerGone), vec![Output::Kill]);
         }
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_gone_before_the_command_ended_means_nothing() {
+    fn tree_gone_before_the_command_ended_is_ignored() {
         assert_eq!(running(Orphans::Leave).on(at(1), Input::TreeGone), vec![]);
     }
 }

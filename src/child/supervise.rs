@@ -1,4 +1,5 @@
-//! dlock's half of the supervision: what the guarding process tells, and what to do when it can tell nothing any more.
+//! The supervisor, dlock's side of the supervision: it handles the guard's reports, and takes over when the guard
+//! fails.
 
 use std::collections::HashSet;
 use std::io::{self, PipeWriter, Write};
@@ -23,41 +24,41 @@ use crate::readiness::Readiness;
 /// What happened to the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It was stopped by this signal.
+    /// The command was stopped by this signal.
     Stopped(i32),
-    /// It goes on after a stop.
+    /// The command was continued.
     Continued,
-    /// No renewal came in time: the tree is being stopped.
+    /// No renewal was acknowledged in time: the tree is being stopped.
     DeadlineReached,
-    /// A process of the tree may not be signalled by us.
+    /// dlock may not signal this process of the tree.
     NotPermitted(i32),
-    /// A process of the tree does not die of SIGKILL.
+    /// This process of the tree does not die of SIGKILL.
     StillAlive(i32),
-    /// By the time by which the tree had to be dead, so many of its processes were not known to be.
+    /// At the deadline for the tree's death, this many of its processes were not known to be dead.
     Overdue(usize),
     /// The command itself has ended.
     Ended(Ended),
-    /// The whole tree is over, or what is left of it lives on without the lock.
+    /// The whole tree has ended, or what is left of it lives on without the lock.
     Finished {
         /// Background processes live on.
         orphans_left: bool,
     },
-    /// The guarding process is dead, stopped or broken; why. Whoever sees this calls [`Supervisor::kill_tree`].
+    /// The guard is dead, stopped or broken; the reason. The receiver calls [`Supervisor::kill_tree`].
     GuardLost(String),
 }
 
-/// How long a guarding process may take to say why it leaves.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a guard may take to report why it exits.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The command and its guard, as dlock's half sees them.
+/// The supervisor of the command and its guard.
 pub struct Supervisor {
     channel: Channel,
     readiness: Readiness,
     guard: i32,
     guard_reaped: bool,
     terminal: Terminal,
-    /// What the parked command waits for.
-    word: Option<PipeWriter>,
+    /// The write end of the pipe on which the parked command waits for its launch message.
+    launch_pipe: Option<PipeWriter>,
     place: Option<CgroupPath>,
     command: Option<i32>,
     group: Group,
@@ -65,15 +66,15 @@ pub struct Supervisor {
     forwarding: Forwarding,
     command_ended: bool,
     heartbeat: Heartbeat,
-    /// The guarding process has begun to stop the tree because no renewal came in time.
+    /// The guard has begun to stop the tree because no renewal was acknowledged in time.
     deadline_noticed: bool,
-    /// Children that are not of our making: those of the program that replaced itself with dlock, and, for the first process
-    /// of a PID namespace, its orphans.
+    /// Children that dlock did not create: those of the program that replaced itself with dlock, and, if dlock is the
+    /// first process of a PID namespace, its orphans.
     strangers: HashSet<i32>,
 }
 
 impl Supervisor {
-    /// Takes up the work on the current runtime.
+    /// Starts the supervision on the current runtime.
     ///
     /// # Errors
     /// The socket cannot be watched.
@@ -91,7 +92,7 @@ impl Supervisor {
             guard: half.guard,
             guard_reaped: false,
             terminal: half.terminal,
-            word: Some(half.word),
+            launch_pipe: Some(half.launch_pipe),
             place: half.place,
             command: None,
             group: Group::Shared,
@@ -105,10 +106,10 @@ impl Supervisor {
     }
 
     /// Lets the command run, until the given moments if there is a lease. `kept` are descriptors whose closing would
-    /// free the lock: the guarding process keeps duplicates until the tree is dead.
+    /// free the lock: the guard keeps duplicates until the tree is dead.
     ///
     /// # Errors
-    /// The guarding process is gone; the command has not run.
+    /// The guard is gone; the command has not run.
     pub fn start(
         &mut self,
         mut launch: Launch,
@@ -117,11 +118,11 @@ impl Supervisor {
         grace: Duration,
         kept: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let mut family = vec![self.guard];
+        let mut our_pids = vec![self.guard];
         if self.terminal.exists() {
-            family.extend(Tree::below(self.guard, HashSet::new()).members());
+            our_pids.extend(Tree::below(self.guard, HashSet::new()).members());
         }
-        launch.group = self.terminal.group_for_command(&family);
+        launch.group = self.terminal.group_for_command(&our_pids);
         self.group = launch.group;
         launch.not_after = until.map(|deadlines| deadlines.term.since_boot());
         for descriptor in kept {
@@ -131,30 +132,30 @@ impl Supervisor {
         let message =
             ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace, keeps };
         self.channel.send(&message, None)?;
-        // Only now: from here on the command runs, and the guarding process has its deadline.
-        let mut word = self.word.take().ok_or(io::ErrorKind::AlreadyExists)?;
-        word.write_all(&frame(&launch)?)?;
-        // The command runs meanwhile.
-        self.look_for_strangers();
+        // Only now: from here on the command runs, and the guard has its deadline.
+        let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
+        launch_pipe.write_all(&frame(&launch)?)?;
+        // The command runs already.
+        self.find_strangers();
         self.heartbeat.begin(Moment::now());
         self.forwarding.begin(self.group);
         Ok(())
     }
 
-    /// Puts dlock's half first in line for the processor, so that a busy host does not cost it a renewal. The command
-    /// has been forked before and is what it was.
+    /// Raises the priority of dlock, so that a busy host does not delay a renewal. The priority of the command, which
+    /// was forked before, does not change.
     pub fn be_punctual(&self) {
         #[cfg(target_os = "linux")]
         sys::raise_priority();
     }
 
-    /// Tells the guarding process of an acknowledged renewal.
+    /// Reports an acknowledged renewal to the guard.
     pub fn arm(&mut self, deadlines: Deadlines) {
         self.send(&ToGuard::Arm(deadlines.into()));
         self.update_strangers();
     }
 
-    /// Passes a signal on to the command, at once or when it is known that the command has not got it by itself.
+    /// Forwards a signal to the command, at once or when it is known that the command has not received it directly.
     pub fn forward(&mut self, arrival: Arrival) {
         if !self.command_ended && self.forwarding.hold(arrival) {
             self.send(&ToGuard::Told(arrival.signal));
@@ -163,17 +164,17 @@ impl Supervisor {
         }
     }
 
-    /// The terminal has signalled the process group that the command shares with dlock.
+    /// Notes that the terminal has signalled the process group that the command shares with dlock.
     pub fn note_terminal(&mut self) {
         self.forwarding.note_terminal();
     }
 
-    /// When [`Supervisor::forward_due`] is to be called.
+    /// Returns when [`Supervisor::forward_due`] is to be called.
     pub fn forward_at(&self) -> Option<Moment> {
         self.forwarding.wake()
     }
 
-    /// Passes on what was held back and has not reached the command by itself.
+    /// Forwards the signals that were held back and have not reached the command directly.
     pub fn forward_due(&mut self) {
         let processes = Processes { guard: self.guard, command: self.command };
         for signal in self.forwarding.due(processes) {
@@ -181,29 +182,29 @@ impl Supervisor {
         }
     }
 
-    /// SIGTERM to the whole tree now, SIGKILL at the given moment.
+    /// Sends SIGTERM to the whole tree now, and SIGKILL at the given moment.
     pub fn terminate(&mut self, kill_at: Moment) {
         self.stop(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
     }
 
-    /// SIGKILL to the whole tree now.
+    /// Sends SIGKILL to the whole tree now.
     pub fn kill(&mut self) {
         self.stop(&ToGuard::Kill);
     }
 
-    /// Whether the guarding process has reported that it stops the tree because no renewal came in time.
+    /// Returns whether the guard has reported that it stops the tree because no renewal was acknowledged in time.
     pub fn deadline_noticed(&self) -> bool {
         self.deadline_noticed
     }
 
-    /// When [`Supervisor::beat`] is due.
+    /// Returns when [`Supervisor::beat`] is due.
     pub fn beat_at(&self) -> Option<Moment> {
         self.heartbeat.due().filter(|_| !self.finished)
     }
 
-    /// Asks the guarding process for a sign of life, or finds that it gives none: it is stopped by a tracer, or hangs.
+    /// Pings the guard, or finds that it does not reply: it is stopped by a tracer, or hangs.
     pub fn beat(&mut self) -> Option<Event> {
-        let guard = self.guard_seems();
+        let guard = self.guard_state();
         if self.heartbeat.is_missed(Moment::now(), guard) {
             return Some(Event::GuardLost("the guarding process does not answer".into()));
         }
@@ -211,32 +212,32 @@ impl Supervisor {
         None
     }
 
-    /// The tree has to be stopped now: a guarding process that cannot do that must be noticed soon, and one that has not
-    /// read its messages for so long that its socket is full counts as lost.
+    /// The tree has to be stopped now: a guard that cannot do that must be detected soon, and one that has not read its
+    /// messages for so long that its socket is full is considered lost.
     fn stop(&mut self, message: &ToGuard) {
         if self.channel.send(message, None).is_err() {
             self.heartbeat.give_up();
             return;
         }
-        let guard = self.guard_seems();
+        let guard = self.guard_state();
         self.heartbeat.expect_soon(Moment::now(), guard);
         self.send(&ToGuard::Ping);
     }
 
-    /// Later on, others can only come from those, or, to the first process of a PID namespace, from anywhere in it.
+    /// Later, other strangers can only come from those, or, if dlock is the first process of a PID namespace, from
+    /// anywhere in it.
     fn update_strangers(&mut self) {
         if !self.strangers.is_empty() || std::process::id() == 1 {
-            self.look_for_strangers();
+            self.find_strangers();
         }
     }
 
-    fn guard_seems(&self) -> Seems {
+    fn guard_state(&self) -> Seems {
         if procfs::is_stopped(self.guard) { Seems::Stopped } else { Seems::Running }
     }
 
-    /// While the guarding process lives, every other child of ours is a stranger: it is the one that inherits the orphans of
-    /// the tree.
-    fn look_for_strangers(&mut self) {
+    /// While the guard lives, every other child of dlock is a stranger: the guard inherits the orphans of the tree.
+    fn find_strangers(&mut self) {
         let mut children = tree::children_of(std::process::id() as i32);
         children.remove(&self.guard);
         if !self.guard_reaped && !procfs::is_zombie(self.guard) {
@@ -244,19 +245,19 @@ impl Supervisor {
         }
     }
 
-    /// Lets a stopped command go on, in the foreground if that is where dlock is.
+    /// Continues a stopped command, in the foreground if dlock is there.
     pub fn resume(&self) {
         self.send(&ToGuard::Continue { foreground: self.may_have_foreground() });
     }
 
-    /// After dlock itself was put into the foreground: hands it to a command that has a group of its own.
+    /// After dlock was put into the foreground: passes it on to a command that has its own process group.
     pub fn pass_foreground_on(&self) {
         if let Some(command) = self.command.filter(|_| self.may_have_foreground()) {
             self.terminal.give_to(command);
         }
     }
 
-    /// After the command has ended: takes the terminal back from it, so that its signals reach dlock.
+    /// After the command has ended: takes the terminal back, so that the terminal's signals reach dlock.
     pub fn take_foreground_back(&self) {
         if let (Group::Own { .. }, Some(command)) = (self.group, self.command) {
             self.terminal.take_back(command);
@@ -267,28 +268,28 @@ impl Supervisor {
         matches!(self.group, Group::Own { .. }) && self.terminal.is_foreground()
     }
 
-    /// Whether a signal of the terminal has reached the command already, because it is in dlock's own group.
+    /// Returns whether the command is in dlock's process group, and so receives the terminal's signals directly.
     pub fn shares_group(&self) -> bool {
         self.group == Group::Shared
     }
 
-    /// Whether a stop of the command is to stop dlock too, for a shell to see: there is a terminal, and the command
-    /// has a group of its own on it.
+    /// Returns whether a stop of the command is to stop dlock too, for a shell to see: there is a terminal, and the
+    /// command has its own process group on it.
     pub fn mirrors_stops(&self) -> bool {
         !self.shares_group() && self.terminal.exists()
     }
 
     fn send(&self, message: &ToGuard) {
-        // A guarding process that is gone is noticed by `next` and by its SIGCHLD.
+        // If the guard is gone, `next` and its SIGCHLD detect it.
         let _ = self.channel.send(message, None);
     }
 
-    /// Whether the command's process exists, parked or running.
+    /// Returns whether the command's process exists, parked or running.
     pub fn has_command(&self) -> bool {
         self.command.is_some()
     }
 
-    /// After [`Supervisor::start`] has failed: why the guarding process leaves, or has left.
+    /// After [`Supervisor::start`] has failed: returns why the guard exits, or has exited.
     pub async fn last_words(&mut self) -> String {
         let guard_lost = async {
             loop {
@@ -297,8 +298,8 @@ impl Supervisor {
                 }
             }
         };
-        let silence = |_| "the guarding process does not answer".into();
-        tokio::time::timeout(LAST_WORDS, guard_lost).await.unwrap_or_else(silence)
+        let no_reply = |_| "the guarding process does not answer".into();
+        tokio::time::timeout(FAREWELL_TIMEOUT, guard_lost).await.unwrap_or_else(no_reply)
     }
 
     /// Waits for the next event. Dropping the future loses none.
@@ -321,7 +322,7 @@ impl Supervisor {
                 FromGuard::Stopped(signal) => Event::Stopped(signal),
                 FromGuard::Continued => Event::Continued,
                 FromGuard::Pong => {
-                    self.heartbeat.answered();
+                    self.heartbeat.note_reply();
                     continue;
                 }
                 FromGuard::DeadlineReached => {
@@ -352,7 +353,7 @@ impl Supervisor {
         }
     }
 
-    /// After SIGCHLD: whether the guarding process was stopped. Its death is told by [`Supervisor::next`].
+    /// After SIGCHLD: returns an event if the guard was stopped. [`Supervisor::next`] reports its death.
     pub fn guard_stopped(&mut self) -> Option<Event> {
         let mut stopped = false;
         while let Ok(Some((pid, change))) = sys::wait_any() {
@@ -372,8 +373,8 @@ impl Supervisor {
         self.forwarding.reaped(pid);
     }
 
-    /// Does the guarding process' work when that cannot: kills it (its orphans then become ours) and the whole tree,
-    /// and returns when the last process is dead. Dropping the future leaves what is alive alive.
+    /// Takes over when the guard has failed: kills it (dlock then inherits its orphans) and the whole tree, and returns
+    /// when the last process is dead. Dropping the future leaves the remaining processes alive.
     pub async fn kill_tree(&mut self) {
         #[cfg(target_os = "linux")]
         sys::lower_priority();
@@ -401,9 +402,9 @@ impl Supervisor {
         }
     }
 
-    /// Reaps what has died by now, and answers whether we have any child left.
+    /// Reaps the children that have died, and returns whether any child is left.
     fn reap_into(&mut self, killer: &mut Killer) -> bool {
-        for change in sys::portion_of_changes() {
+        for change in sys::pending_changes() {
             match change {
                 Ok((pid, Change::Exited(_) | Change::Killed(_))) => {
                     self.reaped(pid);
@@ -416,22 +417,22 @@ impl Supervisor {
         true
     }
 
-    /// The command's cgroup, if the guarding process has made one.
+    /// Returns the command's cgroup, if the guard has created one.
     fn cgroup(&self) -> Option<Cgroup> {
         self.place.as_ref().and_then(|place| Cgroup::open(place).ok())
     }
 
-    /// Takes the terminal back and waits for the guarding process to leave, which it does at once after
-    /// [`Event::Finished`]. A parked command that was never started goes with it.
+    /// Takes the terminal back and waits for the guard to exit, which it does at once after [`Event::Finished`]. A
+    /// parked command that was never started exits with it.
     pub fn dismiss(self) {
         self.take_foreground_back();
-        // Closing our end is what tells a guard whose command never ran.
-        drop((self.channel, self.readiness, self.word));
+        // Closing this end notifies a guard whose command never ran.
+        drop((self.channel, self.readiness, self.launch_pipe));
         if !self.guard_reaped {
-            // It is leaving; unless somebody has stopped it at just this moment.
+            // The guard is exiting, unless another process has just stopped it.
             if !sys::has_ended(self.guard, Duration::from_millis(500)) {
                 let _ = sys::kill(self.guard, libc::SIGKILL);
-                // In the sleep of a hung disk, or a freezer, even that takes effect only later.
+                // While it sleeps in a hung disk operation, or is frozen, even SIGKILL takes effect only later.
                 if !sys::has_ended(self.guard, Duration::from_millis(100)) {
                     return;
                 }

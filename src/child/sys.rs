@@ -1,5 +1,5 @@
-//! The system calls that no safe wrapper offers in the form needed here, each behind a safe function. With
-//! `readiness.rs` and `name_services.rs`, the only file of the library with `unsafe`.
+//! Safe functions around the system calls that no safe wrapper offers in the form needed here. With `readiness.rs` and
+//! `name_services.rs`, the only file of the library with `unsafe`.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
-/// What `fork` returned.
+/// The result of `fork`.
 pub enum Fork {
     /// In the new process.
     Child,
@@ -17,10 +17,10 @@ pub enum Fork {
     Parent(i32),
 }
 
-/// Forks. To be called only while the process has one thread, so that the child may allocate and lock.
+/// Forks. Must be called only while the process has one thread, so that the child may allocate and lock.
 ///
 /// # Errors
-/// `EAGAIN` and `ENOMEM`, as `fork(2)`.
+/// `EAGAIN` and `ENOMEM`, see `fork(2)`.
 pub fn fork_single_threaded() -> io::Result<Fork> {
     // SAFETY: fork(2) takes no argument; that the process has one thread, so that no lock can be held by a thread that
     // does not exist in the child, is the caller's promise, kept by `launch::split`, which runs before any runtime.
@@ -31,14 +31,14 @@ pub fn fork_single_threaded() -> io::Result<Fork> {
     }
 }
 
-/// Forks into a cgroup (`clone3(2)`, `CLONE_INTO_CGROUP`, Linux 5.7), with the promise of [`fork_single_threaded`].
-/// The C library does not know that the child is a new process, so that must do nothing but plain calls and exec.
+/// Forks into a cgroup (`clone3(2)`, `CLONE_INTO_CGROUP`, Linux 5.7), under the condition of [`fork_single_threaded`].
+/// The C library does not know that the child is a new process, so the child must make only plain calls and exec.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.3, and whatever the cgroup refuses.
+/// `ENOSYS` before Linux 5.3, and any refusal of the cgroup.
 #[cfg(target_os = "linux")]
 pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
-    /// linux/sched.h; the constant of the libc crate is a 32-bit integer, in which it does not fit.
+    /// From linux/sched.h; the constant of the libc crate is a 32-bit integer, which cannot hold it.
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     // SAFETY: `clone_args` is plain integers, for which zero is "not used".
     let mut args: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -53,50 +53,50 @@ pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
     }
 }
 
-/// Whether a descriptor is closed by exec; `None` when it is not open.
+/// Returns whether a descriptor is closed by exec; `None` if it is not open.
 pub fn closes_on_exec(fd: RawFd) -> Option<bool> {
     // SAFETY: F_GETFD takes any number and changes nothing.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     (flags != -1).then_some(flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Ends the process at once, without the C library's exit handlers.
+/// Ends the process immediately, without the C library's exit handlers.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit(2) has no precondition.
     unsafe { libc::_exit(status) }
 }
 
-/// How a child changed its state. Signals are plain numbers: real-time signals have no name in any crate.
+/// A state change of a child. Signals are plain numbers: no crate has names for real-time signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It ended with this status.
+    /// It exited with this status.
     Exited(i32),
-    /// It died of this signal.
+    /// It was killed by this signal.
     Killed(i32),
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It goes on.
+    /// It was continued.
     Continued,
 }
 
-/// The next state change of any child, if there is one.
+/// Returns the next state change of any child, if there is one.
 ///
 /// # Errors
-/// `ECHILD` when there is no child at all.
+/// `ECHILD` if there is no child at all.
 pub fn wait_any() -> io::Result<Option<(i32, Change)>> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG)
 }
 
-/// While a tree dies, or forks without end, there may always be one more.
-pub const PORTION: usize = 1024;
+/// The limit per call of [`pending_changes`]: while a tree dies, or forks without end, there may always be one more.
+pub const MAX_CHANGES: usize = 1024;
 
-/// The next state changes of any children: all that there are now, up to a number, so that the caller gets on.
-/// `ECHILD` as of [`wait_any`].
-pub fn portion_of_changes() -> impl Iterator<Item = io::Result<(i32, Change)>> {
-    std::iter::from_fn(|| wait_any().transpose()).take(PORTION)
+/// Returns the pending state changes of all children, up to a limit, so that the caller can continue. Errors as for
+/// [`wait_any`].
+pub fn pending_changes() -> impl Iterator<Item = io::Result<(i32, Change)>> {
+    std::iter::from_fn(|| wait_any().transpose()).take(MAX_CHANGES)
 }
 
-/// What a process number means to its caller.
+/// The relation of a process to the calling one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnChild {
     /// A child that has not ended.
@@ -107,7 +107,7 @@ pub enum OwnChild {
     No,
 }
 
-/// Looks up whether this is a child of the calling process, without `/proc`. Nothing is reaped.
+/// Returns whether this is a child of the calling process, without using `/proc`. Nothing is reaped.
 pub fn own_child(pid: i32) -> OwnChild {
     // SAFETY: siginfo_t is plain data, and `info` outlives the call.
     let (result, ended) = unsafe {
@@ -123,7 +123,7 @@ pub fn own_child(pid: i32) -> OwnChild {
     }
 }
 
-/// Whether this is a child of the calling process that has not been reaped.
+/// Returns whether this is a child of the calling process that has not been reaped.
 pub fn is_own_child(pid: i32) -> bool {
     own_child(pid) != OwnChild::No
 }
@@ -131,12 +131,12 @@ pub fn is_own_child(pid: i32) -> bool {
 /// Reaps this child; blocks until it has ended.
 ///
 /// # Errors
-/// `ECHILD` when it is no child of ours.
+/// `ECHILD` if it is not a child of this process.
 pub fn reap(pid: i32) -> io::Result<()> {
     wait(libc::P_PID, pid, libc::WEXITED).map(drop)
 }
 
-/// Whether a child ends within that time. Where there are no pidfds it is taken for granted.
+/// Returns whether a child ends within that time. Without pidfds, returns true.
 pub fn has_ended(pid: i32, within: std::time::Duration) -> bool {
     #[cfg(target_os = "linux")]
     if let Ok(pidfd) = pidfd_open(pid) {
@@ -181,17 +181,17 @@ fn wait(idtype: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option<(i32, 
 /// Sends a signal to a process (`pid > 0`) or a process group (`pid < -1`).
 ///
 /// # Errors
-/// `ESRCH` when nobody is there, `EPERM` when we may not.
+/// `ESRCH` if there is no such process, `EPERM` if it may not be signalled.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
-    debug_assert!(!(-1..=0).contains(&pid), "never everybody, never our own group");
+    debug_assert!(!(-1..=0).contains(&pid), "never every process, never its own group");
     // SAFETY: kill(2) takes integers.
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// A descriptor of a process, which never means another one, however often its number is used again.
+/// Opens a descriptor of a process, which never refers to another one, however often its pid is reused.
 ///
 /// # Errors
-/// `ESRCH` when it is gone, `ENOSYS` before Linux 5.3.
+/// `ESRCH` if it is gone, `ENOSYS` before Linux 5.3.
 #[cfg(target_os = "linux")]
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes integers.
@@ -204,7 +204,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 /// Sends a signal to the process behind a [`pidfd_open`] descriptor.
 ///
 /// # Errors
-/// `ESRCH` when it is gone, `EPERM` when we may not.
+/// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
 #[cfg(target_os = "linux")]
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info: *const libc::siginfo_t = std::ptr::null();
@@ -212,15 +212,15 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) } as i32)
 }
 
-/// What a signal does to the process.
+/// The action of the process on a signal.
 #[derive(Clone, Copy)]
 pub struct Disposition(libc::sigaction);
 
 impl Disposition {
-    /// Reads it.
+    /// Reads the disposition.
     ///
     /// # Errors
-    /// `EINVAL` for a number that is no signal.
+    /// `EINVAL` for a number that is not a signal.
     pub fn of(signal: i32) -> io::Result<Disposition> {
         let mut action = MaybeUninit::zeroed();
         // SAFETY: a null new action only reads; `action` outlives the call.
@@ -229,14 +229,14 @@ impl Disposition {
         Ok(Disposition(unsafe { action.assume_init() }))
     }
 
-    /// Whether the signal is ignored.
+    /// Returns whether the signal is ignored.
     pub fn is_ignore(&self) -> bool {
         self.0.sa_sigaction == libc::SIG_IGN
     }
 
-    /// Sets the signal to what this says.
+    /// Restores this disposition for the signal.
     pub fn restore(&self, signal: i32) {
-        // SAFETY: the action was read from the kernel by `of`, before any handler of ours.
+        // SAFETY: the action was read from the kernel by `of`, before any handler of this process.
         let _ = unsafe { libc::sigaction(signal, &self.0, std::ptr::null_mut()) };
     }
 }
@@ -247,7 +247,7 @@ pub fn set_signal(signal: i32, to: SignalAction) {
         SignalAction::Default => libc::SIG_DFL,
         SignalAction::Ignore => libc::SIG_IGN,
     };
-    // SAFETY: SIG_DFL and SIG_IGN run no code of ours.
+    // SAFETY: SIG_DFL and SIG_IGN run no code of this process.
     let _ = unsafe { libc::signal(signal, handler) };
 }
 
@@ -260,8 +260,8 @@ pub enum SignalAction {
     Ignore,
 }
 
-/// Sends the signal to ourselves with its default action and unblocked; returns when the process survived it (a signal
-/// that stops, after it was continued; any signal to the init of a PID namespace). The mask is as before then.
+/// Sends the signal to this process with its default action and unblocked; returns if the process survived it (a stop
+/// signal, after it was continued; any signal to the init of a PID namespace). The mask is then restored.
 pub fn raise_default(signal: i32) {
     let before = Disposition::of(signal);
     set_signal(signal, SignalAction::Default);
@@ -280,9 +280,9 @@ pub fn raise_default(signal: i32) {
     }
 }
 
-/// Puts the process first in line for the processor and keeps the pages that it has touched in memory. A real-time
-/// policy, because a niceness counts only within an autogroup, and every session is one (`sched(7)`); but not under a limit
-/// of real-time processor time, which ends the process (`RLIMIT_RTTIME`, `getrlimit(2)`). Without the right to it nothing
+/// Raises the scheduling priority of the process and locks the pages that it has touched in memory. A real-time policy,
+/// because a nice value counts only within an autogroup, and every session is one (`sched(7)`); but not under a limit
+/// of real-time CPU time, which kills the process (`RLIMIT_RTTIME`, `getrlimit(2)`). Without the privilege nothing
 /// changes.
 #[cfg(target_os = "linux")]
 pub fn raise_priority() {
@@ -296,7 +296,7 @@ pub fn raise_priority() {
     let _ = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) };
 }
 
-/// Gives the priority of [`raise_priority`] back.
+/// Reverts the priority of [`raise_priority`].
 #[cfg(target_os = "linux")]
 pub fn lower_priority() {
     let _ = set_policy(libc::SCHED_OTHER, 0);
@@ -309,10 +309,10 @@ fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &param) })
 }
 
-/// The blocked signals that have been sent to this process.
+/// Returns the blocked signals that have been sent to this process.
 ///
 /// # Errors
-/// None is known.
+/// None known.
 pub fn pending() -> io::Result<SigSet> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `set` outlives the call.
@@ -321,7 +321,7 @@ pub fn pending() -> io::Result<SigSet> {
     Ok(unsafe { SigSet::from_sigset_t_unchecked(set.assume_init()) })
 }
 
-/// Takes what has been sent of these signals, which are blocked, away from this process.
+/// Discards the pending instances of these signals, which are blocked.
 pub fn discard_pending(signals: &[i32]) {
     #[cfg(target_os = "linux")]
     {
@@ -341,7 +341,7 @@ pub fn discard_pending(signals: &[i32]) {
     let _ = signals;
 }
 
-/// No core dump of this process from here on: neither to a file nor to a pipe of `core_pattern`.
+/// Prevents core dumps of this process from here on: neither to a file nor to a pipe of `core_pattern`.
 pub fn forbid_core_dump() {
     #[cfg(target_os = "linux")]
     // SAFETY: prctl(PR_SET_DUMPABLE) takes integers.
@@ -351,7 +351,7 @@ pub fn forbid_core_dump() {
     let _ = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
 }
 
-/// The memory that `ps` shows as the command line, so that a process can be given another one.
+/// The memory that `ps` shows as the command line, so that a process can change it.
 #[derive(Clone, Copy)]
 pub struct ArgvMemory {
     start: *mut u8,
@@ -359,10 +359,10 @@ pub struct ArgvMemory {
 }
 
 impl ArgvMemory {
-    /// Finds the memory. On Linux the kernel lays the arguments out one after the other.
+    /// Finds the memory. On Linux the kernel stores the arguments contiguously.
     ///
     /// # Safety
-    /// `argc` and `argv` are those that the C start-up code gave to `main`, and nobody reads `argv` after
+    /// `argc` and `argv` are those that the C start-up code passed to `main`, and nothing reads `argv` after
     /// [`ArgvMemory::overwrite`].
     pub unsafe fn new(argc: i32, argv: *const *const libc::c_char) -> ArgvMemory {
         if argc < 1 {
@@ -378,19 +378,19 @@ impl ArgvMemory {
         }
     }
 
-    /// No memory at all.
+    /// Returns a value without memory.
     pub fn none() -> ArgvMemory {
         ArgvMemory { start: std::ptr::null_mut(), len: 0 }
     }
 
-    /// Shows `title` instead, as far as it fits.
+    /// Replaces the command line by `title`, as far as it fits.
     pub fn overwrite(self, title: &str) {
         if self.start.is_null() || cfg!(not(target_os = "linux")) {
             return;
         }
         let shown = &title.as_bytes()[..title.len().min(self.len)];
         // SAFETY: `start` and `len` span the argument strings, which are writable and, by the promise given to `new`,
-        // not read by anybody any more.
+        // not read any more.
         unsafe {
             std::ptr::write_bytes(self.start, 0, self.len);
             std::ptr::copy_nonoverlapping(shown.as_ptr(), self.start, shown.len());
@@ -398,11 +398,11 @@ impl ArgvMemory {
     }
 }
 
-/// Forks a process that has every signal blocked and does nothing, for others to see which signals it gets. It dies with
-/// the calling thread, and shows `name` instead of the command line at `argv`.
+/// Forks a process that blocks every signal and does nothing else, so that others can see which signals it receives. It
+/// dies with the calling thread, and shows `name` instead of the command line at `argv`.
 ///
 /// # Errors
-/// `EAGAIN` and `ENOMEM`, as `fork(2)`.
+/// `EAGAIN` and `ENOMEM`, see `fork(2)`.
 #[cfg(target_os = "linux")]
 pub fn fork_witness(name: &std::ffi::CStr, argv: ArgvMemory) -> io::Result<i32> {
     let parent = std::process::id() as i32;
@@ -423,9 +423,9 @@ pub fn fork_witness(name: &std::ffi::CStr, argv: ArgvMemory) -> io::Result<i32> 
                 if libc::getppid() != parent {
                     libc::_exit(0);
                 }
-                // An open descriptor of ours may be a lock, or what tells another process that we are dead.
+                // An open descriptor may be a lock, or may reveal the death of this process to another one.
                 if libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) == -1 {
-                    for fd in 0..FURTHEST_DESCRIPTOR {
+                    for fd in 0..LAST_DESCRIPTOR {
                         libc::close(fd);
                     }
                 }
@@ -438,20 +438,20 @@ pub fn fork_witness(name: &std::ffi::CStr, argv: ArgvMemory) -> io::Result<i32> 
     }
 }
 
-/// See above.
+/// Not available on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn fork_witness(_name: &std::ffi::CStr, _argv: ArgvMemory) -> io::Result<i32> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// How far descriptors are closed one by one, before Linux 5.9.
+/// The last descriptor that is closed, one by one, before Linux 5.9.
 #[cfg(target_os = "linux")]
-const FURTHEST_DESCRIPTOR: i32 = 4096;
+const LAST_DESCRIPTOR: i32 = 4096;
 
-/// Reads from a socket, with the descriptor that may come along (`unix(7)`, `SCM_RIGHTS`), close-on-exec.
+/// Reads from a socket, together with a descriptor that may be attached (`unix(7)`, `SCM_RIGHTS`), close-on-exec.
 ///
 /// # Errors
-/// Those of `recvmsg(2)`.
+/// See `recvmsg(2)`.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
     let mut control = nix::cmsg_space!([RawFd; 1]);
     let mut slices = [IoSliceMut::new(bytes)];
@@ -464,7 +464,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, 
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = message {
             for fd in fds {
-                // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+                // SAFETY: the kernel has just made this descriptor for us; nothing else knows its number.
                 passed = Some(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }

@@ -1,5 +1,5 @@
-//! The tree of a command: the processes that descend from one of dlock's halves. As subreapers the halves are ancestors of
-//! every process of the tree: those that forked twice and those in sessions of their own too.
+//! The process tree of a command: the descendants of dlock or its guard. As subreapers they are ancestors of every
+//! process of the tree, including those that forked twice and those in sessions of their own.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,66 +13,67 @@ use crate::clock::Moment;
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: i32,
-    /// Children of the root that do not belong to the tree, nor does what descends from them.
+    /// Children of the root that, with their descendants, do not belong to the tree.
     strangers: HashSet<i32>,
 }
 
-/// How many numbers are tried in each direction without `/proc`: some milliseconds.
+/// How many pids are tried in each direction without `/proc`: some milliseconds.
 const SWEEP: i32 = 1 << 16;
 
-/// A process of the tree that a walk came to.
+/// A process of the tree that a walk has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// The process that it was found below.
+    /// The parent below which it was found.
     pub parent: i32,
 }
 
 impl Member {
-    /// Whether it is a child of the calling process. Its number means no other process until we reap it.
+    /// Returns whether it is a child of the calling process. Its pid cannot be reused until it is reaped.
     fn is_own_child(&self) -> bool {
         self.parent == std::process::id() as i32
     }
 }
 
-/// How a walk goes on after a member.
+/// How a walk continues after a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// With the children of this member too.
+    /// Visit the children of this member too.
     Descend,
-    /// Without them.
+    /// Skip its children.
     Skip,
-    /// Not at all.
+    /// End the walk.
     Stop,
 }
 
-/// What a walk has come to.
+/// How much of the tree a walk has visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Coverage {
-    /// Every process that was there when it began, or those that `visit` wanted to see.
+    /// Every process that existed when it began, except what `visit` skipped.
     Complete,
-    /// Perhaps not every one: there is no `/proc`, or no descriptor or memory to read it with.
+    /// Perhaps not every one: `/proc` does not exist, or no descriptor or memory is available to read it.
     Partial,
 }
 
-/// What a tree consists of.
+/// The size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Processes.
+    /// The number of processes.
     pub processes: usize,
-    /// Their threads.
+    /// The number of their threads.
     pub threads: usize,
 }
 
 impl Census {
-    /// What a process takes to die on one processor, measured from the first SIGKILL to the last death of a tree of thousands.
+    /// The time that a process takes to die on one CPU, measured from the first SIGKILL to the last death of a tree of
+    /// thousands.
     const PROCESS: Duration = Duration::from_micros(200);
     /// The same for each further thread.
     const THREAD: Duration = Duration::from_micros(100);
 
-    /// How long a tree of this size takes to die, on the processors that we may use.
+    /// Returns how long a tree of this size takes to die on the available CPUs.
     pub fn time_to_die(&self) -> Duration {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let further_threads = self.threads.saturating_sub(self.processes);
@@ -82,22 +83,22 @@ impl Census {
 }
 
 impl Tree {
-    /// Everything below this process, except its `strangers` and what is below them.
+    /// Returns the tree of everything below this process, except its `strangers` and what is below them.
     pub fn below(root: i32, strangers: HashSet<i32>) -> Tree {
         Tree { root, strangers }
     }
 
-    /// The root has reaped this child: its number may mean another process from now on.
+    /// Notes that the root has reaped this child: its pid may be reused from now on.
     pub fn forget(&mut self, pid: i32) {
         self.strangers.remove(&pid);
     }
 
-    /// Shows every process of the tree to `visit`, parents before their children, and of children the youngest first: in a
-    /// line of processes that fork a successor and end, the youngest is the one that is alive.
+    /// Passes every process of the tree to `visit`, parents before their children, and the youngest child first: in a
+    /// chain of processes that fork a successor and end, the youngest is the one that is alive.
     ///
-    /// A process is shown before its children are looked up, so it can be signalled the moment it is found. What a dying
-    /// process leaves behind becomes a child of the root's: a further walk finds it. Where `/proc` cannot be read, only the
-    /// children of the calling process are shown, if that is the root.
+    /// A process is visited before its children are read, so that it can be signalled the moment it is found. The
+    /// children of a dying process become children of the root: a further walk finds them. If `/proc` cannot be read,
+    /// only the children of the calling process are visited, if that is the root.
     pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) -> Coverage {
         let own = std::process::id() as i32;
         if !procfs::is_usable() {
@@ -137,7 +138,7 @@ impl Tree {
                 if (parent == self.root && self.strangers.contains(&pid)) || !seen.insert(pid) {
                     continue;
                 }
-                // What it leaves behind is a child of the root's already. There may be thousands that have not been reaped.
+                // Its children have already been reparented to the root. There may be thousands of unreaped children.
                 if parent == own && sys::own_child(pid) == OwnChild::Dead {
                     continue;
                 }
@@ -150,9 +151,8 @@ impl Tree {
         }
     }
 
-    /// Shows the living children of this process among the `count` process numbers that were given out last, the youngest
-    /// first. Where lines of processes fork and end faster than the dead are reaped, a list of all children is out of date
-    /// before it is read.
+    /// Visits the living children of this process among the `count` pids assigned last, the youngest first. If chains of
+    /// processes fork and end faster than the dead are reaped, a list of all children is out of date before it is read.
     pub fn walk_youngest(&self, count: i32, mut visit: impl FnMut(Member)) {
         let own = std::process::id() as i32;
         let Some(newest) = procfs::newest().filter(|_| own == self.root) else { return };
@@ -163,14 +163,14 @@ impl Tree {
         }
     }
 
-    /// Without `/proc` or a descriptor: shows the children of this process, found by trying the numbers around its own. What is below them is
-    /// found after its parent has died.
+    /// Without `/proc` or a descriptor: visits the children of this process, found by trying the pids around its own.
+    /// Their descendants are found after their parents have died.
     fn sweep(&self, mut visit: impl FnMut(Member) -> Next) {
         let own = std::process::id() as i32;
         if own != self.root {
             return;
         }
-        // Numbers are given out upwards, and from the beginning again at the end.
+        // Pids are assigned in ascending order, and start over at the end.
         for pid in (own + 1..own.saturating_add(SWEEP)).chain((own - SWEEP).max(2)..own) {
             if !self.strangers.contains(&pid)
                 && sys::is_own_child(pid)
@@ -181,7 +181,8 @@ impl Tree {
         }
     }
 
-    /// Every process of the tree, parents before children. Without `/proc` only our own children can be found.
+    /// Returns every process of the tree, parents before children. Without `/proc` only the children of this process
+    /// can be found.
     pub fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
         let _ = self.walk(|member| {
@@ -191,7 +192,7 @@ impl Tree {
         members
     }
 
-    /// Counts processes and threads; breaks off at `until` and answers what it has counted by then.
+    /// Counts processes and threads; stops at `until` and returns what it has counted by then.
     pub fn census(&self, until: Moment) -> Census {
         let mut census = Census::default();
         let _ = self.walk(|member| {
@@ -202,20 +203,20 @@ impl Tree {
         census
     }
 
-    /// Signals a member that a walk has just shown.
+    /// Signals a member that a walk has just visited.
     ///
     /// # Errors
-    /// `ESRCH` when it is gone, `EPERM` when we may not.
+    /// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
     pub fn signal(&self, member: Member, signal: i32) -> io::Result<()> {
         if member.is_own_child() {
-            // Also one that /proc hides from us (hidepid).
+            // Reaches also a child that /proc hides (hidepid).
             return sys::kill(member.pid, signal);
         }
         self.signal_pinned(member, signal)
     }
 
-    /// Signals a process whose number may mean another one by now: a pidfd pins whatever it means, and only if that is still
-    /// where it was found, or has lost its parent to a subreaper of ours, is it signalled.
+    /// Signals a process whose pid may have been reused: a pidfd pins the process, which is signalled only if its
+    /// parent is still the one under which it was found, or a subreaper of dlock has inherited it.
     #[cfg(target_os = "linux")]
     fn signal_pinned(&self, member: Member, signal: i32) -> io::Result<()> {
         use std::os::fd::AsFd;
@@ -229,7 +230,7 @@ impl Tree {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
-            // An old kernel, or a sandbox that does not know the call: kill(2) tells the truth there.
+            // An old kernel, or a sandbox that does not know the call: kill(2) gives the true result there.
             Err(error) if !gone(&error) => sys::kill(member.pid, signal),
             result => result,
         }
@@ -241,13 +242,13 @@ impl Tree {
     }
 }
 
-/// The children of these processes, found by asking every process for its parent.
+/// Returns the children of these processes, found by reading the parent of every process.
 fn children_by_scan(parents: &HashSet<i32>) -> Vec<(i32, i32)> {
     let parent = |pid| procfs::parent_of(pid).filter(|parent| parents.contains(parent));
     procfs::all().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// The children of a process, however many threads it has.
+/// Returns the children of a process, however many threads it has.
 pub fn children_of(pid: i32) -> HashSet<i32> {
     match procfs::children(pid) {
         Children::Listed(children) => children.into_iter().collect(),
@@ -265,19 +266,19 @@ pub fn children_of(pid: i32) -> HashSet<i32> {
     }
 }
 
-/// Whether another process than this one and those in `but_for`, or children of those, is in our process group; `None` where
-/// that cannot be known.
-pub fn group_is_shared(but_for: &[i32]) -> Option<bool> {
+/// Returns whether the process group contains a process other than this one, those in `except`, and their children;
+/// `None` if that cannot be determined.
+pub fn group_is_shared(except: &[i32]) -> Option<bool> {
     if !procfs::is_usable() {
         return None;
     }
     let group = nix::unistd::getpgrp().as_raw();
     let own = std::process::id() as i32;
     let other =
-        procfs::all().into_iter().filter(|pid| *pid != own && !but_for.contains(pid)).find_map(|pid| {
+        procfs::all().into_iter().filter(|pid| *pid != own && !except.contains(pid)).find_map(|pid| {
             let stat = Stat::of(pid)?;
             // The parked command may not be among them yet.
-            (stat.group == group && !but_for.contains(&stat.parent)).then_some(())
+            (stat.group == group && !except.contains(&stat.parent)).then_some(())
         });
     Some(other.is_some())
 }

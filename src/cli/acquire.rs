@@ -25,11 +25,11 @@ pub struct AcquireArguments {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
-    /// Give up at once when somebody else holds the lock (the default)
+    /// Give up at once when another client holds the lock (the default)
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
     pub no_wait: bool,
 
-    /// Wait at most so long for the lock, or forever
+    /// Wait up to this long for the lock, or forever
     #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
     pub wait: Option<WaitArgument>,
 
@@ -37,7 +37,7 @@ pub struct AcquireArguments {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub retry: Option<Duration>,
 
-    /// Shown to others while the lock is held
+    /// Text shown by dlock status while the lock is held or awaited
     #[arg(long, value_name = "TEXT", help_heading = "Lock")]
     pub note: Option<String>,
 
@@ -49,45 +49,46 @@ pub struct AcquireArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Exit with this status instead of 75 when somebody else holds the lock
+    /// Exit with this status instead of 75 when another client holds the lock
     #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
 
 const DETAILS: &str = "\
-Takes the lock for later steps, which may run on other machines, and ends. No
-process keeps the lock: whoever has the token renews it, or it ends with its
-lease. Where one command is all there is to do, dlock run is safer: it renews by
-itself, and stops the command when the lock is lost.
+Takes the lock for later steps, which may run on other machines, and exits. No
+process keeps the lock: it must be renewed with the token, or it expires with its
+lease. For a single command, use dlock run instead: it renews the lease
+automatically, and stops the command when the lock is lost.
 
 Examples:
   DLOCK_TOKEN=$(dlock acquire --ttl 10m --wait 30m deploy) && export DLOCK_TOKEN
-      take it for ten minutes, after waiting for half an hour at most
+      take it for ten minutes, after waiting up to half an hour
   dlock renew deploy
-      ten minutes more, from now
+      renew it for ten minutes from now
   dlock check deploy && ./migrate.sh
-      go on only if the lock is still ours
+      continue only if the lock is still held
   dlock release deploy
-      give it back
+      release it
   dlock acquire --ttl 10m --token-file token deploy
-      the same with a file, for the --token-file of the others
+      the same with a file, for the --token-file option of the other commands
 
 Stores:
-  Those that keep a lease: redis://, rediss://, redis-cluster://. What file: locks
-  is locked only as long as a process lives.
+  Stores with leases: redis://, rediss://, redis-cluster://. A lock of file: is
+  held only as long as its process is alive.
 
 Environment:
-  DLOCK_BACKEND, DLOCK_WAIT   defaults of --backend, --wait; DLOCK_TTL does not count
-  REDISCLI_AUTH               password of Redis, when the URL has none
+  DLOCK_BACKEND, DLOCK_WAIT   defaults of --backend, --wait; DLOCK_TTL is ignored
+  REDISCLI_AUTH               the Redis password, when the URL has none
 
 Exit status:
-  0    the lock is ours, and the token has been told
-  64   wrong usage                      75   somebody else holds the lock
-  69   the store could not be asked     77   the store refused us
+  0    the lock was acquired, and the token was written
+  64   wrong usage                      75   another client holds the lock
+  69   the store is unavailable         77   the store denied access
   70   internal error, or the token     78   configuration or URL wrong
-       could not be told: given back
-  and dlock dies of a signal that ends it while it waits";
+       could not be written (the
+       lock was released)
+  dlock dies of a signal that terminates it while it waits";

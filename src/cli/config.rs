@@ -9,15 +9,15 @@ use super::CommonArguments;
 /// `dlock config`
 #[derive(Debug, Args)]
 pub struct ConfigArguments {
-    /// What of the configuration.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: ConfigCommand,
 }
 
-/// What `dlock config` does.
+/// Subcommands of `dlock config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print each value that counts, and where it came from
+    /// Print each value in effect and its source
     Show(Box<ShowArguments>),
 }
 
@@ -25,7 +25,7 @@ pub enum ConfigCommand {
 #[derive(Debug, Default, Args)]
 #[command(after_help = "With --help: examples, files and exit status.", after_long_help = SHOW_DETAILS)]
 pub struct ShowArguments {
-    /// What counts for this lock, instead of everything there is
+    /// Show the values for this lock, instead of the whole configuration
     #[arg(value_name = "NAME")]
     pub name: Option<OsString>,
 
@@ -33,7 +33,7 @@ pub struct ShowArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -49,16 +49,16 @@ Examples:
 
 Files:
   /etc/dlock/config.toml        the host's
-  ~/.config/dlock/config.toml   the user's, over it key by key
-  --config FILE or DLOCK_CONFIG replaces both. The command line counts before the environment, and that before the files.
+  ~/.config/dlock/config.toml   the user's, which overrides it key by key
+  --config FILE or DLOCK_CONFIG replaces both. The command line overrides the environment, which overrides the files.
 
   backend = \"prod\"                       # an alias or a URL
   [backends.prod]
   url = \"redis://redis.example.com\"
   username = \"dlock\"
   password_file = \"/etc/dlock/redis.pass\"
-  accept = [\"eviction\"]                  # warnings not to be said: eviction, insecure, efficiency
-  [locks.\"nightly-*\"]                    # an exact name counts before a pattern, a longer pattern before a shorter one
+  accept = [\"eviction\"]                  # warnings to suppress: eviction, insecure, efficiency
+  [locks.\"nightly-*\"]                    # an exact name overrides a pattern, a longer pattern a shorter one
   ttl = \"1m\"
   min_hold = \"50s\"
 

@@ -1,4 +1,4 @@
-//! `dlock completions` and `dlock man`: what `completions/` and `man/` are made with.
+//! `dlock completions` and `dlock man`, which generate `completions/` and `man/`.
 
 use std::ffi::OsString;
 
@@ -10,16 +10,16 @@ use super::CommonArguments;
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "dlock completions [OPTIONS] SHELL", after_long_help = COMPLETIONS_DETAILS)]
 pub struct CompletionsArguments {
-    /// For which shell
+    /// Shell to complete in
     #[arg(value_name = "SHELL")]
     pub shell: Option<ShellArgument>,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
 
-/// The shells that are completed in.
+/// The supported shells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShellArgument {
     /// GNU Bash
@@ -39,11 +39,11 @@ pub enum ShellArgument {
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "dlock man [OPTIONS] [DIR]", after_long_help = MAN_DETAILS)]
 pub struct ManArguments {
-    /// Where to write all pages; made if it is not there
+    /// Directory to write all pages to; created if it does not exist
     #[arg(value_name = "DIR")]
     pub directory: Option<OsString>,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }

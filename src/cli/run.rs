@@ -21,11 +21,11 @@ pub struct RunArguments {
     #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
 
-    /// Give up at once when somebody else holds the lock (the default)
+    /// Give up at once when another client holds the lock (the default)
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
     pub no_wait: bool,
 
-    /// Wait at most so long for the lock, or forever
+    /// Wait up to this long for the lock, or forever
     #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
     pub wait: Option<WaitArgument>,
 
@@ -33,11 +33,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub retry: Option<Duration>,
 
-    /// Take the lock for ourselves alone (the default)
+    /// Take the lock exclusively (the default)
     #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
     pub exclusive: bool,
 
-    /// Share the lock with others who ask for it shared
+    /// Share the lock with other shared holders
     #[arg(short, long, help_heading = "Lock")]
     pub shared: bool,
 
@@ -45,7 +45,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_slots), help_heading = "Lock")]
     pub slots: Option<u32>,
 
-    /// Keep the lock at least so long, even if the command ends sooner [default: 0]
+    /// Keep the lock at least this long, even if the command ends sooner [default: 0]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub min_hold: Option<Duration>,
 
@@ -53,35 +53,35 @@ pub struct RunArguments {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
-    /// Shown to others while we hold the lock
+    /// Text shown by dlock status while the lock is held or awaited
     #[arg(long, value_name = "TEXT", help_heading = "Lock")]
     pub note: Option<String>,
 
-    /// Run this text by /bin/sh -c
+    /// Run this text with /bin/sh -c
     #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
     pub shell: Option<OsString>,
 
-    /// Between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    /// Time between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
     pub grace: Option<Duration>,
 
-    /// Stop the command after so long and exit 124; 0 is never [default: 0]
+    /// Stop the command after this long and exit 124; 0 means never [default: 0]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
     pub max_runtime: Option<Duration>,
 
-    /// Background processes left when the command has ended by itself [default: leave]
+    /// What to do with background processes left when the command has ended by itself [default: leave]
     #[arg(long, value_name = "WHAT", help_heading = "Command")]
     pub orphans: Option<OrphansArgument>,
 
-    /// When the lock is lost: stop the command, or warn and let it go on [default: kill]
+    /// What to do when the lock is lost: stop the command, or warn and let it go on [default: kill]
     #[arg(long, value_name = "WHAT", help_heading = "Command")]
     pub on_lost: Option<OnLostArgument>,
 
-    /// Exit with this status instead of 75 when somebody else holds the lock
+    /// Exit with this status instead of 75 when another client holds the lock
     #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
     pub conflict_exit_code: Option<u8>,
 
-    /// Write the outcome to this file, as JSON, whatever it is
+    /// Write the outcome to this file, as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub report: Option<PathBuf>,
 
@@ -89,7 +89,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub metrics_file: Option<PathBuf>,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 
@@ -105,7 +105,7 @@ pub struct RunArguments {
     #[arg(short = 'F', long = "no-fork", hide = true)]
     pub flock_no_fork: bool,
 
-    /// Everything behind the first `--`; `None` when there is none.
+    /// Everything after the first `--`; `None` when there is none.
     #[arg(skip)]
     pub command: Option<Vec<OsString>>,
 }
@@ -133,36 +133,36 @@ pub enum OnLostArgument {
 const RUN_DETAILS: &str = "\
 Examples:
   dlock run nightly-job -- ./backup.sh
-      skip it when it is still running on this host
+      skip the job while it is still running on this host
   dlock run -b redis://10.0.0.5/0 nightly-job -- ./backup.sh
       the same on many hosts
   dlock run --wait 10m deploy -- ./deploy.sh production
-      wait for the other one to end
+      wait for the other deployment to end
   dlock run --slots 3 --wait forever render -- ./render.sh
-      three at a time, each with its own number in DLOCK_SLOT
+      up to three at a time, each with its own number in DLOCK_SLOT
   dlock run --min-hold 50s minutely -- ./poll.sh
       once a minute, even if the clocks of two hosts differ by seconds
   dlock run --max-runtime 2h --wait forever import -c 'cat *.csv | ./load'
   dlock run --report /run/nightly.json nightly -- ./backup.sh
-      what came of it, for programs: ran, contended, lost, ...
+      the outcome, for programs: ran, contended, lost, ...
 
 Durations:
-  250ms, 90s, 5m, 1h 30m, 1d, 1.5m; a bare number is seconds.
+  250ms, 90s, 5m, 1h 30m, 1d, 1.5m; a bare number is in seconds.
 
 Environment:
   DLOCK_BACKEND, DLOCK_TTL, DLOCK_WAIT   defaults of --backend, --ttl, --wait
   DLOCK_CONFIG                           default of --config
-  REDISCLI_AUTH                          password of Redis, when the URL has none
+  REDISCLI_AUTH                          the Redis password, when the URL has none
   The command finds DLOCK_NAME, DLOCK_TOKEN, DLOCK_FENCING_TOKEN, DLOCK_HELD, and DLOCK_SLOT with --slots.
 
 Files:
   /etc/dlock/config.toml, ~/.config/dlock/config.toml
-      names of backends, and defaults of these options for locks by their names; see dlock config show
+      aliases of backends, and defaults of these options by lock name; see dlock config show
 
 Exit status:
-  the command's, when it ran; and dlock dies of the signal that killed the command
-  64   wrong usage                      77   the store refused us
-  69   the store could not be asked     78   configuration or URL wrong
+  that of the command, when it ran; if a signal killed the command, dlock dies of the same signal
+  64   wrong usage                      77   the store denied access
+  69   the store is unavailable         78   configuration or URL wrong
   70   internal error                   124  --max-runtime reached
-  75   somebody else holds the lock     126  the command cannot be executed
+  75   another client holds the lock    126  the command cannot be executed
   76   the lock was lost                127  the command was not found";

@@ -16,19 +16,19 @@ use crate::duration;
     after_long_help = STATUS_DETAILS
 )]
 pub struct StatusArguments {
-    /// Names or patterns of the locks to show, with * ? [..]; all that are held or awaited if none is given
+    /// Names or patterns (* ? [..]) of the locks to show; by default all that are held or awaited
     #[arg(value_name = "NAME|GLOB", num_args = 0..)]
     pub names: Vec<OsString>,
 
-    /// Show the last outcomes: who ran it, when, for how long, and why not
+    /// Show the last outcomes: who ran it, when, for how long, or why it did not run
     #[arg(long, help_heading = "What to show")]
     pub history: bool,
 
-    /// Show what changes, again and again, until interrupted
+    /// Refresh continuously until interrupted
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = checked(duration::parse), help_heading = "What to show")]
     pub watch: Option<Duration>,
 
-    /// One JSON object; with --watch one on each line
+    /// Print one JSON object; with --watch, one per line
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
@@ -36,7 +36,7 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub exit_code: bool,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -46,7 +46,7 @@ Examples:
   dlock status
       every lock that a dlock holds or waits for
   dlock status nightly-job 'deploy-*'
-      these; a lock of another program is shown when it is named
+      only these; a foreign lock is shown when it is named
   dlock status --history nightly-job
       why did my job not run last night?
   dlock status --watch
@@ -55,15 +55,15 @@ Examples:
   dlock status --json | jq -r '.locks[] | select(.state == \"held\") | .name'
 
 Patterns:
-  * is any text (/ too), ? any character, [a-z] one of these, \\* a star. Quote them for the shell.
+  * matches any text (including /), ? any character, [a-z] a range, \\* an asterisk. Quote them for the shell.
 
 Environment:
   DLOCK_BACKEND   default of --backend
-  NO_COLOR        no colour, on a terminal neither
+  NO_COLOR        no colour, even on a terminal
 
 Exit status:
   0    shown, also when there is nothing to show
   64   wrong usage                      75   with --exit-code: one of them is held
-  69   the store could not be asked     77   the store refused us, or with --exit-code:
+  69   the store is unavailable         77   the store denied access, or with --exit-code:
                                              it is unknown whether one of them is held
   78   configuration or URL wrong";

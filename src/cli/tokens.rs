@@ -9,7 +9,7 @@ use clap::Args;
 use super::{CommonArguments, checked};
 use crate::duration;
 
-/// What those take who come with a token.
+/// Arguments of the commands that take a token.
 #[derive(Debug, Default, Args)]
 pub struct TokenArguments {
     /// Name of the lock
@@ -20,7 +20,7 @@ pub struct TokenArguments {
     #[arg(long, value_name = "FILE", help_heading = "Lock")]
     pub token_file: Option<PathBuf>,
 
-    /// Those of every command.
+    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -33,11 +33,11 @@ pub struct TokenArguments {
     after_long_help = RENEW
 )]
 pub struct RenewArguments {
-    /// What proves ownership.
+    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 
-    /// Length of the lease from now on, from 1s to 24h [default: as it was acquired]
+    /// Length of the lease from now on, from 1s to 24h [default: the length it was acquired with]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
@@ -54,7 +54,7 @@ pub struct RenewArguments {
     after_long_help = RELEASE
 )]
 pub struct ReleaseArguments {
-    /// What proves ownership.
+    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 }
@@ -67,15 +67,16 @@ pub struct ReleaseArguments {
     after_long_help = CHECK
 )]
 pub struct CheckArguments {
-    /// What proves ownership.
+    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 }
 
 const RENEW: &str = "\
-Lets the lease of a lock that dlock acquire has taken begin anew: as long as it
-was acquired for, or as --ttl says, even if that is less than what is left. A
-lock that is not ours any more is not taken again.
+Renews the lease of a lock that dlock acquire has taken. The new lease begins now
+and has the length that the lock was acquired with, or that of --ttl, even if
+that is less than what is left. A lock that the token no longer owns is not
+taken again.
 
 Examples:
   dlock renew deploy
@@ -84,17 +85,17 @@ Examples:
 Environment:
   DLOCK_TOKEN     the token, unless --token-file is given
   DLOCK_BACKEND   default of --backend
-  REDISCLI_AUTH   password of Redis, when the URL has none
+  REDISCLI_AUTH   the Redis password, when the URL has none
 
 Exit status:
   0    the lease is extended
   64   wrong usage, or the token of a dlock run, which renews by itself
-  69   the store could not be asked     77   the store refused us
+  69   the store is unavailable         77   the store denied access
   70   internal error                   78   configuration or URL wrong
-  76   the token does not own the lock, or not any more; nothing has changed";
+  76   the token does not own the lock, or no longer; nothing was changed";
 
 const RELEASE: &str = "\
-Gives back a lock that dlock acquire has taken. Whoever waits for it is told at once.
+Releases a lock that dlock acquire has taken. The first waiter is notified at once.
 
 Examples:
   dlock release deploy
@@ -103,38 +104,38 @@ Examples:
 Environment:
   DLOCK_TOKEN     the token, unless --token-file is given
   DLOCK_BACKEND   default of --backend
-  REDISCLI_AUTH   password of Redis, when the URL has none
+  REDISCLI_AUTH   the Redis password, when the URL has none
 
 Exit status:
-  0    the lock is given back
+  0    the lock is released
   64   wrong usage, or the token of a dlock run, which releases by itself
-  69   the store could not be asked     77   the store refused us
+  69   the store is unavailable         77   the store denied access
   70   internal error                   78   configuration or URL wrong
-  76   the token does not own the lock, or not any more; nothing has changed";
+  76   the token does not own the lock, or no longer; nothing was changed";
 
 const CHECK: &str = "\
-Asks the store whether the lock is still ours, and says nothing if it is. What
-is asked about is, in this order: the token in --token-file; under dlock run,
-what DLOCK_HELD tells (without NAME all of that has to be ours, with NAME each
-hold of it); the token in DLOCK_TOKEN.
+Queries the store whether the lock is still held, and prints nothing if it is.
+The lock to check is determined by, in this order: the token in --token-file;
+under dlock run, DLOCK_HELD (without NAME all its locks must still be held, with
+NAME each hold of that lock); the token in DLOCK_TOKEN.
 
-A hold of DLOCK_HELD is asked for at the store where it was taken, unless -b
-names another. DLOCK_HELD has no passwords: where one is needed, name the store
-by DLOCK_BACKEND or -b.
+A hold in DLOCK_HELD is checked at the store where it was taken, unless -b names
+another. DLOCK_HELD contains no passwords: if one is needed, name the store with
+DLOCK_BACKEND or -b.
 
 Examples:
   dlock run nightly -c './dump.sh && dlock check && ./upload.sh'
   dlock check --token-file token deploy || exit
 
 Environment:
-  DLOCK_HELD      the locks that we run under
+  DLOCK_HELD      the locks that the calling command runs under
   DLOCK_TOKEN     the token, unless --token-file is given
   DLOCK_BACKEND   default of --backend
-  REDISCLI_AUTH   password of Redis, when the URL has none
+  REDISCLI_AUTH   the Redis password, when the URL has none
 
 Exit status:
-  0    it is ours
-  64   wrong usage, or nothing to ask about
-  69   the store could not be asked     77   the store refused us
+  0    the lock is still held
+  64   wrong usage, or no lock to check
+  69   the store is unavailable         77   the store denied access
   70   internal error                   78   configuration or URL wrong
-  76   it is not, or not any more";
+  76   it is not, or no longer";

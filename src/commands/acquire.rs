@@ -1,4 +1,4 @@
-//! `dlock acquire`: take a lease without a process, for whoever has its token.
+//! `dlock acquire`: takes a lease without a process, to be renewed with its token.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::hold::give_back;
-use super::lock_wait::{BrokenOff, LockWait};
+use super::lock_wait::{Interruption, LockWait};
 use super::{block_on, finish};
 use crate::backend::{Hazard, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
@@ -21,24 +21,25 @@ use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
 use crate::plan::AcquirePlan;
 use crate::report::{self, Reporter, hazard_of, milliseconds, not_asked, revoked, to_stdout};
 
-/// What others see in place of a command.
+/// The name shown to other clients instead of a command.
 const COMMAND: &str = "dlock acquire";
 
-/// Takes the lock, tells its token, and returns how dlock ends.
+/// Takes the lock, writes its token, and returns how dlock ends.
 pub fn acquire(arguments: &AcquireArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    // From the beginning: a file that may not grow is an error then, and no death (SIGXFSZ).
+    // Signals are blocked from the beginning, so that exceeding the file size limit is an error and does not
+    // kill dlock (SIGXFSZ).
     let blocked = signals::block().map(drop).map_err(internal);
     let acquired = blocked.and_then(|()| AcquirePlan::new(arguments)).and_then(|plan| {
         let reporter = reporter.silenced(plan.quiet);
         plan.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(Acquiring { plan: &plan, reporter: &reporter }.take_and_tell())?
+        block_on(Acquiring { plan: &plan, reporter: &reporter }.take_and_write_token())?
     });
     finish(acquired, &reporter)
 }
 
 fn internal(error: io::Error) -> Failure {
-    Failure::internal(format!("cannot hear signals: {error}"))
+    Failure::internal(format!("cannot receive signals: {error}"))
 }
 
 struct Acquiring<'a> {
@@ -47,12 +48,12 @@ struct Acquiring<'a> {
 }
 
 impl Acquiring<'_> {
-    async fn take_and_tell(&self) -> Result<Exit, Failure> {
+    async fn take_and_write_token(&self) -> Result<Exit, Failure> {
         let plan = self.plan;
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
         let lock = Lock::new(self.claim()?, plan.store.open());
-        let awaiting = LockWait {
+        let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &signals,
             alarm: &alarm,
@@ -60,20 +61,20 @@ impl Acquiring<'_> {
             patience: plan.patience,
             terms: &plan.terms,
         };
-        let awaited = match awaiting.locks(std::slice::from_ref(&lock), None).await {
+        let awaited = match lock_wait.locks(std::slice::from_ref(&lock), None).await {
             Ok(awaited) => awaited,
-            Err(BrokenOff::Signal(signal)) => return Ok(Exit::Signal(signal)),
-            Err(BrokenOff::Guard(why)) => return Err(Failure::internal(why)),
+            Err(Interruption::Signal(signal)) => return Ok(Exit::Signal(signal)),
+            Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
-        let held = match awaited.together {
-            AcquireAllOutcome::Granted(held, keeping) => {
-                drop(keeping);
+        let held = match awaited.outcome {
+            AcquireAllOutcome::Granted(held, keepers) => {
+                drop(keepers);
                 held
             }
             AcquireAllOutcome::Contended(_, ref busy) => {
                 let instead =
-                    "a token of its own cannot be had inside: leave out dlock acquire, or take another name";
-                awaiting.say_contended(&awaited, &plan.name, busy, instead);
+                    "a separate token cannot be acquired inside it: omit dlock acquire, or use another name";
+                lock_wait.report_contended(&awaited, &plan.name, busy, instead);
                 return Ok(Exit::Status(plan.conflict_exit_code));
             }
             AcquireAllOutcome::Failed(_, error) => return Err(self.failed(&error)),
@@ -85,13 +86,12 @@ impl Acquiring<'_> {
                 return Err(Failure::internal("gave up without a reason"));
             }
         };
-        let told = self.tell(&held, &lock.claim.token);
-        if let Err(failure) = told {
+        if let Err(failure) = self.write_token(&held, &lock.claim.token) {
             return Err(self.take_back(&lock, failure).await);
         }
-        let is_news =
+        let is_unknown =
             |hazard: &&Hazard| !Warning::of(hazard).is_some_and(|warning| plan.accepted.accepts(warning));
-        if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
+        if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_unknown) {
             self.reporter.warning(&hazard_of(plan.store.display(), hazard));
         }
         Ok(Exit::SUCCESS)
@@ -109,27 +109,27 @@ impl Acquiring<'_> {
             ttl: plan.terms.ttl,
             min_hold: Duration::ZERO,
             identity: Identity { unattended: true, ..of_this_process },
-            // Where we run inside a hold of this lock: whoever has the token would be inside without knowing when it ends.
+            // No nesting: the owner of the token would not know when the outer hold ends.
             outer: Vec::new(),
             requires_outer_hold: false,
         })
     }
 
-    /// Tells the token to whom it was asked for; nobody else has it.
-    fn tell(&self, held: &[HeldLock], token: &Token) -> Result<(), Failure> {
+    /// Writes the token to standard output or to the token file.
+    fn write_token(&self, held: &[HeldLock], token: &Token) -> Result<(), Failure> {
         let plan = self.plan;
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));
         };
         if lease_state.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
-            // Stopped between the grant and now.
+            // The process was stopped between the grant and now.
             return Err(self.failed(&StoreError::unreachable("too little of the lease is left")));
         }
         let cannot = |what: String, error: io::Error| {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
         };
         let text = match (plan.json, &plan.token_file) {
-            (true, file) => report::json(&Told {
+            (true, file) => report::json(&TokenOutput {
                 version: 1,
                 name: plan.name.as_str(),
                 token: file.is_none().then(|| token.reveal()),
@@ -143,7 +143,7 @@ impl Acquiring<'_> {
             (false, Some(_)) => String::new(),
         };
         to_stdout(&text).map_err(|error| cannot("standard output".into(), error))?;
-        // Last, so that a token that was given back does not stand there in the place of another one.
+        // The file is written last, so that a released token does not replace another one.
         match &plan.token_file {
             Some(file) => {
                 file.write(token).map_err(|error| cannot(format!("'{}'", file.path().display()), error))
@@ -152,13 +152,13 @@ impl Acquiring<'_> {
         }
     }
 
-    /// Gives the lock back because its token could not be told.
+    /// Releases the lock because its token could not be written.
     async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
         let given_back = give_back(&mut *lock.backend(), &lock.claim, self.plan.terms.connect_timeout).await;
         let then = match given_back {
-            Ok(Release::Released) => "the lock was given back".to_owned(),
-            Ok(_) => "the lock was not ours any more".to_owned(),
-            Err(error) => format!("and the lock could not be given back, it ends with its lease: {error}"),
+            Ok(Release::Released) => "the lock was released".to_owned(),
+            Ok(_) => "the lock was no longer held".to_owned(),
+            Err(error) => format!("and the lock could not be released, it expires with its lease: {error}"),
         };
         Failure { kind, message: format!("{message}; {then}") }
     }
@@ -173,9 +173,9 @@ impl Acquiring<'_> {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TokenOutput<'a> {
     version: u32,
     name: &'a str,
     token: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! `dlock break`: the holder is told to give the lock up, and we wait until it has.
+//! `dlock break`: notifies the holder that its lock is revoked, and waits until it has released the lock.
 
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::lock::{Holder, Revocation};
 use crate::plan::BreakPlan;
 use crate::report::{Reporter, describe_holder, printable, store_error};
 
-/// Between two looks at a store that tells nothing.
-const LOOK: Duration = Duration::from_millis(100);
-/// Where there is no lease a holder gets so long.
+/// The poll interval for a store without notifications.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time limit for a holder without a lease.
 const WITHOUT_LEASE: Duration = Duration::from_secs(30);
-/// A lease is over a little later here than at the store.
+/// A lease counts as expired this much later than at the store.
 const MARGIN: Duration = Duration::from_millis(200);
 
 /// Breaks a lock.
 pub fn break_lock(arguments: &BreakArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let result = BreakPlan::new(arguments).and_then(|plan| {
-        plan.access.tell_notices(&reporter);
+        plan.access.print_notices(&reporter);
         block_on(run(&plan, &reporter))?
     });
     finish(result, &reporter)
@@ -37,11 +37,11 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
 
 async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let store = plan.access.store.display();
-    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee(), told: false };
+    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee(), notified: false };
     breaking.run().await.map_err(|error| {
         let mut failure = store_error(&format!("{} on {store}", plan.name), &error);
-        if breaking.told {
-            failure.message.push_str("; its holder has been told before, see dlock status");
+        if breaking.notified {
+            failure.message.push_str("; its holder has already been notified, see dlock status");
         }
         failure
     })
@@ -51,8 +51,8 @@ struct Breaking<'a> {
     plan: &'a BreakPlan,
     reporter: &'a Reporter,
     store: Box<dyn LockAdmin>,
-    /// The store has heard that a hold is to end.
-    told: bool,
+    /// A revocation was written to the store.
+    notified: bool,
 }
 
 impl Breaking<'_> {
@@ -78,17 +78,17 @@ impl Breaking<'_> {
             let before = holder.revoked.as_ref().map(|revocation| {
                 let reason =
                     revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-                format!(", broken before by {}{reason}", revocation.by)
+                format!(", already broken by {}{reason}", revocation.by)
             });
             let before = before.unwrap_or_default();
             self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }
-        if self.is_to_ask() {
+        if self.needs_confirmation() {
             if !self.is_confirmed() {
-                self.reporter.contention(&format!("{name} is left as it is"));
+                self.reporter.contention(&format!("{name} is left unchanged"));
                 return Ok(Exit::Status(exit::CONTENDED));
             }
-            // The answer may have taken longer than a server keeps a connection on which nothing is said.
+            // The confirmation may have taken longer than the server's idle timeout: connect anew.
             self.store = plan.access.store.oversee();
         }
         let begin = Moment::now();
@@ -112,19 +112,19 @@ impl Breaking<'_> {
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 
-    /// What was found, and what came of it: that was asked for.
+    /// Prints a requested result on standard output.
     fn say(&self, line: &str) -> Exit {
         super::print(&format!("{}\n", printable(line)))
     }
 
-    /// Whether somebody is there who can answer.
-    fn is_to_ask(&self) -> bool {
+    /// Whether to ask for confirmation, which needs a terminal.
+    fn needs_confirmation(&self) -> bool {
         !self.plan.yes && std::io::stdin().is_terminal()
     }
 
     fn is_confirmed(&self) -> bool {
         self.reporter.question(match self.plan.force {
-            true => "take it away, although its command may go on beside that of the next holder? [y/N]",
+            true => "remove it, although its command may still run beside that of the next holder? [y/N]",
             false => "stop its command and break it? [y/N]",
         });
         let mut answer = String::new();
@@ -135,74 +135,77 @@ impl Breaking<'_> {
         answered && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
     }
 
-    /// Tells one who can be told.
+    /// Revokes the hold, if its holder can be notified.
     async fn tell(&mut self, holder: &Holder) -> Result<(), StoreError> {
-        let Some(fencing) = holder.fencing.filter(|_| can_be_told(holder)) else { return Ok(()) };
+        let Some(fencing) = holder.fencing.filter(|_| can_be_notified(holder)) else { return Ok(()) };
         let by = format!("{}@{}", identity::user(), identity::host());
         let revocation = Revocation { by, reason: self.plan.reason.clone() };
-        let told = self.store.revoke(&self.plan.name, fencing, &revocation);
-        within(self.plan.access.connect_timeout, told).await?;
-        self.told = true;
+        let revoking = self.store.revoke(&self.plan.name, fencing, &revocation);
+        within(self.plan.access.connect_timeout, revoking).await?;
+        self.notified = true;
         if let Some(identity) = &holder.identity {
             identity::wake(identity, &self.plan.name);
         }
         Ok(())
     }
 
-    /// Waits until none of these is there any more; returns those who still are.
+    /// Waits until none of these holds is left; returns those that still are.
     async fn wait_for(&mut self, holders: &[Holder], begin: Moment) -> Result<Vec<Holder>, StoreError> {
-        let told: Vec<&Holder> = holders.iter().filter(|holder| can_be_told(holder)).collect();
-        let rest = told.iter().map(|holder| holder.remaining.map_or(WITHOUT_LEASE, |rest| rest + MARGIN));
+        let notified: Vec<&Holder> = holders.iter().filter(|holder| can_be_notified(holder)).collect();
+        let rest = notified.iter().map(|holder| holder.remaining.map_or(WITHOUT_LEASE, |rest| rest + MARGIN));
         let until = match self.plan.wait {
             Some(Wait::No) => Some(begin),
             Some(Wait::For(wait)) => Some(begin + wait),
             Some(Wait::Forever) => None,
             None => Some(begin + rest.max().unwrap_or_default()),
         };
-        // Nobody waits for an answer of those who cannot be told, unless asked to.
-        let in_vain = told.is_empty() && self.plan.wait.is_none();
+        // Holders that cannot be notified are not awaited, unless --wait is given.
+        let pointless = notified.is_empty() && self.plan.wait.is_none();
         loop {
             let mut left = match self.holders().await {
                 Ok(left) => left,
-                // It may come back while there is patience.
+                // The store may recover within the time limit.
                 Err(StoreError::Unavailable { .. }) if until.is_none_or(|until| Moment::now() < until) => {
-                    sleep(until.map_or(LOOK, |until| LOOK.min(until - Moment::now()))).await;
+                    let pause = until.map_or(POLL_INTERVAL, |until| POLL_INTERVAL.min(until - Moment::now()));
+                    sleep(pause).await;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             left.retain(|left| holders.iter().any(|holder| is_same(holder, left)));
-            if left.is_empty() || in_vain || until.is_some_and(|until| Moment::now() >= until) {
+            if left.is_empty() || pointless || until.is_some_and(|until| Moment::now() >= until) {
                 return Ok(left);
             }
-            let pause = until.map_or(LOOK, |until| LOOK.min(until - Moment::now()));
-            // Word of a change, where the store gives it.
+            let pause = until.map_or(POLL_INTERVAL, |until| POLL_INTERVAL.min(until - Moment::now()));
+            // Wakes up earlier if the store sends a notification.
             let _ = timeout(pause, self.store.changed()).await;
         }
     }
 
-    /// What is still there, and what can be done.
+    /// Reports the holds that are left, and what can be done.
     fn not_yet(&self, left: &[Holder]) -> Exit {
         let plan = self.plan;
         let (name, store) = (&plan.name, plan.access.store.display());
         let keeps_leases = plan.access.store.keeps_leases();
         for holder in left {
-            let told = can_be_told(holder);
+            let notified = can_be_notified(holder);
             let what = match &holder.identity {
-                Some(_) if told => "it has been told, and has not given it up yet",
-                Some(_) => "nobody stands behind it who could be told",
-                None => "it is no dlock, and cannot be told",
+                Some(_) if notified => "it has been notified, and has not released it yet",
+                Some(_) => "it has no process that could be notified",
+                None => "it is not a dlock, and cannot be notified",
             };
             let rest = match holder.remaining {
-                // Of the others it has been said.
-                Some(rest) if told => {
+                // For the others this was printed before.
+                Some(rest) if notified => {
                     format!("; its lease ends in {} unless it is renewed", show(rest))
                 }
                 _ => String::new(),
             };
-            let help = match (keeps_leases, told) {
-                (true, true) => "; wait longer (--wait), or take it away whatever runs under it (--force)",
-                (true, false) => "; --force takes it away, whatever runs under it",
+            let help = match (keeps_leases, notified) {
+                (true, true) => {
+                    "; wait longer (--wait), or remove it even if its command still runs (--force)"
+                }
+                (true, false) => "; --force removes it even if its command still runs",
                 (false, true) => "; wait longer (--wait), or stop that process",
                 (false, false) => "; stop that process, and the lock is free",
             };
@@ -223,19 +226,19 @@ impl Breaking<'_> {
             let removed = self.store.remove(&plan.name, holder);
             match within(plan.access.connect_timeout, removed).await? {
                 Removal::Removed => self.reporter.warning(&format!(
-                    "{name} was taken away from {whose}: what it runs may still run, beside that of the next holder, \
-                     until it notices"
+                    "{name} was removed from {whose}: its command may still run beside that of the next holder, \
+                    until it notices"
                 )),
                 Removal::Changed => {
                     self.reporter.contention(&format!(
-                        "{name} is not held any more as it was shown: nothing was taken away"
+                        "{name} is no longer held as shown: nothing was removed"
                     ));
                     status = Exit::Status(exit::CONTENDED);
                 }
                 Removal::Impossible => {
                     self.reporter.contention(&format!(
-                        "{name} is held by {whose} in a descriptor of its own, which nobody can take away: stop that \
-                         process, and the lock is free"
+                        "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that \
+                        process, and the lock is free"
                     ));
                     status = Exit::Status(exit::CONTENDED);
                 }
@@ -248,13 +251,14 @@ impl Breaking<'_> {
     }
 }
 
-/// A dlock that lives, or has left its lock to the store; not a token that nobody stands behind.
-fn can_be_told(holder: &Holder) -> bool {
+/// Whether the holder can be notified: a live dlock, or one that has left its lock to the store; not a token,
+/// which has no process.
+fn can_be_notified(holder: &Holder) -> bool {
     let attended = holder.identity.as_ref().is_some_and(|identity| !identity.unattended);
     attended && holder.fencing.is_some()
 }
 
-/// Whether both are the same hold: tokens are given once, and a foreign value is its own.
+/// Whether both are the same hold: fencing tokens are unique, and so is a foreign value.
 fn is_same(one: &Holder, other: &Holder) -> bool {
     one.fencing == other.fencing && one.digest == other.digest
 }

@@ -1,4 +1,4 @@
-//! `dlock check`: is the lock still ours?
+//! `dlock check`: is the lock still held?
 
 use super::hold::look;
 use super::{block_on, finish};
@@ -9,25 +9,25 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::plan::{CheckPlan, Proof};
 use crate::report::{Reporter, not_asked, not_owned};
 
-/// Asks whether every lock is ours and returns how dlock ends.
+/// Checks whether every lock is still held and returns how dlock ends.
 pub fn check(arguments: &CheckArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
     let checked = CheckPlan::new(arguments).and_then(|plan| {
         plan.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(ask_all(&plan, &reporter))?
+        block_on(check_all(&plan, &reporter))?
     });
     finish(checked, &reporter)
 }
 
-/// One that is lost counts for more than others whose store gives no answer.
-async fn ask_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+/// A lost lock takes precedence over locks whose store is unavailable.
+async fn check_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let mut unknown = None;
     let mut last: Option<(&str, Box<dyn LockAdmin>)> = None;
     for proof in &plan.proofs {
         let display = proof.store.display();
         let (_, mut store) =
             last.take_if(|(known, _)| *known == display).unwrap_or_else(|| (display, proof.store.oversee()));
-        match ask(plan, proof, &mut *store, reporter).await {
+        match check_one(plan, proof, &mut *store, reporter).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
             Err(failure) => unknown = unknown.or(Some(failure)),
             Ok(()) => last = Some((display, store)),
@@ -36,7 +36,7 @@ async fn ask_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failure>
     unknown.map_or(Ok(Exit::SUCCESS), Err)
 }
 
-async fn ask(
+async fn check_one(
     plan: &CheckPlan,
     proof: &Proof,
     store: &mut dyn LockAdmin,
@@ -49,6 +49,6 @@ async fn ask(
         return Err(not_owned(&state, display));
     };
     let rest = holder.remaining.map(|rest| format!(", for another {}", show(rest))).unwrap_or_default();
-    reporter.detail(&format!("{name} on {display}: ours{rest}"));
+    reporter.detail(&format!("{name} on {display}: held{rest}"));
     Ok(())
 }

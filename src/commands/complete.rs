@@ -1,11 +1,13 @@
-//! What the completion scripts ask for: `dlock __complete =CURRENT WORD...`, where CURRENT is what stands before the
-//! cursor of the word that is being typed (behind an equals sign, so that no shell loses it when it is empty) and the
-//! WORDs are those before it, `dlock` included.
+//! The completion requests of the shell scripts: `dlock __complete =CURRENT WORD...`, where CURRENT is the
+//! part of the current word before the cursor (after an equals sign, so that no shell drops it when it is
+//! empty) and the WORDs are the words before it, including `dlock`.
 //!
-//! The answer is lines. The first says what is wanted: `values`, `files`, `directories`, or `command N` when the word is
-//! part of a command that begins with word N. Behind `values` each line is a value, and behind a tab what it is.
+//! The reply is a list of lines. The first names the kind: `values`, `files`, `directories`, or `command N`
+//! when the word is part of a command that begins with word N. After `values` each line is a value, followed
+//! by a tab and its description.
 //!
-//! It is a word and no variable of the environment, so that no run of dlock can be mistaken for a question.
+//! The request is an argument and not an environment variable, so that no run of dlock can be mistaken for
+//! one.
 
 mod command_line;
 
@@ -20,31 +22,32 @@ use crate::report::printable;
 
 use self::command_line::Completion;
 
-/// The word by which the scripts ask.
-pub const QUESTION: &str = "__complete";
+/// The argument that marks a completion request.
+pub const REQUEST: &str = "__complete";
 
-/// How long somebody who has pressed the tabulator key waits for the names of locks.
+/// The time limit for the names of locks.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The words of a question, if this is one.
+/// Returns the words of a completion request, if this is one.
 pub fn asked_for(arguments: &[OsString]) -> Option<&[OsString]> {
-    arguments.get(1).filter(|word| *word == QUESTION).map(|_| &arguments[2..])
+    arguments.get(1).filter(|word| *word == REQUEST).map(|_| &arguments[2..])
 }
 
-/// Answers a question on standard output: silent about every failure, and never longer than somebody would wait.
+/// Prints the reply to a completion request; reports no failures, and is bounded in time.
 pub fn complete(words: &[OsString]) -> Exit {
-    // Nothing may appear on the terminal in which somebody is typing.
+    // No message may appear on the terminal while the user is typing.
     std::panic::set_hook(Box::new(|_| {}));
     let Some((current, before)) = words.split_first() else { return super::print("values\n") };
     let current = current.to_string_lossy();
     let current = current.strip_prefix('=').unwrap_or(&current);
     let before: Vec<String> = before.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let names = || lock_names(cli::common_so_far(&before.iter().map(OsString::from).collect::<Vec<_>>()));
-    super::print(&text(&command_line::answer(&cli::command(), &before, current, &names)))
+    let typed: Vec<OsString> = before.iter().map(OsString::from).collect();
+    let names = || lock_names(cli::partial_common_arguments(&typed));
+    super::print(&text(&command_line::completion(&cli::command(), &before, current, &names)))
 }
 
-fn text(answer: &Completion) -> String {
-    match answer {
+fn text(completion: &Completion) -> String {
+    match completion {
         Completion::Command(first) => format!("command {first}\n"),
         Completion::Files => "files\n".into(),
         Completion::Directories => "directories\n".into(),
@@ -58,30 +61,30 @@ fn text(answer: &Completion) -> String {
     }
 }
 
-/// The names of the locks on the backend that is named on the line, in the environment or in the configuration. None
-/// when that cannot be told in time: a file system may hang as well as a network.
+/// Returns the names of the locks on the backend that is named on the command line, in the environment or in
+/// the configuration; none if they are not available in time: a file system may hang as well as a network.
 fn lock_names(common: CommonArguments) -> Vec<String> {
     let (sender, receiver) = mpsc::channel();
-    let asking = move || {
-        // Nobody listens any more when it took too long.
+    let query = move || {
+        // The receiver is gone after the time limit.
         let _ = sender.send(names_on_backend(common).unwrap_or_default());
     };
-    if std::thread::Builder::new().spawn(asking).is_err() {
+    if std::thread::Builder::new().spawn(query).is_err() {
         return Vec::new();
     }
     typable(receiver.recv_timeout(PATIENCE).unwrap_or_default())
 }
 
-/// Those of the names that can be put on a command line, each once.
+/// Returns the names that can be put on a command line, without duplicates.
 fn typable(mut names: Vec<String>) -> Vec<String> {
-    // What cannot be shown as it is cannot be typed either, and what begins with a dash would be read as an option.
+    // Names with unprintable characters cannot be typed, and a leading dash would be read as an option.
     names.retain(|name| !name.is_empty() && !name.starts_with('-') && printable(name) == *name);
     names.sort();
     names.dedup();
     names
 }
 
-/// Asks the backend for the names of its locks.
+/// Queries the backend for the names of its locks.
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
     let access = StoreTarget::of(&common, &[]).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_would_be_options_or_disturb_a_terminal_are_not_offered() {
+    fn names_that_are_options_or_unprintable_are_not_offered() {
         let names =
             ["b", "-c rm", "a b", "", "\u{1b}[2J", "x\ny", "\u{202e}abc", "b", "\u{e4}"].map(str::to_owned);
         assert_eq!(typable(names.to_vec()), ["a b", "b", "\u{e4}"]);

@@ -1,4 +1,4 @@
-//! `dlock config show`: prints what counts and where it came from, and contacts nobody.
+//! `dlock config show`: prints the values in effect and their sources, and contacts no store.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -25,7 +25,7 @@ fn printed(shown: &Shown, arguments: &ShowArguments) -> String {
     }
 }
 
-/// As a file would have it, each line with its source.
+/// Formats the values like a configuration file, each line with its source.
 fn text(shown: &Shown) -> String {
     let mut text = match shown.files.as_slice() {
         [] => "# no configuration file was read\n".to_owned(),
@@ -41,8 +41,8 @@ fn text(shown: &Shown) -> String {
             (Some(_), Some((pattern, source))) => {
                 format!("by [locks.{}], {}", quoted(pattern), printable(&source.to_string()))
             }
-            (Some(_), None) => "no table fits".to_owned(),
-            (None, _) if is_last => "every lock that no other table fits".to_owned(),
+            (Some(_), None) => "no table matches".to_owned(),
+            (None, _) if is_last => "every lock that no other table matches".to_owned(),
             (None, _) => String::new(),
         };
         text.push_str(&lines(&format!("[locks.{}]", quoted(&table.name)), &remark, table));
@@ -50,7 +50,7 @@ fn text(shown: &Shown) -> String {
     text
 }
 
-/// One table: its head, and its keys aligned.
+/// Formats one table: its head, and its keys aligned.
 fn lines(head: &str, remark: &str, table: &ShownTable) -> String {
     let widest = table.values.iter().map(|known| key(&known.key).chars().count()).max().unwrap_or(0);
     let mut rows = Vec::new();
@@ -80,17 +80,17 @@ fn lines(head: &str, remark: &str, table: &ShownTable) -> String {
 
 fn origin(known: &ShownValue) -> String {
     let overridden = known.overridden.as_ref();
-    let instead = overridden.map(|source| format!(", but {source} counts")).unwrap_or_default();
+    let instead = overridden.map(|source| format!(", overridden by {source}")).unwrap_or_default();
     printable(&format!("{}{instead}", known.source))
 }
 
-/// A key, quoted where TOML asks for it.
+/// A key, quoted where TOML requires it.
 fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// A text as TOML has it; what a terminal must not get is escaped.
+/// A TOML string; characters that are not safe for a terminal are escaped.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! `dlock doctor`: lets the store examine itself, looks at this host, and prints what was found.
+//! `dlock doctor`: runs the checks of the store and of this host, and prints the findings.
 
 mod host;
 
@@ -13,10 +13,11 @@ use crate::plan::{DoctorPlan, StoreTarget};
 use crate::report::status::Style;
 use crate::report::{DoctorReport, Reporter};
 
-/// The status that tells that there are problems.
+/// The exit status when there are problems.
 const PROBLEMS: u8 = 1;
 
-/// Examines the store. Signals keep their actions: there is nothing to tidy up that does not end by itself.
+/// Checks the store. Signals keep their default actions: everything that the checks leave behind expires by
+/// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     match diagnose(arguments, &reporter) {
@@ -33,7 +34,7 @@ pub fn doctor(arguments: &DoctorArguments) -> Exit {
 
 fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(DoctorReport, bool), Failure> {
     let plan = DoctorPlan::new(arguments)?;
-    plan.access.tell_notices(reporter);
+    plan.access.print_notices(reporter);
     let mut diagnosis = block_on(async {
         let alarm = Alarm::new().map_err(super::no_event_loop)?;
         examine(&plan.access, &alarm).await
@@ -42,7 +43,8 @@ fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(DoctorR
     Ok((diagnosis, plan.json))
 }
 
-/// Listens while the store examines itself, until it is done or has not been heard of for too long.
+/// Collects the findings of the store's checks, until they are complete or no note has arrived within the
+/// connect timeout.
 async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Failure> {
     let (examination, mut notes) = Diagnosis::new();
     let mut store = access.store.oversee();
@@ -72,19 +74,19 @@ async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Fa
             Err(Failure::config(format!("{}: {text}", access.store.display())))
         }
         Some(Err(error)) => {
-            diagnosis.findings.push(broken_off(step, error.to_string()));
+            diagnosis.findings.push(aborted(step, error.to_string()));
             Ok(diagnosis)
         }
         None => {
             diagnosis
                 .findings
-                .push(broken_off(step, format!("no answer within {}", show(access.connect_timeout))));
+                .push(aborted(step, format!("no answer within {}", show(access.connect_timeout))));
             Ok(diagnosis)
         }
     }
 }
 
-/// Keeps what was told; returns the step that begins.
+/// Adds a note to the diagnosis; returns the step that begins, if the note begins one.
 fn take(note: Note, diagnosis: &mut DoctorReport) -> Option<&'static str> {
     match note {
         Note::Begins(step) => return Some(step),
@@ -94,12 +96,12 @@ fn take(note: Note, diagnosis: &mut DoctorReport) -> Option<&'static str> {
     None
 }
 
-fn broken_off(step: &'static str, found: String) -> Finding {
+fn aborted(step: &'static str, found: String) -> Finding {
     Finding::problem(
         step,
         found,
-        "while this is so no lock can be taken (dlock run ends with 69), and a running command is stopped before its \
-         lease ends; what else there is to examine was not",
-        "see that the store runs and that nothing in between drops what is sent; --connect-timeout gives it longer",
+        "until this is resolved no lock can be taken (dlock run ends with 69), and a running command is stopped before \
+         its lease ends; the remaining checks were not made",
+        "check that the store runs and that nothing between drops packets; --connect-timeout allows it more time",
     )
 }

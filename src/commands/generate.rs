@@ -20,8 +20,8 @@ pub fn completions(arguments: &CompletionsArguments) -> Exit {
     super::print(script(shell))
 }
 
-/// The completion script of a shell. It asks dlock itself for commands, options and names, so that it need not change
-/// with them.
+/// Returns the completion script of a shell. The script calls dlock for commands, options and names, so that
+/// it does not change with them.
 pub fn script(shell: ShellArgument) -> &'static str {
     match shell {
         ShellArgument::Bash => include_str!("../../completions/dlock.bash"),

@@ -1,4 +1,4 @@
-//! The hold that a token proves, for those who come back with it.
+//! The hold that a token owns, for `renew`, `release` and `check`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::lock::{Claim, Holder, Identity, LockName, LockState, Mode, Token};
 use crate::plan::TokenPlan;
 use crate::report::{not_asked, not_owned};
 
-/// What a store says of a lock, when asked with this token.
+/// Returns the state of a lock as seen with this token.
 pub(super) async fn look(
     store: &mut dyn LockAdmin,
     name: &LockName,
@@ -20,10 +20,10 @@ pub(super) async fn look(
     let names = std::slice::from_ref(name);
     let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?.whole()?;
     let state = inspection.locks.into_iter().next();
-    state.ok_or_else(|| StoreError::unanswered("the store does not tell about it"))
+    state.ok_or_else(|| StoreError::unanswered("the store returned no state for it"))
 }
 
-/// The hold that a token proves.
+/// The hold that a token owns.
 pub(super) struct Hold<'a> {
     pub(super) plan: &'a TokenPlan,
     pub(super) store: Box<dyn LockAdmin>,
@@ -31,10 +31,10 @@ pub(super) struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
-    /// Finds the hold, which has to be one that `dlock acquire` took.
+    /// Finds the hold, which must have been taken by `dlock acquire`.
     ///
     /// # Errors
-    /// The token owns nothing (76), or what a `dlock run` holds (64); the store gave no answer (69, 77, 78).
+    /// The token owns no lock (76), or the lock of a `dlock run` (64); the store did not reply (69, 77, 78).
     pub(super) async fn find(plan: &'a TokenPlan) -> Result<Hold<'a>, Failure> {
         let mut store = plan.store.oversee();
         let state = look(&mut *store, &plan.name, &plan.token, plan.connect_timeout).await;
@@ -50,18 +50,16 @@ impl<'a> Hold<'a> {
                 plan.name,
                 plan.store.display()
             ))),
-            None => {
-                Err(hold.failed(&StoreError::unreachable("what its holder says of itself cannot be read")))
-            }
+            None => Err(hold.failed(&StoreError::unreachable("the record of its holder cannot be read"))),
         }
     }
 
-    /// What a store's failure means.
+    /// Returns the failure for an error of the store.
     pub(super) fn failed(&self, error: &StoreError) -> Failure {
         not_asked(&self.plan.name, self.plan.store.display(), error, "")
     }
 
-    /// That it is not ours any more.
+    /// Returns the failure that the lock is no longer held, with the current holder.
     pub(super) async fn lost(&mut self) -> Failure {
         let plan = self.plan;
         match look(&mut *self.store, &plan.name, &plan.token, plan.connect_timeout).await {
@@ -70,7 +68,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// The claim that the hold was taken with, as far as stores ask for it, with a lease of this length.
+    /// The claim of the hold, as far as stores need it, with a lease of this length.
     pub(super) fn claim(&self, ttl: Duration) -> Claim {
         Claim {
             name: self.plan.name.clone(),
@@ -85,7 +83,7 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// Gives a lock back, which was ours.
+/// Releases a lock that was held.
 pub(super) async fn give_back<B: crate::backend::Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,
@@ -106,14 +104,15 @@ pub(super) async fn give_back<B: crate::backend::Backend + ?Sized>(
     .await
 }
 
-/// Asks within a time; once more when the connection broke over the first question. What is asked may be asked twice.
+/// Sends a request within a time limit; repeats it once if the connection broke. The request must be
+/// idempotent.
 pub(super) async fn bounded<T>(
     limit: Duration,
-    mut ask: impl AsyncFnMut() -> Result<T, StoreError>,
+    mut request: impl AsyncFnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     let twice = async {
-        match ask().await {
-            Err(StoreError::Unavailable { maybe_applied: true, .. }) => ask().await,
+        match request().await {
+            Err(StoreError::Unavailable { maybe_applied: true, .. }) => request().await,
             result => result,
         }
     };

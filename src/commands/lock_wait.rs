@@ -1,4 +1,4 @@
-//! Waiting for locks: signals mean dlock itself meanwhile, and whoever watches is told now and then.
+//! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -18,13 +18,13 @@ use crate::lease::wakeup::{Cancellation, Prompt};
 use crate::lock::{Claim, LockName};
 use crate::report::Reporter;
 
-/// How often those who watch are told that we still wait.
-const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Whatever the store and the guarding process do, we stop waiting for them this long after we were told to end. What
-/// follows (a note in the history, the end of the guarding process) is bounded too: dlock is gone within 2 s.
+/// The interval between two messages that dlock still waits.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// dlock stops waiting for the store and the guard process this long after it was told to end. What follows
+/// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
 
-/// What waiting needs to know.
+/// The parameters of a wait.
 pub(super) struct LockWait<'a> {
     pub(super) reporter: &'a Reporter,
     pub(super) signals: &'a Source,
@@ -35,33 +35,33 @@ pub(super) struct LockWait<'a> {
     pub(super) terms: &'a Terms,
 }
 
-/// What came of it, unless it was broken off.
+/// The outcome of a wait that was not interrupted.
 pub(super) struct Awaited<'a> {
-    pub(super) together: AcquireAllOutcome<'a>,
-    /// Who holds the lock waits for nobody but us.
+    pub(super) outcome: AcquireAllOutcome<'a>,
+    /// The holder is an ancestor of this process, and waits for it to end.
     pub(super) hopeless: bool,
-    /// For how long we have tried.
+    /// How long the locks were awaited.
     pub(super) waited: Duration,
 }
 
-/// Why we stopped trying. Nothing is ours then.
-pub(super) enum BrokenOff {
-    /// A signal that ends us.
+/// Why the wait was interrupted. No lock is held then.
+pub(super) enum Interruption {
+    /// A signal that ends dlock.
     Signal(i32),
-    /// Something happened to the process that guards the command.
+    /// The guard process of the command failed.
     Guard(String),
 }
 
-/// What was last found, to be told again.
+/// The holder that was last found, to be reported again.
 #[derive(Default)]
-struct Told {
+struct LastBusy {
     last: RefCell<Option<(LockName, Busy, Moment)>>,
-    /// What was found waits for nobody but us.
+    /// The holder is an ancestor of this process, and waits for it to end.
     hopeless: Cell<bool>,
 }
 
-impl Told {
-    /// Whether this is worth a line: the first time, and when the holder changes.
+impl LastBusy {
+    /// Returns whether a message is due: the first time, and when the holder changes.
     fn is_new(&self, claim: &Claim, busy: &Busy) -> bool {
         let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
         let last = self.last.borrow();
@@ -72,43 +72,43 @@ impl Told {
         *self.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
     }
 
-    /// What was last found, as it is now if nothing has changed.
+    /// Returns what was last found, with the ages of now.
     fn again(&self) -> Option<(LockName, Busy)> {
         let last = self.last.borrow();
         last.as_ref().map(|(name, busy, seen)| (name.clone(), older(busy, Moment::now() - *seen)))
     }
 }
 
-/// Something to be driven to its end.
+/// A future to run to its end.
 type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// What an event means to a waiting dlock.
-enum Heard {
-    /// Nothing.
+enum Reaction {
+    /// No action.
     Nothing,
-    /// Locks that are ours already are to be checked.
-    Look,
-    /// The end of the wait.
-    Over(BrokenOff),
+    /// The locks that are already held are to be checked.
+    CheckHeld,
+    /// The wait ends.
+    End(Interruption),
 }
 
-/// The end of a wait that was broken off.
+/// The end of an interrupted wait.
 #[derive(Default)]
 struct Leaving {
-    /// Why we were told to end, the first time.
-    why: Option<BrokenOff>,
-    /// A signal has told us to.
+    /// The first reason to end.
+    why: Option<Interruption>,
+    /// A signal is a reason to end.
     signalled: bool,
     by: Option<Instant>,
 }
 
 impl Leaving {
-    fn because_of(&mut self, why: BrokenOff) {
+    fn because_of(&mut self, why: Interruption) {
         self.why.get_or_insert(why);
         self.by.get_or_insert_with(|| Instant::now() + LEAVE_WITHIN);
     }
 
-    /// Resolves when we have to be gone, if we have to.
+    /// Resolves at the deadline, if there is one.
     async fn deadline(&self) {
         match self.by {
             Some(by) => sleep_until(by).await,
@@ -116,7 +116,7 @@ impl Leaving {
         }
     }
 
-    /// Does what is left to do, as far as there is time.
+    /// Runs the remaining work until the deadline.
     async fn in_time(&self, work: impl Future<Output = ()>) {
         match self.by {
             Some(by) => drop(timeout_at(by, work).await),
@@ -126,72 +126,73 @@ impl Leaving {
 }
 
 impl<'a> LockWait<'a> {
-    /// Takes the locks, all or none, as far as patience goes. The `supervisor` of a command that is parked meanwhile is
-    /// heard too.
+    /// Takes the locks, all or none, as far as patience allows. Events of the `supervisor` of a parked
+    /// command are handled meanwhile.
     ///
     /// # Errors
-    /// A signal or the guarding process ended it first; whatever was granted is given back.
+    /// A signal or a failure of the guard process ended the wait first; locks that were granted are released.
     pub(super) async fn locks(
         &self,
         locks: &'a [Lock],
         mut supervisor: Option<&mut Supervisor>,
-    ) -> Result<Awaited<'a>, BrokenOff> {
+    ) -> Result<Awaited<'a>, Interruption> {
         let (give_up, look_again) = (Cancellation::default(), Prompt::default());
         let begin = Moment::now();
         let limits = self.patience.from(begin);
-        let told = Told::default();
+        let last_busy = LastBusy::default();
         let waits = self.patience.wait != Wait::No;
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
-            told.hopeless.set(ancestor);
+            last_busy.hopeless.set(ancestor);
             if ancestor {
                 return Advice::Leave;
             }
-            if waits && told.is_new(claim, busy) {
+            if waits && last_busy.is_new(claim, busy) {
                 self.reporter.waiting(&claim.name, self.store, busy);
             }
-            told.note(claim, busy);
+            last_busy.note(claim, busy);
             Advice::Wait
         };
-        let mut around = WaitContext {
+        let mut context = WaitContext {
             give_up: &give_up,
             look_again: &look_again,
             alarm: self.alarm,
             on_busy: &mut on_busy,
         };
         let mut leaving = Leaving::default();
-        let together = {
-            let attempt = acquire_all(locks, &limits, self.terms, &mut around);
+        let outcome = {
+            let attempt = acquire_all(locks, &limits, self.terms, &mut context);
             tokio::pin!(attempt);
             let mut kill: Option<Work<'_>> = None;
-            let tell = self.reporter.tells_waiting().then(Alarm::new).and_then(Result::ok);
-            let mut tell_at = begin + TELL_EVERY;
-            let together = loop {
+            let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
+            let mut report_at = begin + REPORT_INTERVAL;
+            let outcome = loop {
                 let event = tokio::select! {
-                    // A signal that came before the grant was read counts: nobody has been told of the grant.
+                    // A signal that came before the grant was read takes precedence: the grant has not been
+                    // reported yet.
                     biased;
                     arrival = self.signals.next() => self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?,
-                    together = &mut attempt => break together,
-                    event = next(&mut supervisor) => heard(event),
+                    outcome = &mut attempt => break outcome,
+                    event = next(&mut supervisor) => reaction_to(event),
                     () = finished(&mut kill) => {
                         kill = None;
-                        Heard::Nothing
+                        Reaction::Nothing
                     }
                     () = leaving.deadline() => break AcquireAllOutcome::GivenUp,
-                    () = at(tell.as_ref(), tell_at) => {
-                        tell_at = Moment::now() + TELL_EVERY;
-                        if let Some((name, busy)) = told.again() {
+                    () = at(report_alarm.as_ref(), report_at) => {
+                        report_at = Moment::now() + REPORT_INTERVAL;
+                        if let Some((name, busy)) = last_busy.again() {
                             self.reporter.waiting(&name, self.store, &busy);
                         }
-                        Heard::Nothing
+                        Reaction::Nothing
                     }
                 };
                 match event {
-                    Heard::Nothing => {}
-                    Heard::Look => look_again.send(),
-                    Heard::Over(why) => {
-                        if matches!(why, BrokenOff::Guard(_)) {
+                    Reaction::Nothing => {}
+                    Reaction::CheckHeld => look_again.send(),
+                    Reaction::End(why) => {
+                        if matches!(why, Interruption::Guard(_)) {
                             kill = supervisor
                                 .take()
                                 .map(|supervisor| -> Work<'_> { Box::pin(supervisor.kill_tree()) });
@@ -204,14 +205,18 @@ impl<'a> LockWait<'a> {
             if let Some(kill) = kill {
                 leaving.in_time(kill).await;
             }
-            together
+            outcome
         };
         let Some(why) = leaving.why.take() else {
-            return Ok(Awaited { together, hopeless: told.hopeless.get(), waited: Moment::now() - begin });
+            return Ok(Awaited {
+                outcome,
+                hopeless: last_busy.hopeless.get(),
+                waited: Moment::now() - begin,
+            });
         };
-        if let AcquireAllOutcome::Granted(held, keeping) = together {
-            // Granted in the very moment in which we were told to end: give it back.
-            drop((held, keeping));
+        if let AcquireAllOutcome::Granted(held, keepers) = outcome {
+            // Granted at the same moment as the end was requested: release it.
+            drop((held, keepers));
             leaving.in_time(give_back(locks)).await;
         }
         Err(why)
@@ -220,41 +225,41 @@ impl<'a> LockWait<'a> {
     /// What a signal means to a waiting dlock.
     ///
     /// # Errors
-    /// It is the second one that ends us: whoever sends it does not want to wait for the store.
+    /// It is the second terminating signal: its sender does not want to wait for the store.
     fn on_signal(
         &self,
         signal: i32,
         supervisor: &mut Option<&mut Supervisor>,
         leaving: &mut Leaving,
-    ) -> Result<Heard, BrokenOff> {
+    ) -> Result<Reaction, Interruption> {
         if signal == libc::SIGCHLD {
             let guard = supervisor.as_mut().and_then(|supervisor| supervisor.guard_stopped());
-            return Ok(guard.map_or(Heard::Nothing, heard));
+            return Ok(guard.map_or(Reaction::Nothing, reaction_to));
         }
         if signal == libc::SIGCONT {
-            // Somebody may have revoked one of several locks that is ours already.
-            return Ok(Heard::Look);
+            // One of several locks that are already held may have been revoked.
+            return Ok(Reaction::CheckHeld);
         }
         if signals::is_ignored(signal) {
-            return Ok(Heard::Nothing);
+            return Ok(Reaction::Nothing);
         }
         match signals::while_waiting(signal) {
             WhileWaiting::Stop if leaving.why.is_none() => sys::raise_default(signal),
             WhileWaiting::End if leaving.signalled => {
-                return Err(leaving.why.take().unwrap_or(BrokenOff::Signal(signal)));
+                return Err(leaving.why.take().unwrap_or(Interruption::Signal(signal)));
             }
             WhileWaiting::End => {
                 leaving.signalled = true;
-                return Ok(Heard::Over(BrokenOff::Signal(signal)));
+                return Ok(Reaction::End(Interruption::Signal(signal)));
             }
             _ => {}
         }
-        Ok(Heard::Nothing)
+        Ok(Reaction::Nothing)
     }
 
-    /// Says that somebody else holds the lock, and returns the line. `instead` is what to do about a holder that waits
-    /// for nobody but us.
-    pub(super) fn say_contended(
+    /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a
+    /// holder that is an ancestor of this process.
+    pub(super) fn report_contended(
         &self,
         awaited: &Awaited<'_>,
         name: &LockName,
@@ -273,7 +278,7 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// What happens to a command that is parked, if there is one.
+/// Returns the next event of the parked command, if there is one.
 async fn next(supervisor: &mut Option<&mut Supervisor>) -> Event {
     match supervisor {
         Some(supervisor) => supervisor.next().await,
@@ -282,17 +287,17 @@ async fn next(supervisor: &mut Option<&mut Supervisor>) -> Event {
 }
 
 /// What an event of the parked command means.
-fn heard(event: Event) -> Heard {
+fn reaction_to(event: Event) -> Reaction {
     match event {
-        Event::GuardLost(why) => Heard::Over(BrokenOff::Guard(why)),
+        Event::GuardLost(why) => Reaction::End(Interruption::Guard(why)),
         Event::Ended(_) | Event::Finished { .. } => {
-            Heard::Over(BrokenOff::Guard("the waiting process of the command died".into()))
+            Reaction::End(Interruption::Guard("the waiting process of the command died".into()))
         }
-        _ => Heard::Nothing,
+        _ => Reaction::Nothing,
     }
 }
 
-/// Drives what there is to drive, if there is something; it is not to be asked again after that.
+/// Runs the work, if there is any; it must not be polled again after that.
 async fn finished(work: &mut Option<Work<'_>>) {
     match work {
         Some(work) => work.await,
@@ -300,7 +305,7 @@ async fn finished(work: &mut Option<Work<'_>>) {
     }
 }
 
-/// What was found then, as it is so much later if nothing has changed.
+/// Returns the state with its ages advanced, as if nothing had changed.
 fn older(busy: &Busy, by: Duration) -> Busy {
     let mut busy = busy.clone();
     for holder in &mut busy.holders {

@@ -1,4 +1,4 @@
-//! One file for each command; here, what they share: standard output, and the end.
+//! One file for each command; this one has what they share: standard output and the end of the process.
 
 pub mod acquire;
 pub mod break_lock;
@@ -28,7 +28,7 @@ use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
 use crate::report::{Files, Reporter, RunReport, Started};
 
-/// Prints what was asked for (help, version).
+/// Prints the help or the version.
 pub fn print(text: &str) -> Exit {
     match print_to_reader(text) {
         Ok(_) => Exit::SUCCESS,
@@ -36,11 +36,11 @@ pub fn print(text: &str) -> Exit {
     }
 }
 
-/// Whoever reads what we print.
+/// The reader of standard output.
 #[derive(PartialEq, Eq)]
 enum Reader {
     There,
-    /// It has seen enough, as `head` has, which is no failure.
+    /// It has closed the pipe, as `head` does; this is not a failure.
     Gone,
 }
 
@@ -55,7 +55,7 @@ fn print_to_reader(text: &str) -> Result<Reader, Failure> {
     }
 }
 
-/// Writes to the descriptor itself: the standard library takes one that is closed for one that takes everything.
+/// Writes to the descriptor itself: the standard library ignores a closed standard output.
 fn write_all(mut text: &[u8]) -> Result<(), Errno> {
     let stdout = std::io::stdout();
     while !text.is_empty() {
@@ -71,7 +71,7 @@ fn write_all(mut text: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Drives a command that only asks a store.
+/// Runs a command that only queries a store.
 ///
 /// # Errors
 /// There is no event loop (70).
@@ -79,27 +79,27 @@ fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_event_loop)?;
     let output = runtime.block_on(work);
-    // The process ends: nothing that is still being looked up or closed must hold it up.
+    // The process ends: a pending name lookup or a close must not delay it.
     std::mem::forget(runtime);
     Ok(output)
 }
 
-/// There is no event loop, mostly because descriptors are limited.
+/// The failure when there is no event loop, usually because descriptors are limited.
 fn no_event_loop(error: std::io::Error) -> Failure {
     Failure::internal(format!("cannot start the event loop: {}", io_text(&error)))
 }
 
-/// The answer of a store, if it comes in time.
+/// Returns the reply of a store, or [`StoreError::Unavailable`] after `limit`.
 async fn within<T>(
     limit: Duration,
-    answer: impl Future<Output = Result<T, StoreError>>,
+    reply: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let late = |_| Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis())));
-    timeout(limit, answer).await.unwrap_or_else(late)
+    timeout(limit, reply).await.unwrap_or_else(late)
 }
 
-/// Says why a command line cannot be understood, also in the files that can be seen in it.
-pub fn not_understood(failure: &Failure, wanted: &OutputFiles, reporter: &Reporter) -> Exit {
+/// Reports why a command line is not valid, also in the report and metrics files that it names.
+pub fn report_invalid_command_line(failure: &Failure, wanted: &OutputFiles, reporter: &Reporter) -> Exit {
     let exit = reporter.failure(failure);
     let mut files = Files::default();
     if let Err(failure) = files.check(wanted) {
@@ -109,13 +109,14 @@ pub fn not_understood(failure: &Failure, wanted: &OutputFiles, reporter: &Report
     exit
 }
 
-/// Says why a command failed, if it did.
+/// Reports why a command failed, if it did.
 fn finish(result: Result<Exit, Failure>, reporter: &Reporter) -> Exit {
     result.unwrap_or_else(|failure| reporter.failure(&failure))
 }
 
-/// Ends the process: with the status, or by the signal, without a core dump of ours on top of the command's. The init
-/// process of a PID namespace cannot die of a signal; it exits with 128 + n, as a shell would.
+/// Ends the process with the status, or by the signal, without a core dump of dlock in addition to the
+/// command's. The init process of a PID namespace cannot die of a signal; it exits with 128 + n, as a shell
+/// would.
 pub fn leave(exit: Exit) -> ! {
     match exit {
         Exit::Status(status) => sys::exit_now(i32::from(status)),

@@ -1,4 +1,4 @@
-//! `dlock release`: give back the lock that a token proves.
+//! `dlock release`: releases the lock that a token owns.
 
 use super::hold::{Hold, give_back};
 use super::{block_on, finish};
@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure};
 use crate::plan::TokenPlan;
 use crate::report::Reporter;
 
-/// Gives the lock back and returns how dlock ends.
+/// Releases the lock and returns how dlock ends.
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
     let released = TokenPlan::of_release(arguments).and_then(|plan| {

@@ -1,4 +1,4 @@
-//! `dlock renew`: extend the lease that a token proves.
+//! `dlock renew`: renews the lease that a token owns.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(&plan.hold).await?;
     let broken = |revocation: &Revocation| {
         let what = revoked(&plan.hold.name, plan.hold.store.display(), revocation);
-        Failure::new(FailureKind::Lost, format!("{what}; give it back with dlock release"))
+        Failure::new(FailureKind::Lost, format!("{what}; release it with dlock release"))
     };
     if let Some(revocation) = &hold.holder.revoked {
         return Err(broken(revocation));
     }
     let Some(lease) = plan.ttl.or(hold.holder.lease) else {
-        let error = StoreError::unreachable("it is not noted how long its lease is: give --ttl");
+        let error = StoreError::unreachable("the length of its lease is not recorded: use --ttl");
         return Err(hold.failed(&error));
     };
     let claim = hold.claim(lease);
@@ -66,7 +66,7 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Renewed<'a> {
     version: u32,

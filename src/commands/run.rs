@@ -1,5 +1,5 @@
-//! `dlock run`: take the lock, run the command under it, release. Joins the lease and the child, which know nothing of
-//! each other.
+//! `dlock run`: takes the lock, runs the command under it, and releases it. Joins the lease and the child,
+//! which are independent of each other.
 
 mod acquisition;
 mod conclusion;
@@ -26,7 +26,7 @@ use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failur
 
 use self::acquisition::Acquired;
 use self::outcome::RunOutcome;
-use self::release::was_given_back;
+use self::release::was_released;
 
 /// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
@@ -53,12 +53,12 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
         reporter.failure(&failure);
         report = report.failed(&failure);
     }
-    // The locks are free by now, and nobody waits for this.
+    // The locks are released by now: writing the files delays no waiter.
     files.write(&report, &reporter);
     report.exit
 }
 
-/// Plans, and splits dlock into its two halves: the last thing before any runtime exists.
+/// Makes the plan, and forks the guard process, the last step before a runtime exists.
 fn prepare(
     arguments: &RunArguments,
     configuration: &Result<Configuration, Failure>,
@@ -94,13 +94,13 @@ fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport)
         let supervisor = Supervisor::new(half).map_err(no_event_loop)?;
         Run { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
     });
-    // The process ends, and the kernel closes everything at once. Nor must a name hold us up that is still being looked
-    // up, or a lock that a thread waits for.
+    // The process ends, and the kernel closes everything at once. A pending name lookup, or a lock that a
+    // thread waits for, must not delay it.
     std::mem::forget(runtime);
     result
 }
 
-/// What the phases of a run have in common.
+/// The state that the phases of a run share.
 struct Run<'a> {
     plan: &'a RunPlan,
     reporter: &'a Reporter,
@@ -109,18 +109,18 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Goes through all phases, and notes in the report what they come to.
+    /// Goes through all phases, and records their results in the report.
     async fn run(&self, mut supervisor: Supervisor, report: &mut RunReport) -> Result<(), Failure> {
         let outer = OuterHolds::of_environment();
         let locks = self.locks(&outer)?;
-        report.asked = true;
-        let (held, mut keeping) = match self.acquire(&locks, &mut supervisor).await {
-            Acquired::Granted(held, keeping) => (held, keeping),
+        report.requested = true;
+        let (held, mut keepers) = match self.acquire(&locks, &mut supervisor).await {
+            Acquired::Granted(held, keepers) => (held, keepers),
             Acquired::Not(why) => {
                 report.stop_waiting();
                 supervisor.dismiss();
                 let result = self.not_acquired(why, report);
-                self.keep_on_record(&locks, report, &result).await;
+                self.record_in_history(&locks, report, &result).await;
                 return result;
             }
         };
@@ -128,21 +128,21 @@ impl Run<'_> {
         let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
         let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
-        let end = if too_late {
-            // Stopped between the grant and now: not enough of the lease is left to stop a command in good order.
+        let outcome = if too_late {
+            // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
             RunOutcome::never_ran(&held)
         } else {
-            let is_news = |hazard: &&Hazard| {
+            let is_unaccepted = |hazard: &&Hazard| {
                 !Warning::of(hazard).is_some_and(|warning| self.plan.accepted.accepts(warning))
             };
-            if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_news) {
+            if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_unaccepted) {
                 self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
             }
             let launch = environment::launch(self.plan, &locks, &held, &outer);
-            self.keep_and_watch(&held, &mut keeping, launch, &mut supervisor).await
+            self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
-        drop(keeping);
-        self.note_end(&held, &end, report);
+        drop(keepers);
+        self.note_outcome(&held, &outcome, report);
         report.held = Some(Moment::now() - granted_at);
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
@@ -151,19 +151,19 @@ impl Run<'_> {
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);
         }
-        let released = self.release_all(&locks, &held, &end, report).await;
+        let released = self.release_all(&locks, &held, &outcome, report).await;
         report.held = Some(Moment::now() - granted_at);
-        report.released = Some(released.iter().all(was_given_back));
+        report.released = Some(released.iter().all(was_released));
         supervisor.dismiss();
         if let Some(failure) = too_late {
             return Err(failure);
         }
-        report.error = self.say_end(&end, released);
+        report.error = self.report_outcome(&outcome, released);
         std::mem::forget(locks);
         Ok(())
     }
 
-    /// What is asked for, each on a store of its own.
+    /// Returns the claims, each with its own store connection.
     fn locks(&self, outer: &OuterHolds) -> Result<Vec<Lock>, Failure> {
         let plan = self.plan;
         let identity = identity::of_this_process(plan.program.file_name(), plan.note.clone());

@@ -1,4 +1,4 @@
-//! `dlock status`: who holds what, who waits, and what has been.
+//! `dlock status`: shows holders, waiters and history.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::plan::StatusPlan;
 use crate::report::status::{Screen, Style, began, history_json, history_text, status_json, status_text};
 use crate::report::{Reporter, store_error};
 
-/// So many locks are looked at within one time-out.
+/// The number of locks that are inspected within one time limit.
 const LOCKS_AT_A_TIME: usize = 1000;
 
 /// Shows the locks.
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let result = StatusPlan::new(arguments).and_then(|plan| {
-        plan.access.tell_notices(&reporter);
+        plan.access.print_notices(&reporter);
         block_on(show(&plan, &reporter))?
     });
     finish(result, &reporter)
@@ -62,7 +62,8 @@ fn text(plan: &StatusPlan, seen: &Inspection, style: Style) -> String {
     }
 }
 
-/// Again and again, until a signal ends us or nobody reads any more. In place where somebody looks.
+/// Refreshes until a signal ends dlock or the reader closes the output. On a terminal the table is redrawn in
+/// place.
 async fn watch(
     plan: &StatusPlan,
     store: &mut dyn LockAdmin,
@@ -71,27 +72,27 @@ async fn watch(
 ) -> Result<Exit, Failure> {
     let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::new);
     let mut has_begun = false;
-    let mut told = None;
+    let mut reported = None;
     loop {
         let text = match look(plan, store).await {
             Ok(seen) => {
-                told = None;
+                reported = None;
                 text(plan, &seen, Style::of_stdout())
             }
             Err(error) => {
                 let failure = store_error(plan.access.store.display(), &error);
-                // What cannot be had at first is an error; later on it may come back.
+                // A store that is unavailable at the start is an error; later it may recover.
                 if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
                     return Err(failure);
                 }
                 match &screen {
                     Some(_) => format!("{}\n", crate::report::printable(&failure.message)),
                     None => {
-                        // Once, however long it lasts.
-                        if told.as_ref() != Some(&failure.message) {
+                        // Report it once, however long it lasts.
+                        if reported.as_ref() != Some(&failure.message) {
                             reporter.error(&failure.message);
                         }
-                        told = Some(failure.message);
+                        reported = Some(failure.message);
                         String::new()
                     }
                 }
@@ -110,14 +111,15 @@ async fn watch(
     }
 }
 
-/// The locks that are meant, as they are now; those that were not named only if they are held or awaited.
+/// Returns the current state of the selected locks; those that were not named only if they are held or
+/// awaited.
 async fn look(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
     let names = names(plan, store).await?;
     let limit = plan.access.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let part = within(limit, store.inspect(names, None)).await?;
-        // All as of the same moment.
+        // Convert all ages to the same moment.
         let since = Duration::from_millis(part.now_ms.saturating_sub(seen.now_ms));
         seen.locks.iter_mut().for_each(|lock| lock.age(since));
         seen.now_ms = part.now_ms.max(seen.now_ms);
@@ -135,7 +137,7 @@ async fn names(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Vec<LockN
     let mut names = plan.names.clone();
     if plan.needs_list() {
         let listed = within(plan.access.connect_timeout, store.list()).await?;
-        names.extend(listed.into_iter().filter(|name| plan.is_meant(name) && !plan.names.contains(name)));
+        names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
     }
     Ok(names)
 }

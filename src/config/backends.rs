@@ -1,4 +1,4 @@
-//! Backends by name: their tables, and the URL that each of them is in the end.
+//! Backends by name: their tables, and the URLs that result from them.
 
 use super::source::{FileLocation, Source, Sourced};
 use crate::backend::Hazard;
@@ -9,19 +9,19 @@ use crate::exit::Failure;
 /// A warning of `run` that can be accepted for a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The store may remove live locks when it runs out of memory.
+    /// The store may evict live locks when it runs out of memory.
     Eviction,
-    /// Nobody checks whom we speak to.
+    /// The server is not authenticated.
     Insecure,
-    /// The store is good for efficiency only: it may forget locks.
+    /// The store is suitable for efficiency only: it may forget locks.
     Efficiency,
 }
 
 impl Warning {
-    /// All there are.
+    /// All warnings.
     pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
 
-    /// That of what endangers a store's locks, if it can be accepted.
+    /// Returns the warning for a hazard of a store, if it can be accepted.
     pub fn of(hazard: &Hazard) -> Option<Warning> {
         match hazard {
             Hazard::Eviction(_) => Some(Warning::Eviction),
@@ -29,7 +29,7 @@ impl Warning {
         }
     }
 
-    /// As `accept` names it.
+    /// Returns its name in `accept`.
     pub fn name(self) -> &'static str {
         match self {
             Warning::Eviction => "eviction",
@@ -39,51 +39,51 @@ impl Warning {
     }
 }
 
-/// The warnings that are known and need not be said.
+/// The accepted warnings, which are not printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted(pub Vec<Warning>);
 
 impl Accepted {
-    /// Whether this one need not be said.
+    /// Whether this warning is accepted.
     pub fn accepts(&self, warning: Warning) -> bool {
         self.0.contains(&warning)
     }
 }
 
-/// Where the locks live, as it was named; nothing of the URL is understood yet.
+/// The backend as named; the URL is not parsed yet.
 pub struct Backend {
-    /// The URL, with what the table of an alias adds to it.
+    /// The URL, with the options from the table of an alias.
     pub url: Url,
-    /// Who named it, or `Default` when nobody did.
+    /// The source that names the backend, or `Default`.
     pub source: Source,
-    /// Warnings that are known.
+    /// The accepted warnings.
     pub accepted: Accepted,
-    /// Where the URL itself stands.
+    /// The source of the URL itself.
     url_source: Source,
-    /// Where options of the URL stand that stand elsewhere.
+    /// The sources of URL options that are not in the URL.
     options: Vec<(String, Source)>,
 }
 
 impl Backend {
-    /// A URL that needs no table.
+    /// Returns the backend of a URL without a table.
     pub(super) fn of_url(url: Url, source: Source) -> Backend {
         let url_source = source.clone();
         Backend { url, source, accepted: Accepted::default(), url_source, options: Vec::new() }
     }
 
-    /// What is wrong with the URL, naming where that stands (78).
+    /// Returns the failure for a bad URL, naming its source (78).
     pub fn failure(&self, error: &UrlError) -> Failure {
         let option = self.options.iter().find(|(name, _)| error.option() == Some(name));
         wrong_url(option.map_or(&self.url_source, |(_, source)| source), error)
     }
 
-    /// Whether a password stands on the command line, where every user of this host can read it.
+    /// Whether a password is on the command line, where every user of this host can read it.
     pub fn password_on_command_line(&self) -> bool {
         self.url.password.is_some() && matches!(self.url_source, Source::Flag(_))
     }
 }
 
-/// What is wrong with a URL (78), wherever it stands.
+/// Returns the failure for a bad URL (78), whatever its source.
 pub(super) fn wrong_url(source: &Source, error: impl std::fmt::Display) -> Failure {
     match source {
         Source::Flag(flag) => Failure::config(format!("{flag}: {error}")),
@@ -91,7 +91,7 @@ pub(super) fn wrong_url(source: &Source, error: impl std::fmt::Display) -> Failu
     }
 }
 
-/// Whether a text is a word, and so the name of a backend; every URL has a colon.
+/// Whether a text has the form of a backend name; every URL has a colon.
 pub(super) fn is_alias(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
 }
@@ -99,7 +99,7 @@ pub(super) fn is_alias(text: &str) -> bool {
 /// `[backends.NAME]`
 pub(super) struct Alias {
     pub(super) name: String,
-    /// Where it was first named.
+    /// Its first occurrence.
     pub(super) place: FileLocation,
     pub(super) url: Option<Sourced<String>>,
     pub(super) username: Option<Sourced<String>>,
@@ -108,15 +108,15 @@ pub(super) struct Alias {
     pub(super) options: Vec<Extra>,
 }
 
-/// A key that is an option of the store's URL.
+/// A key that is a URL option of the store.
 pub(super) struct Extra {
     pub(super) name: String,
-    /// Where the key stands; the value has a place of its own.
+    /// The place of the key; the value has its own.
     pub(super) key: FileLocation,
     pub(super) value: Sourced<String>,
 }
 
-/// Those of every backend, besides the options of its URL.
+/// The keys of every backend, besides its URL options.
 const KEYS: &[&str] = &["url", "username", "password", "accept"];
 pub(super) const PASSWORD_FILE: &str = "password_file";
 
@@ -126,7 +126,7 @@ impl Alias {
         Alias { name, place, url: None, username: None, password: None, accept: None, options: Vec::new() }
     }
 
-    /// Lays what a later file says over it, key by key.
+    /// Merges a later file, which overrides it key by key.
     pub(super) fn add(&mut self, later: Alias) {
         self.url = later.url.or(self.url.take());
         self.username = later.username.or(self.username.take());
@@ -138,11 +138,12 @@ impl Alias {
         }
     }
 
-    /// The URL that it is with all its keys. `later` tells whether the first source is in a file over that of the
-    /// second: one thing said twice in one file is a mistake, and of two files the later counts.
+    /// Returns the URL with all keys applied. `later` returns whether the first source is in a file that
+    /// overrides that of the second: a duplicate within one file is an error, and of two files the later one
+    /// applies.
     ///
     /// # Errors
-    /// No URL, a bad one, one thing said twice, or a key that is none (78).
+    /// No URL, a bad one, a duplicate, or an unknown key (78).
     pub(super) fn backend(
         &self,
         named_by: Source,
@@ -153,11 +154,11 @@ impl Alias {
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
         self.check_keys(&url)?;
-        // Whether a key counts that says what the URL says as well.
+        // Whether a key overrides the same option in the URL.
         let counts =
             |source: &Source, what: &str| match (later(source, url_source), later(url_source, source)) {
                 (false, false) => {
-                    Err(source.failure(format!("{what} is in the url as well: keep one of them")))
+                    Err(source.failure(format!("{what} is in the url as well: remove one of them")))
                 }
                 (counts, _) => Ok(counts),
             };
@@ -195,7 +196,7 @@ impl Alias {
         Ok(Backend { url, source: named_by, accepted, url_source: url_source.clone(), options })
     }
 
-    /// The password or the file with it, of which only one can be.
+    /// Returns the password or the password file, which exclude each other.
     pub(super) fn secret(
         &self,
         later: impl Fn(&Source, &Source) -> bool,
@@ -205,13 +206,13 @@ impl Alias {
             (Some(text), Some(file)) if later(&text.source, &file.value.source) => Some(Secret::Text(text)),
             (Some(text), Some(file)) if later(&file.value.source, &text.source) => Some(Secret::File(file)),
             (Some(text), Some(_)) => {
-                return Err(text.source.failure("there is a password_file as well: keep one of them"));
+                return Err(text.source.failure("there is a password_file as well: remove one of them"));
             }
             (text, file) => text.as_ref().map(Secret::Text).or(file.map(Secret::File)),
         })
     }
 
-    /// Whether each key is an option of that store. A store that this build lacks is not asked.
+    /// Checks that each key is an option of the store. A store that this build lacks is not checked.
     fn check_keys(&self, url: &Url) -> Result<(), Failure> {
         let Some(known) = Locator::options(&url.scheme) else { return Ok(()) };
         let unknown = self.options.iter().find(|extra| !known.contains(&extra.name.as_str()));
@@ -228,7 +229,7 @@ impl Alias {
     }
 }
 
-/// Where the password comes from.
+/// The source of the password.
 #[derive(Clone, Copy)]
 pub(super) enum Secret<'a> {
     Text(&'a Sourced<String>),

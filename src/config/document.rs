@@ -1,4 +1,4 @@
-//! A configuration file as text: opened with care, and every part of it with its line and column.
+//! A configuration file as text: opened safely, with the line and column of every value.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -16,11 +16,11 @@ use crate::backend::io_text;
 use crate::exit::Failure;
 use crate::input;
 
-/// No configuration is longer; a device that never ends is.
+/// The maximum length of a configuration; an endless device is longer.
 const MOST_BYTES: u64 = 1 << 20;
-/// Others may read it.
+/// Readable by others.
 const READABLE_BY_OTHERS: u32 = 0o004;
-/// Others may write to it.
+/// Writable by others.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 /// A configuration file.
@@ -38,8 +38,8 @@ impl Document {
     /// Reads a file; `None` if there is none.
     ///
     /// # Errors
-    /// It is there and cannot be read, is not a regular file, is somebody else's or open to everybody's changes, is too
-    /// long, or is no UTF-8 (78).
+    /// It exists and cannot be read, is not a regular file, belongs to another user or is world-writable, is
+    /// too long, or is not UTF-8 (78).
     pub(super) fn read(path: &Path) -> Result<Option<Document>, Failure> {
         let name: Arc<str> = path.display().to_string().into();
         let wrong = |why: &dyn std::fmt::Display| Failure::config(format!("{name}: {why}"));
@@ -51,7 +51,7 @@ impl Document {
             }
             Err(error) => return Err(cannot(error)),
         };
-        // Of the file that is open: the path may lead to another one by now.
+        // Checks the opened file: the path may lead to another one by now.
         let metadata = file.metadata().map_err(cannot)?;
         check_owner(&metadata).map_err(|why| wrong(&why))?;
         let mode = metadata.mode() & 0o7777;
@@ -73,39 +73,39 @@ impl Document {
         }
     }
 
-    /// What it was called.
+    /// Returns the name by which it was opened.
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The table that the whole file is.
+    /// Parses the whole file as a table.
     ///
     /// # Errors
-    /// It is no TOML (78).
+    /// It is not TOML (78).
     pub(super) fn table(&self) -> Result<Spanned<DeTable<'_>>, Failure> {
-        // The message is of fixed words; only its long form repeats the line.
+        // The short message has only fixed words; the long form would repeat the line.
         DeTable::parse(&self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             self.failure(at, error.message())
         })
     }
 
-    /// Where something stands.
+    /// Returns the place of a span.
     pub(super) fn place(&self, span: Range<usize>, key: &str) -> FileLocation {
         let line = self.line_starts.partition_point(|start| *start <= span.start);
         let before = self.text.get(self.line_starts[line - 1]..span.start).unwrap_or_default();
         FileLocation { file: self.name.clone(), line, column: before.chars().count() + 1, key: key.into() }
     }
 
-    /// A failure that names the line and the column.
+    /// Returns a failure that names the line and the column.
     pub(super) fn failure(&self, at: usize, message: impl std::fmt::Display) -> Failure {
         Failure::config(format!("{}: {message}", self.place(at..at, "")))
     }
 
-    /// What stands in a table, in the order of the file.
+    /// Returns the entries of a table, in the order of the file.
     ///
     /// # Errors
-    /// It is no table (78).
+    /// It is not a table (78).
     pub(super) fn entries<'t, 'd>(
         &self,
         key: &str,
@@ -120,10 +120,10 @@ impl Document {
         }
     }
 
-    /// Refuses a file with a secret in it that is open to others.
+    /// Rejects a file that contains a secret and is readable by others.
     ///
     /// # Errors
-    /// It is (78).
+    /// The file is readable by others (78).
     pub(super) fn check_secret(&self, secret: &FileLocation) -> Result<(), Failure> {
         if self.mode & READABLE_BY_OTHERS == 0 {
             return Ok(());
@@ -136,9 +136,9 @@ impl Document {
     }
 }
 
-/// Whether a file is of somebody whom we obey: it decides which files are overwritten and whose password is sent where, and
-/// `sudo -E` brings the environment and the home of somebody else. The group may write to it: `umask 002` lets it, and the
-/// owner has chosen it.
+/// Checks the owner and the mode of a configuration file. It determines which files are overwritten and where
+/// passwords are sent, and `sudo -E` brings the environment and the home of another user. The group may write
+/// to it: `umask 002` allows that, and the owner has chosen it.
 fn check_owner(metadata: &Metadata) -> Result<(), String> {
     let (owner, own) = (metadata.uid(), nix::unistd::geteuid().as_raw());
     if owner != 0 && owner != own {
@@ -149,7 +149,7 @@ fn check_owner(metadata: &Metadata) -> Result<(), String> {
     }
     match metadata.mode() & WRITABLE_BY_OTHERS {
         0 => Ok(()),
-        _ => Err(format!("everybody may write to it (mode {:04o}): chmod o-w", metadata.mode() & 0o7777)),
+        _ => Err(format!("it is world-writable (mode {:04o}): chmod o-w", metadata.mode() & 0o7777)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a configuration file can say, and where each part of it stands.
+//! The tables of a configuration file, with the place of each value.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use crate::backend::url::has_password;
 use crate::exit::Failure;
 use crate::glob::Pattern;
 
-/// Everything that one file says, or several files together.
+/// The content of one file, or of several files merged.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// The backend of every lock that has none of its own.
+    /// The default backend.
     pub(super) backend: Option<Sourced<String>>,
     /// `[backends.NAME]`, by name.
     pub(super) backends: Vec<Alias>,
@@ -26,10 +26,10 @@ pub(super) struct Tables {
 
 /// `[locks."PATTERN"]`
 pub(super) struct LockTable {
-    /// As it is written.
+    /// The pattern as written.
     pub(super) text: String,
     pub(super) pattern: Pattern,
-    /// Where it was first named.
+    /// Its first occurrence.
     pub(super) place: FileLocation,
     pub(super) settings: Settings,
 }
@@ -37,10 +37,10 @@ pub(super) struct LockTable {
 const KEYS: &[&str] = &["backend", "backends", "locks"];
 
 impl Tables {
-    /// Understands a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// It is no TOML, has a key that is none, a value that cannot be, or a password that others can read (78).
+    /// It is not TOML, has an unknown key or an invalid value, or a password that others can read (78).
     pub(super) fn of(document: &Document) -> Result<Tables, Failure> {
         let root = document.table()?;
         let mut tables = Tables::default();
@@ -66,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// Lays what a later file says over it, key by key.
+    /// Merges a later file, which overrides it key by key.
     pub(super) fn add(&mut self, later: Tables) {
         self.backend = later.backend.or(self.backend.take());
         for alias in later.backends {
@@ -83,7 +83,7 @@ impl Tables {
         }
     }
 
-    /// Where a password stands, if one does.
+    /// Returns the key of a password, if there is one.
     fn secret(&self) -> Option<&FileLocation> {
         let locks = self.locks.iter().map(|table| &table.settings.backend);
         let backends = self.backends.iter().map(|alias| &alias.url);
@@ -102,7 +102,7 @@ fn source(document: &Document, key: &str, value: &Spanned<DeValue<'_>>) -> Sourc
     Source::File(document.place(value.span(), key))
 }
 
-/// A value of a key that is known.
+/// Parses the value of a known key.
 fn known<T: Setting>(
     document: &Document,
     key: &str,
@@ -141,7 +141,7 @@ fn alias(
             "accept" => alias.accept = Some(warnings(document, value)?),
             option => {
                 let source = source(document, option, value);
-                // Which options there are is known when the url is.
+                // The valid options are known once the URL is.
                 let text = match value.get_ref() {
                     DeValue::Boolean(value) => Ok(value.to_string()),
                     value => scalar(value),

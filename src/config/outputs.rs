@@ -1,4 +1,4 @@
-//! Where the outcome of a run is to be written, known whatever is wrong with the rest.
+//! The output files for the outcome of a run, known even if the remaining settings are invalid.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::source::{Source, Sourced};
 use crate::cli::{RunArguments, file_of};
 use crate::lock::LockName;
 
-/// Where the outcome of a run is to be written.
+/// The output files for the outcome of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct OutputFiles {
     /// `--report`
@@ -19,7 +19,7 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// What can be seen in a command line that cannot be understood.
+    /// Finds them in a command line that is not valid.
     pub fn seen_in(arguments: &[OsString]) -> OutputFiles {
         let file = |option: &'static str| {
             file_of(option, arguments).map(|value| Sourced { value, source: Source::Flag(option) })
@@ -27,8 +27,8 @@ impl OutputFiles {
         OutputFiles { report: file("--report"), metrics: file("--metrics-file") }
     }
 
-    /// Resolves them on their own: from the command line alone where the configuration cannot be read, or where the
-    /// tables of the locks do not agree.
+    /// Resolves them separately: from the command line alone if the configuration cannot be read, or if the
+    /// tables of the locks contradict each other.
     pub fn of(arguments: &RunArguments, configuration: Option<&Configuration>) -> OutputFiles {
         let flag = |path: &Option<PathBuf>, flag| {
             path.clone().map(|value| Sourced { value, source: Source::Flag(flag) })

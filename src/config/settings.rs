@@ -1,4 +1,4 @@
-//! The settings of a run that may come from elsewhere than the command line: each once, with its flag.
+//! The settings of a run that need not come from the command line: each once, with its flag.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use crate::cli::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument, pa
 use crate::duration;
 use crate::exit::Failure;
 
-/// What a setting can be: read from a file, and shown as it would be written there.
+/// The type of a setting: parsed from a file, and shown as it would be written there.
 pub trait Setting: Sized + Clone + PartialEq {
-    /// Reads it.
+    /// Parses a value.
     ///
     /// # Errors
-    /// It is none; the text says what was found, and never a text that could be a secret.
+    /// The value is invalid; the message names what was found, but never a text that could be a secret.
     fn read(value: &DeValue<'_>) -> Result<Self, String>;
-    /// Shows it.
+    /// Returns the value in its file form.
     fn shown(&self) -> Value;
 }
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident: $type:ty, $flag:literal;)*) => {
-        /// The settings of a run that may come from elsewhere than the command line.
+        /// The settings of a run that need not come from the command line.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Settings { $($(#[$doc])* pub $field: Option<Sourced<$type>>,)* }
 
         impl Settings {
-            /// The keys in a file, in the order in which they are shown.
+            /// The keys in a file, in display order.
             pub const KEYS: &[&str] = &[$(stringify!($field)),*];
 
-            /// These where they say something, and those below where they do not.
+            /// Returns these settings, completed by those below.
             #[must_use]
             pub fn over(self, below: Settings) -> Settings {
                 Settings { $($field: self.$field.or(below.$field)),* }
             }
 
-            /// Sets the one with this key from a file; `None` if there is no such key.
+            /// Sets the value of this key from a file; `None` if there is no such key.
             pub(super) fn set(&mut self, key: &str, value: &DeValue<'_>, source: Source) -> Option<Result<(), String>> {
                 match key {
                     $(stringify!($field) => Some(Setting::read(value).map(|value| {
@@ -49,15 +49,15 @@ macro_rules! settings {
                 }
             }
 
-            /// Those of two tables that both count.
+            /// Merges the settings of two tables that both apply.
             ///
             /// # Errors
-            /// They say different things of one setting, and nothing above them says what counts.
+            /// They differ in a setting that nothing above them overrides.
             pub(super) fn together(self, other: Settings, above: &Settings) -> Result<Settings, Failure> {
                 Ok(Settings { $($field: agreed(self.$field, other.$field, above.$field.is_some(), $flag)?),* })
             }
 
-            /// Each key, and its value with its source where there is one.
+            /// Returns each key, and its value with its source if it is set.
             pub fn shown(&self) -> Vec<(&'static str, Option<(Value, Source)>)> {
                 let pair = |value: Value, source: &Source| (value, source.clone());
                 vec![$((
@@ -74,45 +74,45 @@ settings! {
     backend: String, "--backend";
     /// How long to wait.
     wait: WaitArgument, "--wait";
-    /// How long to try a store that cannot be reached.
+    /// How long to retry a store that cannot be reached.
     retry: Duration, "--retry";
-    /// The lease.
+    /// The length of the lease.
     ttl: Duration, "--ttl";
-    /// Between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     grace: Duration, "--grace";
-    /// The command is stopped after so long; 0 is never.
+    /// The command is stopped after this long; 0 means never.
     max_runtime: Duration, "--max-runtime";
-    /// The lock is kept at least so long.
+    /// The lock is kept at least this long.
     min_hold: Duration, "--min-hold";
-    /// What becomes of background processes.
+    /// What to do with background processes.
     orphans: OrphansArgument, "--orphans";
     /// What to do when the lock is lost.
     on_lost: OnLostArgument, "--on-lost";
-    /// How many may hold the lock at a time.
+    /// The maximum number of concurrent holders.
     slots: u32, "--slots";
-    /// The exit status for a lock that somebody else holds.
+    /// The exit status when another client holds the lock.
     conflict_exit_code: u8, "--conflict-exit-code";
-    /// Shown to others.
+    /// The note shown by `dlock status`.
     note: String, "--note";
-    /// Whether notices and warnings are left out.
+    /// Whether contention messages, notices and warnings are suppressed.
     quiet: bool, "--quiet";
-    /// Where the outcome is written to.
+    /// The file for the outcome.
     report: PathBuf, "--report";
-    /// Where the counts of outcomes are kept.
+    /// The file for the metrics.
     metrics_file: PathBuf, "--metrics-file";
 }
 
 impl Settings {
-    /// What the command line says.
+    /// Returns the settings of the command line.
     ///
     /// # Errors
-    /// The backend is no text (78).
+    /// The backend is not UTF-8 (78).
     pub fn of_flags(arguments: &RunArguments) -> Result<Settings, Failure> {
         fn given<T: Clone>(value: &Option<T>, flag: &'static str) -> Option<Sourced<T>> {
             value.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
         }
         let wait = match &arguments.wait {
-            // Not to wait is a flag too.
+            // --no-wait sets the wait to 0.
             None if arguments.no_wait => given(&Some(WaitArgument::For(Duration::ZERO)), "--no-wait"),
             wait => given(wait, "--wait"),
         };
@@ -136,7 +136,7 @@ impl Settings {
     }
 }
 
-/// One setting of two tables that both count.
+/// Merges one setting of two tables that both apply.
 fn agreed<T: PartialEq>(
     one: Option<Sourced<T>>,
     other: Option<Sourced<T>>,
@@ -147,7 +147,7 @@ fn agreed<T: PartialEq>(
         (Some(first), Some(second)) if first.value != second.value && !is_overridden => {
             // The values are not repeated: a backend may have a password in it.
             Err(first.source.failure(format!(
-                "{} says something else for a lock that is to be taken together with this one: give {flag}",
+                "{} has another value for a lock that is taken together with this one: use {flag}",
                 second.source
             )))
         }
@@ -174,7 +174,7 @@ pub(super) fn scalar(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// What kind of value it is.
+/// Returns the kind of a value, for messages.
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

@@ -1,4 +1,4 @@
-//! What there is to configure, for people and programs to see: without secrets.
+//! The configuration for display, without secrets.
 
 use serde_json::Value;
 
@@ -16,34 +16,34 @@ use crate::secret::HIDDEN;
 /// The pattern of all names.
 const EVERY: &str = "*";
 
-/// A table of a backend or of locks, key by key.
+/// A table of a backend or of locks, by key.
 pub type Keys = Vec<(String, Value, Source)>;
 
 impl Configuration {
-    /// Each backend with a name, and what its table says.
+    /// Returns each named backend with its table.
     pub fn aliases(&self) -> Vec<(&str, Keys)> {
         let later = |one: &Source, other: &Source| self.is_later(one, other);
         self.tables.backends.iter().map(|alias| (alias.name.as_str(), alias.shown(later))).collect()
     }
 
-    /// Each table of locks but that of all others, and what it says.
+    /// Returns each table of locks except the default one.
     pub fn lock_tables(&self) -> Vec<(&str, Keys)> {
         let tables = self.tables.locks.iter().filter(|table| table.text != EVERY);
         tables.map(|table| (table.text.as_str(), shown(&table.settings))).collect()
     }
 
-    /// The table that counts for a lock: its pattern, and where it stands.
+    /// Returns the table that applies to a lock: its pattern, and its source.
     ///
     /// # Errors
-    /// Two patterns fit equally well (78).
+    /// Two patterns match equally well (78).
     pub fn table_of(&self, name: &LockName) -> Result<Option<(&str, &FileLocation)>, Failure> {
         Ok(self.table(name)?.map(|LockTable { text, place, .. }| (text.as_str(), place)))
     }
 
-    /// What counts for a lock that no table but that of all others fits.
+    /// Returns the settings of a lock that no table but the default one matches.
     ///
     /// # Errors
-    /// A variable holds what it cannot hold (78).
+    /// A variable has an invalid value (78).
     pub fn settings_of_others(&self, arguments: &CommonArguments) -> Result<Settings, Failure> {
         let table = self.tables.locks.iter().find(|table| table.text == EVERY);
         let below = table.map(|table| table.settings.clone()).unwrap_or_default();
@@ -51,15 +51,15 @@ impl Configuration {
     }
 }
 
-/// What the command line and the environment say of every lock.
+/// Returns the settings of the command line and the environment for every lock.
 ///
 /// # Errors
-/// A variable holds what it cannot hold (78).
+/// A variable has an invalid value (78).
 pub fn said_above(arguments: &CommonArguments) -> Result<Settings, Failure> {
     above(&RunArguments { common: arguments.clone(), ..RunArguments::default() })
 }
 
-/// What settings say, without secrets, as far as they say anything.
+/// Returns the settings that are set, without secrets.
 pub fn shown(settings: &Settings) -> Keys {
     let known = settings.shown().into_iter();
     known
@@ -75,7 +75,7 @@ pub fn shown(settings: &Settings) -> Keys {
 }
 
 impl Alias {
-    /// What counts: of a password and a file with one only the one that is used.
+    /// Returns the values in effect: of a password and a password file only the one that is used.
     fn shown(&self, later: impl Fn(&Source, &Source) -> bool) -> Keys {
         let secret = self.secret(later).ok().flatten();
         let mut keys = Keys::new();
@@ -94,7 +94,7 @@ impl Alias {
         let has_known_options = Locator::options(&scheme.to_ascii_lowercase()).is_some();
         let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
         for option in self.options.iter().filter(|option| is_used(&option.name)) {
-            // What a store that this build lacks does not have is not known: it may be a secret.
+            // The options of a store that this build lacks are unknown: one may be a secret.
             let value = match has_known_options || option.name == PASSWORD_FILE {
                 true => option.value.value.shown(),
                 false => HIDDEN.into(),

@@ -1,47 +1,47 @@
-//! Values, and where they came from.
+//! Values and their sources.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::exit::Failure;
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// Its source.
     pub source: Source,
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An option on the command line: a bad value is wrong usage (64).
     Flag(&'static str),
-    /// A variable of the environment: a bad value is wrong configuration (78).
+    /// An environment variable: a bad value is wrong configuration (78).
     Environment(&'static str),
     /// A configuration file: a bad value is wrong configuration (78).
     File(FileLocation),
-    /// Nobody said anything.
+    /// The default: no source sets it.
     Default,
 }
 
-/// Where something stands in a configuration file.
+/// A place in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLocation {
-    /// The file, as it was named.
+    /// The file, as named.
     pub file: Arc<str>,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// The key whose value stands there.
+    /// The key of the value.
     pub key: Arc<str>,
 }
 
 impl Source {
-    /// A failure of the kind that this source makes it, naming the source.
+    /// Returns a failure that names the source, and whose kind depends on it.
     pub fn failure(&self, message: impl fmt::Display) -> Failure {
         match self {
             Source::Flag(flag) => Failure::usage(format!("{flag}: {message}")),
@@ -51,13 +51,13 @@ impl Source {
         }
     }
 
-    /// Whether it is somewhere else than on the command line, as far as anybody said anything at all.
+    /// Whether the value is set, but not on the command line.
     pub fn is_configuration(&self) -> bool {
         matches!(self, Source::Environment(_) | Source::File(_))
     }
 }
 
-/// As one refers to it: the flag, the variable, or the line of the file.
+/// Writes the flag, the variable, or the line of the file.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The backend of several locks, which is one or none; and the backends of locks that were not asked for by name.
+//! The common backend of several locks; and the backends of locks that were not named.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use crate::exit::Failure;
 use crate::glob::Pattern;
 use crate::lock::LockName;
 
-/// What there is to do about locks with different backends, for a command that takes them.
+/// The remedy for locks on different backends, for a command that takes them.
 pub(super) const RUN_APART: &str =
-    "a run is on one store: give --backend, or put one dlock run into the other";
+    "a run is on one store: give --backend, or nest one dlock run in the other";
 /// The same for a command that shows them.
-const ASK_APART: &str = "one store is asked at a time: give --backend, or ask for these one by one";
+const ASK_APART: &str = "one store is queried at a time: give --backend, or query these one at a time";
 
 impl Configuration {
-    /// Resolves the backend of these locks, or the one of every lock that has none of its own.
+    /// Resolves the backend of these locks, or the default backend.
     ///
     /// # Errors
-    /// A variable holds what it cannot hold, two of the locks have different backends, or nobody named any (78).
+    /// A variable has an invalid value, two of the locks have different backends, or none is named (78).
     pub fn resolve(&self, arguments: &CommonArguments, names: &[LockName]) -> Result<Backend, Failure> {
         let mut named = backend_flag(arguments)?;
         if named.is_none() {
@@ -33,11 +33,11 @@ impl Configuration {
         self.backend(named.as_ref())
     }
 
-    /// The backend that the files name for these locks: each has that of its table, else that of every lock. A lock on
-    /// another store would be another lock.
+    /// Returns the backend that the files name for these locks: that of its table for each, else the default.
+    /// A lock of the same name on another store would be a different lock.
     ///
     /// # Errors
-    /// Two of them have different ones, or two patterns fit equally well (78).
+    /// Two of them have different backends, or two patterns match equally well (78).
     pub(super) fn named_of(
         &self,
         names: &[LockName],
@@ -63,7 +63,7 @@ impl Configuration {
         Ok(own.or(self.tables.backend.as_ref()))
     }
 
-    /// Whether two names of a backend mean one store: an alias and its URL do.
+    /// Whether two names of a backend mean the same store, such as an alias and its URL.
     fn is_same(
         &self,
         one: Option<&Sourced<String>>,
@@ -77,11 +77,11 @@ impl Configuration {
         }
     }
 
-    /// The other backends on which the files have locks that one of the patterns could match, each once and without
-    /// secrets; no pattern is every lock. None if somebody chose the backend for all locks.
+    /// Returns the other backends on which the files have locks that one of the patterns could match, each
+    /// once and without secrets; no pattern means every lock. Empty if the backend was set for all locks.
     ///
     /// # Errors
-    /// One of them is none (78).
+    /// One of them is not valid (78).
     pub fn others(&self, asked: &Backend, patterns: &[&str]) -> Result<Vec<String>, Failure> {
         let mut known = vec![asked.url.clone()];
         let mut others = Vec::new();
@@ -103,8 +103,8 @@ impl Configuration {
     }
 }
 
-/// Whether there could be a name that both match. Of two patterns only the beginnings are compared: too much is better
-/// than too little here.
+/// Whether there could be a name that both patterns match. Of two patterns only the beginnings are compared:
+/// a false positive is better than a false negative here.
 fn could_match(table: &LockTable, pattern: &str) -> bool {
     if let Some(name) = table.pattern.literal() {
         return Pattern::new(pattern).matches(&name);
@@ -114,7 +114,7 @@ fn could_match(table: &LockTable, pattern: &str) -> bool {
     one.starts_with(&other) || other.starts_with(&one)
 }
 
-/// Where a lock lives, and who said so.
+/// The store of a lock, and its source.
 struct On<'a>(Option<&'a Sourced<String>>);
 
 impl fmt::Display for On<'_> {

@@ -1,4 +1,4 @@
-//! Getting one lock: one attempt, or as many as the user's patience allows.
+//! Acquires one lock, retrying as long as the wait and retry limits allow.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant};
 
-/// How long to wait for a lock that somebody else holds.
+/// How long to wait for a lock that another client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
     No,
-    /// At most so long.
+    /// Up to this long.
     For(Duration),
-    /// Until it is ours.
+    /// Until the lock is granted.
     Forever,
 }
 
-/// The user's patience.
+/// The limits of an acquisition, as durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// With a holder.
+    /// How long to wait for a holder.
     pub wait: Wait,
-    /// With a store that cannot be reached, even without waiting for a holder.
+    /// How long to retry a store that cannot be reached, even without waiting for a holder.
     pub retry: Duration,
 }
 
-/// Until when there is patience.
+/// The limits of an acquisition, as moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     intent: Intent,
-    /// With a holder; `None` is for ever.
+    /// When to stop waiting for a holder; `None` is never.
     wait_until: Option<Moment>,
-    /// With a store that cannot be reached.
+    /// When to stop retrying a store that cannot be reached.
     retry_until: Option<Moment>,
 }
 
 impl Patience {
-    /// The limits of one that begins now.
+    /// Returns the limits of an acquisition that begins now.
     pub fn from(self, begin: Moment) -> Limits {
         let (intent, wait_until) = match self.wait {
             Wait::No => (Intent::TakeNow, Some(begin)),
@@ -56,199 +56,200 @@ impl Patience {
 }
 
 impl Limits {
-    /// Whether there is no patience left with a store that does not work.
-    pub fn is_over(&self) -> bool {
+    /// Returns whether a store that fails may not be retried any more.
+    pub fn is_retry_expired(&self) -> bool {
         is_past(self.retry_until)
     }
 }
 
-/// How the attempt to get the lock ended.
+/// How an acquisition ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is ours.
+    /// The lock is held.
     Granted {
-        /// What the store gave.
+        /// The store's reply.
         grant: Grant,
-        /// Until when; `None` where there is no lease.
+        /// The validity of the lease; `None` if there is no lease.
         validity: Option<Validity>,
     },
-    /// Somebody else holds it and our patience is over, or waiting is hopeless.
+    /// Another client holds the lock and the wait limit has been reached, or waiting is hopeless.
     Contended(Busy),
-    /// It cannot be had as things are.
+    /// The lock cannot be granted in the current state.
     Refused(Refusal),
-    /// The store gave no answer that helps.
+    /// The store failed, or gave no usable reply.
     Failed(StoreError),
-    /// We were told to give up. Nothing of ours is left in the store, unless it did not answer.
+    /// The acquisition was cancelled. Nothing of the claim is left in the store, unless the store did not reply.
     GivenUp,
 }
 
-/// What is to be done about a lock that is busy.
+/// What to do about a busy lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// What our patience says.
+    /// Wait within the limits.
     Wait,
-    /// Leave: it will not become free while we wait.
+    /// Stop waiting: the lock will not become free meanwhile.
     Leave,
 }
 
-/// What the attempts are told, and tell.
+/// What an acquisition shares with its caller.
 pub struct WaitContext<'a> {
-    /// Tells us to give up.
+    /// Cancels the acquisition.
     pub give_up: &'a Cancellation,
-    /// Asks us to check the locks that are ours already at once.
+    /// Requests an immediate check of the locks that are held already.
     pub look_again: &'a Prompt,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
-    /// Hears of the holders each time.
+    /// Called with the holders after each attempt that finds the lock busy.
     pub on_busy: &'a mut dyn FnMut(&Claim, &Busy) -> Advice,
 }
 
-/// However little is left of the wait, an attempt gets so long: the answer is worth more than a punctual "unknown".
-const LAST_ATTEMPT: Duration = Duration::from_millis(800);
-/// How long a store may take to answer for what is already on its way when we give up.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// How long the removal of a claim may take whose fate is unknown.
+/// Every attempt gets at least this long, however little is left of the wait: the reply is worth more than a punctual
+/// "unknown".
+const MIN_ATTEMPT: Duration = Duration::from_millis(800);
+/// How long to wait for the reply to a request in flight after a cancellation.
+const CANCEL_GRACE: Duration = Duration::from_secs(1);
+/// How long the removal of a claim may take if it is unknown whether the store has it.
 const CLEAN_UP: Duration = Duration::from_millis(400);
-/// Between two questions to a store that cannot tell, twice this on average.
+/// The base of the pause between two attempts on a store that cannot notify; the average is twice this.
 const POLL: Duration = Duration::from_millis(100);
-/// A store that could not be asked is asked again after a random part of this, and then after at least half of it:
-/// a thousand who lost it together do not come back together, and nobody comes more than twice a second.
+/// The first retry after a failure comes after a random part of this, the following ones after at least half of it: a
+/// thousand clients that lost the store together do not return together, and none retries more than twice a second.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// What passes within moments is asked about again after this on average.
-const PASSING: Duration = Duration::from_millis(50);
-/// Up to so much longer, when that goes on.
-const LONGEST_RECONNECT: Duration = Duration::from_secs(4);
-/// With `--no-wait`, a lock that is promised to another is asked for again after this, and then half as often each time ...
-const PROMISE: Duration = Duration::from_millis(5);
-/// ... until the promise must have been kept or broken. The others may be called again meanwhile.
-const LONGEST_PROMISE: Duration = CLAIM_WITHIN.saturating_mul(2);
+/// The average pause after a transient error.
+const TRANSIENT_PAUSE: Duration = Duration::from_millis(50);
+/// The largest random part of the pause after repeated failures.
+const LONGEST_RECONNECT_JITTER: Duration = Duration::from_secs(4);
+/// With `--no-wait`, a lock whose turn is another waiter's is tried again after this, then half as often each time ...
+const FIRST_TURN_PAUSE: Duration = Duration::from_millis(5);
+/// ... until that waiter must have claimed the lock or missed its turn. Other waiters may have been notified meanwhile.
+const LONGEST_TURN: Duration = CLAIM_WITHIN.saturating_mul(2);
 
-/// Asks for the lock until it is ours, patience is over, or we are told to give up.
+/// Tries to acquire the lock until it is granted, a limit is reached, or the acquisition is cancelled.
 ///
-/// The lease counts from the moment the successful request was sent. A grant that took so long that the command could
-/// not be stopped in good order any more is given back. A request whose reply was lost is repeated with the same token,
-/// or its claim removed. Whoever does not get the lock in the end leaves the line.
+/// The lease counts from the moment the successful request was sent. A grant that arrives too late to stop the command
+/// in good order before the lease ends is given back. A request whose reply was lost is repeated with the same token,
+/// or its claim is removed. An acquisition that fails leaves the queue.
 ///
-/// Dropping the future may leave a claim or a place in the line behind, which ends with its lease; to be told to give up
-/// is the way that does not.
+/// Dropping the future may leave a claim or a queue position behind, which expires with its lease; a cancellation
+/// leaves neither.
 pub async fn acquire(
     backend: &mut dyn Backend,
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    around: &mut WaitContext<'_>,
+    context: &mut WaitContext<'_>,
 ) -> Outcome {
-    let mut traces = false;
-    let outcome = ask_until_decided(backend, claim, limits, terms, around, &mut traces).await;
-    if traces {
+    let mut maybe_stored = false;
+    let outcome = acquire_with_retries(backend, claim, limits, terms, context, &mut maybe_stored).await;
+    if maybe_stored {
         clean_up(backend, claim).await;
     }
     outcome
 }
 
-/// `traces` tells whether an attempt of ours has left a place in the line, or perhaps the lock without our knowing.
-async fn ask_until_decided(
+/// `maybe_stored` is set while an attempt has left a queue position, or perhaps the lock, in the store.
+async fn acquire_with_retries(
     backend: &mut dyn Backend,
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    around: &mut WaitContext<'_>,
-    traces: &mut bool,
+    context: &mut WaitContext<'_>,
+    maybe_stored: &mut bool,
 ) -> Outcome {
     let begin = Moment::now();
-    let mut first = true;
+    let mut is_first = true;
     let mut failures = 0;
-    let mut promise = PROMISE;
-    let mut next_call = begin;
-    let mut promised_until = None;
+    let mut turn_pause = FIRST_TURN_PAUSE;
+    let mut next_turn_at = begin;
+    let mut turn_ends = None;
     loop {
-        // Whatever the patience, the store gets its connect time-out once.
+        // Whatever the limits, the store gets its connect timeout once.
         let attempts_until = limits.retry_until.map(|until| until.max(begin + terms.connect_timeout));
-        let budget = attempts_until.filter(|_| !first).map_or(terms.connect_timeout, |until| {
-            terms.connect_timeout.min((until - Moment::now()).max(LAST_ATTEMPT))
+        let budget = attempts_until.filter(|_| !is_first).map_or(terms.connect_timeout, |until| {
+            terms.connect_timeout.min((until - Moment::now()).max(MIN_ATTEMPT))
         });
         let attempt_began = Moment::now();
         let mut end = limits.wait_until;
-        let again = match attempt(backend, claim, limits.intent, budget, around.give_up).await {
-            Tried::GivenUp { uncertain } => {
-                *traces |= uncertain;
+        let again = match attempt(backend, claim, limits.intent, budget, context.give_up).await {
+            Try::GivenUp { maybe_applied } => {
+                *maybe_stored |= maybe_applied;
                 return Outcome::GivenUp;
             }
-            Tried::Hangs => {
-                *traces = false;
+            Try::Hangs => {
+                *maybe_stored = false;
                 return Outcome::GivenUp;
             }
-            Tried::Answered(sent, Attempt::Granted(grant)) => {
+            Try::Replied(sent, Attempt::Granted(grant)) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
-                *traces = false;
+                *maybe_stored = false;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Outcome::Granted { grant, validity };
                 };
                 clean_up(backend, claim).await;
-                if limits.is_over() {
+                if limits.is_retry_expired() {
                     return Outcome::Failed(too_late(sent, late));
                 }
                 jitter(RECONNECT)
             }
-            Tried::Answered(_, Attempt::Refused(refusal)) => return Outcome::Refused(refusal),
-            Tried::Answered(_, Attempt::Busy(busy)) => {
-                *traces = limits.intent == Intent::WaitInLine;
+            Try::Replied(_, Attempt::Refused(refusal)) => return Outcome::Refused(refusal),
+            Try::Replied(_, Attempt::Busy(busy)) => {
+                *maybe_stored = limits.intent == Intent::WaitInLine;
                 failures = 0;
-                let advice = (around.on_busy)(claim, &busy);
-                let others_turn = busy.promised
+                let advice = (context.on_busy)(claim, &busy);
+                let not_our_turn = busy.promised
                     && limits.intent == Intent::TakeNow
-                    && Moment::now() < *promised_until.get_or_insert_with(|| Moment::now() + LONGEST_PROMISE);
-                if advice == Advice::Leave || is_past(limits.wait_until) && !others_turn {
+                    && Moment::now() < *turn_ends.get_or_insert_with(|| Moment::now() + LONGEST_TURN);
+                if advice == Advice::Leave || is_past(limits.wait_until) && !not_our_turn {
                     return Outcome::Contended(busy);
                 }
-                if others_turn {
-                    // Nobody calls one who is not in line.
+                if not_our_turn {
+                    // The store notifies only the waiters in its queue.
                     end = None;
-                    promise = (promise * 2).min(POLL);
+                    turn_pause = (turn_pause * 2).min(POLL);
                 }
                 match busy.again {
-                    Again::Within(within) if others_turn => within.min(promise),
+                    Again::Within(within) if not_our_turn => within.min(turn_pause),
                     Again::Within(within) => within,
                     Again::Poll => POLL + jitter(POLL * 2),
                 }
             }
-            Tried::Failed(error) => {
+            Try::Failed(error) => {
                 let StoreError::Unavailable { maybe_applied, transient, .. } = error else {
                     return Outcome::Failed(error);
                 };
-                *traces |= maybe_applied;
-                // A connection that broke at once leaves time to ask again whether the lock is ours.
+                *maybe_stored |= maybe_applied;
+                // A connection that failed quickly leaves time to ask whether the lock was granted.
                 let ask_again =
-                    first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
+                    is_first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
                 let transient = transient && Moment::now() < begin + terms.connect_timeout;
-                if !ask_again && !transient && limits.is_over() {
+                if !ask_again && !transient && limits.is_retry_expired() {
                     return Outcome::Failed(error);
                 }
                 failures += 1;
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {
-                    (_, true) => PASSING / 2 + jitter(PASSING),
+                    (_, true) => TRANSIENT_PAUSE / 2 + jitter(TRANSIENT_PAUSE),
                     (true, false) => Duration::ZERO,
-                    (false, false) => reconnect_after(failures),
+                    (false, false) => reconnect_pause(failures),
                 }
             }
         };
-        first = false;
-        if !pause(backend, again, end, failures == 0, &mut next_call, around).await {
+        is_first = false;
+        if !pause(backend, again, end, failures == 0, &mut next_turn_at, context).await {
             return Outcome::GivenUp;
         }
     }
 }
 
-/// Waits until it is time to ask again: after so long, or sooner if the store says so or `end` comes. Returns false when
-/// we are to give up.
+/// Waits until the next attempt is due: after `again`, or sooner if the store notifies or `end` comes. Returns false
+/// when the acquisition was cancelled.
 async fn pause(
     backend: &mut dyn Backend,
     again: Duration,
     end: Option<Moment>,
     mut listening: bool,
-    next_call: &mut Moment,
-    around: &mut WaitContext<'_>,
+    next_turn_at: &mut Moment,
+    context: &mut WaitContext<'_>,
 ) -> bool {
     let begin = Moment::now();
     let mut until = begin + again;
@@ -256,26 +257,26 @@ async fn pause(
         until = until.min(end.max(begin));
     }
     let latest = until;
-    // An answer that promises nothing must not make us ask without end.
+    // Limits the rate of attempts if the notifications do not lead to a grant.
     let soonest = begin + SHORTEST_INTERVAL / 2 + jitter(SHORTEST_INTERVAL);
     loop {
         tokio::select! {
             biased;
-            () = around.give_up.cancelled() => return false,
-            () = around.alarm.until(until) => return true,
+            () = context.give_up.cancelled() => return false,
+            () = context.alarm.until(until) => return true,
             change = backend.changed(), if listening => match change {
-                Change::OurTurn if Moment::now() >= *next_call => {
-                    *next_call = Moment::now() + SHORTEST_INTERVAL;
+                Change::OurTurn if Moment::now() >= *next_turn_at => {
+                    *next_turn_at = Moment::now() + SHORTEST_INTERVAL;
                     return true;
                 }
-                // A server that says so again and again, and grants nothing, must not make us ask without end.
-                Change::OurTurn => until = until.min(*next_call),
-                // Each such word says that the line moves.
+                // Limits the rate of attempts if a server repeats this and grants nothing.
+                Change::OurTurn => until = until.min(*next_turn_at),
+                // Each such notification means that the queue moves.
                 Change::Soon(within) => until = latest.min(Moment::now() + within),
                 Change::Touched => until = until.min(soonest.max(Moment::now())),
                 Change::Disconnected => {
                     listening = false;
-                    until = until.min(Moment::now() + reconnect_after(1));
+                    until = until.min(Moment::now() + reconnect_pause(1));
                 }
             },
         }
@@ -286,11 +287,11 @@ fn is_past(until: Option<Moment>) -> bool {
     until.is_some_and(|until| Moment::now() >= until)
 }
 
-/// The pause after so many failures in a row.
-fn reconnect_after(failures: u32) -> Duration {
+/// Returns the pause after this many failures in a row.
+fn reconnect_pause(failures: u32) -> Duration {
     match failures {
         0 | 1 => jitter(RECONNECT),
-        more => RECONNECT / 2 + jitter((RECONNECT / 2 * more).min(LONGEST_RECONNECT)),
+        more => RECONNECT / 2 + jitter((RECONNECT / 2 * more).min(LONGEST_RECONNECT_JITTER)),
     }
 }
 
@@ -302,25 +303,25 @@ fn too_late(sent: Moment, validity: Validity) -> StoreError {
     ))
 }
 
-enum Tried {
-    Answered(Moment, Attempt),
+enum Try {
+    Replied(Moment, Attempt),
     Failed(StoreError),
     GivenUp {
-        uncertain: bool,
+        maybe_applied: bool,
     },
-    /// Given up, and the store has nothing to say about it: what may be left ends by its own lease.
+    /// Cancelled, and the store does not reply: what may be left there expires with its lease.
     Hangs,
 }
 
-/// One attempt within its budget. Told to give up, it waits a little longer for what is on its way, so as to give back
-/// what arrives in that moment.
+/// Makes one attempt within its budget. When cancelled, it waits a little longer for a request in flight, so that a
+/// grant which arrives in that moment is given back.
 async fn attempt(
     backend: &mut dyn Backend,
     claim: &Claim,
     intent: Intent,
     budget: Duration,
     give_up: &Cancellation,
-) -> Tried {
+) -> Try {
     let sent = Cell::new(None);
     let result = {
         let work = async {
@@ -337,27 +338,27 @@ async fn attempt(
             () = &mut limit => Err(timed_out(sent.get(), budget)),
             () = give_up.cancelled() => {
                 if sent.get().is_none() {
-                    return Tried::GivenUp { uncertain: false };
+                    return Try::GivenUp { maybe_applied: false };
                 }
-                return match timeout(FAREWELL, &mut work).await {
-                    Ok(Ok((_, Attempt::Granted(_)))) => Tried::GivenUp { uncertain: true },
-                    Ok(Ok((_, Attempt::Busy(busy)))) => Tried::GivenUp { uncertain: busy.position.is_some() },
+                return match timeout(CANCEL_GRACE, &mut work).await {
+                    Ok(Ok((_, Attempt::Granted(_)))) => Try::GivenUp { maybe_applied: true },
+                    Ok(Ok((_, Attempt::Busy(busy)))) => Try::GivenUp { maybe_applied: busy.position.is_some() },
                     Ok(Err(StoreError::Unavailable { maybe_applied: true, .. })) => {
-                        Tried::GivenUp { uncertain: true }
+                        Try::GivenUp { maybe_applied: true }
                     }
-                    Ok(_) => Tried::GivenUp { uncertain: false },
-                    Err(_) => Tried::Hangs,
+                    Ok(_) => Try::GivenUp { maybe_applied: false },
+                    Err(_) => Try::Hangs,
                 };
             }
         }
     };
     match result {
-        Ok((sent, answer)) => Tried::Answered(sent, answer),
-        Err(error) => Tried::Failed(error),
+        Ok((sent, attempt)) => Try::Replied(sent, attempt),
+        Err(error) => Try::Failed(error),
     }
 }
 
-/// What a time-out means: with a request on its way it may have been carried out.
+/// Returns the error of a timeout: a request that was sent may have been carried out.
 pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
     match sent {
         Some(_) => StoreError::unanswered(format!("no answer within {} ms", budget.as_millis())),
@@ -365,8 +366,8 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
     }
 }
 
-/// Removes a claim that may or may not be in the store, or its place in the line. Of a store of several nodes some may be
-/// asked although it cannot be connected as a whole.
+/// Removes a claim, or its queue position, that may be in the store. Some nodes of a store of several can be reached
+/// even if the connection as a whole fails.
 pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     let _ = timeout(CLEAN_UP, async {
         let _ = timeout(CLEAN_UP * 3 / 4, backend.connect()).await;

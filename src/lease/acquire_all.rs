@@ -1,5 +1,5 @@
-//! Several locks, all or none. They are taken in one canonical order, that of their names as bytes, so that two runs can
-//! never wait for each other; those that are ours already are kept while we wait for the next.
+//! Acquires several locks, all or none. They are taken in one canonical order, that of their names as bytes, so that
+//! two runs can never wait for each other; the locks that are held already are renewed while waiting for the next.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,26 +19,26 @@ use crate::backend::{Backend, Busy, Hazard, Refusal, StoreError, io_text};
 use crate::clock::Moment;
 use crate::lock::{Claim, Grant, Revocation};
 
-/// One lock: what is asked for, and the store it is asked of.
+/// A claim and the store that it is made on.
 pub struct Lock {
-    /// What is asked for.
+    /// The claim.
     pub claim: Claim,
     backend: Cell<Option<Box<dyn Backend>>>,
 }
 
 impl Lock {
-    /// A claim on a store.
+    /// Creates a lock that is not held yet.
     pub fn new(claim: Claim, backend: Box<dyn Backend>) -> Lock {
         Lock { claim, backend: Cell::new(Some(backend)) }
     }
 
-    /// The store, for one user at a time.
+    /// Borrows the store; there may be one borrower at a time.
     ///
     /// # Panics
-    /// Somebody has it: a keeper that was not dropped.
+    /// Panics if the store is borrowed already, for instance by a keeper that was not dropped.
     pub fn backend(&self) -> BackendGuard<'_> {
         let backend = self.backend.take().expect("a lock's store has one user at a time");
-        BackendGuard { backend: Some(backend), home: &self.backend }
+        BackendGuard { backend: Some(backend), slot: &self.backend }
     }
 
     fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
@@ -46,10 +46,10 @@ impl Lock {
     }
 }
 
-/// A store that goes back to its lock when this is dropped.
+/// A borrowed store, which returns to its lock when this is dropped.
 pub struct BackendGuard<'a> {
     backend: Option<Box<dyn Backend>>,
-    home: &'a Cell<Option<Box<dyn Backend>>>,
+    slot: &'a Cell<Option<Box<dyn Backend>>>,
 }
 
 impl Deref for BackendGuard<'_> {
@@ -67,40 +67,40 @@ impl DerefMut for BackendGuard<'_> {
 
 impl Drop for BackendGuard<'_> {
     fn drop(&mut self) {
-        self.home.set(self.backend.take());
+        self.slot.set(self.backend.take());
     }
 }
 
-/// A lock that is ours.
+/// A lock that is held.
 #[derive(Debug)]
 pub struct HeldLock {
-    /// Duplicates of the descriptors whose closing frees the lock, for the guarding process.
+    /// Duplicates of the descriptors whose closing frees the lock, for the guard.
     pub kept: Vec<OwnedFd>,
-    /// What the store gave.
+    /// The store's reply.
     pub grant: Grant,
-    /// How well it stands.
+    /// The lease at the time of the last renewal.
     pub lease_state: LeaseState,
-    /// What the store has told of itself that endangers it.
+    /// What the store has reported about itself that endangers the lock.
     pub hazard: Option<Hazard>,
 }
 
-/// How the attempt to get all of them ended.
+/// How the acquisition of all locks ended.
 pub enum AcquireAllOutcome<'a> {
-    /// All are ours, in the order of the locks, and being kept.
+    /// All are held, in the order of the locks, and have keepers.
     Granted(Vec<HeldLock>, Keepers<'a>),
-    /// Somebody else holds this one, and our patience is over.
+    /// Another client holds this lock, and the wait limit has been reached.
     Contended(&'a Lock, Busy),
-    /// Somebody wants this one, which was ours while we waited for another, to be given up.
+    /// This lock, held while waiting for another one, was revoked.
     Revoked(&'a Lock, Revocation),
-    /// This one cannot be had as things are.
+    /// This lock cannot be granted in the current state.
     Refused(&'a Lock, Refusal),
-    /// The store of this one gave no answer that helps.
+    /// The store of this lock failed, or gave no usable reply.
     Failed(&'a Lock, StoreError),
-    /// We were told to give up.
+    /// The acquisition was cancelled.
     GivenUp,
 }
 
-/// The keepers of all locks.
+/// The keepers of all locks, which renew them.
 pub struct Keepers<'a> {
     keepers: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
@@ -109,7 +109,7 @@ pub struct Keepers<'a> {
 }
 
 impl<'a> Keepers<'a> {
-    fn nothing() -> Keepers<'a> {
+    fn empty() -> Keepers<'a> {
         let (sender, events) = mpsc::unbounded_channel();
         Keepers { keepers: Vec::new(), events, sender, check: Prompt::default() }
     }
@@ -119,22 +119,22 @@ impl<'a> Keepers<'a> {
         let check = self.check.listen();
         self.keepers.push(Box::pin(async move {
             keep(&mut *lock.backend(), &lock.claim, terms, lease_state, events, check).await;
-            // Lost: there is nothing left to keep, and the store may be asked by others.
+            // The lock is lost: there is nothing left to renew, and the store may be borrowed again.
         }));
     }
 
-    /// Has every keeper ask its store now.
+    /// Makes every keeper renew its lock now.
     pub fn check_now(&self) {
         self.check.send();
     }
 
-    /// Keeps, and returns what happens next to which lock. Dropping the future loses nothing, and keeps nothing either
-    /// until this is called again.
+    /// Renews the locks, and returns the next event and the index of its lock. Dropping the future loses no event, but
+    /// nothing is renewed until this is called again.
     pub async fn next(&mut self) -> (usize, Event) {
         loop {
             let Keepers { keepers, events, .. } = self;
             let keep = poll_fn(|context| {
-                // A keeper that has ended is not asked again, but keeps its place: their order is that of the locks.
+                // A keeper that has ended is not polled again but stays in the vector: the order is that of the locks.
                 for keeper in keepers.iter_mut() {
                     if keeper.as_mut().poll(context).is_ready() {
                         *keeper = Box::pin(std::future::pending());
@@ -151,23 +151,23 @@ impl<'a> Keepers<'a> {
     }
 }
 
-/// Takes all locks in the order in which they are given, which is the same for everybody. What is ours already is kept
-/// and, when one cannot be had, given back. If one is lost while we wait for another, we begin anew, as long as there is
-/// patience.
+/// Acquires all locks in the order given, which is the same for every run. The locks that are held already are renewed
+/// and, if one cannot be acquired, given back. If one is lost while waiting for another, the acquisition starts over,
+/// as long as the limits allow.
 ///
-/// Dropping the future leaves what is ours as it is, until the leases end.
+/// Dropping the future leaves the locks that are held in the store until their leases end.
 pub async fn acquire_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    around: &mut WaitContext<'_>,
+    context: &mut WaitContext<'_>,
 ) -> AcquireAllOutcome<'a> {
     loop {
-        match once(locks, limits, terms, around).await {
-            Once::Ended(end) => return end,
-            Once::LostAgain(lock) => {
-                if limits.is_over() {
-                    let error = StoreError::unreachable("was lost again while others were waited for");
+        match attempt_all(locks, limits, terms, context).await {
+            Attempt::Ended(result) => return result,
+            Attempt::LostAgain(lock) => {
+                if limits.is_retry_expired() {
+                    let error = StoreError::unreachable("was lost again while waiting for other locks");
                     return AcquireAllOutcome::Failed(lock, error);
                 }
             }
@@ -175,32 +175,32 @@ pub async fn acquire_all<'a>(
     }
 }
 
-enum Once<'a> {
+enum Attempt<'a> {
     Ended(AcquireAllOutcome<'a>),
     LostAgain(&'a Lock),
 }
 
-async fn once<'a>(
+async fn attempt_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    around: &mut WaitContext<'_>,
-) -> Once<'a> {
-    let mut keeping = Keepers::nothing();
+    context: &mut WaitContext<'_>,
+) -> Attempt<'a> {
+    let mut keepers = Keepers::empty();
     let mut held: Vec<HeldLock> = Vec::new();
     let mut revoked = None;
-    let mut look_again = around.look_again.listen();
+    let mut look_again = context.look_again.listen();
     for lock in locks {
         let outcome = {
             let mut backend = lock.backend();
-            let attempt = acquire(&mut *backend, &lock.claim, limits, terms, around);
+            let attempt = acquire(&mut *backend, &lock.claim, limits, terms, context);
             tokio::pin!(attempt);
             loop {
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break Some(outcome),
-                    () = look_again.prompted() => keeping.check_now(),
-                    (index, event) = keeping.next(), if !held.is_empty() => match event {
+                    () = look_again.prompted() => keepers.check_now(),
+                    (index, event) = keepers.next(), if !held.is_empty() => match event {
                         Event::Renewed { validity, .. } => held[index].lease_state.validity = validity,
                         Event::Trouble(_) => {}
                         Event::Lost(_) => break None,
@@ -212,49 +212,52 @@ async fn once<'a>(
                 }
             }
         };
-        let end = match outcome {
+        let result = match outcome {
             Some(Outcome::Granted { grant, validity }) => {
-                let lease_state = LeaseState { validity, least_until: Moment::now() + lock.claim.min_hold };
+                let lease_state =
+                    LeaseState { validity, min_hold_until: Moment::now() + lock.claim.min_hold };
                 match lock.kept_descriptors() {
                     Ok(kept) => {
                         let hazard = lock.backend().hazard();
                         held.push(HeldLock { kept, grant, lease_state, hazard });
-                        keeping.add(lock, terms, lease_state);
+                        keepers.add(lock, terms, lease_state);
                         continue;
                     }
                     Err(error) => {
                         clean_up(&mut *lock.backend(), &lock.claim).await;
                         let error = StoreError::unreachable(format!("cannot keep it: {}", io_text(&error)));
-                        Once::Ended(AcquireAllOutcome::Failed(lock, error))
+                        Attempt::Ended(AcquireAllOutcome::Failed(lock, error))
                     }
                 }
             }
             None => match revoked.take() {
-                Some((revoked, revocation)) => Once::Ended(AcquireAllOutcome::Revoked(revoked, revocation)),
-                None => Once::LostAgain(lock),
+                Some((revoked, revocation)) => {
+                    Attempt::Ended(AcquireAllOutcome::Revoked(revoked, revocation))
+                }
+                None => Attempt::LostAgain(lock),
             },
-            Some(Outcome::Contended(busy)) => Once::Ended(AcquireAllOutcome::Contended(lock, busy)),
-            Some(Outcome::Refused(refusal)) => Once::Ended(AcquireAllOutcome::Refused(lock, refusal)),
-            Some(Outcome::Failed(error)) => Once::Ended(AcquireAllOutcome::Failed(lock, error)),
-            Some(Outcome::GivenUp) => Once::Ended(AcquireAllOutcome::GivenUp),
+            Some(Outcome::Contended(busy)) => Attempt::Ended(AcquireAllOutcome::Contended(lock, busy)),
+            Some(Outcome::Refused(refusal)) => Attempt::Ended(AcquireAllOutcome::Refused(lock, refusal)),
+            Some(Outcome::Failed(error)) => Attempt::Ended(AcquireAllOutcome::Failed(lock, error)),
+            Some(Outcome::GivenUp) => Attempt::Ended(AcquireAllOutcome::GivenUp),
         };
-        drop(keeping);
+        drop(keepers);
         give_back(&locks[..held.len()]).await;
-        if let Once::LostAgain(_) | Once::Ended(AcquireAllOutcome::Revoked(..)) = &end {
-            // The attempt that was broken off may have left a place in the line.
+        if let Attempt::LostAgain(_) | Attempt::Ended(AcquireAllOutcome::Revoked(..)) = &result {
+            // The attempt that was aborted may have left a queue position.
             clean_up(&mut *lock.backend(), &lock.claim).await;
         }
-        return end;
+        return result;
     }
-    Once::Ended(AcquireAllOutcome::Granted(held, keeping))
+    Attempt::Ended(AcquireAllOutcome::Granted(held, keepers))
 }
 
-/// Frees locks that were taken for nothing, all at a time.
+/// Releases locks that were acquired in vain, concurrently.
 pub async fn give_back(locks: &[Lock]) {
     all(locks.iter().map(|lock| async { clean_up(&mut *lock.backend(), &lock.claim).await }).collect()).await;
 }
 
-/// Drives all of them at a time, and returns what they came to, in their order.
+/// Runs all futures concurrently, and returns their outputs in order.
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();

@@ -1,4 +1,4 @@
-//! Keeping the lock: the renewal loop beside the command.
+//! The keeper of a lock: the renewal loop that runs beside the command.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,69 +14,69 @@ use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::{Claim, Revocation};
 
-/// What the keeper tells.
+/// An event of a keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A renewal was acknowledged.
     Renewed {
-        /// Until when the lock is ours, if there is a lease.
+        /// The validity of the lease, if there is one.
         validity: Option<Validity>,
-        /// From the request to its acknowledgement.
+        /// The time from the request to its acknowledgement.
         took: Duration,
     },
-    /// Somebody wants the lock to be given up. It is ours, and renewed, until it is released.
+    /// The holder was asked to give the lock up. The lock stays held and is renewed until it is released.
     Revoked(Revocation),
-    /// The lock is not ours any more. The keeper has ended.
+    /// The lock is not held any more. The keeper has ended.
     Lost(Loss),
-    /// An attempt failed. Whether the lock is ours is unknown, and only time makes it lost.
+    /// An attempt failed. Whether the lock is still held is unknown; it is lost only when the lease expires.
     Trouble(String),
 }
 
-/// Where the keeper of one lock of several tells what happens.
+/// The sending end for the events of one lock of several.
 #[derive(Clone)]
 pub struct Events {
-    /// Which lock it is.
+    /// The index of the lock.
     pub lock: usize,
-    /// Where to.
+    /// The channel.
     pub sender: mpsc::UnboundedSender<(usize, Event)>,
 }
 
 impl Events {
     fn send(&self, event: Event) {
-        // Whoever does not listen any more has no use for it.
+        // An error means that the receiver is gone; the event is then not needed.
         let _ = self.sender.send((self.lock, event));
     }
 }
 
-/// What is kept, and how well it stands.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseState {
-    /// Until when the lease runs, if there is one.
+    /// The validity of the lease, if there is one.
     pub validity: Option<Validity>,
-    /// The lock is to be kept until then, whatever becomes of us.
-    pub least_until: Moment,
+    /// The end of the minimum hold time: the lock is kept until then, whatever happens to this process.
+    pub min_hold_until: Moment,
 }
 
 impl LeaseState {
-    /// What is left of the least time.
+    /// Returns what remains of the minimum hold time.
     pub fn rest(&self) -> Duration {
-        self.least_until - Moment::now()
+        self.min_hold_until - Moment::now()
     }
 }
 
-/// Where there is no lease, a lock is looked after at least so often.
+/// A lock without a lease is checked at least this often.
 pub const LONGEST_UNWATCHED: Duration = Duration::from_secs(10);
 
-/// Between two attempts after a failure, pauses grow from this ...
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two attempts after a failure grows from this ...
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// ... to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Renews the lock until it is lost: when a third of the lease is over, at once when the store says that something
-/// changed, when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` asks for it.
+/// Renews the lock until it is lost: when a third of the lease has passed, at once when the store notifies of a change,
+/// when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` requests it.
 ///
-/// Every success is counted from the moment its request was sent. Dropping the future ends the renewals and leaves the
-/// lock as it is.
+/// The lease counts from the moment that the successful request was sent. Dropping the future ends the renewals and
+/// leaves the lock in the store.
 pub async fn keep(
     backend: &mut dyn Backend,
     claim: &Claim,
@@ -86,39 +86,39 @@ pub async fn keep(
     mut check_now: Listener,
 ) {
     let mut validity = lease_state.validity;
-    // Always: a lock without a lease has no deadline that would end its command.
+    // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
     let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
     let wall_clock = WallClockWatch::new();
     let mut due = due_after(validity, terms);
-    let mut pause = FIRST_PAUSE;
-    let mut in_trouble = false;
-    let mut told = false;
-    let mut last = Moment::now();
+    let mut pause = MIN_PAUSE;
+    let mut is_failing = false;
+    let mut revocation_sent = false;
+    let mut last_attempt = Moment::now();
     loop {
         tokio::select! {
             () = alarm.until(due) => {}
-            _ = backend.changed(), if !in_trouble => {
-                // A store that takes our own renewals for changes must not make us ask without end.
-                let soonest = last + SHORTEST_INTERVAL;
-                if Moment::now() < soonest {
-                    due = due.min(soonest);
+            _ = backend.changed(), if !is_failing => {
+                // Limits the rate of renewals if the store reports them as changes.
+                let earliest = last_attempt + SHORTEST_INTERVAL;
+                if Moment::now() < earliest {
+                    due = due.min(earliest);
                     continue;
                 }
             }
             () = wall_clock.was_set() => {}
             () = check_now.prompted() => {}
         }
-        last = Moment::now();
+        last_attempt = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
         match renew(backend, claim, lease_state.rest(), budget).await {
             Ok((sent, Renewal::Held { lease, revoked })) => {
                 validity = lease.map(|lease| terms.validity(sent, lease));
                 due = due_after(validity, terms);
-                pause = FIRST_PAUSE;
-                in_trouble = false;
+                pause = MIN_PAUSE;
+                is_failing = false;
                 events.send(Event::Renewed { validity, took: Moment::now() - sent });
-                if let Some(revocation) = revoked.filter(|_| !told) {
-                    told = true;
+                if let Some(revocation) = revoked.filter(|_| !revocation_sent) {
+                    revocation_sent = true;
                     events.send(Event::Revoked(revocation));
                 }
             }
@@ -127,17 +127,17 @@ pub async fn keep(
                 return;
             }
             Err(error) => {
-                due = Moment::now() + FIRST_PAUSE / 2 + jitter(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                in_trouble = true;
+                due = Moment::now() + MIN_PAUSE / 2 + jitter(pause);
+                pause = (pause * 2).min(MAX_PAUSE);
+                is_failing = true;
                 events.send(Event::Trouble(error.to_string()));
             }
         }
     }
 }
 
-/// Without a lease the lock is looked after as often as one of the asked length would be renewed; but whoever wants it to
-/// be given up need not wait for hours.
+/// Returns when the next renewal is due. A lock without a lease is checked as often as a lease of the requested length
+/// would be renewed, but at least every [`LONGEST_UNWATCHED`], so that a revocation does not wait for hours.
 fn due_after(validity: Option<Validity>, terms: &Terms) -> Moment {
     let without = || Moment::now() + (terms.ttl / 3).min(LONGEST_UNWATCHED);
     validity.map_or_else(without, |validity| validity.renew)

@@ -1,60 +1,61 @@
-//! The arithmetic of time. Pure: moments in, moments out.
+//! The arithmetic of leases. Pure: moments in, moments out.
 //!
-//! With T the smaller of the lease asked for and the lease answered, and *sent* the moment the last acknowledged
-//! request was sent, the lease ends at the store no earlier than L = sent + T, because the store began to count only
-//! after that. The tree has to be dead by D = L - T/100 - 2 ms, which allows the two clocks to differ by one percent (the
-//! drift term of Redlock). SIGKILL comes a margin before D, SIGTERM a grace before SIGKILL. No reply's arrival moves any
-//! of these.
+//! Let T be the smaller of the lease requested and the lease granted, and *sent* the moment when the last acknowledged
+//! request was sent. The lease ends at the store no earlier than L = sent + T, because the store started to count only
+//! after that. The process tree has to be dead by D = L - T/100 - 2 ms, which allows the two clocks to differ by one
+//! percent (the drift term of Redlock). SIGKILL is sent a margin before D, SIGTERM a grace before SIGKILL. The arrival
+//! of a reply moves none of these.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Between SIGKILL and the moment by which the tree is dead. Measured on 2 cores under 8 processor hogs: SIGKILL took
-/// effect up to 112 ms after its timer.
+/// The time between SIGKILL and the moment by which the tree must be dead. Measured on 2 cores under 8 CPU-bound
+/// processes: SIGKILL took effect up to 112 ms after its timer.
 pub const MARGIN: Duration = Duration::from_millis(200);
 
-/// What dlock allows for the difference of its clock's rate from the store's, besides one percent.
+/// The allowance for the difference in rate between the clocks of dlock and the store, in addition to one percent.
 const SKEW: Duration = Duration::from_millis(2);
 
-/// The shortest lease that `--ttl` takes.
+/// The shortest lease that `--ttl` accepts.
 pub const SHORTEST_TTL: Duration = Duration::from_secs(1);
 
-/// The longest lease that `--ttl` takes.
+/// The longest lease that `--ttl` accepts.
 pub const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How much of the lease may be spent before a command is started: beyond that it could not be stopped in good order.
-const MUST_START_BEFORE: u32 = 2;
+/// The part of the lease (a half) that may be spent before the command is started: later it could not be stopped in
+/// good order.
+const START_DIVISOR: u32 = 2;
 
-/// What the durations of a run are, before there is a lease.
+/// The durations of a run, before there is a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The lease to ask for.
+    /// The lease to request.
     pub ttl: Duration,
-    /// Between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// One attempt to reach the store.
+    /// The limit of one attempt to reach the store.
     pub connect_timeout: Duration,
 }
 
 impl Terms {
-    /// The grace that goes with a ttl when none was given: a fifth of it, at most five seconds.
+    /// Returns the default grace for a ttl: a fifth of it, up to five seconds.
     pub fn default_grace(ttl: Duration) -> Duration {
         Duration::from_secs(5).min(ttl / 5)
     }
 
-    /// The longest grace that fits into a ttl: SIGTERM must not come before half of the lease is over, or one renewal
-    /// that is late would end the command.
+    /// Returns the longest grace that fits into a ttl: SIGTERM must not come before half of the lease has passed, or
+    /// one late renewal would end the command.
     pub fn longest_grace(ttl: Duration) -> Duration {
         until_dead(ttl).saturating_sub(MARGIN).saturating_sub(ttl / 2)
     }
 
-    /// The moments of a lease whose request was sent at `sent` and for which the store answered `answered`.
-    pub fn validity(&self, sent: Moment, answered: Duration) -> Validity {
-        let ttl = self.ttl.min(answered);
+    /// Returns the moments of a lease whose request was sent at `sent` and for which the store granted `granted`.
+    pub fn validity(&self, sent: Moment, granted: Duration) -> Validity {
+        let ttl = self.ttl.min(granted);
         let dead = sent + until_dead(ttl);
         let kill = sent + until_dead(ttl).saturating_sub(MARGIN);
-        // A store that answers less than was asked leaves less room: the grace gives way, not the deadline.
+        // A store that grants less than was requested leaves less room: the grace is shortened, not the deadline moved.
         let grace = self.grace.min(Terms::longest_grace(ttl));
         let term = kill.saturating_sub(grace);
         let renew = sent + ttl / 3;
@@ -66,12 +67,12 @@ impl Terms {
             term,
             renew,
             attempt,
-            start_before: (sent + ttl / MUST_START_BEFORE).min(term),
+            start_before: (sent + ttl / START_DIVISOR).min(term),
         }
     }
 }
 
-/// From the sending of the request to the moment by which the tree must be dead.
+/// Returns the time from the sending of the request to the moment by which the tree must be dead.
 fn until_dead(ttl: Duration) -> Duration {
     ttl.saturating_sub(ttl / 100).saturating_sub(SKEW)
 }
@@ -79,19 +80,19 @@ fn until_dead(ttl: Duration) -> Duration {
 /// The moments of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The earliest end of the lease at the store.
+    /// The earliest moment at which the lease ends at the store.
     pub ends: Moment,
-    /// By when the tree is dead.
+    /// When the tree must be dead.
     pub dead: Moment,
-    /// SIGKILL.
+    /// When SIGKILL is due.
     pub kill: Moment,
-    /// SIGTERM.
+    /// When SIGTERM is due.
     pub term: Moment,
-    /// The renewal is due.
+    /// When the renewal is due.
     pub renew: Moment,
-    /// How long one attempt to renew may take: three fit between `renew` and `term`.
+    /// The limit of one attempt to renew: three fit between `renew` and `term`.
     pub attempt: Duration,
-    /// A command is started only before this moment.
+    /// The command is started only before this moment.
     pub start_before: Moment,
 }
 
@@ -140,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_answer_shortens_everything() {
+    fn a_shorter_grant_shortens_everything() {
         let sent = Moment::from_boot(Duration::ZERO);
         let validity = terms(30_000, 5_000).validity(sent, Duration::from_secs(3));
         assert_eq!(ms(validity.ends), 3_000);
         assert!(validity.term >= sent + Duration::from_millis(1_500));
         let longer = terms(3_000, 500).validity(sent, Duration::from_secs(30));
-        assert_eq!(ms(longer.ends), 3_000, "a longer answer is not believed");
+        assert_eq!(ms(longer.ends), 3_000, "a longer grant is not used");
     }
 }

@@ -1,12 +1,12 @@
-//! What one part of dlock tells another that waits, on one thread. Neither type lends out a guard: a `Ref` of a watch
-//! channel that is still alive in a `select!` arm makes the next `send` on the same thread wait for ever.
+//! Notifications between tasks on one thread. Neither type hands out a guard: a `Ref` of a watch channel that is still
+//! alive in a `select!` arm makes the next `send` on the same thread wait for ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// The order to give up. It is given once and stays given.
+/// A cancellation. Once requested, it stays requested.
 #[derive(Debug, Default)]
 pub struct Cancellation {
     cancelled: Cell<bool>,
@@ -14,13 +14,13 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// Gives the order; repeating it changes nothing.
+    /// Requests the cancellation; repeating it has no effect.
     pub fn cancel(&self) {
         self.cancelled.set(true);
         self.notify.notify_waiters();
     }
 
-    /// Waits until the order is given. Dropping the future loses nothing.
+    /// Waits until the cancellation is requested. Dropping the future loses nothing.
     pub async fn cancelled(&self) {
         while !self.cancelled.get() {
             self.notify.notified().await;
@@ -28,7 +28,7 @@ impl Cancellation {
     }
 }
 
-/// A request that may be made again and again, to all who listen.
+/// A notification that may be repeated, to any number of listeners.
 #[derive(Clone, Debug, Default)]
 pub struct Prompt(Rc<Prompts>);
 
@@ -39,33 +39,33 @@ struct Prompts {
 }
 
 impl Prompt {
-    /// Makes the request.
+    /// Notifies every listener.
     pub fn send(&self) {
         self.0.count.set(self.0.count.get().wrapping_add(1));
         self.0.notify.notify_waiters();
     }
 
-    /// Listens from now on.
+    /// Returns a listener for notifications from now on.
     pub fn listen(&self) -> Listener {
-        Listener { prompts: Rc::clone(&self.0), heard: self.0.count.get() }
+        Listener { prompts: Rc::clone(&self.0), seen: self.0.count.get() }
     }
 }
 
-/// One who listens to a [`Prompt`].
+/// A listener of a [`Prompt`].
 #[derive(Debug)]
 pub struct Listener {
     prompts: Rc<Prompts>,
-    heard: u64,
+    seen: u64,
 }
 
 impl Listener {
-    /// Waits until the request was made after the last one that this returned for; several since then count as one.
-    /// Dropping the future loses none.
+    /// Waits for a notification since the last one that this returned for; several since then count as one. Dropping
+    /// the future loses none.
     pub async fn prompted(&mut self) {
-        while self.heard == self.prompts.count.get() {
+        while self.seen == self.prompts.count.get() {
             self.prompts.notify.notified().await;
         }
-        self.heard = self.prompts.count.get();
+        self.seen = self.prompts.count.get();
     }
 }
 
@@ -82,19 +82,19 @@ mod tests {
     }
 
     #[test]
-    fn an_order_stays_given() {
-        let order = Cancellation::default();
-        assert!(!is_ready(order.cancelled()));
-        let mut waiting = pin!(order.cancelled());
+    fn a_cancellation_stays_requested() {
+        let cancellation = Cancellation::default();
+        assert!(!is_ready(cancellation.cancelled()));
+        let mut waiting = pin!(cancellation.cancelled());
         assert!(!is_ready(waiting.as_mut()));
-        order.cancel();
-        order.cancel();
+        cancellation.cancel();
+        cancellation.cancel();
         assert!(is_ready(waiting));
-        assert!(is_ready(order.cancelled()));
+        assert!(is_ready(cancellation.cancelled()));
     }
 
     #[test]
-    fn a_request_is_heard_once_by_each_who_listened() {
+    fn each_listener_is_notified_once() {
         let prompt = Prompt::default();
         prompt.send();
         let (mut early, mut other) = (prompt.listen(), prompt.listen());

@@ -1,52 +1,52 @@
-//! What has been: the outcome of a run, as it is kept in the store.
+//! The outcome of a run, as kept in the history of a lock.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FencingToken, Identity};
 use crate::secret;
 
-/// How a run ended or why it did not begin, as it is kept in the store for those who ask later.
+/// How a run ended or why it did not start, as kept in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What came of it, as `--report` names it.
+    /// The outcome, in the words of `--report`.
     #[serde(deserialize_with = "secret::text")]
     pub outcome: String,
-    /// Who ran it, or would have.
+    /// The owner of the run.
     pub identity: Identity,
-    /// How dlock exited; 128 + n when it died of a signal.
+    /// The exit status of dlock; 128 + n if it was killed by signal n.
     pub dlock_exit: i32,
-    /// How the command exited, if it ran and was not killed.
+    /// The exit status of the command, if it ran and was not killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
-    /// The signal that the command died of.
+    /// The signal that killed the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The fencing token of its hold.
+    /// The fencing token of the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<FencingToken>,
-    /// For how long it waited, in ms.
+    /// How long the run waited for the lock, in ms.
     pub waited_ms: u64,
-    /// For how long it held the lock, in ms.
+    /// How long the run held the lock, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
-    /// Who had the lock instead.
+    /// The holder that kept the run from getting the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Identity>,
     /// Why the lock was revoked.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What went wrong.
+    /// The error that ended the run.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Record {
-    /// Whether the lock was its own, for a while. Such records are kept apart from the others, so that many who did not get
-    /// it do not push out the one who did.
+    /// Returns whether the run held the lock for a while. Such records are kept apart from the others, so that many
+    /// runs that did not get the lock do not displace the one that did.
     pub fn has_held(&self) -> bool {
         self.held_ms.is_some()
     }
 }
 
-/// A record, and when the store noted it, in ms since 1970 by the store's clock.
+/// A record, and when the store stored it, in ms since 1970 by the store's clock.
 pub type NotedRecord = (u64, Record);

@@ -1,4 +1,4 @@
-//! What can be seen of a lock: who holds it, and who waits.
+//! The state of a lock: its holders and waiters.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use super::{FencingToken, Identity, LockName, Mode};
 use crate::secret;
 
-/// What a holder is about to do with its lock.
+/// The state of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Its command runs.
     Running,
     /// Its command has ended, and the lock is kept by `--min-hold`.
     MinHold,
-    /// No process stands behind it, but a token.
+    /// It belongs to no process, but to the bearer of a token.
     Token,
-    /// It has been told to give the lock up.
+    /// Its owner has been asked to give the lock up.
     Revoking,
-    /// A foreign client does not tell.
+    /// A foreign client's hold.
     Unknown,
 }
 
 impl Phase {
-    /// The phase's name, as it is shown.
+    /// Returns the phase's name, as displayed.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Running => "running",
@@ -35,37 +35,37 @@ impl Phase {
     }
 }
 
-/// One who holds a lock.
+/// A holder of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// What a dlock wrote of itself; `None` for a foreign client.
+    /// What dlock recorded about itself; `None` for a foreign client.
     pub identity: Option<Identity>,
-    /// For how long it has held the lock, by the store's clock.
+    /// How long it has held the lock, by the store's clock.
     pub age: Option<Duration>,
-    /// What is left of its lease. `None`: no lease, or unknown.
+    /// The rest of its lease. `None`: no lease, or unknown.
     pub remaining: Option<Duration>,
-    /// Its command ended so long ago; the lock is kept by `--min-hold`.
+    /// How long ago its command ended; the lock is kept by `--min-hold`.
     pub ended: Option<Duration>,
-    /// What else the store tells of a foreign holder, for instance the type of its key.
+    /// Further information about a foreign holder, for instance the type of its key.
     pub hint: Option<String>,
-    /// The fencing token of its hold.
+    /// The fencing token of the hold.
     pub fencing: Option<FencingToken>,
-    /// Its slot of a semaphore.
+    /// The slot of a semaphore.
     pub slot: Option<u32>,
-    /// The length of the lease that it asked for last.
+    /// The length of the lease that it requested last.
     pub lease: Option<Duration>,
-    /// It has no lease that ends, as it should: it stays until somebody deletes it.
+    /// It should have a lease but has none: it stays until an operator deletes it.
     pub immortal: bool,
-    /// It has been told to give the lock up.
+    /// The request to give the lock up, if there is one.
     pub revoked: Option<Revocation>,
-    /// The token that was asked with is its own.
+    /// The hold belongs to the token of the request.
     pub ours: bool,
-    /// Stands for a foreign value, which is nobody's to read: as long as this is the same, so is the value.
+    /// Identifies a foreign value, which must not be shown: as long as this is the same, so is the value.
     pub digest: Option<String>,
 }
 
 impl Holder {
-    /// What it is about.
+    /// Returns the state of the hold.
     pub fn phase(&self) -> Phase {
         match &self.identity {
             None => Phase::Unknown,
@@ -77,10 +77,10 @@ impl Holder {
     }
 }
 
-/// Somebody's word that a hold is to end.
+/// A request to end a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
-    /// Who said so: `user@host`.
+    /// The sender: `user@host`.
     #[serde(deserialize_with = "secret::text")]
     pub by: String,
     /// `--reason`
@@ -88,45 +88,45 @@ pub struct Revocation {
     pub reason: Option<String>,
 }
 
-/// One who waits for a lock.
+/// A waiter for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// What a dlock wrote of itself.
+    /// What dlock recorded about itself.
     pub identity: Option<Identity>,
-    /// What it wants.
+    /// The requested mode.
     pub mode: Mode,
-    /// For how long it has been waiting, by the store's clock.
+    /// How long it has been waiting, by the store's clock.
     pub waiting: Duration,
 }
 
-/// Everything that a store tells about a lock.
+/// The state of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockState {
     /// Which lock.
     pub name: LockName,
-    /// How it is held; `None` when it is free, or by a client that does not tell.
+    /// How it is held; `None` if it is free, or held by a client that does not record a mode.
     pub mode: Option<Mode>,
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<Holder>,
-    /// Who waits for it, in order.
+    /// The waiters, in order.
     pub waiters: Vec<Waiter>,
-    /// Why nothing else can be said of it.
+    /// Why nothing else is known about it.
     pub unknown: Option<Unknown>,
 }
 
-/// Why it is unknown who holds a lock.
+/// Why the state of a lock is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// We may not look, or what is there is not to be trusted.
+    /// Access was denied, or what was found is not trustworthy.
     Denied(String),
-    /// It could not be looked at in time.
+    /// It could not be read in time.
     Unanswered(String),
-    /// It is not stored in a form that this dlock knows.
+    /// It is not stored in a format that this dlock knows.
     Unreadable(String),
 }
 
 impl Unknown {
-    /// The reason, in words.
+    /// Returns the reason as text.
     pub fn why(&self) -> &str {
         match self {
             Unknown::Denied(why) | Unknown::Unanswered(why) | Unknown::Unreadable(why) => why,
@@ -135,12 +135,12 @@ impl Unknown {
 }
 
 impl LockState {
-    /// A lock that nobody holds or awaits.
+    /// Returns the state of a lock without holders and waiters.
     pub fn free(name: LockName) -> LockState {
         LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new(), unknown: None }
     }
 
-    /// Makes it what it is so much later if nothing happens.
+    /// Advances the state by this time, as if nothing had happened since.
     pub fn age(&mut self, time: Duration) {
         for holder in &mut self.holders {
             holder.age = holder.age.map(|age| age + time);

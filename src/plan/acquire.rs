@@ -1,4 +1,4 @@
-//! What `dlock acquire` is to do.
+//! The plan of `dlock acquire`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,34 +17,34 @@ use crate::lease::validity::Terms;
 use crate::lock::LockName;
 use crate::report::TokenFile;
 
-/// What `dlock acquire` is to do.
+/// The plan of `dlock acquire`.
 pub struct AcquirePlan {
-    /// Which lock to take.
+    /// The lock to take.
     pub name: LockName,
-    /// Where it is.
+    /// Its store.
     pub store: Locator,
-    /// The lease and the time-outs.
+    /// The lease and the timeouts.
     pub terms: Terms,
     /// How long to wait and retry.
     pub patience: Patience,
-    /// The exit status for a lock that somebody else holds.
+    /// The exit status when another client holds the lock.
     pub conflict_exit_code: u8,
-    /// Shown to others.
+    /// The note shown by `dlock status`.
     pub note: Option<String>,
-    /// Print an object instead of the token alone.
+    /// Print a JSON object instead of the token alone.
     pub json: bool,
-    /// Where the token is to be written instead of standard output.
+    /// The file for the token instead of standard output.
     pub token_file: Option<TokenFile>,
-    /// Say nothing of contention, and no notices or warnings.
+    /// Suppress contention messages, notices and warnings.
     pub quiet: bool,
-    /// Warnings that are known and not to be said.
+    /// Accepted warnings about the store, which are not printed.
     pub accepted: Accepted,
-    /// To be said once, before anything is contacted.
+    /// Notices to print once, before the store is contacted.
     pub notices: Vec<String>,
 }
 
 impl AcquirePlan {
-    /// Checks everything, also that the token can be told.
+    /// Checks all arguments, and that the token can be written.
     ///
     /// # Errors
     /// Contradictions and bad values, a store that keeps no leases, a token file that cannot be written (64); bad
@@ -58,8 +58,8 @@ impl AcquirePlan {
         check_wait(arguments.no_wait, arguments.wait)?;
         let ttl = arguments.ttl.ok_or_else(|| {
             Failure::usage(
-                "no --ttl: nothing renews a token by itself, so say for how long it is good, as --ttl 10m \
-                 (DLOCK_TTL does not count here)",
+                "no --ttl: the lease of a token is not renewed automatically: give its length, such as --ttl 10m \
+                 (DLOCK_TTL is ignored here)",
             )
         })?;
         checked_ttl(ttl, &Source::Flag("--ttl"))?;
@@ -100,7 +100,8 @@ impl AcquirePlan {
     }
 }
 
-/// A run of the same settings: what the environment and the configuration say of one counts here too, but its lease.
+/// Returns the arguments of a run with the same settings: environment and configuration apply here too,
+/// except for the lease.
 fn as_run(arguments: &AcquireArguments, ttl: Duration) -> RunArguments {
     RunArguments {
         no_wait: arguments.no_wait,
@@ -115,8 +116,8 @@ fn as_run(arguments: &AcquireArguments, ttl: Duration) -> RunArguments {
     }
 }
 
-/// Whether a standard descriptor is the one that we were started with: what exec passes on has no close-on-exec flag,
-/// and what was opened in place of a closed one has.
+/// Whether a standard descriptor was inherited: those passed on by exec have no close-on-exec flag, and one
+/// that was opened in place of a closed one does.
 fn is_inherited(descriptor: impl AsFd) -> bool {
     let flags = fcntl(descriptor, FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
     flags.is_ok_and(|flags| !flags.contains(FdFlag::FD_CLOEXEC))

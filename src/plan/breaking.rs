@@ -1,4 +1,4 @@
-//! What `dlock break` is to do.
+//! The plan of `dlock break`.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use crate::exit::Failure;
 use crate::lease::acquire::Wait;
 use crate::lock::{FencingToken, LockName};
 
-/// What `dlock break` is to do.
+/// The plan of `dlock break`.
 pub struct BreakPlan {
-    /// The way to the store.
+    /// The access to the store.
     pub access: StoreTarget,
-    /// Which lock.
+    /// The lock.
     pub name: LockName,
-    /// Only the hold with this token.
+    /// Break only the hold with this fencing token.
     pub fencing: Option<FencingToken>,
-    /// Told to whoever holds it.
+    /// The reason reported to the holder.
     pub reason: Option<String>,
-    /// How long to wait; `None` is for the rest of the lease.
+    /// How long to wait; `None` means the rest of the lease.
     pub wait: Option<Wait>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     pub yes: bool,
-    /// Take it away from those who cannot be told, or have not answered.
+    /// Remove holds whose holders cannot be notified, or have not responded.
     pub force: bool,
 }
 
-/// It is stored beside the lock, so it is kept short.
+/// The limit of `--reason`, which is stored beside the lock.
 const LONGEST_REASON: usize = 1000;
 
 impl BreakPlan {
-    /// Checks everything.
+    /// Checks all arguments.
     ///
     /// # Errors
     /// Bad names and values (64), bad environment or URL (78).

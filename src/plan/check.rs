@@ -1,4 +1,4 @@
-//! What `dlock check` is to ask, and whom.
+//! The plan of `dlock check`: which locks to check, and at which stores.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use crate::exit::Failure;
 use crate::lock::{LockName, Token};
 use crate::outer::{OuterHold, OuterHolds};
 
-/// What `dlock check` is to ask.
+/// The plan of `dlock check`.
 pub struct CheckPlan {
-    /// All of these have to be ours.
+    /// The locks that must all still be held.
     pub proofs: Vec<Proof>,
-    /// How long a store may take for an answer.
+    /// The time limit for a reply of a store.
     pub connect_timeout: Duration,
-    /// To be said once, before anything is contacted.
+    /// Notices to print once, before a store is contacted.
     pub notices: Vec<String>,
 }
 
-/// A lock, and what is to prove that it is ours.
+/// A lock, and the token that must own it.
 pub struct Proof {
-    /// Which lock.
+    /// The lock.
     pub name: LockName,
-    /// What is to prove it.
+    /// The token.
     pub token: Token,
-    /// Where it is.
+    /// Its store.
     pub store: Locator,
-    /// What is missing in the way to the store, which nobody but `DLOCK_HELD` has named.
+    /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
     pub help: &'static str,
 }
 
-/// `DLOCK_HELD` names stores without secrets, and without what else a URL may say of the way there.
+/// `DLOCK_HELD` names stores without secrets, and without the connection options of a URL.
 const NAME_THE_STORE: &str =
-    "; DLOCK_HELD tells no passwords and certificates: name the store by DLOCK_BACKEND or -b";
+    "; DLOCK_HELD contains no passwords and certificates: name the store with DLOCK_BACKEND or -b";
 
 impl CheckPlan {
-    /// Finds what there is to be asked: what the option names, else the holds that we run inside of, else the token of
-    /// the environment.
+    /// Finds the locks to check: the one of the token option, else the holds that this process runs under,
+    /// else the one of the token in the environment.
     ///
     /// # Errors
-    /// A bad option, name or token, or nothing to be asked (64); bad environment or URL (78).
+    /// A bad option, name or token, or no lock to check (64); bad environment or URL (78).
     pub fn new(arguments: &CheckArguments) -> Result<CheckPlan, Failure> {
         let name = match arguments.token.names.as_slice() {
             [] => None,
@@ -61,7 +61,7 @@ impl CheckPlan {
         if inside.is_empty() {
             return CheckPlan::of_token(arguments, name, &arguments.token.token_file);
         }
-        // Nobody has to name a store that the holds name; and none is guessed.
+        // A store that the holds name need not be configured, and no default is assumed.
         let configuration = Configuration::read(common)?;
         let backend = configuration.settings(&only_backend(common), name.as_slice())?.backend;
         let named = match &backend {
@@ -106,16 +106,16 @@ impl CheckPlan {
     }
 }
 
-/// What asks for no setting but where the locks live.
+/// Arguments without any setting but the backend.
 fn only_backend(common: &CommonArguments) -> RunArguments {
     let ttl = Some(Duration::ZERO);
     RunArguments { ttl, no_wait: true, common: common.clone(), ..RunArguments::default() }
 }
 
-/// The store of a hold, as far as `DLOCK_HELD` tells.
+/// Returns the store of a hold from its entry in `DLOCK_HELD`.
 fn store_of(hold: &OuterHold) -> Result<Locator, Failure> {
     let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
-    // It is written there as messages have it: decoded.
+    // The entry has the URL in its decoded form, as in messages.
     let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
     let environment = |name: &str| config::variable(name).and_then(|value| value.into_string().ok());
     let store = Url::parse(&value).and_then(|url| Locator::new(&url, &environment));

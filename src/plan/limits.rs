@@ -1,4 +1,4 @@
-//! The limits of what can be set, wherever it was.
+//! The limits of settings, whatever their source.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::duration::show;
 use crate::exit::Failure;
 use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
 
-/// A lock that outlives its dlock for longer than this is a mistake.
+/// The longest `--min-hold`: a lock that outlives its dlock for longer is a mistake.
 const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
-/// `--note` is stored beside the lock, so it is kept short.
+/// The limit of `--note`, which is stored beside the lock.
 const LONGEST_NOTE: usize = 1000;
-/// How long a crashed host blocks the others.
+/// The default lease: how long a crashed host blocks other clients.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// What was said of a setting, if anything.
+/// Returns the value of a setting, if it was given.
 pub(super) fn value<T: Copy>(setting: &Option<Sourced<T>>) -> Option<T> {
     setting.as_ref().map(|known| known.value)
 }
@@ -37,17 +37,17 @@ pub(super) fn note(settings: &Settings) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Checks what can be checked of settings before a store is known.
+/// Checks the settings as far as possible before a store is known.
 ///
 /// # Errors
-/// A value is out of its range, or two do not fit (64, or 78 where they come from elsewhere than the command line).
+/// A value is out of range, or two contradict each other (64, or 78 if they do not come from the command line).
 pub(super) fn check(settings: &Settings) -> Result<Terms, Failure> {
     min_hold(settings)?;
     note(settings)?;
     terms(settings, Duration::ZERO)
 }
 
-/// The length of a lease, if it can be one.
+/// Checks the length of a lease.
 pub(super) fn checked_ttl(ttl: Duration, source: &Source) -> Result<Duration, Failure> {
     match (SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
         true => Ok(ttl),
@@ -55,7 +55,7 @@ pub(super) fn checked_ttl(ttl: Duration, source: &Source) -> Result<Duration, Fa
     }
 }
 
-/// Lease, grace and time-outs, if they fit into each other.
+/// Returns lease, grace and timeouts, if they are compatible.
 pub(super) fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Terms, Failure> {
     let default = Sourced { value: DEFAULT_TTL, source: Source::Default };
     let Sourced { value: ttl, source: ttl_source } = settings.ttl.clone().unwrap_or(default);
@@ -76,7 +76,8 @@ pub(super) fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Te
         _ => "--ttl",
     };
     let why = format!(
-        "{} does not fit into a ttl of {}{ttl_named}: at most {}, or SIGTERM would come before half of the lease is over",
+        "{} does not fit into a ttl of {}{ttl_named}: at most {}, or SIGTERM would come before half of the lease has \
+         elapsed",
         show(grace),
         show(ttl),
         show(most)

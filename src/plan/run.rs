@@ -1,4 +1,4 @@
-//! What `dlock run` is to do.
+//! The plan of `dlock run`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,43 +15,43 @@ use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
 
-/// What `dlock run` is to do.
+/// The plan of `dlock run`.
 pub struct RunPlan {
     /// The first lock, as typed.
     pub first: LockName,
-    /// Under which locks, each once, in the order in which everybody takes them: that of their bytes.
+    /// The locks, each once, in the canonical order in which every run takes them: that of their bytes.
     pub names: Vec<LockName>,
-    /// How they are shared.
+    /// The mode.
     pub mode: Mode,
-    /// `--slots` was given: the command is told which one it has.
+    /// `--slots` was given: the command gets `DLOCK_SLOT`.
     pub counts_slots: bool,
-    /// They are kept at least so long.
+    /// The minimum time for which the locks are kept.
     pub min_hold: Duration,
-    /// On which store.
+    /// The store.
     pub store: Locator,
-    /// Lease, grace, time-outs.
+    /// Lease, grace, timeouts.
     pub terms: Terms,
     /// How long to wait and retry.
     pub patience: Patience,
-    /// Stop the command after so long.
+    /// Stop the command after this long.
     pub max_runtime: Option<Duration>,
-    /// What becomes of background processes.
+    /// What to do with background processes.
     pub orphans: Orphans,
-    /// The user chose what becomes of them, so nothing is said of it.
+    /// The user set `--orphans`, so no notice is printed about them.
     pub orphans_chosen: bool,
     /// What to do when the lock is lost.
     pub on_lost: OnLost,
-    /// The exit status for a lock that somebody else holds.
+    /// The exit status when another client holds the lock.
     pub conflict_exit_code: u8,
-    /// Shown to others.
+    /// The note shown by `dlock status`.
     pub note: Option<String>,
-    /// What to run.
+    /// The command to run.
     pub program: Program,
-    /// Notices, warnings and contention are not said.
+    /// Suppress contention messages, notices and warnings.
     pub quiet: bool,
-    /// Warnings about the store that are known and not to be said.
+    /// Accepted warnings about the store, which are not printed.
     pub accepted: Accepted,
-    /// To be said once, before anything is contacted.
+    /// Notices to print once, before the store is contacted.
     pub notices: Vec<String>,
 }
 
@@ -64,14 +64,14 @@ pub enum OnLost {
     Warn,
 }
 
-/// Each takes some descriptors, of which a process may have about a thousand.
+/// The maximum number of locks: each uses several descriptors, and a process may have about a thousand.
 const MOST_NAMES: usize = 64;
 
 impl RunPlan {
-    /// Checks everything and finds the command.
+    /// Checks all arguments and finds the command.
     ///
     /// # Errors
-    /// Contradictions and bad values (64), bad environment or URL (78), a command that is not there (127) or cannot be
+    /// Contradictions and bad values (64), bad environment or URL (78), a command that was not found (127) or cannot be
     /// executed (126).
     pub fn new(
         arguments: &RunArguments,
@@ -132,7 +132,7 @@ impl RunPlan {
         })
     }
 
-    /// The locks as messages name them.
+    /// Returns the locks as shown in messages.
     pub fn label(&self) -> String {
         match self.names.as_slice() {
             [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
@@ -143,18 +143,18 @@ impl RunPlan {
 
 fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {
     let refused = if arguments.flock_close {
-        "-o is flock's: dlock never passes the lock's descriptor on, so leave it out"
+        "-o is an option of flock: dlock never passes the lock's descriptor on, so omit it"
     } else if arguments.flock_unlock {
-        "-u is flock's: dlock releases the lock itself when the command ends, so leave it out"
+        "-u is an option of flock: dlock releases the lock itself when the command ends, so omit it"
     } else if arguments.flock_no_fork {
-        "-F is flock's: dlock stays beside the command to guard it, so leave it out"
+        "-F is an option of flock: dlock must keep running to guard the command, so omit it"
     } else {
         return Ok(());
     };
     Err(Failure::usage(refused))
 }
 
-/// The command as typed: behind `--`, or `-c` by the shell.
+/// Returns the command as typed: after `--`, or the shell text of `-c`.
 fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
     match (&arguments.command, &arguments.shell) {
         (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
@@ -171,7 +171,7 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
     }
 }
 
-/// The names as typed, at least one.
+/// Returns the names as typed, at least one.
 fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
     if arguments.names.is_empty() {
         return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
@@ -179,13 +179,13 @@ fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
     arguments.names.iter().map(|name| checked_name(name)).collect()
 }
 
-/// What can be told of a run that cannot be planned: its locks, in the order in which they would have been taken, and
-/// where they live, without secrets.
+/// Returns what is known of a run that cannot be planned: its locks in canonical order, and their store
+/// without secrets.
 pub fn known(
     arguments: &RunArguments,
     configuration: Option<&Configuration>,
 ) -> (Vec<LockName>, Option<String>) {
-    // Where a command is missing, what stands for a name may be part of it.
+    // If no command was found, an apparent name may be part of it.
     let has_command =
         arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
     let names = names(arguments).map(in_order).ok().filter(|_| has_command).unwrap_or_default();
@@ -197,7 +197,7 @@ pub fn known(
     (names, store.map(|access| access.store.display().to_owned()))
 }
 
-/// Each name once, in the order of their bytes.
+/// Returns each name once, in the order of their bytes.
 fn in_order(mut names: Vec<LockName>) -> Vec<LockName> {
     names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     names.dedup();
@@ -216,7 +216,7 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
     }
 }
 
-/// One mode out of three options that do not contradict each other.
+/// Returns the mode from three options that do not contradict each other.
 fn mode(arguments: &RunArguments, settings: &Settings) -> Mode {
     match arguments.shared {
         true => Mode::Shared,
@@ -228,7 +228,7 @@ fn find(command: &[OsString]) -> Result<Program, Failure> {
     Program::find(command, std::env::var_os("PATH").as_deref()).map_err(program_failure)
 }
 
-/// What a command that cannot be run means for the exit status.
+/// Returns the failure for a command that cannot be run.
 pub fn program_failure(error: ProgramError) -> Failure {
     let kind = match error {
         ProgramError::NotFound { .. } => FailureKind::NotFound,

@@ -1,4 +1,4 @@
-//! What `dlock config show` is to show.
+//! The values that `dlock config show` prints.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::config::{self, Configuration, Keys, Settings, Source, Sourced};
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::validity::Terms;
 
-/// What there is to show, in the order in which it is shown.
+/// The values to show, in display order.
 pub struct Shown {
-    /// The files that were read, each over the ones before it.
+    /// The files that were read; each overrides the ones before it.
     pub files: Vec<String>,
-    /// The lock that was asked for.
+    /// The lock that was named.
     pub name: Option<String>,
-    /// The pattern of the table that counts for it, and where that stands.
+    /// The pattern of the table that applies to it, and its source.
     pub table: Option<(String, Source)>,
     /// `[backends.NAME]`
     pub backends: Vec<ShownTable>,
-    /// `[locks."PATTERN"]`, the last one with every setting there is.
+    /// `[locks."PATTERN"]`; the last one has every setting.
     pub locks: Vec<ShownTable>,
 }
 
@@ -37,19 +37,19 @@ pub struct ShownTable {
 pub struct ShownValue {
     /// The key.
     pub key: String,
-    /// The value; `None` where nothing was said and there is no default.
+    /// The value; `None` if it is not set and there is no default.
     pub value: Option<Value>,
     /// Where it came from.
     pub source: Source,
-    /// What counts instead.
+    /// The source that overrides it.
     pub overridden: Option<Source>,
 }
 
 impl Shown {
-    /// Reads the configuration and finds what counts.
+    /// Reads the configuration and resolves the values in effect.
     ///
     /// # Errors
-    /// A bad name (64), or anything in files and environment that cannot be (78).
+    /// A bad name (64), or an invalid value in files or environment (78).
     pub fn new(arguments: &ShowArguments) -> Result<Shown, Failure> {
         let common = &arguments.common;
         let name = arguments.name.as_deref().map(checked_name).transpose()?;
@@ -74,7 +74,7 @@ impl Shown {
             }
         };
         let terms = limits::check(&settings)?;
-        // A file without a backend is an error of whoever needs one.
+        // A file without a backend is an error only for commands that need a backend.
         let named = settings.backend.clone();
         if named.is_some() {
             configuration.backend(named.as_ref())?;
@@ -92,7 +92,7 @@ impl Shown {
     }
 }
 
-/// The tables of locks as they are written, and what of them does not count.
+/// Returns the tables of locks as written, with the values that are overridden.
 fn written(configuration: &Configuration, common: &CommonArguments) -> Result<Vec<ShownTable>, Failure> {
     let above = config::said_above(common)?;
     let tables = configuration.lock_tables();
@@ -108,7 +108,7 @@ fn table(name: &str, keys: Keys, above: &Settings) -> ShownTable {
     ShownTable { name: name.to_owned(), values: values.collect() }
 }
 
-/// Every setting there is, each with what counts.
+/// Returns every setting with its value in effect.
 fn complete(name: &str, settings: Settings, terms: &Terms, backend: Option<String>) -> ShownTable {
     fn default<T>(value: T) -> Option<Sourced<T>> {
         Some(Sourced { value, source: Source::Default })

@@ -1,4 +1,4 @@
-//! What `dlock status` is to do.
+//! The plan of `dlock status`.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::exit::Failure;
 use crate::glob::Pattern;
 use crate::lock::LockName;
 
-/// What `dlock status` is to do.
+/// The plan of `dlock status`.
 pub struct StatusPlan {
-    /// The way to the store.
+    /// The access to the store.
     pub access: StoreTarget,
-    /// Locks that were named, each once; shown whether they are held or not, foreign ones too.
+    /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
     pub names: Vec<LockName>,
-    /// Patterns for those that dlocks hold or wait for.
+    /// The patterns for locks that dlocks hold or wait for.
     pub patterns: Vec<Pattern>,
-    /// Show what has been.
+    /// Show the history.
     pub history: bool,
-    /// Again and again.
+    /// The interval at which to refresh.
     pub watch: Option<Duration>,
-    /// As JSON.
+    /// Print JSON.
     pub json: bool,
-    /// Tell by the exit status whether any is held.
+    /// Set the exit status according to whether any lock is held.
     pub exit_code: bool,
 }
 
-/// Looking more often than this would be a load on the store.
+/// The shortest interval of `--watch`: shorter ones would be a load on the store.
 const SHORTEST_WATCH: Duration = Duration::from_millis(100);
 
 impl StatusPlan {
-    /// Checks everything.
+    /// Checks all arguments.
     ///
     /// # Errors
     /// Contradictions and bad names (64), bad environment or URL (78).
@@ -61,7 +61,7 @@ impl StatusPlan {
             match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
                 Some((_, None)) if arguments.history => {
                     return Err(Failure::usage(format!(
-                        "--history: {} is a pattern, and what nobody uses now is in no list: name the locks",
+                        "--history: {} is a pattern, and unused locks are not listed: name the locks",
                         given.display()
                     )));
                 }
@@ -87,7 +87,7 @@ impl StatusPlan {
         let mut access = StoreTarget::new(&arguments.common, backend, &names)?;
         if !others.is_empty() {
             access.notices.push(format!(
-                "asked {} only, while the configuration has locks on {} too: see -b {}",
+                "queried only {}, but the configuration has locks on {} too: see -b {}",
                 access.store.display(),
                 others.join(", "),
                 others.join(" or -b ")
@@ -104,13 +104,13 @@ impl StatusPlan {
         })
     }
 
-    /// Whether the store has to be asked what locks there are.
+    /// Whether the list of locks is needed from the store.
     pub fn needs_list(&self) -> bool {
         !self.patterns.is_empty() || self.names.is_empty()
     }
 
-    /// Whether a lock that the store has listed is meant.
-    pub fn is_meant(&self, name: &LockName) -> bool {
+    /// Whether a listed lock matches the arguments.
+    pub fn matches(&self, name: &LockName) -> bool {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name.as_str()))
     }
 }

@@ -1,4 +1,4 @@
-//! What `dlock renew` and `dlock release` are to do, and where a token comes from.
+//! The plans of `dlock renew` and `dlock release`, and the sources of a token.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,35 +13,35 @@ use crate::exit::Failure;
 use crate::input;
 use crate::lock::{LockName, Token};
 
-/// A lock, and what proves that it is ours.
+/// A lock, and the token that owns it.
 pub struct TokenPlan {
-    /// Which lock.
+    /// The lock.
     pub name: LockName,
-    /// Where it is.
+    /// Its store.
     pub store: Locator,
-    /// What proves that it is ours.
+    /// The token.
     pub token: Token,
-    /// How long the store may take for an answer.
+    /// The time limit for a reply of the store.
     pub connect_timeout: Duration,
-    /// To be said once, before anything is contacted.
+    /// Notices to print once, before the store is contacted.
     pub notices: Vec<String>,
 }
 
-/// What `dlock renew` is to do.
+/// The plan of `dlock renew`.
 pub struct RenewPlan {
-    /// To which lock.
+    /// The lock and its token.
     pub hold: TokenPlan,
-    /// The new lease; `None` is as long as the one it was taken with.
+    /// The new lease; `None` means the length that it was taken with.
     pub ttl: Option<Duration>,
-    /// Tell when it ends, as JSON.
+    /// Print when it ends, as JSON.
     pub json: bool,
 }
 
-/// Longer than any token of ours.
+/// The maximum length of a token.
 const LONGEST_TOKEN: u64 = 256;
-/// More than that is not even read.
+/// The maximum number of bytes that are read.
 const LONGEST_CONTENT: u64 = 64 << 10;
-/// How long the writer of a pipe has.
+/// The time limit for the writer of a pipe.
 const PIPE_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) const NO_TOKEN: &str =
@@ -50,7 +50,7 @@ pub(super) const ONE_NAME: &str = "one NAME, and no token: what stands on a comm
                                    this host; use DLOCK_TOKEN or --token-file";
 
 impl TokenPlan {
-    /// Checks everything and reads the token.
+    /// Checks all arguments and reads the token.
     ///
     /// # Errors
     /// A bad option, name or token, or none (64); bad environment or URL (78).
@@ -62,7 +62,7 @@ impl TokenPlan {
         Ok(TokenPlan { name, store, token, connect_timeout, notices })
     }
 
-    /// What `dlock release` is to do.
+    /// Returns the plan of `dlock release`.
     ///
     /// # Errors
     /// A bad option, name or token, or none (64); bad environment or URL (78).
@@ -72,7 +72,7 @@ impl TokenPlan {
 }
 
 impl RenewPlan {
-    /// Checks everything and reads the token.
+    /// Checks all arguments and reads the token.
     ///
     /// # Errors
     /// A bad option, name or token, or none (64); bad environment or URL (78).
@@ -82,7 +82,7 @@ impl RenewPlan {
     }
 }
 
-/// The token that we were given, if any: that of the file before that of the environment.
+/// Returns the token that was given, if any: from the file, else from the environment.
 pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
     let found = match file {
         Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
@@ -102,15 +102,15 @@ fn read(path: &Path) -> Result<Token, String> {
     checked(line).map_err(|error| format!("'{shown}' {error}"))
 }
 
-/// What can be a token: one line, and not endless. Whether it is one is for the store to say.
+/// Checks that a text can be a token: one line of limited length. The store decides whether it is one.
 fn checked(text: &[u8]) -> Result<Token, String> {
     if text.is_empty() {
         return Err("is empty".into());
     }
     if text.len() as u64 > LONGEST_TOKEN {
-        return Err(format!("has more than {LONGEST_TOKEN} bytes: this is no token"));
+        return Err(format!("has more than {LONGEST_TOKEN} bytes: this is not a token"));
     }
-    let text = std::str::from_utf8(text).map_err(|_| "is no text: this is no token")?;
+    let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8: this is not a token")?;
     match text.chars().any(char::is_control) {
         true => Err("has line breaks or control characters: a token is one line".into()),
         false => Ok(Token::from_text(text)),

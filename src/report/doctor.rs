@@ -1,4 +1,4 @@
-//! What `dlock doctor` found, for people and for programs.
+//! The report of `dlock doctor`, for people and for programs.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::status::Style;
 use crate::backend::diagnosis::{Finding, Level};
 use crate::duration::show;
 
-/// What was found, on one store.
+/// The findings on one store.
 #[derive(Clone, Debug)]
 pub struct DoctorReport {
     backend: String,
-    /// In the order in which it was found.
+    /// The findings, in the order in which they were made.
     pub findings: Vec<Finding>,
-    /// A lease that goes well with how fast the store answers, if that is known.
+    /// A lease that suits the latency of the store, if known.
     pub recommended_ttl: Option<Duration>,
 }
 
-/// Lines are broken before they get longer than this, where they can be.
+/// The maximum line length, except for single words that are longer.
 const WIDTH: usize = 100;
 
 #[derive(Serialize)]
@@ -42,12 +42,12 @@ struct JsonFinding<'a> {
 }
 
 impl DoctorReport {
-    /// Nothing was found so far.
+    /// Returns an empty report.
     pub fn of(backend: &str) -> DoctorReport {
         DoctorReport { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
     }
 
-    /// How many problems there are.
+    /// Returns the number of problems.
     pub fn problems(&self) -> usize {
         self.count(Level::Problem)
     }
@@ -56,7 +56,7 @@ impl DoctorReport {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
 
-    /// One object in one line.
+    /// Returns one JSON object on one line.
     pub fn json(&self) -> String {
         let findings = self.findings.iter().map(|finding| JsonFinding {
             check: finding.check,
@@ -76,7 +76,7 @@ impl DoctorReport {
         serde_json::to_string(&object).unwrap_or_default() + "\n"
     }
 
-    /// A table for people.
+    /// Returns a table for people.
     pub fn text(&self, style: Style) -> String {
         let mut text = format!("{}\n\n", printable(&self.backend));
         let widest = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
@@ -87,8 +87,8 @@ impl DoctorReport {
             let head = format!("{on}{level:7}{off}  {:widest$}  ", finding.check);
             let lines = [Some(&finding.found), finding.consequence.as_ref()].into_iter().flatten();
             let mut lines: Vec<String> =
-                lines.flat_map(|line| broken(&printable(line), indent, "")).collect();
-            lines.extend(finding.remedy.iter().flat_map(|line| broken(&printable(line), indent, "-> ")));
+                lines.flat_map(|line| wrapped(&printable(line), indent, "")).collect();
+            lines.extend(finding.remedy.iter().flat_map(|line| wrapped(&printable(line), indent, "-> ")));
             text.push_str(&head);
             text.push_str(&lines.join(&format!("\n{:indent$}", "")));
             text.push('\n');
@@ -110,8 +110,9 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// A text in lines that are short enough behind so many columns; the first one begins with this, the others as far in.
-fn broken(text: &str, indent: usize, first: &str) -> Vec<String> {
+/// Breaks a text into lines that fit after `indent` columns; the first begins with `first`, the others are
+/// indented by as much.
+fn wrapped(text: &str, indent: usize, first: &str) -> Vec<String> {
     let mut lines = vec![first.to_owned()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is a first line");
@@ -128,7 +129,7 @@ fn broken(text: &str, indent: usize, first: &str) -> Vec<String> {
     lines
 }
 
-/// What begins and ends the colour of a level: green, yellow, red.
+/// Returns the sequences that begin and end the colour of a level: green, yellow, red.
 fn colours(level: Level, style: Style) -> (&'static str, &'static str) {
     match (style, level) {
         (Style::Plain, _) => ("", ""),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_aligned_broken_and_safe() {
+    fn findings_are_aligned_wrapped_and_safe() {
         let words = |count| vec!["word"; count].join(" ");
         let expected = format!(
             "redis://h:6379/0\n\nok       latency   p50 1ms\nproblem  eviction  hostile \\u{{1b}}[2J\n{0:19}{1}\n{0:19}{2}\n\

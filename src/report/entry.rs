@@ -1,5 +1,5 @@
-//! A name in a directory that is kept open. What others make of the path afterwards changes nothing, and a symbolic link in
-//! the place of the name is never followed.
+//! A file name in a directory that is kept open. Later changes of the path have no effect, and a symbolic link of that
+//! name is never followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,12 +13,12 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
-/// A directory in which files are made needs no right to list it.
+/// Opens a directory to create files in it, which needs no right to list it.
 #[cfg(target_os = "linux")]
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 #[cfg(not(target_os = "linux"))]
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_CLOEXEC);
-/// Neither follows a link, nor waits for the other end of a FIFO, nor takes a terminal.
+/// Opens a file without following a link, waiting for the other end of a FIFO, or acquiring a terminal.
 const CAREFUL: OFlag =
     OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY).union(OFlag::O_CLOEXEC);
 
@@ -30,12 +30,12 @@ pub(super) struct Entry {
     path: PathBuf,
 }
 
-/// The directory of a file.
+/// Returns the directory of a file.
 pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What is there under a name, without following it.
+/// Returns the file type.
 pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
@@ -51,25 +51,25 @@ impl Entry {
         Ok(Entry { directory, name, path: path.to_owned() })
     }
 
-    /// Another name in the same directory.
+    /// Returns the entry of another name in the same directory.
     pub(super) fn beside(&self, name: OsString) -> Entry {
         Entry { directory: self.directory.clone(), path: self.path.with_file_name(&name), name }
     }
 
-    /// How it was found.
+    /// Returns the path by which it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name alone.
+    /// Returns the file name.
     pub(super) fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// What is there, if anything is.
+    /// Returns the status of the file, if it exists; symbolic links are not followed.
     ///
     /// # Errors
-    /// It cannot be looked at, or may have been put there for us to fall into.
+    /// It cannot be inspected, or may be a trap set by another user.
     pub(super) fn look(&self) -> io::Result<Option<FileStat>> {
         match fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => self.check(&stat).map(|()| Some(stat)),
@@ -78,10 +78,10 @@ impl Entry {
         }
     }
 
-    /// Whether what was found may have been put there for us to fall into. In a directory that everybody may write, the
-    /// kernel does not open such files either, but only if it is sticky (`fs.protected_symlinks`, `fs.protected_regular`
-    /// and `fs.protected_fifos` of `proc_sys_fs(5)`). A link is nobody's but root's or ours: it names the file that is
-    /// overwritten.
+    /// Checks that the file is not a trap set by another user. In a world-writable directory the kernel
+    /// rejects such files as well, but only if the directory is sticky (`fs.protected_symlinks`,
+    /// `fs.protected_regular` and `fs.protected_fifos` of `proc_sys_fs(5)`). A symbolic link must belong to
+    /// root or to this user, because it names the file that is overwritten.
     fn check(&self, found: &FileStat) -> io::Result<()> {
         let owner = found.st_uid;
         if owner == 0 || owner == nix::unistd::geteuid().as_raw() {
@@ -89,18 +89,18 @@ impl Entry {
         }
         let directory = fstat(&self.directory)?;
         if directory.st_mode & 0o002 != 0 && owner != directory.st_uid {
-            return Err(io::Error::other("it belongs to somebody else, in a directory of everybody's"));
+            return Err(io::Error::other("it belongs to another user, in a world-writable directory"));
         }
         match kind(found) {
-            SFlag::S_IFLNK => Err(io::Error::other("it is a symbolic link that belongs to somebody else")),
+            SFlag::S_IFLNK => Err(io::Error::other("it is a symbolic link that belongs to another user")),
             _ => Ok(()),
         }
     }
 
-    /// Opens what is there, and checks what was opened.
+    /// Opens the file, and checks the opened one.
     ///
     /// # Errors
-    /// It cannot be opened, is a symbolic link, or may have been put there for us to fall into.
+    /// It cannot be opened, is a symbolic link, or may be a trap set by another user.
     pub(super) fn open(&self, flags: OFlag) -> io::Result<(File, FileStat)> {
         let file = openat(&self.directory, self.name.as_os_str(), flags | CAREFUL, Mode::empty())?;
         let stat = fstat(&file)?;
@@ -108,41 +108,41 @@ impl Entry {
         Ok((file.into(), stat))
     }
 
-    /// Makes it, if there is nothing of that name.
+    /// Creates the file, which must not exist.
     ///
     /// # Errors
-    /// It could not be made.
+    /// It could not be created.
     pub(super) fn create(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | CAREFUL;
         Ok(openat(&self.directory, self.name.as_os_str(), flags, mode)?.into())
     }
 
-    /// Where the symbolic link that is there leads to.
+    /// Returns the target of the symbolic link.
     ///
     /// # Errors
-    /// It is not one.
+    /// It is not a symbolic link.
     pub(super) fn link(&self) -> io::Result<PathBuf> {
         let target = readlinkat(&self.directory, self.name.as_os_str())?;
         Ok(directory(&self.path).join(target))
     }
 
-    /// Whether we may write to what is there.
+    /// Checks that this process may write to the file.
     ///
     /// # Errors
-    /// We may not.
+    /// It may not.
     pub(super) fn check_writable(&self) -> io::Result<()> {
         Ok(faccessat(&self.directory, self.name.as_os_str(), AccessFlags::W_OK, AtFlags::AT_EACCESS)?)
     }
 
-    /// Puts it in the place of another name of the same directory.
+    /// Renames the file over another name in the same directory.
     ///
     /// # Errors
-    /// It could not be; then both are what they were.
+    /// The rename failed; then both files are unchanged.
     pub(super) fn rename(&self, to: &Entry) -> io::Result<()> {
         Ok(renameat(&self.directory, self.name.as_os_str(), &to.directory, to.name.as_os_str())?)
     }
 
-    /// Removes it, if it is there.
+    /// Removes the file, if it exists.
     pub(super) fn remove(&self) {
         let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
     }
@@ -150,7 +150,7 @@ impl Entry {
     /// Whether both are one name in one directory.
     ///
     /// # Errors
-    /// The directories cannot be looked at.
+    /// The directories cannot be inspected.
     pub(super) fn is_same(&self, other: &Entry) -> io::Result<bool> {
         let (one, two) = (fstat(self.directory.as_fd())?, fstat(other.directory.as_fd())?);
         Ok((one.st_dev, one.st_ino, &self.name) == (two.st_dev, two.st_ino, &other.name))

@@ -1,4 +1,4 @@
-//! Files that dlock writes for others: whole or not at all.
+//! Output files, which are written completely or not at all.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use super::entry::{Entry, directory, kind};
 use crate::backend::io_text;
 use crate::clock::Moment;
 
-/// What a path turned out to be, once symbolic links are followed.
+/// The target of a path, once symbolic links are followed.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// A regular file, there or not: replaced by another one.
+    /// A regular file, which may not exist yet: it is replaced atomically.
     File(Entry),
-    /// A descriptor that we were started with, as `/dev/stderr` names it: written to, whatever it is.
+    /// An inherited descriptor, such as `/dev/stderr` names it: written to, whatever its type.
     Descriptor(OwnedFd),
     /// A FIFO or a character device: written to.
     Special(Entry),
@@ -30,7 +30,7 @@ pub(super) enum Target {
 
 /// How many symbolic links are followed (`path_resolution(7)`).
 const MOST_LINKS: usize = 40;
-/// What a pipe that is ready takes without blocking (`PIPE_BUF`).
+/// The size of a write that does not block on a ready pipe (`PIPE_BUF`).
 const AT_ONCE: usize = 4096;
 
 impl fmt::Display for Target {
@@ -43,7 +43,7 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Follows the path to what is to be written, and makes sure that it can be. Nothing of it is changed.
+    /// Resolves the path, and checks that the target can be written. Nothing is changed.
     ///
     /// # Errors
     /// Why it cannot be written, naming the path.
@@ -62,7 +62,7 @@ impl Target {
                     return Err(format!("cannot write '{}': it is open for reading only", path.display()));
                 }
             }
-            // It is opened when there is something to write: to open and close a FIFO ends its reader.
+            // It is opened only to write: opening and closing a FIFO ends its reader.
             Target::Special(special) => {
                 special.check_writable().map_err(|error| cannot(&error))?;
             }
@@ -70,18 +70,19 @@ impl Target {
         Ok(target)
     }
 
-    /// Writes all of it. A regular file is another one afterwards, with the old one's mode and owner, and is never seen
-    /// half-written. A reader that has stopped, or has not come yet, is waited for so long.
+    /// Writes the whole content. A regular file is replaced, keeps its mode and owner, and is never seen
+    /// half-written. A reader that has stopped, or has not opened the FIFO yet, is waited for up to
+    /// `reader_within`.
     ///
     /// # Errors
-    /// It could not be; then a regular file is what it was.
+    /// The write failed; then a regular file is unchanged.
     pub(super) fn write(&self, content: &[u8], new_mode: u32, reader_within: Duration) -> io::Result<()> {
-        // A limit on the size of files is a failure to tell of, not our end.
+        // Exceeding the file size limit must be an error, and not kill dlock.
         let mut limit = SigSet::empty();
         limit.add(Signal::SIGXFSZ);
         limit.thread_block()?;
         match self {
-            // The command may have made the directory anew: then it is found as at the beginning.
+            // The command may have recreated the directory: then it is opened again by its path.
             Target::File(entry) => match replace(entry, content, new_mode) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => match Entry::at(entry.path()) {
                     Ok(entry) => replace(&entry, content, new_mode),
@@ -130,8 +131,8 @@ fn target(entry: Entry, found: &FileStat) -> io::Result<Target> {
     }
 }
 
-/// The number of one of our own descriptors, if that is what the path names. Its link must not be followed: it leads to
-/// whatever the descriptor was opened as, with another position.
+/// Returns the number of an own descriptor, if the path names one. Its link must not be followed: that would
+/// open the file again, with another position.
 fn descriptor_number(path: &Path) -> Option<i32> {
     let number = path.file_name()?.to_str()?.parse().ok()?;
     let parent = fs::canonicalize(directory(path)).ok()?;
@@ -149,11 +150,12 @@ fn own_descriptor(number: i32) -> io::Result<OwnedFd> {
     borrowed.try_clone_to_owned()
 }
 
-/// A file that is not yet where it belongs, and goes when it never gets there.
+/// A temporary file, which is removed on drop unless it was renamed to its destination.
 pub(super) struct Temporary(Option<Entry>);
 
 impl Temporary {
-    /// A new, empty file in the directory of `entry`, hidden, and named unlike anything that is collected there.
+    /// Creates an empty hidden file in the directory of `entry`, with a name that no collector of files there
+    /// matches.
     pub(super) fn beside(entry: &Entry, mode: u32) -> io::Result<(Temporary, File)> {
         let mut random = [0u8; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -182,36 +184,36 @@ impl Drop for Temporary {
 
 fn replace(entry: &Entry, content: &[u8], new_mode: u32) -> io::Result<()> {
     let old = entry.look()?;
-    // It was one when it was checked, or was not there; owner and mode of anything else are somebody's choice.
+    // It was a regular file when it was checked, or did not exist; a file of another type was put there on purpose.
     if old.as_ref().is_some_and(|old| kind(old) != SFlag::S_IFREG) {
         return Err(io::Error::other("it is no longer a regular file"));
     }
-    // What others are kept from reading is never open to them, not for a moment.
+    // The content must not be readable by others at any time if the old file was not.
     let mode = old.as_ref().map_or(new_mode, |old| old.st_mode & 0o777);
     let (temporary, mut file) = Temporary::beside(entry, mode)?;
     file.write_all(content)?;
     if let Some(old) = &old {
         let new = file.metadata()?;
         if (new.uid(), new.gid()) != (old.st_uid, old.st_gid) {
-            // Root writes for others; who may not give it away keeps it, and then its group is another one.
+            // Root writes for other users; another user may not change the owner, and then the group may differ.
             let _ = fchown(&file, Some(old.st_uid), Some(old.st_gid));
         }
         let of_group = if file.metadata()?.gid() == old.st_gid { 0o777 } else { 0o707 };
-        // The umask has taken from it.
+        // The umask has cleared bits.
         file.set_permissions(fs::Permissions::from_mode(mode & of_group))?;
     }
     drop(file);
     temporary.rename(entry)
 }
 
-/// Opens a device, or a FIFO as soon as somebody reads it.
+/// Opens a device, or a FIFO as soon as it has a reader.
 fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
     let until = Moment::now() + reader_within;
     loop {
         match entry.open(OFlag::O_WRONLY) {
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
                 if Moment::now() >= until {
-                    return Err(io::Error::other("nobody reads it"));
+                    return Err(io::Error::other("it has no reader"));
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -223,7 +225,7 @@ fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
     }
 }
 
-/// Writes without ever waiting for a reader for longer than that.
+/// Writes without waiting for a reader for longer than `reader_within`.
 pub(super) fn write_in_time(
     descriptor: BorrowedFd<'_>,
     content: &[u8],
@@ -234,7 +236,7 @@ pub(super) fn write_in_time(
         let mut fds = [PollFd::new(descriptor, PollFlags::POLLOUT)];
         let timeout = PollTimeout::try_from(reader_within).unwrap_or(PollTimeout::MAX);
         if poll(&mut fds, timeout)? == 0 {
-            return Err(io::Error::other("nobody reads it"));
+            return Err(io::Error::other("it has no reader"));
         }
         match nix::unistd::write(descriptor, &rest[..rest.len().min(AT_ONCE)]) {
             Ok(written) => rest = &rest[written..],

@@ -1,4 +1,4 @@
-//! `--report` and `--metrics-file`: checked before anything happens, written after everything has.
+//! `--report` and `--metrics-file`: checked before any other action, written after all of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,26 +20,27 @@ use crate::config::{OutputFiles, Sourced};
 use crate::exit::Failure;
 use crate::input;
 
-/// What a new file may be at most, as for every program that writes one; the umask takes from it.
+/// The mode of a new report, before the umask.
 const REPORT_MODE: u32 = 0o666;
 /// node_exporter runs as another user.
 const METRICS_MODE: u32 = 0o644;
-/// How long others who write the same metrics are waited for: each takes milliseconds, but there may be many.
+/// The time limit for the lock on the metrics file: each writer takes milliseconds, but there may be many.
 const OTHERS_WITHIN: Duration = Duration::from_secs(5);
-/// The same, and how long a reader is waited for, when a signal is to end us.
+/// The same limit, and the time limit for a reader, when a signal is to end dlock.
 const WITHIN_AFTER_SIGNAL: Duration = Duration::from_millis(50);
-/// How long a reader that has stopped, or has not come yet, is waited for.
+/// The time limit for a reader that has stopped or has not opened the FIFO yet.
 const READER_WITHIN: Duration = Duration::from_secs(2);
-/// Whoever may read it can keep others from adding to the metrics.
+/// The mode of the lock file: any process that can read it could lock it and keep others from updating the
+/// metrics.
 const LOCK_MODE: Mode = Mode::from_bits_truncate(0o660);
-/// Between two looks, from this ...
+/// The pause between two attempts to lock, from this ...
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// What is longer was not written by us.
+/// The maximum length of a metrics file.
 const LONGEST_METRICS: u64 = 16 << 20;
 
-/// Where the outcome is to be written.
+/// The files for the outcome of a run.
 #[derive(Debug, Default)]
 pub struct Files {
     report: Option<Sourced<Target>>,
@@ -47,11 +48,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes sure that the files can be written, by creating and removing others beside them, and that the metrics are
-    /// ours. What was found good before a failure is known afterwards.
+    /// Checks that the files can be written, by creating and removing others beside them, and that the
+    /// metrics file is one of dlock. Files that were checked before a failure are kept.
     ///
     /// # Errors
-    /// One cannot (64, or 78 when a configuration file names it).
+    /// A file cannot be written (64, or 78 when a configuration file names it).
     pub fn check(&mut self, wanted: &OutputFiles) -> Result<(), Failure> {
         if let Some(Sourced { value, source }) = &wanted.report {
             let target = Target::find(value).map_err(|error| source.failure(error))?;
@@ -63,7 +64,7 @@ impl Files {
                 && report.is_same(&entry).unwrap_or(true)
             {
                 let both = format!("'{}' is the file of --report too", value.display());
-                // It is not to be overwritten by the other.
+                // The metrics must not be overwritten by the report.
                 self.report = None;
                 return Err(source.failure(both));
             }
@@ -72,7 +73,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes what a run came to. A failure is a warning, and changes nothing else.
+    /// Writes the result of a run. A failure is a warning, and has no other effect.
     pub fn write(&self, report: &RunReport, reporter: &Reporter) {
         if let Some(Sourced { value: target, source }) = &self.report
             && let Err(error) = target.write(report.to_json().as_bytes(), REPORT_MODE, reader_within(report))
@@ -89,7 +90,7 @@ impl Files {
 
 fn check_metrics(path: &Path) -> Result<Entry, String> {
     let Target::File(entry) = Target::find(path)? else {
-        return Err(format!("'{}' is no regular file, which counters need", path.display()));
+        return Err(format!("'{}' is not a regular file, which counters need", path.display()));
     };
     let cannot = |error: &io::Error| format!("cannot use '{}': {}", path.display(), io_text(error));
     match open_regular(&lock_entry(&entry)) {
@@ -100,14 +101,15 @@ fn check_metrics(path: &Path) -> Result<Entry, String> {
     Ok(entry)
 }
 
-/// What is there now, which the command may have changed since it was checked.
+/// Reads the current metrics, which the command may have changed since the check.
 fn read(entry: &Entry) -> Result<Metrics, String> {
     let content = match open_regular(entry).and_then(|file| input::read_opened(file, LONGEST_METRICS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Metrics::default()),
         read => read.map_err(|error| format!("cannot be read: {}", io_text(&error)))?,
     };
-    let text = String::from_utf8(content).map_err(|_| "is no text")?;
-    Metrics::parse(&text).map_err(|error| format!("is not a file of ours: {error}; it is left as it is"))
+    let text = String::from_utf8(content).map_err(|_| "is not UTF-8")?;
+    Metrics::parse(&text)
+        .map_err(|error| format!("is not a metrics file of dlock: {error}; it is left unchanged"))
 }
 
 fn open_regular(entry: &Entry) -> io::Result<File> {
@@ -118,7 +120,7 @@ fn open_regular(entry: &Entry) -> io::Result<File> {
 }
 
 fn reader_within(report: &RunReport) -> Duration {
-    // A command may die of a signal too, and that is no hurry of ours.
+    // A command killed by a signal is no reason for dlock to hurry.
     match report.outcome {
         Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
         _ => READER_WITHIN,
@@ -137,7 +139,8 @@ fn add_metrics(entry: &Entry, report: &RunReport) -> Result<(), String> {
     target.write(metrics.render().as_bytes(), METRICS_MODE, READER_WITHIN).map_err(|error| io_text(&error))
 }
 
-/// The file whose flock(2) lets one add to the metrics at a time. It is never removed: two would lock two files.
+/// Locks the file whose flock(2) serializes updates of the metrics. It is never removed: otherwise two
+/// processes could lock two different files.
 fn lock_entry(metrics: &Entry) -> Entry {
     let mut name = OsString::from(".");
     name.push(metrics.name());
@@ -147,7 +150,7 @@ fn lock_entry(metrics: &Entry) -> Entry {
 
 fn make_lock(entry: &Entry) -> io::Result<File> {
     loop {
-        // One that is there is only opened: in a directory of everybody's, to create it is forbidden then
+        // An existing file is only opened: in a world-writable directory, O_CREAT on it can be forbidden
         // (`fs.protected_regular`).
         match open_regular(entry) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -171,7 +174,7 @@ fn lock(metrics: &Entry, within: Duration) -> Result<Flock<File>, String> {
             Err((_, errno)) => return Err(io_text(&errno.into())),
         };
         if Moment::now() >= until {
-            return Err("others keep writing it".into());
+            return Err("other processes keep it locked".into());
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);

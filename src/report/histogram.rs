@@ -1,15 +1,15 @@
-//! Counting durations by size, as Prometheus does: each bound counts what is not longer.
+//! A histogram of durations, as in Prometheus: each bound counts the observations that are not longer.
 
 use std::time::Duration;
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// Upper bounds in seconds, growing, and how many observations are not above each.
+    /// Upper bounds in seconds, ascending, each with the number of observations that do not exceed it.
     pub(super) buckets: Vec<(f64, u64)>,
-    /// All observations together, in seconds.
+    /// The sum of all observations, in seconds.
     pub(super) sum: f64,
-    /// How many there are.
+    /// The number of observations.
     pub(super) count: u64,
 }
 
@@ -23,17 +23,17 @@ pub(super) const RENEWAL_BOUNDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 impl Histogram {
-    /// Nothing observed yet.
+    /// Returns an empty histogram.
     pub(super) fn new(bounds: &[f64]) -> Histogram {
         Histogram { buckets: bounds.iter().map(|bound| (*bound, 0)).collect(), sum: 0.0, count: 0 }
     }
 
-    /// For the latencies of renewals.
+    /// Returns an empty histogram for the latencies of renewals.
     pub fn of_renewals() -> Histogram {
         Histogram::new(RENEWAL_BOUNDS)
     }
 
-    /// Counts one more.
+    /// Adds an observation.
     pub fn observe(&mut self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         for (bound, count) in &mut self.buckets {
@@ -43,13 +43,13 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// How many were observed.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Counts all of another one as well. Where its bounds are not ours, which a file of another version may have, each
-    /// of ours gets what is surely not above it.
+    /// Adds all observations of another histogram. If its bounds differ, as in a file of another version,
+    /// each bound of this histogram gets the observations that certainly do not exceed it.
     pub(super) fn add(&mut self, other: &Histogram) {
         for (bound, count) in &mut self.buckets {
             let below = other.buckets.iter().take_while(|(theirs, _)| *theirs <= *bound);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_counts_what_is_not_above_it() {
+    fn a_bound_counts_values_up_to_it() {
         let mut histogram = Histogram::new(&[0.1, 1.0]);
         for ms in [100, 101, 1_000, 5_000] {
             histogram.observe(Duration::from_millis(ms));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_another_version_count_what_is_sure() {
+    fn bounds_of_another_version_count_only_certain_values() {
         let mut ours = Histogram::new(&[0.1, 1.0]);
         let mut theirs = Histogram::new(&[0.05, 0.5, 2.0]);
         for ms in [10, 80, 300, 1_500] {

@@ -1,4 +1,4 @@
-//! A holder as programs read it: the one form of `--report` and of `status --json`.
+//! The JSON form of a holder, used by `--report` and `status --json`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{milliseconds, time};
 use crate::lock::{FencingToken, Holder};
 
-/// One who holds a lock, in the order of the keys that are written. What is unknown is null.
+/// A holder of a lock, its keys in the order in which they are written. Unknown values are null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HolderView {
     host: Option<String>,
@@ -26,7 +26,7 @@ pub struct HolderView {
 }
 
 impl HolderView {
-    /// Tells what is known of a holder at `now`, the time since 1970 by the wall clock.
+    /// Returns the view of a holder at `now`, the time since 1970 by the wall clock.
     pub fn new(holder: &Holder, now: Duration) -> HolderView {
         let identity = holder.identity.as_ref();
         HolderView {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_in_the_order_of_the_contract() {
+    fn holder_keys_are_in_the_order_of_the_contract() {
         let identity = Identity {
             host: "web-3".into(),
             pid: 4121,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_foreign_holder_little_is_known() {
+    fn unknown_values_of_a_foreign_holder_are_null() {
         assert_eq!(
             json(&Holder { immortal: true, ..Holder::default() }),
             r#"{"host":null,"pid":null,"user":null,"command":null,"note":null,"url":null,"phase":"unknown","slot":null,"acquired_at":null,"expires_in_ms":null,"immortal":true,"fencing_token":null,"foreign":true}"#

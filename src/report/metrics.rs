@@ -11,28 +11,28 @@ use super::histogram::{HOLD_BOUNDS, Histogram, RENEWAL_BOUNDS, WAIT_BOUNDS};
 use super::outcome::{Outcome, RunReport};
 use crate::child::protocol::Ended;
 
-/// All that one file tells.
+/// The content of one file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Metrics {
-    /// By the name of the lock.
+    /// The metrics by lock name.
     locks: BTreeMap<String, Series>,
-    /// Families of a later version, as they stand in the file.
+    /// Metric families of a later version, unchanged.
     unknown: String,
 }
 
-/// What is told of one lock.
+/// The metrics of one lock.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
-    /// How many runs there were, by outcome.
+    /// The number of runs, by outcome.
     runs: BTreeMap<String, u64>,
     wait: Histogram,
     hold: Histogram,
     renewal: Histogram,
-    /// Gauges, each from when there is something to tell.
+    /// The gauges, each once it has a value.
     last: BTreeMap<Gauge, f64>,
 }
 
-/// What was last.
+/// The gauges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Gauge {
     Run,
@@ -45,7 +45,7 @@ impl Gauge {
     const ALL: [Gauge; 4] = [Gauge::Run, Gauge::Success, Gauge::ExitStatus, Gauge::FencingToken];
 }
 
-/// A family of metrics: its name, its type, and what it is about.
+/// A family of metrics: its name, its type, and its help text.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -93,8 +93,8 @@ impl Gauge {
 }
 
 impl Series {
-    /// Of a lock that nothing is known of. Every outcome is there from the beginning: of a counter that begins with one,
-    /// Prometheus does not see that it has grown.
+    /// Returns the metrics of a new lock. Every outcome is present from the beginning: Prometheus does not
+    /// see the increase of a counter that first appears with the value one.
     fn new() -> Series {
         Series {
             runs: Outcome::ALL.map(|outcome| (outcome.as_str().to_owned(), 0)).into(),
@@ -107,16 +107,17 @@ impl Series {
 }
 
 impl Metrics {
-    /// Reads a file's content; an empty one has nothing yet.
+    /// Parses the content of a file; an empty one has no metrics yet.
     ///
     /// # Errors
-    /// It is not ours, or damaged: the line, and what is wrong with it.
+    /// It is not a metrics file of dlock, or is damaged: the line, and what is wrong with it.
     pub(super) fn parse(text: &str) -> Result<Metrics, String> {
         parse::parse(text)
     }
 
-    /// Counts a run that ended at `now`, the time since 1970. One whose names cannot be understood is counted under the
-    /// empty name, which no lock has; when that was is not told, or a job of that name would seem never to succeed.
+    /// Counts a run that ended at `now`, the time since 1970. A run whose names are not valid is counted
+    /// under the empty name, which no lock has, without its time: otherwise a job of that name would seem
+    /// never to succeed.
     pub(super) fn add(&mut self, report: &RunReport, now: Duration) {
         if report.locks.is_empty() {
             let series = self.locks.entry(String::new()).or_insert_with(Series::new);
@@ -125,7 +126,7 @@ impl Metrics {
         for lock in &report.locks {
             let series = self.locks.entry(lock.name.as_str().to_owned()).or_insert_with(Series::new);
             *series.runs.entry(report.outcome.as_str().to_owned()).or_default() += 1;
-            if report.asked {
+            if report.requested {
                 series.wait.observe(report.waited);
             }
             if let Some(held) = report.held {
@@ -152,7 +153,7 @@ impl Metrics {
         }
     }
 
-    /// The file's content: each family once, with everything that belongs to it.
+    /// Returns the content of the file: each family once, with all its samples.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
         self.family(&mut text, &RUNS, |text, name, series| {
@@ -203,8 +204,8 @@ impl Metrics {
     }
 }
 
-/// The value of a label: backslash, quote and line feed are escaped. The format has no escape for other control
-/// characters, and names have none; should one come, its place is seen.
+/// Formats the value of a label: backslash, quote and line feed are escaped. The format has no escape for
+/// other control characters, and names have none; a stray one is replaced visibly.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for c in value.chars() {
@@ -229,7 +230,7 @@ mod tests {
         let name = LockName::new(name).expect("a good name");
         let mut report = RunReport::new(Started::now(), &[name], None);
         report.outcome = Outcome::Ran;
-        report.asked = true;
+        report.requested = true;
         report.waited = Duration::from_millis(50);
         report.held = Some(Duration::from_secs(5));
         report.command = Some(Ended::Exited(0));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_metrics_can_be_parsed() {
         let mut metrics = Metrics::default();
         for name in ["a", "\\", "\"", "\\\"n", "a\\nb", "{name=\"x\"} 7", "größe 🔒", "a b"] {
             metrics.add(&report(name), Duration::from_millis(1_769_824_800_123));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_added_to_what_is_there() {
+    fn runs_are_added_to_existing_metrics() {
         let mut metrics = Metrics::default();
         for _ in 0..3 {
             metrics.add(&report("a"), Duration::from_secs(1));
@@ -274,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_never_did_is_not_told() {
+    fn a_command_that_never_ran_has_no_gauges() {
         let mut refused = report("a");
         refused.outcome = Outcome::NotExecutable;
-        (refused.asked, refused.held, refused.command) = (false, None, None);
+        (refused.requested, refused.held, refused.command) = (false, None, None);
         let mut metrics = Metrics::default();
         metrics.add(&refused, Duration::from_secs(1));
         let text = metrics.render();

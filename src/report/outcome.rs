@@ -1,4 +1,4 @@
-//! What a run came to, as one value: the report, the metrics, and whatever else tells of a run, are made of it.
+//! The result of a run as one value, from which the report, the metrics and the history are made.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lock::{FencingToken, Holder, Identity, LockName, Record};
 
-/// How a run ended, as programs read it.
+/// How a run ended, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The command ran under the lock to its end.
     Ran,
-    /// Somebody else held the lock.
+    /// Another client held the lock.
     Contended,
-    /// The store could not be asked.
+    /// The store is unavailable.
     Unavailable,
-    /// The store refused us.
+    /// The store denied access.
     Denied,
-    /// The lock was lost: while the command ran, or the one that we run inside of.
+    /// The lock was lost while the command ran, or the outer lock of a nested run was lost.
     Lost,
     /// `--max-runtime` was reached.
     MaxRuntime,
     /// The command was not found, or cannot be executed.
     NotExecutable,
-    /// A signal ended dlock before it had the lock.
+    /// A signal ended dlock before it acquired the lock.
     Interrupted,
     /// The command line is wrong.
     Usage,
@@ -56,7 +56,7 @@ impl Outcome {
         Outcome::Internal,
     ];
 
-    /// The name that is written.
+    /// Returns the serialized name.
     pub fn as_str(self) -> &'static str {
         match self {
             Outcome::Ran => "ran",
@@ -88,7 +88,7 @@ impl From<FailureKind> for Outcome {
     }
 }
 
-/// A moment on both clocks: one to tell, one to measure with.
+/// A moment on two clocks: the wall clock for display, and one to measure with.
 #[derive(Clone, Copy, Debug)]
 pub struct Started {
     /// The time since 1970 by the wall clock.
@@ -109,45 +109,47 @@ impl Started {
 pub struct ReportedLock {
     /// Its name.
     pub name: LockName,
-    /// What the store gave, once it is ours.
+    /// The fencing token, once the lock is held.
     pub fencing: Option<FencingToken>,
     /// How long the acknowledged renewals took.
     pub renewals: Histogram,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
     /// When dlock began.
     pub started: Started,
-    /// The locks, in the order in which they are taken; none when their names cannot be understood.
+    /// The locks, in the order in which they are taken; none when the names are not valid.
     pub locks: Vec<ReportedLock>,
-    /// Where they live, without secrets.
+    /// The store, without secrets.
     pub backend: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
-    /// How dlock itself ends.
+    /// The exit status of dlock.
     pub exit: Exit,
-    /// How the command ended; `None` when it never ran, or when that is not known.
+    /// How the command ended; `None` when it never ran, or when that is unknown.
     pub command: Option<Ended>,
-    /// The store was asked for the locks.
-    pub asked: bool,
-    /// From the beginning to the grant, or to giving up.
+    /// The locks were requested from the store.
+    pub requested: bool,
+    /// The time from the start to the grant, or to giving up.
     pub waited: Duration,
-    /// From the grant to the release, if the locks were ours.
+    /// The time from the grant to the release, if the locks were held.
     pub held: Option<Duration>,
-    /// All locks were given back, or left to the store for the rest of `--min-hold`; `None` when they never were ours.
+    /// All locks were released, or left to the store for the rest of `--min-hold`; `None` when they were
+    /// never held.
     pub released: Option<bool>,
-    /// Who had the lock that we did not get.
+    /// The holder of the lock that could not be acquired.
     pub holder: Option<Holder>,
     /// Why the lock was broken.
     pub reason: Option<String>,
-    /// The one line that tells why the command did not run to its end under the lock.
+    /// The message that says why the command did not run to its end under the lock.
     pub error: Option<String>,
 }
 
 impl RunReport {
-    /// A run that has only begun. Until it is told otherwise, it is one that dlock failed at.
+    /// Returns the report of a run that has just started. Until set otherwise, its outcome is an internal
+    /// failure.
     pub fn new(started: Started, names: &[LockName], backend: Option<String>) -> RunReport {
         let lock = |name: &LockName| ReportedLock {
             name: name.clone(),
@@ -161,7 +163,7 @@ impl RunReport {
             outcome: Outcome::Internal,
             exit: Exit::Status(crate::exit::INTERNAL),
             command: None,
-            asked: false,
+            requested: false,
             waited: Duration::ZERO,
             held: None,
             released: None,
@@ -171,28 +173,28 @@ impl RunReport {
         }
     }
 
-    /// The end of waiting, one way or the other.
+    /// Records the end of the wait, granted or not.
     pub fn stop_waiting(&mut self) {
         self.waited = Moment::now() - self.started.moment;
     }
 
-    /// The same run, ended by a failure.
+    /// Returns the same report, ended by a failure.
     pub fn failed(mut self, failure: &Failure) -> RunReport {
         self.outcome = failure.kind.into();
         self.exit = Exit::Status(failure.status());
         self.error = Some(failure.message.clone());
-        if !self.asked {
+        if !self.requested {
             self.stop_waiting();
         }
         self
     }
 
-    /// How many renewals of all locks were acknowledged.
+    /// Returns the number of acknowledged renewals of all locks.
     pub fn renewals(&self) -> u64 {
         self.locks.iter().map(|lock| lock.renewals.count()).sum()
     }
 
-    /// The status of the command, if it ended by itself.
+    /// Returns the status of the command, if it exited.
     pub fn exit_status(&self) -> Option<i32> {
         match self.command {
             Some(Ended::Exited(status)) => Some(status),
@@ -200,7 +202,7 @@ impl RunReport {
         }
     }
 
-    /// The signal that the command died of.
+    /// Returns the signal that killed the command.
     pub fn signal(&self) -> Option<i32> {
         match self.command {
             Some(Ended::Killed(signal)) => Some(signal),
@@ -208,24 +210,24 @@ impl RunReport {
         }
     }
 
-    /// The command ran under the lock to its end and says that all is well.
+    /// Returns whether the command ran under the lock to its end with exit status 0.
     pub fn succeeded(&self) -> bool {
         self.outcome == Outcome::Ran && self.exit_status() == Some(0)
     }
 
-    /// What is kept of it in the history of one of its locks.
+    /// Returns the history record of one of its locks.
     pub fn record(&self, lock: usize, identity: &Identity) -> Record {
-        // What tells one process from all others is of no use when it is gone.
+        // The fields that identify a process are of no use once it has ended.
         let known = |identity: &Identity| Identity {
             start: 0,
             boot: String::new(),
             pid_ns: 0,
             note: identity.note.as_deref().map(short),
-            // A page that is cut off is none.
+            // A truncated URL is useless.
             url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),
             ..identity.clone()
         };
-        // Of the other one it is enough to know who it was.
+        // Of the other holder the identity is enough.
         let other = |identity: &Identity| Identity { note: None, url: None, ..known(identity) };
         Record {
             outcome: self.outcome.as_str().to_owned(),
@@ -249,7 +251,7 @@ impl RunReport {
         }
     }
 
-    /// One JSON object on one line, `"version":1` first.
+    /// Returns one JSON object on one line, `"version":1` first.
     pub fn to_json(&self) -> String {
         let now = Duration::from_micros(wall_micros());
         let view = View {
@@ -279,10 +281,11 @@ impl RunReport {
     }
 }
 
-/// A longer one is not kept in a history.
+/// The maximum length of a URL in a history.
 const LONGEST_URL: usize = 400;
 
-/// As much of a text as is kept in a history: so much that the last outcomes are one answer of a store.
+/// Returns the part of a text that is kept in a history, short enough that a store sends the last outcomes in
+/// one reply.
 fn short(text: &str) -> String {
     const MOST: usize = 400;
     let mut length = 0;

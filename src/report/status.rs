@@ -1,4 +1,4 @@
-//! Who holds what and who waits: as a table for people, and as JSON for programs.
+//! Holders and waiters: as a table for people, and as JSON for programs.
 
 mod json;
 mod table;
@@ -24,7 +24,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// What standard output takes.
+    /// Returns the style for standard output.
     pub fn of_stdout() -> Style {
         match std::io::stdout().is_terminal() && config::variable("NO_COLOR").is_none() {
             true => Style::Coloured,
@@ -33,7 +33,7 @@ impl Style {
     }
 }
 
-/// A duration for a table: nobody looks at the milliseconds of more than a second.
+/// Formats a duration for a table: milliseconds are dropped above one second.
 fn show(duration: Duration) -> String {
     match duration.as_secs() {
         0 => duration::show(duration),
@@ -41,10 +41,10 @@ fn show(duration: Duration) -> String {
     }
 }
 
-/// A note is shown up to so many characters; all of it is in the JSON.
+/// The number of characters of a note that are shown; the JSON has all of it.
 const LONGEST_NOTE: usize = 60;
 
-/// The locks as a table, the store in the first line.
+/// Returns the locks as a table, with the store in the first line.
 pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
     let mut table = Table::new(&[
         "LOCK",
@@ -76,8 +76,8 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
         } else if lock.holders.is_empty() {
             row(vec![Cell::new("free").coloured(Colour::Green)]);
         }
-        for (place, waiter) in lock.waiters.iter().enumerate() {
-            row(waiter_cells(place + 1, waiter));
+        for (index, waiter) in lock.waiters.iter().enumerate() {
+            row(waiter_cells(index + 1, waiter));
         }
     }
     let mut text = format!("{}\n", printable(store));
@@ -103,7 +103,7 @@ fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     cells
 }
 
-/// In which way the lock is held, and how that is to be shown.
+/// Returns the state of the lock and its colour.
 fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
     let held = match (mode, holder.slot) {
         (Some(Mode::Slots(of)), Some(slot)) => format!("slot {slot} of {of}"),
@@ -119,26 +119,26 @@ fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
     }
 }
 
-fn waiter_cells(place: usize, waiter: &Waiter) -> Vec<Cell> {
+fn waiter_cells(position: usize, waiter: &Waiter) -> Vec<Cell> {
     let wants = match waiter.mode {
         Mode::Exclusive => String::new(),
         mode => format!(", {}", mode.as_str()),
     };
-    let mut cells = vec![Cell::new(&format!("waits #{place}{wants}")).coloured(Colour::Cyan)];
+    let mut cells = vec![Cell::new(&format!("waits #{position}{wants}")).coloured(Colour::Cyan)];
     cells.extend(who(waiter.identity.as_ref()));
     cells.push(Cell::new(&show(waiter.waiting)));
     cells.extend([Cell::new("-"), Cell::new("-")]);
-    let note = waiter.identity.as_ref().map(|identity| said(identity).join("; ")).unwrap_or_default();
+    let note = waiter.identity.as_ref().map(|identity| note_and_job(identity).join("; ")).unwrap_or_default();
     cells.push(remark(&note));
     cells
 }
 
-/// An address is to be copied, so it is shown in full.
+/// A URL is meant to be copied, so it is shown in full.
 fn remark(text: &str) -> Cell {
     Cell::cut(text, 1500)
 }
 
-/// Host, process, user, command.
+/// Returns host, process, user, command.
 fn who(identity: Option<&Identity>) -> [Cell; 4] {
     let Some(identity) = identity else { return ["-"; 4].map(Cell::new) };
     let pid = identity.pid.to_string();
@@ -154,12 +154,12 @@ fn remarks(holder: &Holder) -> String {
         let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         remarks.push(format!("broken by {}{reason}", revocation.by));
     }
-    remarks.extend(holder.identity.iter().flat_map(said));
+    remarks.extend(holder.identity.iter().flat_map(note_and_job));
     remarks.join("; ")
 }
 
-/// Note and job of a run.
-fn said(identity: &Identity) -> Vec<String> {
+/// Returns the note and the CI job of a run.
+fn note_and_job(identity: &Identity) -> Vec<String> {
     let note = identity.note.as_ref().map(|note| match note.char_indices().nth(LONGEST_NOTE) {
         Some((end, _)) => format!("{}...", &note[..end]),
         None => note.clone(),
@@ -167,7 +167,7 @@ fn said(identity: &Identity) -> Vec<String> {
     note.into_iter().chain(identity.url.clone()).collect()
 }
 
-/// The last outcomes of each lock, the latest first.
+/// Returns the last outcomes of each lock, the latest first.
 pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], style: Style) -> String {
     let mut text = format!("{}\n", printable(store));
     for (index, (name, records)) in histories.iter().enumerate() {
@@ -196,7 +196,7 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
     text
 }
 
-/// When a run began that was noted then, in ms since 1970.
+/// Returns when a run began that was recorded at this time, in ms since 1970.
 pub fn began(at: u64, record: &Record) -> u64 {
     at.saturating_sub(record.waited_ms).saturating_sub(record.held_ms.unwrap_or(0))
 }
@@ -223,10 +223,10 @@ fn why(record: &Record) -> String {
         }
         (None, error) => error.clone(),
     };
-    why.into_iter().chain(said(&record.identity)).collect::<Vec<_>>().join("; ")
+    why.into_iter().chain(note_and_job(&record.identity)).collect::<Vec<_>>().join("; ")
 }
 
-/// The part of a terminal that is drawn again and again.
+/// The part of a terminal that is redrawn.
 pub struct Screen {
     lines: usize,
 }
@@ -238,13 +238,13 @@ impl Default for Screen {
 }
 
 impl Screen {
-    /// One on which nothing has been drawn.
+    /// Returns an empty screen.
     pub fn new() -> Screen {
         Screen { lines: 0 }
     }
 
-    /// What draws the text over what was drawn before: no line longer than the terminal is wide, and no more than it is
-    /// high, because what has scrolled away cannot be drawn over.
+    /// Returns the sequence that draws the text over the previous one: no line longer than the terminal is
+    /// wide, and no more lines than it is high, because scrolled-off lines cannot be redrawn.
     pub fn frame(&mut self, text: &str) -> String {
         let (width, height) = terminal_size::terminal_size()
             .map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
@@ -255,7 +255,7 @@ impl Screen {
             lines.truncate(most - 1);
             lines.push(table::cut(&format!("... and {} lines more", all.len() - most + 1), width));
         }
-        // Up to where the last one began, and everything below it away (ECMA-48, CUU and ED).
+        // Moves up to where the last frame began, and clears everything below (ECMA-48, CUU and ED).
         let mut frame = match self.lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}A\r"),

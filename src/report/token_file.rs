@@ -1,4 +1,4 @@
-//! Where a token goes: standard output, or a file for its owner alone.
+//! The destination of a token: standard output, or a file that only its owner can read.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -12,33 +12,36 @@ use super::file::{Temporary, write_in_time};
 use crate::backend::io_text;
 use crate::lock::Token;
 
-/// How long whoever reads a token is waited for.
+/// The time limit for the reader of a token.
 const READER_WITHIN: Duration = Duration::from_secs(2);
-/// For its owner alone, from the beginning.
+/// Readable only by its owner, from its creation.
 const MODE: u32 = 0o600;
 
-/// A file that a token can be written to.
+/// A file to which a token can be written.
 #[derive(Debug)]
 pub struct TokenFile(PathBuf);
 
 impl TokenFile {
-    /// Makes sure that a token can be written there, by writing one's length to another file beside it. What is there
-    /// already stays as it is.
+    /// Checks that a token can be written there, by writing the length of one to another file beside it. An
+    /// existing file stays unchanged.
     ///
     /// # Errors
-    /// It cannot be; or what is there is no file of ours that can be replaced. A symbolic link is not followed.
+    /// It cannot be written; or the existing file is not one of this user that can be replaced. A symbolic
+    /// link is not followed.
     pub fn find(path: &Path) -> Result<TokenFile, String> {
         let cannot = |why: String| format!("cannot write '{}': {why}", path.display());
         if path.file_name().is_none() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return Err(cannot("this is no name of a file".into()));
+            return Err(cannot("this is not a file name".into()));
         }
         match fs::symlink_metadata(path) {
             Ok(there) if there.is_symlink() => {
                 return Err(cannot("it is a symbolic link, which dlock does not follow".into()));
             }
-            Ok(there) if !there.is_file() => return Err(cannot("it is there, and no regular file".into())),
+            Ok(there) if !there.is_file() => {
+                return Err(cannot("it exists and is not a regular file".into()));
+            }
             Ok(there) if ![0, there.uid()].contains(&nix::unistd::geteuid().as_raw()) => {
-                return Err(cannot("it is there, and another user's".into()));
+                return Err(cannot("it exists and belongs to another user".into()));
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(io_text(&error))),
             _ => {}
@@ -50,16 +53,16 @@ impl TokenFile {
         Ok(TokenFile(path.to_owned()))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes the token, on one line. The file is another one afterwards, for its owner alone whatever the umask and the
-    /// old one's mode are, and is never seen half-written.
+    /// Writes the token, on one line. The file is replaced, readable only by its owner whatever the umask and
+    /// the mode of the old file, and is never seen half-written.
     ///
     /// # Errors
-    /// It could not be; then the file is what it was.
+    /// The write failed; then the file is unchanged.
     pub fn write(&self, token: &Token) -> io::Result<()> {
         let entry = Entry::at(&self.0)?;
         write_beside(&entry, format!("{}\n", token.reveal()).as_bytes())?.rename(&entry)
@@ -68,18 +71,18 @@ impl TokenFile {
 
 fn write_beside(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {
     let (temporary, mut file) = Temporary::beside(entry, MODE)?;
-    // The umask may have taken from it.
+    // The umask may have cleared bits.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(content)?;
-    // Some file systems find only now that there is no room.
+    // Some file systems report only now that there is no space.
     file.sync_all()?;
     Ok(temporary)
 }
 
-/// Writes what was asked for to standard output, without ever waiting long for a reader that has stopped.
+/// Writes the requested output to standard output, without waiting long for a stopped reader.
 ///
 /// # Errors
-/// Not all of it was taken: it is closed, full, or nobody reads.
+/// Not all of it was written: standard output is closed, full, or has no reader.
 pub fn to_stdout(text: &str) -> io::Result<()> {
     write_in_time(io::stdout().as_fd(), text.as_bytes(), READER_WITHIN)
 }

@@ -1,4 +1,4 @@
-//! Wrong options, names and durations: one line that names the flag and the value, 64, and nothing has happened.
+//! Invalid options, names and durations: one line that names the flag and the value, 64, and no effect.
 
 use crate::refusal::{assert_usage, refused, refused_with};
 use crate::support::running::Exit;
@@ -34,7 +34,7 @@ fn contradictions_name_both_flags_and_the_figures() {
     let grace = |grace: &str, ttl: &str, most: &str| {
         format!(
             "--grace {grace} does not fit into a ttl of {ttl}: at most {most}, or SIGTERM would come before half of \
-             the lease is over; shorten --grace or lengthen --ttl"
+             the lease has elapsed; shorten --grace or lengthen --ttl"
         )
     };
     let (short, usual) = (grace("2s", "3s", "1.268s"), grace("20s", "30s", "14s"));
@@ -65,7 +65,7 @@ fn durations_out_of_range_are_named() {
 }
 
 #[test]
-fn every_duration_option_refuses_what_is_none() {
+fn every_duration_option_rejects_what_is_not_a_duration() {
     let unknown = |unit: &str| format!("unknown unit '{unit}': known are ms, s, m, h, d");
     let values = [
         ("5M", unknown("M")),
@@ -99,7 +99,7 @@ fn every_duration_option_refuses_what_is_none() {
 }
 
 #[test]
-fn options_with_a_choice_say_which() {
+fn options_with_a_choice_list_the_values() {
     assert_usage([
         (
             &["run", "--orphans", "eat", "x", "--", "touch", "t"][..],
@@ -154,10 +154,10 @@ fn unknown_options_are_named() {
 }
 
 #[test]
-fn the_options_of_flock_that_mean_nothing_here_are_explained() {
-    let o = "-o is flock's: dlock never passes the lock's descriptor on, so leave it out";
-    let u = "-u is flock's: dlock releases the lock itself when the command ends, so leave it out";
-    let f = "-F is flock's: dlock stays beside the command to guard it, so leave it out";
+fn options_of_flock_without_meaning_here_are_explained() {
+    let o = "-o is an option of flock: dlock never passes the lock's descriptor on, so omit it";
+    let u = "-u is an option of flock: dlock releases the lock itself when the command ends, so omit it";
+    let f = "-F is an option of flock: dlock must keep running to guard the command, so omit it";
     for (line, options) in [(o, ["-o", "--close"]), (u, ["-u", "--unlock"]), (f, ["-F", "--no-fork"])] {
         for option in options {
             assert_usage([(&["run", option, "x", "--", "touch", "t"][..], line)]);
@@ -173,7 +173,7 @@ fn a_note_that_is_too_long_is_refused() {
     assert_usage([(&["run", "--note", &note, "x", "--", "touch", "t"][..], line)]);
 }
 
-/// A value that begins with a dash is a wrong value of its option, not an unknown option.
+/// A value that starts with a dash is an invalid value of its option, not an unknown option.
 #[test]
 fn a_negative_value_is_named_with_its_flag() {
     for (option, value) in [
@@ -192,7 +192,7 @@ fn a_negative_value_is_named_with_its_flag() {
     }
 }
 
-/// The line stays one line, and shows what cannot be shown.
+/// The message stays on one line, and escapes unprintable characters.
 #[test]
 fn a_value_with_a_line_break_is_shown_whole() {
     for (option, shown) in [
@@ -208,7 +208,7 @@ fn a_value_with_a_line_break_is_shown_whole() {
 }
 
 #[test]
-fn a_value_that_is_no_text_is_named_with_its_flag() {
+fn a_value_that_is_not_text_is_named_with_its_flag() {
     let bytes = OsStr::from_bytes(b"\xff5s");
     for option in
         ["--ttl", "--wait", "--grace", "--note", "--orphans", "--conflict-exit-code", "--log-format"]

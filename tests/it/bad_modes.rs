@@ -1,4 +1,4 @@
-//! Wrong ways to share and to wait: each a sentence and a code, and nothing is taken, overwritten or left behind.
+//! Invalid modes and waits: each with a message and a status, and nothing is acquired, overwritten or left behind.
 
 use crate::refusal::assert_usage;
 use crate::support::dlock::BINARY;
@@ -60,9 +60,9 @@ fn modes_that_contradict_each_other_are_both_named() {
     ]);
 }
 
-/// One slot is an exclusive lock: to ask for both is no contradiction.
+/// One slot is an exclusive lock: both options together are not a contradiction.
 #[test]
-fn one_slot_may_be_called_exclusive() {
+fn one_slot_may_be_combined_with_exclusive() {
     for store in Store::each() {
         let run = store.run().args(["-x", "--slots", "1"]).sh("echo \"slot $DLOCK_SLOT\"").output();
         assert_eq!(run.outcome(), (Exit::Code(0), "slot 0\n", ""), "{}", store.url());
@@ -70,7 +70,7 @@ fn one_slot_may_be_called_exclusive() {
 }
 
 #[test]
-fn a_least_time_is_a_duration_and_not_too_long() {
+fn min_hold_is_a_duration_and_not_too_long() {
     let invalid =
         |value: &str, why: &str| format!("invalid value '{value}' for '--min-hold <DURATION>': {why}");
     for (value, line) in [
@@ -89,16 +89,16 @@ fn a_least_time_is_a_duration_and_not_too_long() {
     }
 }
 
-/// Whoever holds or awaits the lock has settled how many slots it has.
+/// Holders and waiters have agreed on the number of slots.
 #[test]
-fn another_number_of_slots_than_that_of_a_living_client_is_refused_with_both() {
+fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
     for store in Store::each() {
         let refused = |ours: &str, theirs: u32| {
             for patience in [&["--no-wait"][..], &["--wait", "forever"]] {
                 let run = store.run().args(["--slots", ours]).args(patience).command(["touch", "t"]).output();
                 let line = format!(
                     "dlock: x on {}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or \
-                     wait until nobody holds or awaits it\n",
+                     wait until it has no holder and no waiter\n",
                     store.url()
                 );
                 assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
@@ -109,7 +109,8 @@ fn another_number_of_slots_than_that_of_a_living_client_is_refused_with_both() {
             refused(ours, 3);
         }
         end(holder);
-        // Nobody uses it any more. Nor is it settled by one who holds it alone, but by those who wait for him to go.
+        // The lock is unused now. An exclusive holder does not determine the number either, but the waiters behind it
+        // do.
         let alone = hold(&store, &["--slots", "1"]);
         let mut waiter =
             store.run().args(["-v", "--slots", "4", "--wait", "forever"]).command(["true"]).spawn();
@@ -144,8 +145,8 @@ fn a_mode_that_the_outer_hold_does_not_allow_is_refused_at_once() {
                     let run = store.run().args(outer).command(nested.concat()).output();
                     let line = if inner_mode == "slots" && outer_mode == "slots" {
                         format!(
-                            "dlock: x on {}: --slots 4, but it is in use with 3 slots: give --slots 3, or wait until \
-                             nobody holds or awaits it\n",
+                            "dlock: x on {}: --slots 4, but it is in use with 3 slots: give --slots 3, or wait \
+                            until it has no holder and no waiter\n",
                             store.url()
                         )
                     } else {

@@ -1,4 +1,4 @@
-//! Several names on one command line: what is wrong with one is wrong with all, and what is only unusual works.
+//! Several names on one command line: an error in one refuses all, and unusual names work.
 
 use crate::refusal::assert_usage;
 use crate::support::running::Exit;
@@ -14,7 +14,7 @@ fn a_bad_name_among_several_is_named_and_none_is_taken() {
         format!("NAME '{}': a lock name may have at most 200 bytes, this one has 201", "n".repeat(40));
     for (name, line) in [
         ("", "NAME '': a lock name may not be empty"),
-        ("..", "NAME '..': '.' and '..' are no lock names"),
+        ("..", "NAME '..': '.' and '..' are not lock names"),
         ("a\nb", "NAME 'a\\u{a}b': a lock name may not contain control characters"),
         (&long, &too_long),
     ] {
@@ -26,9 +26,9 @@ fn a_bad_name_among_several_is_named_and_none_is_taken() {
     }
 }
 
-/// Without `--` there is no telling the command from a name; the first word is taken for the name.
+/// Without `--` the command cannot be distinguished from a name; the first word is taken for the name.
 #[test]
-fn names_without_a_command_are_shown_how_to_give_one() {
+fn names_without_a_command_are_refused_with_an_example() {
     assert_usage([
         (&["run", "a", "b"][..], "no command: did you mean: dlock run a -- b"),
         (&["run", "-w", "5", "a", "b", "-s", "c"], "no command: did you mean: dlock run a -- b c"),
@@ -57,13 +57,13 @@ fn more_than_64_names_are_refused() {
     assert_usage([(&arguments[..], "at most 64 locks can be taken together, these are 65")]);
 }
 
-/// On one processor, so that neither half of dlock runs while the other says a great deal.
+/// On one processor, so that the guard does not run while dlock prints much, and vice versa.
 #[test]
-fn as_many_names_as_there_may_be_are_taken_together() {
+fn the_largest_number_of_names_is_taken_together() {
     let names: Vec<String> = (0..64).map(|number| format!("name-{number:02}")).collect();
     for store in Store::each() {
         let run = || {
-            // The first one twice: that is no 65th.
+            // The first one twice: that is not a 65th.
             let run = store.run_with_ttl("30s").no_name().args(&names).arg(&names[0]);
             run.before_exec(to_one_processor)
         };

@@ -1,4 +1,4 @@
-//! Wrong backend URLs and variables: one line that says where the value came from, 78, and nothing has happened.
+//! Invalid backend URLs and variables: one line that names the source of the value, 78, and no effect.
 
 use crate::refusal::{refused, refused_in, refused_with};
 use crate::support::place::Place;
@@ -6,9 +6,9 @@ use crate::support::running::Exit;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Backend URLs, and what is said of them behind the source of the value.
+/// Backend URLs, and the messages after the source of the value.
 #[cfg(feature = "redis")]
-const PORT: &str = "behind the colon of a host stands a port from 1 to 65535 (a password ends with an @)";
+const PORT: &str = "the port after a host must be from 1 to 65535 (a password ends with an @)";
 
 const WRONG: &[(&str, &str)] = &[
     (
@@ -24,8 +24,8 @@ const WRONG: &[(&str, &str)] = &[
     ("file:///%zz", "a % in a backend URL is followed by two hex digits; write % as %25"),
     ("file:///%2", "a % in a backend URL is followed by two hex digits; write % as %25"),
     ("file:///%00", "a backend URL may not contain %00"),
-    ("file:///%ff", "a backend URL decodes to UTF-8"),
-    ("file:x", "file: takes an absolute directory, as file:///var/lock/jobs"),
+    ("file:///%ff", "a backend URL must decode to UTF-8"),
+    ("file:x", "file: takes an absolute directory, such as file:///var/lock/jobs"),
     ("file://h/x", "file: has no host: write file:///directory with three slashes"),
     ("file://u:s3cret@/x", "file: has no host: write file:///directory with three slashes"),
     ("file:///x?prefix=a", "unknown option 'prefix' for file: (known: suffix)"),
@@ -39,23 +39,23 @@ const WRONG_REDIS: &[(&str, &str)] = &[
         "ftp://h",
         "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://",
     ),
-    ("redis:", "redis:// takes one host, as redis://localhost:6379"),
-    ("redis://", "redis:// takes one host, as redis://localhost:6379"),
-    ("redis://h,k", "redis:// takes one host, as redis://localhost:6379"),
-    ("redis://h,,k", "'' is no host or host:port"),
+    ("redis:", "redis:// takes one host, such as redis://localhost:6379"),
+    ("redis://", "redis:// takes one host, such as redis://localhost:6379"),
+    ("redis://h,k", "redis:// takes one host, such as redis://localhost:6379"),
+    ("redis://h,,k", "'' is not a host or host:port"),
     ("redis://h:0", PORT),
     ("redis://h:99999", PORT),
     ("redis://h:", PORT),
     ("redis://h:1:2", PORT),
     ("redis://h:port", PORT),
     ("redis://me:s3cret@h:port", PORT),
-    ("redis://[::1", "'[::1' is no host or host:port"),
-    ("redis://[xyz]", "'[xyz]' is no host or host:port"),
-    ("redis://h/x", "'x' is no database number"),
-    ("redis://h/-1", "'-1' is no database number"),
-    ("redis://h/1/2", "'1/2' is no database number"),
-    ("redis://h/99999999999", "'99999999999' is no database number"),
-    ("redis://h?db=x", "'x' is no database number"),
+    ("redis://[::1", "'[::1' is not a host or host:port"),
+    ("redis://[xyz]", "'[xyz]' is not a host or host:port"),
+    ("redis://h/x", "'x' is not a database number"),
+    ("redis://h/-1", "'-1' is not a database number"),
+    ("redis://h/1/2", "'1/2' is not a database number"),
+    ("redis://h/99999999999", "'99999999999' is not a database number"),
+    ("redis://h?db=x", "'x' is not a database number"),
     ("redis://h/1?db=2", "the database is given twice: as a path and as db="),
     ("redis://h?prefix=a&prefix=b", "the option 'prefix' is given twice"),
     ("redis://h?recipe=symfony", "unknown recipe 'symfony' (known: plain, redisson, python-redis-lock)"),
@@ -81,7 +81,7 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis-sentinel://h,k/", SENTINELS),
     ("redis-sentinel://h,k,h/locks", "h:26379 is named twice"),
     ("redis-sentinel://h,k,h:26379/locks", "h:26379 is named twice"),
-    ("redis-sentinel://h/locks/x", "'x' is no database number"),
+    ("redis-sentinel://h/locks/x", "'x' is not a database number"),
     ("redis-sentinel://h/locks/1?db=2", "the database is given twice: as a path and as db="),
     ("redis-sentinel://h/locks?sentinel_password_file=x", "sentinel_password_file= takes an absolute path"),
     (
@@ -100,8 +100,7 @@ const WRONG_REDIS: &[(&str, &str)] = &[
 ];
 
 #[cfg(feature = "redis")]
-const SENTINELS: &str =
-    "redis-sentinel:// takes the sentinels and the name of the service, as redis-sentinel://h1,h2,h3/service";
+const SENTINELS: &str = "redis-sentinel:// takes the sentinels and the name of the service, such as redis-sentinel://h1,h2,h3/service";
 
 fn wrong() -> impl Iterator<Item = (&'static str, &'static str)> {
     #[cfg(feature = "redis")]
@@ -111,7 +110,7 @@ fn wrong() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 #[test]
-fn a_wrong_backend_is_refused_and_its_source_named() {
+fn an_invalid_backend_is_refused_and_its_source_named() {
     let mut otherwise = Vec::new();
     for (url, why) in wrong() {
         let place = Place::new();
@@ -149,14 +148,14 @@ fn a_store_left_out_of_this_build_names_its_feature() {
 }
 
 #[test]
-fn an_empty_backend_is_no_backend() {
+fn an_empty_backend_counts_as_unset() {
     let output = refused(&["run", "-b", "", "x", "--", "touch", "t"]);
     let line = "dlock: --backend: a backend URL begins with a scheme and a colon\n";
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
 }
 
 #[test]
-fn a_backend_that_is_no_text_is_a_wrong_backend() {
+fn a_backend_that_is_not_text_is_invalid() {
     let url = OsStr::from_bytes(b"file:///\xff");
     let flag = refused_with(|run| run.args(["run", "--backend"]).arg(url).args(["x", "--", "touch", "t"]));
     assert_eq!(flag.outcome(), (Exit::Code(78), "", "dlock: --backend: not valid UTF-8\n"));
@@ -168,7 +167,7 @@ fn a_backend_that_is_no_text_is_a_wrong_backend() {
 
 /// No name fits into a file name with it.
 #[test]
-fn a_suffix_that_no_file_name_has_room_for_is_refused() {
+fn a_suffix_too_long_for_any_file_name_is_refused() {
     let place = Place::new();
     let url = format!("{}?suffix={}", place.url(), "s".repeat(300));
     let output = refused_in(&place, place.run().backend(url).command(["touch", "t"]));
@@ -177,7 +176,7 @@ fn a_suffix_that_no_file_name_has_room_for_is_refused() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_not_made() {
+fn a_missing_directory_is_not_created() {
     let place = Place::new();
     let url = format!("file://{}", place.path("no/such").display());
     let output = refused_in(&place, place.run().backend(&url).command(["touch", "t"]));
@@ -188,10 +187,10 @@ fn a_directory_that_is_not_there_is_not_made() {
     assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
 }
 
-/// Files that a URL names are looked at before anybody is contacted.
+/// Files in a URL are checked before a server is contacted.
 #[cfg(feature = "redis")]
 #[test]
-fn files_of_a_url_that_are_missing_are_named_and_nobody_is_contacted() {
+fn missing_files_of_a_url_are_named_before_any_server_is_contacted() {
     use crate::support::fake::Fake;
     let place = Place::new();
     let server = Fake::silent();
@@ -209,10 +208,10 @@ fn files_of_a_url_that_are_missing_are_named_and_nobody_is_contacted() {
     }
 }
 
-/// What cannot be the name of a server is wrong before anybody is contacted.
+/// An invalid server name is refused before a server is contacted.
 #[cfg(feature = "redis")]
 #[test]
-fn a_server_name_that_is_none_is_refused() {
+fn an_invalid_server_name_is_refused() {
     use crate::support::fake::Fake;
     let place = Place::new();
     let server = Fake::silent();
@@ -227,7 +226,7 @@ fn a_server_name_that_is_none_is_refused() {
 
 /// F48
 #[test]
-fn garbage_in_a_variable_is_refused_and_the_variable_named() {
+fn an_invalid_variable_is_refused_by_name() {
     let duration = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
     for (variable, value, why) in [
         ("DLOCK_TTL", "5M", "unknown unit 'M': known are ms, s, m, h, d".to_owned()),
@@ -243,7 +242,7 @@ fn garbage_in_a_variable_is_refused_and_the_variable_named() {
         let line = output.stderr;
         assert!(line.starts_with(&format!("dlock: {variable}: ")), "{line}");
         assert!(line.contains(&why) || line.contains(why.trim_end_matches(", or forever")), "{line}");
-        // `25h` is shown as it was understood.
+        // `25h` is shown in the normalised form.
         assert!(line.contains(value) || line.contains("1d1h"), "the value {value} is named: {line}");
     }
     for variable in ["DLOCK_TTL", "DLOCK_WAIT"] {
@@ -254,9 +253,9 @@ fn garbage_in_a_variable_is_refused_and_the_variable_named() {
     }
 }
 
-/// F48: nobody reads what a flag overrides, and an empty variable is none.
+/// F48: values that a flag overrides are not parsed, and an empty variable counts as unset.
 #[test]
-fn a_flag_overrides_garbage_in_a_variable() {
+fn a_flag_overrides_an_invalid_variable() {
     let place = Place::new();
     let run = || place.run().command(["echo", "ran"]);
     for run in [
@@ -271,9 +270,9 @@ fn a_flag_overrides_garbage_in_a_variable() {
     }
 }
 
-/// A ttl that came from the environment does not leave the user to search the command line for it.
+/// The message about a ttl from the environment names the variable.
 #[test]
-fn a_grace_that_does_not_fit_into_a_ttl_of_the_environment_names_the_variable() {
+fn a_grace_that_does_not_fit_a_ttl_from_the_environment_names_the_variable() {
     let args = ["run", "--grace", "2s", "x", "--", "touch", "t"];
     let output = refused_with(|run| run.env("DLOCK_TTL", "3s").args(args));
     assert!(matches!(output.exit, Exit::Code(64 | 78)), "{}", output.stderr);

@@ -1,4 +1,4 @@
-//! The command's own end, passed on.
+//! The end of the command, passed through.
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -7,7 +7,7 @@ use crate::support::{SOON, probe};
 use nix::sys::signal::Signal;
 use std::process::Command;
 
-/// Every signal that ends a process by default: those with names, and the real-time ones.
+/// Every signal that ends a process by default: the named ones, and the real-time ones.
 fn fatal_signals() -> impl Iterator<Item = i32> {
     let harmless =
         [Signal::SIGCHLD, Signal::SIGCONT, Signal::SIGURG, Signal::SIGWINCH].map(|harmless| harmless as i32);
@@ -20,7 +20,7 @@ fn fatal_signals() -> impl Iterator<Item = i32> {
 
 /// S01
 #[test]
-fn every_exit_status_of_the_command_is_passed_on() {
+fn every_exit_status_of_the_command_is_passed_through() {
     let place = Place::new();
     std::thread::scope(|scope| {
         for quarter in 0..4 {
@@ -37,7 +37,7 @@ fn every_exit_status_of_the_command_is_passed_on() {
 
 /// S02
 #[test]
-fn dlock_dies_of_the_signal_that_the_command_died_of() {
+fn dlock_dies_of_the_signal_that_killed_the_command() {
     let place = Place::new();
     for signal in fatal_signals() {
         let output = place.run().probe(["die", &signal.to_string()]).output();
@@ -61,7 +61,7 @@ fn a_shell_sees_128_plus_the_signal() {
 
 /// S02
 #[test]
-fn a_core_dump_of_the_command_is_not_followed_by_a_second_one() {
+fn dlock_does_not_add_a_core_dump_to_that_of_the_command() {
     use nix::sys::resource::{Resource, setrlimit};
     let place = Place::new();
     let unlimited = || Ok(setrlimit(Resource::RLIMIT_CORE, libc::RLIM_INFINITY, libc::RLIM_INFINITY)?);
@@ -69,7 +69,7 @@ fn a_core_dump_of_the_command_is_not_followed_by_a_second_one() {
     let output = run.output();
     assert_eq!(output.outcome(), (Exit::by(Signal::SIGQUIT), "", ""));
     assert!(!output.core_dumped);
-    // Where the kernel hands cores to a program there is nothing to count.
+    // Where the kernel pipes cores to a program there is nothing to count.
     let names = std::fs::read_dir(place.path(".")).unwrap().flatten().map(|entry| entry.file_name());
     let cores: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("core")).collect();
     assert!(cores.len() <= 1, "{cores:?}");
@@ -77,7 +77,7 @@ fn a_core_dump_of_the_command_is_not_followed_by_a_second_one() {
 
 /// S02
 #[test]
-fn as_the_first_process_of_a_namespace_it_exits_with_128_plus_the_signal() {
+fn as_the_first_process_of_a_namespace_dlock_exits_with_128_plus_the_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGSEGV] {
         let run = Dlock::run().probe(["die", &(signal as i32).to_string()]);
         let output = run.wrapped_by(["unshare", "-pf", "--mount-proc"]).output();
@@ -123,7 +123,7 @@ fn a_command_that_may_not_be_executed_is_126() {
 
 /// S03
 #[test]
-fn what_path_and_mode_bits_tell_is_known_before_the_lock_is_taken() {
+fn path_and_mode_bits_are_checked_before_the_lock_is_acquired() {
     let place = Place::new();
     place.write("plain-file", "exit 0\n");
     let mut holder = place.run().probe(["ignore-term"]).spawn();
@@ -135,7 +135,7 @@ fn what_path_and_mode_bits_tell_is_known_before_the_lock_is_taken() {
 
 /// S03
 #[test]
-fn a_text_without_an_interpreter_is_run_by_the_shell() {
+fn a_script_without_an_interpreter_is_run_by_the_shell() {
     let place = Place::new();
     place.script("text", "echo \"$0 $1\"; exit 7\n");
     let output = place.run().command(["./text", "argument"]).output();

@@ -1,4 +1,4 @@
-//! The lock is ours, and the command cannot be started: it is free again at once.
+//! The lock is held, and the command cannot be started: the lock is free again at once.
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
@@ -13,7 +13,7 @@ fn stores() -> Vec<Store> {
     ]
 }
 
-/// Nothing is left: no lock, no process, and the next one gets it without waiting.
+/// No trace is left: no lock, no process, and the next run gets the lock without waiting.
 fn assert_free(store: &Store, what: &str) {
     assert!(!store.is_held(), "{what}");
     assert!(store.place.marker().bearers().is_empty(), "{what}");
@@ -28,7 +28,7 @@ fn files(place: &Place) {
     place.script("loop", &format!("#!{}\n", place.arg("loop")));
 }
 
-/// F50: what PATH and mode bits cannot tell, only exec can.
+/// F50: errors that PATH and mode bits do not show, only exec.
 #[test]
 fn a_command_that_cannot_be_executed_frees_the_lock_at_once() {
     for store in stores() {
@@ -49,9 +49,9 @@ fn a_command_that_cannot_be_executed_frees_the_lock_at_once() {
     }
 }
 
-/// F50: the file is there when it is looked for, and gone when the lock is ours.
+/// F50: the file exists at the check, and is gone when the lock is acquired.
 #[test]
-fn a_command_that_vanishes_while_we_wait_frees_the_lock_at_once() {
+fn a_command_that_vanishes_during_the_wait_frees_the_lock_at_once() {
     for store in stores() {
         let command = store.place.script("command", "#!/bin/sh\necho ran\n");
         let mut holder = store.run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
@@ -66,7 +66,7 @@ fn a_command_that_vanishes_while_we_wait_frees_the_lock_at_once() {
         assert!(output.stderr.ends_with("dlock: ./command: command not found\n"), "{}", output.stderr);
         assert_free(&store, "a command that vanished");
 
-        // And one that may not be executed any more.
+        // And one that is no longer executable.
         store.place.script("command", "#!/bin/sh\necho ran\n");
         let mut holder = store.run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
         holder.await_ready();
@@ -80,14 +80,14 @@ fn a_command_that_vanishes_while_we_wait_frees_the_lock_at_once() {
     }
 }
 
-/// F50: with what dlock adds, the environment is too large for the kernel.
+/// F50: with the variables of dlock, the environment is too large for the kernel.
 #[test]
 fn an_environment_that_is_too_large_frees_the_lock_at_once() {
     for store in stores() {
         let name = "n".repeat(200);
         let mut outcomes = Vec::new();
-        // Arguments and environment may have a quarter of the stack (man 2 execve), here 128 KiB. From what dlock itself
-        // cannot be started with, down to what its command can be started with.
+        // Arguments and environment may have a quarter of the stack (man 2 execve), here 128 KiB. From a size with
+        // which dlock itself cannot be started, down to one with which its command can be started.
         for size in (60_000..72_000).rev().step_by(100) {
             let run =
                 store.run().name(&name).env("FIRST", "f".repeat(60_000)).env("SECOND", "f".repeat(size));
@@ -115,9 +115,9 @@ fn an_environment_that_is_too_large_frees_the_lock_at_once() {
     }
 }
 
-/// F50: no process can be had. Root has no such limit, so it is another user, and one of its own for each try.
+/// F50: no further process is permitted. Root has no such limit, so it is another user, a new one for each try.
 #[test]
-fn a_fork_that_fails_leaves_no_lock() {
+fn a_failed_fork_leaves_no_lock() {
     for (index, store) in stores().into_iter().enumerate() {
         let directories = [store.place.path("."), store.place.locks(), store.place.home()];
         for directory in directories {
@@ -144,9 +144,9 @@ fn a_fork_that_fails_leaves_no_lock() {
     }
 }
 
-/// F50: whichever fork it is that fails, `--min-hold` does not keep a lock under which nothing ran.
+/// F50: whichever fork fails, `--min-hold` does not keep a lock under which nothing ran.
 #[test]
-fn a_fork_that_fails_keeps_no_lock_for_min_hold_and_is_explained_alike() {
+fn a_failed_fork_applies_no_min_hold_and_gives_the_same_explanation() {
     let sentence = "dlock: cannot start the command: the limit on processes is reached \
                     (see ulimit -u, and pids.max of the cgroup)\n";
     for (index, store) in stores().into_iter().enumerate() {
@@ -182,10 +182,10 @@ fn a_fork_that_fails_keeps_no_lock_for_min_hold_and_is_explained_alike() {
     }
 }
 
-/// A name is looked up in a thread, which counts as a process.
+/// A name is resolved in a thread, which counts as a process.
 #[cfg(feature = "redis")]
 #[test]
-fn no_thread_to_look_a_name_up_is_a_store_that_cannot_be_reached() {
+fn without_a_thread_for_the_name_lookup_the_store_is_unavailable() {
     let place = Place::new();
     for directory in [place.path("."), place.home()] {
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,4 +1,4 @@
-//! The recipes of README.md that consume a fencing token, as they stand there: each refuses a late writer.
+//! The recipes of README.md that use a fencing token, run literally: each refuses a late writer.
 
 use super::readme;
 use crate::support::dlock::{BINARY, Dlock};
@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where they stand.
+/// The heading of their section.
 pub const SECTION: &str = "Refuse a late writer";
 
 /// The blocks of the section: three commands, and the script that the last of them runs.
@@ -24,7 +24,7 @@ fn blocks() -> [String; 4] {
     texts.try_into().unwrap_or_else(|texts| panic!("README.md has other recipes: {texts:#?}"))
 }
 
-/// A reader who writes reports under the lock `report`, on a Redis of the test's own.
+/// A user who writes reports under the lock `report`, on a Redis for one test only.
 struct Reader {
     redis: Redis,
     store: Store,
@@ -37,7 +37,7 @@ impl Reader {
         let store = Store::on(&redis);
         std::fs::create_dir(store.place.path("bin")).unwrap();
         std::os::unix::fs::symlink(BINARY, store.place.path("bin/dlock")).unwrap();
-        // Counting up the total takes until the test says so.
+        // The sum takes until the test ends it.
         store.place.script(
             "report.sh",
             "#!/bin/sh\necho \"$DLOCK_FENCING_TOKEN\" >began.$TOTAL\n\
@@ -46,7 +46,7 @@ impl Reader {
         Self { redis, store, recipe: recipe.to_owned() }
     }
 
-    /// The recipe, with a report that will come to this total.
+    /// The recipe, with a report of this total.
     fn run(&self, total: u32, recipe: &str) -> Dlock {
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.store.place.path("bin").display());
         let run = self.store.place.run().without_dlock().sh(recipe);
@@ -62,9 +62,9 @@ impl Reader {
         self.store.place.write(&format!("go.{total}"), "");
     }
 
-    /// A run that has lost its lock without being stopped, and has not written yet: those who come later have.
+    /// A run that has lost its lock without being stopped, and has not written yet: later runs have.
     fn late(&self) -> Running {
-        // What dlock cannot promise, it is told not to do.
+        // The guarantee is switched off.
         let recipe = self.recipe.replacen("dlock run ", "dlock run --on-lost warn ", 1);
         let mut late = self.run(1, &recipe).spawn();
         until(SOON, "the first report", || self.store.place.read("began.1").ends_with('\n'));
@@ -73,13 +73,14 @@ impl Reader {
         late
     }
 
-    /// The recipe from its beginning to its end.
+    /// The recipe from start to end.
     fn write(&self, total: u32) {
         self.go(total);
         assert_eq!(self.run(total, &self.recipe).output().outcome(), (Exit::Code(0), "", ""));
     }
 
-    /// A late writer ends like this, with these words at last, and leaves what was `written` (total and token) as it is.
+    /// A late writer ends with this status and these last words, and leaves `written` (total and token)
+    /// unchanged.
     #[track_caller]
     fn assert_refuses(&self, exit: i32, words: &str, written: impl Fn() -> (u32, u64)) {
         let mut late = self.late();
@@ -97,7 +98,7 @@ impl Reader {
     }
 }
 
-/// A server that a reader may have: it keeps what is PUT and the largest token that came with it, for each path.
+/// An example of a user's server: it keeps what is PUT and the largest token of it, for each path.
 struct FencedServer {
     port: u16,
     kept: Arc<Mutex<HashMap<String, (u64, String)>>>,
@@ -109,7 +110,7 @@ impl FencedServer {
         let port = listener.local_addr().expect("an address").port();
         let kept = Arc::new(Mutex::new(HashMap::new()));
         let theirs = Arc::clone(&kept);
-        // One after the other. It ends with the test process.
+        // One connection after another. It ends with the test process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let _ = answer(stream, &mut theirs.lock().unwrap_or_else(PoisonError::into_inner));
@@ -125,7 +126,7 @@ impl FencedServer {
     }
 }
 
-/// One request, compared and kept while nobody else is served.
+/// One request, compared and stored while no other is served.
 fn answer(stream: TcpStream, kept: &mut HashMap<String, (u64, String)>) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -169,7 +170,7 @@ fn an_update_with_a_fence_refuses_a_late_writer() {
     };
     database("CREATE TABLE report (id INTEGER PRIMARY KEY, total INTEGER, fence INTEGER)");
     database("INSERT INTO report VALUES (1, 0, 0)");
-    // An UPDATE that changes no row has succeeded.
+    // An UPDATE without a matching row succeeds.
     reader.assert_refuses(0, "", || {
         let row = database("SELECT total, fence FROM report");
         let (total, fence) = row.trim().split_once('|').expect("a row");
@@ -183,7 +184,7 @@ fn an_http_precondition_refuses_a_late_writer() {
     let server = FencedServer::start();
     let here = format!("http://127.0.0.1:{}", server.port);
     assert!(recipe.contains("https://reports.example.com/1"), "{recipe}");
-    // No proxy of whoever runs the tests.
+    // No proxy from the environment of the tests.
     let recipe = format!("no_proxy='*' {}", recipe.replace("https://reports.example.com", &here));
     let reader = Reader::follows(&recipe);
     let words = "curl: (22) The requested URL returned error: 412";

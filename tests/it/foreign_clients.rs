@@ -1,4 +1,4 @@
-//! Programs that are no dlock and take the same locks: each excludes the other, both ways.
+//! Programs other than dlock that take the same locks: each excludes the other, in both directions.
 
 use crate::support::SOON;
 use crate::support::place::Place;
@@ -18,11 +18,11 @@ macro_rules! holding {
     }};
 }
 
-/// `flock FILE ...`, which is killed when this value goes.
+/// `flock FILE ...`, which is killed when this value is dropped.
 struct Flock(Child);
 
 impl Flock {
-    /// Locks the file and holds it until it is told to end.
+    /// Locks the file and holds it until `end`.
     fn holding(place: &Place, options: &[&str]) -> Self {
         let ready = place.path("flock-has-it");
         let _ = std::fs::remove_file(&ready);
@@ -60,7 +60,7 @@ fn dlock_is_excluded_by_flock() {
         let flock = Flock::holding(&place, options);
         let refused = place.run().command(["touch", "t"]).output();
         let line = format!(
-            "dlock: x is held by another program on {} (no dlock); not waiting, see --wait\n",
+            "dlock: x is held by another program on {} (not a dlock); not waiting, see --wait\n",
             place.url()
         );
         assert_eq!(refused.outcome(), (Exit::Code(75), "", line.as_str()), "{options:?}");
@@ -92,7 +92,7 @@ fn flock_is_excluded_by_dlock() {
     assert!(waiter.0.wait().unwrap().success() && ran.exists());
 }
 
-/// F49: both halves of dlock keep the file locked until the command is dead.
+/// F49: dlock and its guard keep the file locked until the command is dead.
 #[test]
 fn flock_does_not_get_the_lock_of_a_killed_dlock_while_its_command_lives() {
     let place = Place::new();
@@ -120,7 +120,7 @@ fn a_script_can_be_the_lock_file_and_its_directory_cannot() {
     let inner = format!("'{}' run -b '{url}' script -- true; echo $?", crate::support::dlock::BINARY);
     let nested = Command::new("flock").arg(&path).args(["sh", "-c", &inner]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&nested.stdout), "75\n");
-    // flock(1) takes a directory, too; dlock takes only what cannot have been put there as a trap.
+    // flock(1) also takes a directory; dlock takes only what cannot have been planted as a trap.
     std::fs::create_dir(place.path("locks/directory")).unwrap();
     let run = place.run().backend(&url).name("directory").command(["echo", "ran"]).output();
     assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(77), ""));

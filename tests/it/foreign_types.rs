@@ -1,5 +1,5 @@
-//! What no dlock has put into the key of a lock: somebody's all the same. The sentence says whose it may be, and nothing
-//! is overwritten, in whatever mode and with whatever patience it is asked for.
+//! Values in the key of a lock that dlock did not write: they count as a foreign lock. The message names the likely
+//! owner, and nothing is overwritten, whatever the mode and the wait.
 
 use crate::support::SOON;
 use crate::support::place::Place;
@@ -8,7 +8,7 @@ use crate::support::resp::Value;
 use crate::support::running::Exit;
 use crate::support::wait::until;
 
-/// Commands that put something into a key, and what is said of it.
+/// Commands that put a value into a key, and the message about it.
 const VALUES: &[(&[&str], &str)] = &[
     (
         &["HSET", "KEY", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
@@ -16,22 +16,22 @@ const VALUES: &[(&[&str], &str)] = &[
     ),
     (
         &["HSET", "KEY", "mode", "read", "3f1e5b5e-0000-4000-8000-000000000000:1", "1"],
-        "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)",
+        "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe supports it: use another name)",
     ),
     (
         &["ZADD", "KEY", "1769824800", "token", "1769824800", "__write__"],
-        "a key of type zset, as Symfony makes it (no recipe knows it)",
+        "a key of type zset, as Symfony makes it (no recipe supports it)",
     ),
     (
         &["RPUSH", "KEY", "1"],
         "a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)",
     ),
-    (&["SADD", "KEY", "a"], "a key of type set, perhaps data and no lock"),
-    (&["XADD", "KEY", "1-1", "a", "b"], "a key of type stream, perhaps data and no lock"),
+    (&["SADD", "KEY", "a"], "a key of type set, perhaps data, not a lock"),
+    (&["XADD", "KEY", "1-1", "a", "b"], "a key of type stream, perhaps data, not a lock"),
 ];
 
-/// What is said of a string that never ends.
-const IMMORTAL: &str = "a key without expiry, which stays until somebody deletes it";
+/// The message about a string without expiry.
+const IMMORTAL: &str = "a key without expiry, which stays until it is deleted";
 
 const MODES: [&[&str]; 3] = [&["--exclusive"], &["--shared"], &["--slots", "3"]];
 
@@ -42,7 +42,7 @@ fn put(client: &mut Connection, command: &[&str], key: &str) {
     assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
 }
 
-/// Type, content and end of a key, and every key that has to do with it.
+/// Type, content and expiry of a key, and all its side keys.
 fn state(space: &Keyspace, client: &mut Connection) -> [Value; 4] {
     let key = space.key("x");
     let mut keys = client.command(&["KEYS", &format!("*{key}*")]).texts();
@@ -55,7 +55,7 @@ fn state(space: &Keyspace, client: &mut Connection) -> [Value; 4] {
     ]
 }
 
-/// A line without what is left of a lease and how long we have waited.
+/// A message without the rest of a lease and the time of the wait.
 fn without_times(line: &str) -> String {
     let cut = |text: &str, from: &str, to: &str| match text.split_once(from) {
         Some((before, after)) => {
@@ -67,7 +67,8 @@ fn without_times(line: &str) -> String {
     cut(&cut(line, ", for another ", " at most"), "gave up after ", "\n")
 }
 
-/// Asks for `x` in every mode, at once and with patience: 75 with a sentence that contains `hint`, and `x` is as it was.
+/// Requests `x` in every mode, with and without waiting: 75 with a message that contains `hint`, and `x` is
+/// unchanged.
 #[track_caller]
 fn assert_refused(space: &Keyspace, place: &Place, hint: &str) {
     let mut client = Connection::to(space.port()).unwrap();
@@ -84,7 +85,7 @@ fn assert_refused(space: &Keyspace, place: &Place, hint: &str) {
     for (mut run, end) in runs {
         let run = run.wait();
         let line =
-            format!("dlock: x is held by another program on {} (no dlock{hint}); {end}\n", space.url());
+            format!("dlock: x is held by another program on {} (not a dlock{hint}); {end}\n", space.url());
         let said = without_times(&run.stderr);
         assert_eq!((run.exit, run.stdout.as_str(), said), (Exit::Code(75), "", line));
     }
@@ -94,7 +95,7 @@ fn assert_refused(space: &Keyspace, place: &Place, hint: &str) {
 
 /// F46
 #[test]
-fn a_value_of_another_type_is_said_whose_it_may_be_and_is_not_touched() {
+fn a_value_of_another_type_is_reported_with_its_likely_owner_and_not_touched() {
     let (space, place) = (Keyspace::new(), Place::new());
     let mut client = Connection::to(space.port()).unwrap();
     let key = space.key("x");
@@ -107,9 +108,9 @@ fn a_value_of_another_type_is_said_whose_it_may_be_and_is_not_touched() {
     client.command(&["DEL", &key]);
 }
 
-/// F46: redis-py makes such a key by default. Nobody knows when it ends, if ever.
+/// F46: redis-py creates such a key by default. When it ends is unknown.
 #[test]
-fn a_foreign_key_that_never_ends_is_said_to_be_one_and_is_not_touched() {
+fn a_foreign_key_without_expiry_is_reported_and_not_touched() {
     let (space, place) = (Keyspace::new(), Place::new());
     let mut client = Connection::to(space.port()).unwrap();
     let key = space.key("x");
@@ -122,10 +123,10 @@ fn a_foreign_key_that_never_ends_is_said_to_be_one_and_is_not_touched() {
     client.command(&["DEL", &key]);
 }
 
-/// However it came there, whoever waits is told when it goes: none of these has an end that could be waited for, and
-/// the next look of one's own is minutes away.
+/// Whatever the value, a waiter is notified when it is deleted: none of these has an expiry to wait for, and
+/// the next poll is minutes away.
 #[test]
-fn who_waits_for_a_foreign_value_gets_the_lock_when_it_goes() {
+fn a_waiter_is_granted_the_lock_when_a_foreign_value_is_deleted() {
     let redis = Redis::start();
     let (space, place) = (Keyspace::of(&redis), Place::new());
     let mut client = redis.connect();
@@ -138,12 +139,12 @@ fn who_waits_for_a_foreign_value_gets_the_lock_when_it_goes() {
                 place.run().backend(redis.url()).args(mode).args(["-v", "--ttl", "10m", "--wait", "forever"]);
             let mut run = run.sh("echo ran").spawn();
             let line = format!(
-                "dlock: x is held by another program on {} (no dlock, {hint}); waiting at position 1\n",
+                "dlock: x is held by another program on {} (not a dlock, {hint}); waiting at position 1\n",
                 redis.url()
             );
             run.await_stderr("waiting at");
             assert_eq!(run.stderr(), line);
-            until(SOON, "a waiter that is told of changes", || is_told_of_changes(&mut client));
+            until(SOON, "a waiter that is told of changes", || is_notified_of_changes(&mut client));
             client.command(&["DEL", &key]);
             let output = run.wait();
             assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
@@ -152,7 +153,7 @@ fn who_waits_for_a_foreign_value_gets_the_lock_when_it_goes() {
 }
 
 /// Whether a client has tracking on (CLIENT LIST, "flags").
-fn is_told_of_changes(client: &mut Connection) -> bool {
+fn is_notified_of_changes(client: &mut Connection) -> bool {
     let clients = client.command(&["CLIENT", "LIST"]).text();
     let mut flags = clients.split_whitespace().filter_map(|word| word.strip_prefix("flags="));
     flags.any(|flags| flags.contains('t'))

@@ -1,11 +1,11 @@
-//! What others keep in the key of a lock is somebody's lock: held, never touched, never trusted.
+//! Any foreign value in the key of a lock counts as a held lock: never touched, never trusted.
 
 use crate::support::place::Place;
 use crate::support::redis::{Connection, Keyspace};
 use crate::support::resp::Value;
 use crate::support::running::Exit;
 
-/// Commands that put something into a key, and what the type of the key is then.
+/// Commands that put a value into a key, and the resulting type of the key.
 const VALUES: &[(&[&str], &str)] = &[
     (&["SET", "KEY", "somebody-elses-token"], "string"),
     (&["SET", "KEY", ""], "string"),
@@ -28,7 +28,7 @@ fn put(client: &mut Connection, command: &[&str], key: &str) {
 
 /// F46
 #[test]
-fn whatever_is_in_the_key_is_held_and_untouched() {
+fn any_value_in_the_key_counts_as_held_and_is_not_touched() {
     let (space, place) = (Keyspace::new(), Place::new());
     let key = space.key("x");
     let mut client = Connection::to(space.port()).unwrap();
@@ -50,7 +50,8 @@ fn whatever_is_in_the_key_is_held_and_untouched() {
                     run.stderr
                 );
                 let line = &run.stderr;
-                let beginning = format!("dlock: x is held by another program on {} (no dlock", space.url());
+                let beginning =
+                    format!("dlock: x is held by another program on {} (not a dlock", space.url());
                 assert!(line.starts_with(&beginning) && line.lines().count() == 1, "{line}");
                 assert!(*kind == "string" || line.contains(&format!("a key of type {kind}")), "{line}");
                 assert_eq!(line.contains("for another "), expiry.is_some(), "{line}");
@@ -66,7 +67,7 @@ fn whatever_is_in_the_key_is_held_and_untouched() {
     assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-/// As a dlock stores it: a lock held by one who says this of itself. Returns the keys beside it.
+/// A lock held by a dlock with this description. Returns its side keys.
 fn held_by(space: &Keyspace, identity: &serde_json::Value) -> [String; 2] {
     let [holder, member] = [side_key(space, "holder"), format!("{}:token", side_key(space, "member"))];
     space.command(&["SET", &space.key("x"), "token", "PX", "600000"]);
@@ -78,14 +79,14 @@ fn held_by(space: &Keyspace, identity: &serde_json::Value) -> [String; 2] {
     [holder, member]
 }
 
-/// The keys beside the lock of a keyspace of its own.
+/// The side keys of the lock in a separate keyspace.
 fn side_key(space: &Keyspace, which: &str) -> String {
     format!("dlock#{which}:{{{}}}", space.key("x"))
 }
 
-/// F46: what lies beside the lock can be garbage too. The lock decides, and it is held.
+/// F46: side keys can contain garbage, too. The lock decides, and it is held.
 #[test]
-fn garbage_beside_a_held_lock_changes_nothing() {
+fn garbage_in_side_keys_does_not_affect_a_held_lock() {
     let place = Place::new();
     for (command, _) in VALUES {
         for which in ["holder", "fencing"] {
@@ -101,9 +102,9 @@ fn garbage_beside_a_held_lock_changes_nothing() {
     }
 }
 
-/// F46: nor does it hold up a lock that is free, or it is said what does; nothing is left half done.
+/// F46: they do not block a free lock either, or the cause is reported; nothing is left half done.
 #[test]
-fn garbage_beside_a_free_lock_does_not_take_it() {
+fn garbage_in_side_keys_does_not_occupy_a_free_lock() {
     let place = Place::new();
     for (command, _) in VALUES {
         for which in ["holder", "fencing"] {
@@ -129,9 +130,9 @@ fn garbage_beside_a_free_lock_does_not_take_it() {
     }
 }
 
-/// A fencing counter that is no counter gives no token that is none.
+/// An invalid fencing counter yields no invalid token.
 #[test]
-fn a_garbled_fencing_counter_gives_no_garbled_token() {
+fn a_corrupt_fencing_counter_yields_no_corrupt_token() {
     let place = Place::new();
     for counter in [
         "",
@@ -150,15 +151,15 @@ fn a_garbled_fencing_counter_gives_no_garbled_token() {
         let run = place.run().backend(space.url()).sh("echo ${DLOCK_FENCING_TOKEN-unset}").output();
         let token = run.stdout.trim();
         let valid = token.parse::<u64>().is_ok_and(|token| token > 1_700_000_000_000_000 && token < 1 << 53);
-        // No number above that many can be larger for ever: refusing is the other honest answer.
+        // No larger number can be issued forever: a refusal is the other correct reply.
         assert!(valid || token == "unset" || matches!(run.exit, Exit::Code(69 | 78)), "{counter}: {run:?}");
         space.command(&["DEL", &side_key(&space, "fencing")]);
     }
 }
 
-/// What a holder says of itself is foreign text, and is printed with everything escaped that could drive a terminal.
+/// The description of a holder is untrusted text, and is printed with all control characters escaped.
 #[test]
-fn hostile_words_of_a_holder_are_printed_escaped() {
+fn hostile_text_of_a_holder_is_escaped() {
     let hostile =
         "\u{1b}[2J\u{1b}]52;c;ZXZpbA==\u{7}\u{9b}31m\u{9d}0;t\u{9c}\u{202e}\u{2066}\r\n\u{7f}\u{0}end";
     let (space, place) = (Keyspace::new(), Place::new());
@@ -180,9 +181,9 @@ fn hostile_words_of_a_holder_are_printed_escaped() {
     client.command(&["DEL", &keys[0], &keys[1]]);
 }
 
-/// However much a holder says of itself, it holds the lock, and one line stays a line that a terminal can take.
+/// However long its description is, a holder has the lock, and the message stays one line of acceptable length.
 #[test]
-fn a_holder_that_says_a_megabyte_is_a_holder() {
+fn a_holder_record_of_a_megabyte_counts_as_a_holder() {
     let (space, place) = (Keyspace::new(), Place::new());
     let mut client = Connection::to(space.port()).unwrap();
     let keys = held_by(

@@ -1,4 +1,4 @@
-//! Two halves watch each other: whichever is killed or stopped, the tree dies in time.
+//! dlock and its guard monitor each other: whichever is killed or stopped, the tree dies in time.
 
 use crate::support::SOON;
 use crate::support::leash::Leash;
@@ -9,18 +9,18 @@ use crate::support::wait::{throughout, until};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// What the command is.
+/// The kind of command.
 #[derive(Clone, Copy)]
 enum Tree {
     /// One process.
     Plain,
-    /// Four, three of them in sessions of their own and orphaned by double forks.
+    /// Four, three of them in separate sessions and orphaned by double forks.
     Scattered,
-    /// Scattered, and some that fork and leave without end.
+    /// Scattered, and some that fork and exit endlessly.
     Forking,
 }
 
-/// Whether dlock may find a cgroup file system.
+/// Whether dlock has a cgroup file system.
 #[derive(Clone, Copy)]
 enum Cgroups {
     Found,
@@ -111,32 +111,32 @@ macro_rules! on_every_tree {
             use crate::support::store::Store;
 
             #[test]
-            fn leaves_nobody_of_a_plain_tree() {
+            fn leaves_no_process_of_a_plain_tree() {
                 super::super::$claim(&$store, Plain, Found);
             }
 
             #[test]
-            fn leaves_nobody_of_a_plain_tree_without_cgroups() {
+            fn leaves_no_process_of_a_plain_tree_without_cgroups() {
                 super::super::$claim(&$store, Plain, Hidden);
             }
 
             #[test]
-            fn leaves_nobody_of_a_scattered_tree() {
+            fn leaves_no_process_of_a_scattered_tree() {
                 super::super::$claim(&$store, Scattered, Found);
             }
 
             #[test]
-            fn leaves_nobody_of_a_scattered_tree_without_cgroups() {
+            fn leaves_no_process_of_a_scattered_tree_without_cgroups() {
                 super::super::$claim(&$store, Scattered, Hidden);
             }
 
             #[test]
-            fn leaves_nobody_of_a_forking_tree() {
+            fn leaves_no_process_of_a_forking_tree() {
                 super::super::$claim(&$store, Forking, Found);
             }
 
             #[test]
-            fn leaves_nobody_of_a_forking_tree_without_cgroups() {
+            fn leaves_no_process_of_a_forking_tree_without_cgroups() {
                 super::super::$claim(&$store, Forking, Hidden);
             }
         }
@@ -155,7 +155,7 @@ mod on_redis {
 /// S18
 #[cfg(feature = "redis")]
 #[test]
-fn stopping_the_process_group_of_dlock_leaves_nobody_past_the_lease() {
+fn stopping_the_process_group_of_dlock_leaves_no_process_past_the_lease() {
     let store = Store::redis();
     let leash = store.place.leash();
     let mut run = start(&store, &leash, Tree::Scattered, Cgroups::Found);
@@ -168,7 +168,7 @@ fn stopping_the_process_group_of_dlock_leaves_nobody_past_the_lease() {
 /// S18
 #[cfg(feature = "redis")]
 #[test]
-fn a_dlock_that_is_stopped_for_less_than_its_lease_goes_on() {
+fn a_dlock_stopped_for_less_than_its_lease_continues() {
     let store = Store::redis();
     let leash = store.place.leash();
     let go = store.place.arg("go");
@@ -204,7 +204,7 @@ fn a_stopped_dlock_keeps_a_lock_that_has_no_lease() {
 
 /// S16
 #[test]
-fn pkill_by_name_leaves_the_guard_to_do_its_work() {
+fn pkill_by_name_does_not_reach_the_guard() {
     let store = Store::file();
     let leash = store.place.leash();
     let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
@@ -215,14 +215,14 @@ fn pkill_by_name_leaves_the_guard_to_do_its_work() {
 
 /// S16
 #[test]
-fn the_guard_is_out_of_reach_of_signals_to_the_group_and_session_of_dlock() {
+fn signals_to_the_group_and_session_of_dlock_do_not_reach_the_guard() {
     let store = Store::file();
     let leash = store.place.leash();
     let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
     let (dlock, guard) = (process::Stat::of(run.pid()).unwrap(), process::Stat::of(run.guard()).unwrap());
     assert_ne!(guard.pgrp, dlock.pgrp);
     assert_ne!(guard.session, dlock.session);
-    // The whole group at once, and the command with it: the guard kills what scattered, and ends.
+    // The whole group at once, and the command with it: the guard kills the scattered processes, and ends.
     process::send(-run.pid(), Signal::SIGKILL);
     leash.await_free();
     until(SOON, "the end of the guard", || !process::alive(guard.pid));
@@ -230,7 +230,7 @@ fn the_guard_is_out_of_reach_of_signals_to_the_group_and_session_of_dlock() {
 
 /// S19
 #[test]
-fn signals_that_would_end_a_process_do_not_end_the_guard() {
+fn fatal_signals_do_not_end_the_guard() {
     let store = Store::file();
     let leash = store.place.leash();
     let mut run = start(&store, &leash, Tree::Plain, Cgroups::Found);
@@ -247,8 +247,8 @@ fn signals_that_would_end_a_process_do_not_end_the_guard() {
 
 /// S16
 #[test]
-fn what_dlock_inherited_is_not_part_of_the_tree() {
-    // The shell's background job becomes dlock's child when the shell replaces itself with dlock.
+fn children_that_dlock_inherited_are_not_part_of_the_tree() {
+    // The shell's background job becomes dlock's child when the shell execs dlock.
     let store = Store::file();
     let run = store.run().args(["--orphans", "kill"]).sh("sleep 1000 & exit 3");
     let bystander = format!("sleep 2000 & echo $! >'{}'", store.place.arg("bystander"));

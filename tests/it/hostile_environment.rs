@@ -1,4 +1,4 @@
-//! An environment that is garbage, enormous or missing is passed on or ignored, and changes nothing else.
+//! An environment that is invalid, enormous or missing is passed through or ignored, and has no other effect.
 
 use crate::refusal::refused_in;
 use crate::support::dlock::Dlock;
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// A user whom no database knows, and nobody else is.
+/// A user that is unused and in no database.
 const NOBODY_KNOWS: u32 = 64_321;
 
 fn as_unknown_user(run: Dlock) -> Dlock {
@@ -27,9 +27,9 @@ fn open_place() -> Place {
 
 /// F48
 #[test]
-fn a_hundred_thousand_variables_are_passed_on() {
+fn a_hundred_thousand_variables_are_passed_through() {
     let place = Place::new();
-    // No shell: it would look at each of them.
+    // No shell: it would process each of them.
     let mut run = place.run().command(["env"]);
     for number in 0..100_000 {
         run = run.env(format!("V{number}"), "x");
@@ -43,19 +43,19 @@ fn a_hundred_thousand_variables_are_passed_on() {
 
 /// F48
 #[test]
-fn variables_that_are_no_text_are_passed_on() {
+fn variables_that_are_not_text_are_passed_through() {
     let place = Place::new();
     let run = || place.run().env("BYTES", OsStr::from_bytes(b"\xff\x1b\n\x80")).env("EMPTY", "");
     let output = run().sh("printf %s \"$BYTES\" | od -An -tx1; echo [$EMPTY]").output();
     assert_eq!(output.outcome(), (Exit::Code(0), " ff 1b 0a 80\n[]\n", ""));
-    // A shell would drop a name that is none for a shell.
+    // A shell would drop a name that is invalid for shells.
     let output = run().env(OsStr::from_bytes(b"N\xff"), "1").command(["env"]).output();
     assert!(output.stdout.lines().any(|line| line == "N\u{fffd}=1"), "{}", output.stdout);
 }
 
-/// F48: garbage counts as nothing, and the command finds the truth in its place.
+/// F48: invalid values are ignored, and the command gets the right ones instead.
 #[test]
-fn garbage_in_what_dlock_sets_is_replaced() {
+fn invalid_values_of_variables_that_dlock_sets_are_replaced() {
     let place = Place::new();
     let deep = "[".repeat(50_000);
     let long = format!("[{}]", vec!["{\"name\":\"x\",\"token\":\"\"}"; 2_000].join(","));
@@ -91,7 +91,7 @@ fn garbage_in_what_dlock_sets_is_replaced() {
         assert_eq!(held[0]["token"], lines[2]);
         assert_eq!(held[0]["fencing_token"].to_string(), lines[3]);
     }
-    // A variable that is no text is garbage too.
+    // A variable that is not text is invalid, too.
     let run = place
         .run()
         .env("DLOCK_HELD", OsStr::from_bytes(b"\xff"))
@@ -99,9 +99,9 @@ fn garbage_in_what_dlock_sets_is_replaced() {
     assert_eq!(run.sh("echo ${#DLOCK_TOKEN}").output().outcome(), (Exit::Code(0), "32\n", ""));
 }
 
-/// F48: what dlock set for an outer command is not lost for an inner one, outermost first.
+/// F48: the variables that dlock set for an outer command are kept for an inner one, outermost first.
 #[test]
-fn what_an_outer_dlock_holds_stays_in_front() {
+fn the_holds_of_an_outer_dlock_stay_first() {
     let place = Place::new();
     let inner =
         format!("'{}' run -b '{}' inner -- printenv DLOCK_HELD", crate::support::dlock::BINARY, place.url());
@@ -115,7 +115,7 @@ fn what_an_outer_dlock_holds_stays_in_front() {
 
 /// F48
 #[test]
-fn a_library_that_cannot_be_preloaded_is_the_loaders_business() {
+fn a_library_that_cannot_be_preloaded_is_left_to_the_loader() {
     let place = Place::new();
     let output = place.run().env("LD_PRELOAD", "/no/such/library.so").sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"));
@@ -123,7 +123,7 @@ fn a_library_that_cannot_be_preloaded_is_the_loaders_business() {
     assert!(place.lock_is_free("x"));
 }
 
-/// F48: messages and moments are the same in every language and time zone.
+/// F48: messages and times are the same in every language and time zone.
 #[test]
 fn language_and_time_zone_change_nothing() {
     let place = Place::new();
@@ -165,12 +165,11 @@ fn without_any_variable_it_works() {
     assert_eq!(names, ["DLOCK_FENCING_TOKEN", "DLOCK_HELD", "DLOCK_NAME", "DLOCK_TOKEN"]);
 }
 
-/// F48: a user without a home and without an entry has no default directory; a named one is good.
+/// F48: a user without a home and without an entry has no default directory; an explicit one works.
 #[test]
-fn a_user_without_any_home_has_to_name_a_directory() {
+fn a_user_without_a_home_has_to_give_a_directory() {
     let place = open_place();
-    let why =
-        "file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs\n";
+    let why = "file: needs a home directory, and this user has none: name a directory, such as file:///var/lock/jobs\n";
     let run = || place.run().no_backend().env_remove("HOME").command(["touch", "t"]);
     for (run, source) in [
         (run(), ""),
@@ -187,9 +186,9 @@ fn a_user_without_any_home_has_to_name_a_directory() {
     assert_eq!(as_unknown_user(named).output().outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-/// A message must not send the user to look for a variable that is not set.
+/// A message must not refer to a variable that is not set.
 #[test]
-fn a_variable_that_is_not_set_is_not_blamed() {
+fn an_unset_variable_is_not_named_as_the_source() {
     let place = open_place();
     let run = place.run().no_backend().env_remove("HOME").command(["true"]);
     let output = as_unknown_user(run).output();
@@ -197,9 +196,9 @@ fn a_variable_that_is_not_set_is_not_blamed() {
     assert!(!output.stderr.contains("DLOCK_BACKEND: "), "{}", output.stderr);
 }
 
-/// What dlock makes below a home is for its user alone, and what was there stays as it was.
+/// Files that dlock creates below a home are private to its user, and existing ones stay unchanged.
 #[test]
-fn the_default_directory_is_made_for_its_user_alone() {
+fn the_default_directory_is_private_to_its_user() {
     let place = open_place();
     let home = place.path("new-home");
     std::fs::create_dir(&home).unwrap();

@@ -1,5 +1,5 @@
-//! Files that an option or a URL names, when they are not what they should be: nothing hangs, and nothing of a file that
-//! somebody else chose is sent anywhere.
+//! Files given by an option or a URL that are not regular: nothing hangs, and no content of a file
+//! chosen by another user is sent anywhere.
 
 use crate::support::fake::Fake;
 use crate::support::place::Place;
@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
-/// A FIFO that nobody writes to, a device without an end, and an empty device.
+/// A FIFO without a writer, a device without an end, and an empty device.
 fn irregular(place: &Place) -> [String; 3] {
     nix::unistd::mkfifo(&place.path("fifo"), Mode::S_IRWXU).unwrap();
     symlink("/dev/zero", place.path("zero")).unwrap();
@@ -27,7 +27,7 @@ fn assert_refused(output: &Output, code: i32, words: [&str; 2]) {
 }
 
 #[test]
-fn a_file_of_a_url_that_is_not_regular_is_refused_at_once() {
+fn an_irregular_file_of_a_url_is_refused_at_once() {
     let redis = Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() });
     let (place, files) = (Place::new(), redis.certificates());
     let (cert, key) = (files.client.display(), files.client_key.display());
@@ -59,7 +59,7 @@ fn a_file_of_a_url_that_is_not_regular_is_refused_at_once() {
 }
 
 #[test]
-fn a_token_file_that_nobody_writes_does_not_hang() {
+fn a_token_fifo_without_a_writer_does_not_hang() {
     let (redis, place) = (Redis::start(), Place::new());
     let [fifo, zero, null] = irregular(&place);
     for (path, why) in [
@@ -74,9 +74,9 @@ fn a_token_file_that_nobody_writes_does_not_hang() {
     }
 }
 
-/// As `<(command)` of a shell makes one.
+/// As created by `<(command)` of a shell.
 #[test]
-fn a_token_comes_through_a_pipe() {
+fn a_token_is_read_from_a_pipe() {
     let (redis, place) = (Redis::start(), Place::new());
     let acquire = place.bare().args(["acquire", "--backend", &redis.url(), "--ttl", "60s", "x"]);
     let token = acquire.output().stdout;
@@ -90,7 +90,7 @@ fn a_token_comes_through_a_pipe() {
     }
 }
 
-/// With a URL of his own choice an attacker would have any file sent to a server of his.
+/// With a URL of their choice an attacker could have any file sent to their server.
 #[test]
 fn a_password_is_one_bounded_line() {
     let place = Place::new();

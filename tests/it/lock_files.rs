@@ -1,4 +1,4 @@
-//! Files of locks: nobody can make dlock follow, change or open anything by putting something in their place.
+//! Lock files: files planted in their place cannot make dlock follow, change or open anything.
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
@@ -11,7 +11,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_lock_file_that_is_a_symbolic_link_is_refused() {
+fn a_symbolic_link_as_lock_file_is_refused() {
     for target in ["target", "no-such-target"] {
         let place = Place::new();
         place.write("target", "content");
@@ -31,7 +31,7 @@ fn a_lock_file_that_is_a_symbolic_link_is_refused() {
 }
 
 #[test]
-fn a_sidecar_that_is_a_symbolic_link_is_refused() {
+fn a_symbolic_link_as_sidecar_is_refused() {
     for target in ["target", "no-such-target"] {
         let place = Place::new();
         place.write("target", "content");
@@ -51,9 +51,9 @@ fn a_sidecar_that_is_a_symbolic_link_is_refused() {
     }
 }
 
-/// What is opened could block, or act, merely by being opened.
+/// Opening such a file could block, or have a side effect.
 #[test]
-fn what_is_no_regular_file_is_refused() {
+fn an_irregular_lock_file_is_refused() {
     let make = |kind: &str, path: &Path| match kind {
         "fifo" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
         "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
@@ -76,7 +76,7 @@ fn what_is_no_regular_file_is_refused() {
     }
 }
 
-/// People lock scripts and data files: their content, mode and times are not dlock's.
+/// Users lock scripts and data files: dlock does not change their content, mode and times.
 #[test]
 fn the_content_of_a_locked_file_is_never_touched() {
     let place = Place::new();
@@ -95,7 +95,7 @@ fn the_content_of_a_locked_file_is_never_touched() {
 }
 
 #[test]
-fn what_dlock_makes_is_for_its_user_alone() {
+fn created_files_are_private_to_their_user() {
     let place = Place::new();
     for umask in ["000", "022", "077"] {
         let name = format!("x{umask}");
@@ -108,7 +108,7 @@ fn what_dlock_makes_is_for_its_user_alone() {
 }
 
 #[test]
-fn a_directory_that_the_user_named_is_used_as_it_is() {
+fn an_explicit_directory_is_used_unchanged() {
     let place = Place::new();
     for bits in [0o777, 0o1777, 0o755, 0o700] {
         std::fs::set_permissions(place.locks(), Permissions::from_mode(bits)).unwrap();
@@ -117,9 +117,9 @@ fn a_directory_that_the_user_named_is_used_as_it_is() {
     }
 }
 
-/// `flock dir/NAME.lock` of another user has made the file; what it is like stays so.
+/// `flock dir/NAME.lock` of another user has created the file; its mode and owner stay unchanged.
 #[test]
-fn a_lock_file_that_others_made_is_used_as_it_is() {
+fn a_lock_file_created_by_others_is_used_unchanged() {
     let place = Place::new();
     let file = File::create(place.lock_file("x")).unwrap();
     for bits in [0o666, 0o444, 0o600] {
@@ -130,7 +130,7 @@ fn a_lock_file_that_others_made_is_used_as_it_is() {
     }
 }
 
-/// F46: a sidecar that no dlock wrote, or one that comes later, is refused and not guessed at.
+/// F46: a sidecar that no dlock wrote, or a newer one, is refused and not guessed at.
 #[test]
 fn a_sidecar_of_unknown_content_is_refused_and_kept() {
     let newer = "{\"format\":2,\"fencing_token\":7,\"holder\":null,\"new\":1}\n";
@@ -149,9 +149,9 @@ fn a_sidecar_of_unknown_content_is_refused_and_kept() {
     }
 }
 
-/// F46: no fencing token beyond what every language can count.
+/// F46: no fencing token beyond the numbers of every language.
 #[test]
-fn a_fencing_counter_at_its_end_is_not_wrapped() {
+fn an_exhausted_fencing_counter_does_not_wrap() {
     for counter in ["9007199254740991", "9007199254740992", "18446744073709551615"] {
         let place = Place::new();
         let sidecar = place.locks().join("x.dlock");

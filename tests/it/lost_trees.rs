@@ -31,7 +31,7 @@ impl Scene {
         Self { store, proxy, leash, run }
     }
 
-    /// The lock was lost: dlock says so, and nobody is left.
+    /// The lock was lost: dlock reports it, and no process is left.
     #[track_caller]
     fn assert_lost(mut self) {
         let output = self.run.wait();
@@ -43,7 +43,7 @@ impl Scene {
     }
 }
 
-/// Each tree, with and without cgroups, when nothing comes through any more.
+/// Each tree, with and without cgroups, when the store becomes silent.
 fn behind_a_silent_store(args: &[&str]) {
     for hidden in [false, true] {
         let scene = Scene::start(hidden, args);
@@ -53,7 +53,7 @@ fn behind_a_silent_store(args: &[&str]) {
     }
 }
 
-/// Each tree, with and without cgroups, when somebody else has taken the lock.
+/// Each tree, with and without cgroups, when another client has taken the lock.
 pub fn after_a_theft(args: &[&str]) {
     for hidden in [false, true] {
         let scene = Scene::start(hidden, args);
@@ -114,8 +114,8 @@ fn a_stopped_command_is_continued_to_get_its_sigterm() {
 
 /// S24
 ///
-/// The first process of a namespace cannot end before everybody in it was reaped, and a zombie that
-/// somebody traces is not: so it survives SIGKILL for as long as this test likes.
+/// The first process of a namespace cannot end before every process in it was reaped, and a traced zombie
+/// is not: so it survives SIGKILL for as long as this test needs.
 #[test]
 fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     let store = Store::redis();
@@ -127,7 +127,7 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     });
     seize(sleep.pid);
     let init = sleep.ppid;
-    // Longer than the lease: it must be renewed, and no other may get it.
+    // Longer than the lease: it must be renewed, and no other client may get it.
     throughout(Duration::from_secs(6), "dlock holds on to the lock", || {
         run.poll().is_none() && store.is_held()
     });
@@ -142,7 +142,7 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
 
 /// S39: the same, while the store is silent.
 #[test]
-fn what_is_alive_when_the_lease_ends_is_reported_then() {
+fn processes_alive_at_the_end_of_the_lease_are_reported() {
     let redis = crate::support::redis::Redis::start();
     let store = Store::on(&redis);
     let mut run =
@@ -166,7 +166,7 @@ fn seize(pid: i32) {
     assert_eq!(result, 0, "a process can be traced: {}", std::io::Error::last_os_error());
 }
 
-/// Lets the parent of a zombie that we trace reap it.
+/// Lets the parent of a traced zombie reap it.
 fn release(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::__WALL)).unwrap();
@@ -225,7 +225,7 @@ mod stopped_from_the_keyboard {
     }
 
     #[test]
-    fn a_job_that_is_resumed_in_time_goes_on() {
+    fn a_job_that_is_resumed_in_time_continues() {
         let store = Store::redis();
         let (mut terminal, _, command) = stopped_job(&store);
         let last = store.place.read("tick");
@@ -233,7 +233,7 @@ mod stopped_from_the_keyboard {
         until(SOON, "a command that goes on", || {
             !process::stopped(command) && store.place.read("tick") != last
         });
-        // Past the lease that it was stopped under.
+        // Past the lease under which it was stopped.
         let until_ns = boot_ns() + 4_000_000_000;
         until(SOON, "four seconds of work", || {
             store.place.read("tick").trim() > format!("{until_ns:020}").as_str()
@@ -242,7 +242,7 @@ mod stopped_from_the_keyboard {
     }
 
     #[test]
-    fn a_job_whose_lock_was_lost_meanwhile_runs_not_one_more_instruction() {
+    fn a_stopped_job_whose_lock_was_lost_never_runs_again() {
         for theft in [false, true] {
             let store = Store::redis();
             let (mut terminal, _, command) = stopped_job(&store);

@@ -10,19 +10,19 @@ mod bad_input;
 mod bad_modes;
 mod bad_names;
 mod bad_urls;
-mod breaking;
+mod break_lock;
 #[cfg(feature = "redis")]
 mod cluster;
 mod configuration;
 mod conformance;
 mod doctor;
+#[cfg(feature = "redis")]
+mod escape_attempts;
 mod exit_codes;
 mod failed_start;
 mod faults;
 #[cfg(feature = "redis")]
 mod fencing_recipes;
-#[cfg(feature = "redis")]
-mod field;
 mod foreign_clients;
 #[cfg(feature = "redis")]
 mod foreign_types;
@@ -30,6 +30,7 @@ mod foreign_types;
 mod foreign_values;
 mod generated;
 mod guard;
+mod host_conditions;
 mod hostile_environment;
 #[cfg(feature = "redis")]
 mod hostile_server;
@@ -49,12 +50,14 @@ mod namespaces;
 mod nested;
 mod network_file_systems;
 #[cfg(feature = "redis")]
-mod odd_parents;
-#[cfg(feature = "redis")]
 mod old_protocol;
 mod orphans;
+mod other_accounts;
+mod queue;
+mod quiet;
 #[cfg(feature = "redis")]
 mod quoted_secrets;
+mod race_windows;
 mod random_faults;
 #[cfg(feature = "redis")]
 mod readme;
@@ -71,18 +74,15 @@ mod scale;
 mod secrets;
 #[cfg(feature = "redis")]
 mod sentinel;
+#[cfg(feature = "redis")]
+mod server_variants;
 mod sidecar_files;
 mod signals;
-mod silence;
 mod status;
-mod strangers;
 mod support;
-mod surroundings;
 mod terminal;
 #[cfg(feature = "redis")]
 mod tls;
 mod tokens;
 mod transparency;
 mod tree;
-mod waiting;
-mod windows;

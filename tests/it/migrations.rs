@@ -1,5 +1,5 @@
-//! The table of README.md for those who come from another tool: every line of dlock in it is run here, as it stands
-//! there, and every line of `flock(1)`, which is on every Linux.
+//! The table of README.md for users of other tools: every dlock line in it is run here literally,
+//! and every line of `flock(1)`, which is available on every Linux.
 
 use super::readme::{README, Sandbox, script_of};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ impl Row {
         self.before.starts_with("flock ") || self.before.starts_with("(flock ")
     }
 
-    /// The lock file that the line of `flock` names.
+    /// The lock file in the line of `flock`.
     fn file(&self) -> &str {
         let mut words = self.before.split([' ', '>']);
         words.find(|word| word.starts_with("/srv/locks/")).expect("a lock file")

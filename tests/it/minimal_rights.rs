@@ -1,4 +1,4 @@
-//! A user of Redis who may do as little as possible: the rules that README.md shows, no more and no less.
+//! A user of Redis with minimal rights: exactly the rules in README.md.
 
 use crate::readme::all_blocks;
 use crate::support::SOON;
@@ -13,10 +13,10 @@ use std::process::Stdio;
 
 const PASSWORD: &str = "s3cret";
 
-/// The heading that the rules stand under.
+/// The heading of the section with the rules.
 pub const SECTION: &str = "A user of Redis that may do nothing else";
 
-/// The rules that README.md shows: what is needed, and what besides is of use.
+/// The rules in README.md: the required ones, and the optional ones.
 pub fn rules() -> [Vec<&'static str>; 2] {
     let blocks = all_blocks().into_iter().filter(|block| block.section == SECTION);
     let rules = blocks.map(|block| {
@@ -32,7 +32,7 @@ fn needed() -> Vec<&'static str> {
     rules().into_iter().next().expect("what is needed")
 }
 
-/// Makes the user `dlock` anew, with these rules.
+/// Creates the user `dlock` again, with these rules.
 fn allow(client: &mut Connection, rules: &[&str]) {
     client.command(&["ACL", "DELUSER", "dlock"]);
     let password = format!(">{PASSWORD}");
@@ -41,16 +41,16 @@ fn allow(client: &mut Connection, rules: &[&str]) {
     assert_eq!(client.command(&words), Value::Text("OK".into()), "{words:?}");
 }
 
-/// The same without those rules that this version does not know.
+/// The same without the rules that this version does not know.
 fn known(rules: &[&'static str], version: Version) -> Vec<&'static str> {
     let is_known = |rule: &&str| version != Version::Redis6_0 || !rule.starts_with('&');
     rules.iter().copied().filter(is_known).collect()
 }
 
 each_version! {
-    the_rights_that_are_needed_are_enough_for_everything;
-    doctor_finds_nothing_missing_of_both_rules_together;
-    each_right_that_is_missing_is_77_and_named;
+    the_documented_rights_suffice_for_every_operation;
+    doctor_finds_no_missing_right_with_both_rules;
+    each_missing_right_is_77_and_named;
 }
 
 fn url(redis: &Redis) -> String {
@@ -61,8 +61,8 @@ fn run(place: &Place, redis: &Redis) -> Dlock {
     place.run().no_backend().env("DLOCK_BACKEND", url(redis))
 }
 
-/// A lock is held, refused, waited for, renewed, shared, counted out in slots, kept, looked at, and given back.
-fn everything_can_be_done(redis: &Redis, query: &str) {
+/// A lock is held, refused, waited for, renewed, shared, divided into slots, kept, inspected, and released.
+fn every_operation_is_permitted(redis: &Redis, query: &str) {
     let place = Place::new();
     let url = url(redis) + query;
     let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
@@ -95,31 +95,31 @@ fn everything_can_be_done(redis: &Redis, query: &str) {
     assert_eq!(entered.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-fn the_rights_that_are_needed_are_enough_for_everything(version: Version) {
+fn the_documented_rights_suffice_for_every_operation(version: Version) {
     let redis = version.start();
     allow(&mut redis.connect(), &needed());
-    everything_can_be_done(&redis, "");
+    every_operation_is_permitted(&redis, "");
     if version == Version::System {
-        everything_can_be_done(&redis, "?protocol=resp2");
+        every_operation_is_permitted(&redis, "?protocol=resp2");
     }
 }
 
-fn doctor_finds_nothing_missing_of_both_rules_together(version: Version) {
+fn doctor_finds_no_missing_right_with_both_rules(version: Version) {
     let redis = version.start();
     let all = known(&rules().concat(), version);
     allow(&mut redis.connect(), &all);
-    everything_can_be_done(&redis, "");
+    every_operation_is_permitted(&redis, "");
     let place = Place::new();
     let doctor = || crate::doctor::doctor(&place, &url(&redis));
     let found = crate::doctor::Findings::of(doctor());
     assert_eq!(
         found.only("rights", "ok"),
-        "dlock may do all that is needed on dlock:* and dlock#*",
+        "dlock has all rights needed on dlock:* and dlock#*",
         "{version:?}"
     );
     found.only("lock", "ok");
     found.only("notifications", "ok");
-    // And each of the second rule is one that it knows the use of.
+    // And it knows the use of each right in the second rule.
     for missing in known(&rules()[1], version).into_iter().filter(|right| right.starts_with('+')) {
         let rest: Vec<&str> = all.iter().copied().filter(|right| *right != missing).collect();
         allow(&mut redis.connect(), &rest);
@@ -137,8 +137,8 @@ fn assert_named(output: &Output, name: &str, remedy: &str, place: &Place, what: 
     assert!(!place.path("t").exists(), "{what}: the command ran");
 }
 
-/// F29: before the command starts, and naming what is missing; nothing is left half done.
-fn each_right_that_is_missing_is_77_and_named(version: Version) {
+/// F29: before the command starts, and with the name of the missing right; nothing is left half done.
+fn each_missing_right_is_77_and_named(version: Version) {
     let (redis, place) = (version.start(), Place::new());
     let mut client = redis.connect();
     for missing in needed() {
@@ -174,7 +174,7 @@ fn each_right_that_is_missing_is_77_and_named(version: Version) {
 
 /// F29
 #[test]
-fn keys_that_may_only_be_read_or_only_be_written_are_77() {
+fn read_only_or_write_only_keys_are_77() {
     for version in [Version::System, Version::Redis8_0, Version::Valkey8_1] {
         let (redis, place) = (version.start(), Place::new());
         let mut client = redis.connect();
@@ -190,7 +190,7 @@ fn keys_that_may_only_be_read_or_only_be_written_are_77() {
             assert_named(&output, name, "", &place, &format!("{version:?} {keys:?}"));
             assert_eq!(client.command(&["KEYS", "*"]), Value::List(Vec::new()), "{keys:?}");
         }
-        // Both halves are the whole.
+        // Both parts are the whole.
         let both = ["%R~dlock:*", "%W~dlock:*", "%RW~dlock#*"];
         allow(&mut client, &[&needed(), &both[..]].concat());
         assert_eq!(run(&place, &redis).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
@@ -199,7 +199,7 @@ fn keys_that_may_only_be_read_or_only_be_written_are_77() {
 
 /// F29
 #[test]
-fn another_prefix_is_named_as_it_is() {
+fn another_prefix_is_named_literally() {
     let (redis, place) = (Redis::start(), Place::new());
     allow(&mut redis.connect(), &needed());
     let url = format!("{}?prefix=app:", url(&redis));
@@ -207,20 +207,20 @@ fn another_prefix_is_named_as_it_is() {
     assert_named(&output, "dlock has no access to app:*", "", &place, "app:");
 }
 
-/// A channel that may not be heard costs the call, not the lock.
+/// Without the right to the channel the notification is missing, not the lock.
 #[test]
-fn without_the_channel_who_waits_asks_every_now_and_then() {
+fn without_the_channel_waiters_poll() {
     let redis = Redis::start();
     let all: Vec<&str> = rules().concat().into_iter().filter(|rule| !rule.starts_with('&')).collect();
     allow(&mut redis.connect(), &[&["resetchannels"], &all[..]].concat());
-    everything_can_be_done(&redis, "");
+    every_operation_is_permitted(&redis, "");
     allow(&mut redis.connect(), &[&["resetchannels", "&other:*"], &all[..]].concat());
-    everything_can_be_done(&redis, "");
+    every_operation_is_permitted(&redis, "");
 }
 
-/// F29: whether the lock is still ours cannot be asked; that is not yet a loss.
+/// F29: whether the lock is still held cannot be queried; that is not yet a loss.
 #[test]
-fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
+fn a_temporarily_revoked_right_loses_nothing() {
     let (redis, place) = (Redis::start(), Place::new());
     let mut client = redis.connect();
     for missing in [&["get"][..], &["pexpire"], &["eval", "evalsha"]] {
@@ -236,7 +236,7 @@ fn a_right_that_is_taken_away_for_a_while_loses_nothing() {
         run = run.stdin(Stdio::piped()).sh("echo ready; exec cat");
         let mut run = run.spawn();
         run.await_ready();
-        // The greeting has asked for tracking, which this user may not have.
+        // The greeting has requested tracking, which this user may not use.
         client.command(&["ACL", "LOG", "RESET"]);
         set(&mut client, "-");
         until(SOON, "a renewal that is denied", || {

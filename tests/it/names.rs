@@ -1,4 +1,4 @@
-//! Names as injection: whatever a name looks like, it is one lock, and nothing else is touched.
+//! Names as injection: whatever a name contains, it is one lock, and nothing else is touched.
 
 use crate::refusal::{assert_usage, refused_with};
 use crate::support::place::Place;
@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
-/// Names that mean something elsewhere: to a shell, a path, a glob, a protocol, a hash tag, or to people, whom two of
-/// them look the same.
+/// Names with a meaning elsewhere: in a shell, a path, a glob, a protocol, a hash tag, or for people, to whom two of
+/// them look equal.
 fn names() -> Vec<String> {
     let short = [
         "a",
@@ -54,13 +54,13 @@ fn names() -> Vec<String> {
     names
 }
 
-/// A run that holds a lock until its standard input is closed, after it has printed the name it was given.
+/// A run that holds a lock until its standard input is closed, after it has printed its name.
 fn hold(store: &Store, name: &str) -> Running {
     let run = store.run().stdin(Stdio::piped()).name(name);
     run.sh("printf '%s\\nready\\n' \"$DLOCK_NAME\"; exec cat").spawn()
 }
 
-/// Every name can be held while all the others are, is excluded from itself alone, and arrives as it was typed.
+/// Every name can be held together with all others, excludes only itself, and arrives unchanged.
 fn every_name_is_one_lock(store: &Store) {
     let names = names();
     let mut holders: Vec<Running> = names.iter().map(|name| hold(store, name)).collect();
@@ -110,11 +110,11 @@ fn every_name_is_one_lock_on_redis() {
     store.space().command(&["SET", &bystander, "untouched"]);
     every_name_is_one_lock(&store);
     assert_eq!(store.space().command(&["GET", &bystander]).text(), "untouched");
-    // All that was held under the prefix is gone again.
+    // Everything held under the prefix is gone again.
     assert_eq!(store.space().keys(), [bystander]);
 }
 
-/// F44: a prefix and a password are no protocol either.
+/// F44: a prefix and a password cannot inject commands either.
 #[cfg(feature = "redis")]
 #[test]
 fn a_prefix_and_a_password_cannot_carry_commands() {
@@ -134,7 +134,7 @@ fn a_prefix_and_a_password_cannot_carry_commands() {
 
 /// F44
 #[test]
-fn names_that_are_none_are_refused() {
+fn invalid_names_are_refused() {
     let long = "n".repeat(201);
     let four_byte = "\u{1F512}".repeat(51);
     let huge = "n".repeat(100_000);
@@ -144,8 +144,8 @@ fn names_that_are_none_are_refused() {
     };
     for (name, line) in [
         ("", "NAME '': a lock name may not be empty".to_owned()),
-        (".", "NAME '.': '.' and '..' are no lock names".to_owned()),
-        ("..", "NAME '..': '.' and '..' are no lock names".to_owned()),
+        (".", "NAME '.': '.' and '..' are not lock names".to_owned()),
+        ("..", "NAME '..': '.' and '..' are not lock names".to_owned()),
         ("a\nb", control("a\\u{a}b")),
         (
             "a\r\n*1\r\n$8\r\nFLUSHALL\r\n",
@@ -165,7 +165,7 @@ fn names_that_are_none_are_refused() {
 
 /// F44
 #[test]
-fn a_name_that_is_no_text_is_refused() {
+fn a_name_that_is_not_text_is_refused() {
     let name = OsStr::from_bytes(b"a\xffb");
     let output = refused_with(|run| run.arg("run").arg(name).args(["--", "touch", "t"]));
     assert_eq!(output.exit, Exit::Code(64));
@@ -175,7 +175,7 @@ fn a_name_that_is_no_text_is_refused() {
 
 /// F44: the reserved names of each store.
 #[test]
-fn names_of_what_dlock_itself_stores_are_refused() {
+fn names_of_side_keys_are_refused() {
     let place = Place::new();
     let locks = place.locks().display().to_string();
     let url = format!("file://{locks}?suffix=");

@@ -1,5 +1,5 @@
-//! Hosts where dlock sees less than it seems to, and halves that are watched, stopped or hung: namespaces, hidden processes,
-//! tracers.
+//! Hosts that hide processes from dlock, and dlock processes that are traced, stopped or hung: namespaces, hidden
+//! processes, tracers.
 
 use crate::support::SOON;
 use crate::support::place::Place;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A cgroup of the test's own, below the one that the tests run in.
+/// A cgroup for one test only, below that of the tests.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -28,7 +28,7 @@ impl Cgroup {
         Self(path)
     }
 
-    /// A text for the shell that moves it here.
+    /// A shell command that moves the shell into it.
     fn join(&self) -> String {
         format!("echo $$ >'{}' || exit 99", self.0.join("cgroup.procs").display())
     }
@@ -41,9 +41,9 @@ impl Drop for Cgroup {
     }
 }
 
-/// S41: the path in /proc/self/cgroup is one of our namespace, the file system that is mounted shows another.
+/// S41: the path in /proc/self/cgroup is relative to our namespace, the mounted file system shows another.
 #[test]
-fn no_cgroup_outside_of_our_own_is_used() {
+fn no_cgroup_outside_the_own_one_is_used() {
     let cgroup = Cgroup::new();
     let place = Place::new();
     let mut run =
@@ -63,7 +63,7 @@ fn no_cgroup_outside_of_our_own_is_used() {
 
 /// S43
 #[test]
-fn proc_of_another_pid_namespace_is_no_proc_and_that_is_said() {
+fn proc_of_another_pid_namespace_is_not_used_and_a_warning_is_printed() {
     let place = Place::new();
     let leash = place.leash();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
@@ -100,12 +100,12 @@ fn a_hidden_process_is_killed() {
 
 #[track_caller]
 fn trace(request: libc::c_uint, pid: i32) {
-    // SAFETY: the requests that are made here take numbers only.
+    // SAFETY: the requests made here take only numbers.
     let result = unsafe { libc::ptrace(request, pid, 0, 0) };
     assert_eq!(result, 0, "a process can be traced: {}", std::io::Error::last_os_error());
 }
 
-/// Stops a process as a debugger does, of which its parent is told nothing.
+/// Stops a process as a debugger does, without a notification of its parent.
 #[track_caller]
 fn stop_by_tracing(pid: i32) {
     trace(libc::PTRACE_SEIZE, pid);
@@ -115,7 +115,7 @@ fn stop_by_tracing(pid: i32) {
 
 /// S53
 #[test]
-fn a_killed_command_that_a_tracer_keeps_is_dead() {
+fn a_killed_command_kept_by_a_tracer_counts_as_dead() {
     let place = Place::new();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
     let mut run = run.probe(["ignore-term"]).spawn();
@@ -130,7 +130,7 @@ fn a_killed_command_that_a_tracer_keeps_is_dead() {
 
 /// S45
 #[test]
-fn a_guard_that_a_tracer_has_stopped_is_replaced() {
+fn a_guard_stopped_by_a_tracer_is_replaced() {
     let store = Store::file();
     let leash = store.place.leash();
     let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
@@ -145,7 +145,7 @@ fn a_guard_that_a_tracer_has_stopped_is_replaced() {
 
 /// S45
 #[test]
-fn a_debugger_that_looks_at_the_guard_for_a_moment_ends_nothing() {
+fn a_debugger_attached_briefly_to_the_guard_ends_nothing() {
     let store = Store::file();
     let leash = store.place.leash();
     let go = store.place.arg("go");
@@ -170,7 +170,7 @@ mod on_redis {
 
     /// S45: the lock is lost while the guard is stopped.
     #[test]
-    fn a_lost_lock_ends_the_command_though_a_tracer_has_stopped_the_guard() {
+    fn a_lost_lock_ends_the_command_although_a_tracer_stopped_the_guard() {
         let store = Store::redis();
         let leash = store.place.leash();
         let run = store.run_with_ttl("30s").probe(["--leash", leash.path(), "ignore-term"]);
@@ -179,7 +179,7 @@ mod on_redis {
         let guard = run.guard();
         stop_by_tracing(guard);
         store.space().command(&["SET", &store.space().key("x"), "somebody else"]);
-        // By the heartbeat alone it would take three seconds; the push of the store tells at once.
+        // With the heartbeat alone it would take three seconds; the push of the store is immediate.
         leash.await_free();
         assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
         let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
@@ -187,7 +187,7 @@ mod on_redis {
 
     /// S45: the lease ends while the guard is stopped.
     #[test]
-    fn a_silent_store_ends_the_command_though_a_tracer_has_stopped_the_guard() {
+    fn a_silent_store_ends_the_command_although_a_tracer_stopped_the_guard() {
         let redis = crate::support::redis::Redis::start();
         let store = Store::on(&redis);
         let leash = store.place.leash();
@@ -206,7 +206,7 @@ mod on_redis {
 
     /// S46
     #[test]
-    fn when_dlock_is_stopped_and_its_guard_killed_later_nobody_outlives_the_lease() {
+    fn with_dlock_stopped_and_its_guard_killed_no_process_outlives_the_lease() {
         for hidden in [false, true] {
             let store = Store::redis();
             let leash = store.place.leash();
@@ -232,7 +232,7 @@ mod on_redis {
 
     /// S46
     #[test]
-    fn a_spare_leaves_when_dlock_goes_on() {
+    fn a_spare_guard_leaves_when_dlock_continues() {
         let store = Store::redis();
         let go = store.place.arg("go");
         let log = store.place.arg("log");
@@ -253,13 +253,13 @@ mod on_redis {
 
 /// S51: a limit of real-time processor time ends a process that has a real-time priority.
 #[test]
-fn under_a_limit_of_real_time_no_half_is_real_time() {
+fn under_a_real_time_limit_no_dlock_process_is_real_time() {
     let place = Place::new();
     let run = place.run().probe(["ignore-term"]).wrapped_by(["prlimit", "--rttime=100000:200000"]);
     let mut run = run.spawn();
     run.await_ready();
     let halves = [run.pid(), run.guard()];
-    // Field 41 of proc_pid_stat(5): the policy. A half settles down after 50 ms; by its niceness that can be seen.
+    // Field 41 of proc_pid_stat(5): the policy. A dlock process settles down after 50 ms; its niceness shows that.
     let field = |pid: i32, number: usize| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let (_, rest) = stat.rsplit_once(')').unwrap();

@@ -1,12 +1,12 @@
-//! F38: a directory whose locks are made elsewhere. The file systems themselves cannot be had here; what the kernel says
-//! of one can be made up for a single program.
+//! F38: a directory on a network file system. Such file systems are not available here; the kernel's
+//! description of one can be simulated for a single program.
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What `statfs(2)` says is taken from the environment.
+/// The result of `statfs(2)` is taken from the environment.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ int statfs64(const char *path, struct statfs64 *buf) {
 }
 "#;
 
-/// The library to be preloaded; `FS_MAGIC` says what it lets the kernel say.
+/// The library to be preloaded; `FS_MAGIC` determines the simulated file system.
 pub fn library(place: &Place) -> PathBuf {
     let source = place.write("shim.c", SHIM);
     let library = place.path("shim.so");
@@ -40,7 +40,7 @@ pub fn library(place: &Place) -> PathBuf {
 
 /// F38
 #[test]
-fn a_network_file_system_is_named_once_and_used() {
+fn a_network_file_system_is_reported_once_and_used() {
     let place = Place::new();
     let library = library(&place);
     let on = |magic: &str| {

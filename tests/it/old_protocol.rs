@@ -1,4 +1,4 @@
-//! Servers, and proxies in front of them, that know only the second version of the protocol.
+//! Servers, and proxies in front of them, that support only RESP2.
 
 use crate::support::fake::Fake;
 use crate::support::place::Place;
@@ -9,7 +9,7 @@ use crate::support::running::Exit;
 use std::process::Stdio;
 use std::sync::Mutex;
 
-/// A whole life of a lock: held, renewed, refused to another, waited for, freed.
+/// The whole life of a lock: held, renewed, refused to another client, waited for, freed.
 fn a_lock_lives(url: &str, redis: &Redis, password: Option<&str>) {
     let place = Place::new();
     let run = || place.run().no_backend().env("DLOCK_BACKEND", url);
@@ -36,14 +36,14 @@ fn a_lock_lives(url: &str, redis: &Redis, password: Option<&str>) {
 }
 
 #[test]
-fn a_server_without_hello_is_spoken_to_in_the_old_protocol() {
+fn a_server_without_hello_is_used_with_resp2() {
     let redis = Redis::start_with_args(&["--rename-command", "HELLO", ""]);
     assert!(matches!(redis.command(&["HELLO", "3"]), Value::Error(_)));
     a_lock_lives(&redis.url(), &redis, None);
 }
 
 #[test]
-fn a_server_without_hello_gets_the_password_too() {
+fn a_server_without_hello_gets_the_password() {
     let redis = Redis::start_with_args(&["--rename-command", "HELLO", "", "--requirepass", "s3cret"]);
     let url = format!("redis://:s3cret@127.0.0.1:{}/0", redis.port());
     a_lock_lives(&url, &redis, Some("s3cret"));
@@ -55,20 +55,20 @@ fn a_server_without_hello_gets_the_password_too() {
 
 /// Before Redis 6 there was neither HELLO nor tracking.
 #[test]
-fn a_server_without_hello_and_client_is_good_enough() {
+fn a_server_without_hello_and_client_suffices() {
     let redis = Redis::start_with_args(&["--rename-command", "HELLO", "", "--rename-command", "CLIENT", ""]);
     a_lock_lives(&redis.url(), &redis, None);
 }
 
-/// As some hosted servers and proxies have it: the script is sent whole each time.
+/// As in some hosted servers and proxies: the script is sent completely each time.
 #[test]
-fn a_server_without_evalsha_is_good_enough() {
+fn a_server_without_evalsha_suffices() {
     let redis = Redis::start_with_args(&["--rename-command", "EVALSHA", ""]);
     a_lock_lives(&redis.url(), &redis, None);
 }
 
 #[test]
-fn the_old_protocol_can_be_asked_for() {
+fn resp2_can_be_requested() {
     let redis = Redis::start();
     let proxy = Proxy::to(redis.port());
     a_lock_lives(&format!("redis://127.0.0.1:{}/0?protocol=resp2", proxy.port()), &redis, None);
@@ -77,7 +77,7 @@ fn the_old_protocol_can_be_asked_for() {
 }
 
 #[test]
-fn the_old_protocol_takes_a_password_and_a_database() {
+fn resp2_supports_a_password_and_a_database() {
     let redis = Redis::start_with_args(&["--requirepass", "s3cret"]);
     let place = Place::new();
     let url = |password: &str, database: &str| {
@@ -93,9 +93,9 @@ fn the_old_protocol_takes_a_password_and_a_database() {
     assert_eq!(run(url("s3cret", "99")).exit, Exit::Code(78));
 }
 
-/// In the words of Redis 6 that knows HELLO but not this version, of one before 6, and of proxies.
+/// The errors of Redis 6 that knows HELLO but not this version, of one before 6, and of proxies.
 #[test]
-fn a_proxy_that_refuses_hello_is_spoken_to_in_the_old_protocol() {
+fn a_proxy_that_refuses_hello_is_used_with_resp2() {
     for refusal in [
         "-NOPROTO unsupported protocol version\r\n",
         "-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n",

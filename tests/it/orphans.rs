@@ -1,4 +1,4 @@
-//! What a command leaves behind when it ends.
+//! Processes that a command leaves when it ends.
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
@@ -11,7 +11,7 @@ use crate::support::wait::{throughout, until};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// A command that leaves two daemons (setsid, double fork) behind and exits 0.
+/// A command that leaves two daemons (setsid, double fork) and exits 0.
 fn leaving(place: &Place, leash: &Leash, run: Dlock) -> Dlock {
     run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids"), "exit", "0"])
 }
@@ -23,7 +23,7 @@ fn daemons(place: &Place) -> Vec<i32> {
 
 /// S22
 #[test]
-fn orphans_are_left_by_default_and_said_once() {
+fn orphans_are_left_by_default_and_reported_once() {
     let place = Place::new();
     let leash = place.leash();
     let output = leaving(&place, &leash, place.run()).output();
@@ -32,7 +32,7 @@ fn orphans_are_left_by_default_and_said_once() {
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
     assert!(place.lock_is_free("x"));
     assert!(daemons(&place).len() == 2 && daemons(&place).into_iter().all(process::alive));
-    // They live on, and hold nothing.
+    // They continue to run, and hold nothing.
     throughout(Duration::from_millis(300), "the daemons live", || {
         daemons(&place).into_iter().all(process::alive)
     });
@@ -42,7 +42,7 @@ fn orphans_are_left_by_default_and_said_once() {
 
 /// S22
 #[test]
-fn orphans_that_were_asked_to_be_left_are_left_in_silence() {
+fn with_orphans_leave_orphans_are_left_without_a_message() {
     let place = Place::new();
     let leash = place.leash();
     for options in [&["--orphans", "leave"][..], &["-q"][..]] {
@@ -55,7 +55,7 @@ fn orphans_that_were_asked_to_be_left_are_left_in_silence() {
 
 /// S22
 #[test]
-fn a_command_without_orphans_is_silent() {
+fn a_command_without_orphans_causes_no_message() {
     let output = Dlock::run().sh("sleep 0.01 & wait; true | true").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
 }
@@ -83,7 +83,7 @@ fn with_orphans_wait_the_lock_is_held_until_the_last_one_ends() {
 
 /// S22
 #[test]
-fn with_orphans_kill_nobody_survives_and_then_the_lock_is_released() {
+fn with_orphans_kill_no_process_survives_and_then_the_lock_is_released() {
     for hidden in [false, true] {
         let place = Place::new();
         let leash = place.leash();
@@ -99,7 +99,7 @@ fn with_orphans_kill_nobody_survives_and_then_the_lock_is_released() {
 
 /// S22
 #[test]
-fn a_heir_starts_after_the_last_killed_orphan_has_ended() {
+fn the_next_holder_starts_after_the_last_killed_orphan_has_ended() {
     for store in Store::each() {
         let leash = store.place.leash();
         let go = store.place.arg("go");
@@ -135,7 +135,7 @@ fn orphans_get_sigterm_and_grace_before_they_are_killed() {
 
 /// S22
 #[test]
-fn at_max_runtime_nobody_survives_whatever_the_option() {
+fn at_max_runtime_no_process_survives_whatever_the_option() {
     for option in ["leave", "wait", "kill"] {
         for hidden in [false, true] {
             let place = Place::new();
@@ -172,7 +172,7 @@ fn max_runtime_counts_while_orphans_are_waited_for() {
 /// S22
 #[cfg(feature = "redis")]
 #[test]
-fn at_the_loss_of_the_lock_nobody_survives_whatever_the_option() {
+fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
     for option in ["leave", "wait", "kill"] {
         let store = Store::redis();
         let leash = store.place.leash();

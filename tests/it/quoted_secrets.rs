@@ -1,5 +1,5 @@
-//! A server, or a proxy before it, that repeats what it was sent: our passwords and tokens are in its words then, and must
-//! be in nothing that dlock prints, writes or keeps.
+//! A server, or a proxy in front of it, that repeats its input: its messages contain passwords and tokens then, which
+//! must be in nothing that dlock prints, writes or stores.
 
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 
 /// Of the URL, with a quote in it.
 const ENCODED: &str = "hunter2-s3cret%22q";
-/// In whatever form it is quoted, this is in it.
+/// However it is quoted, this is in it.
 const TELLTALE: &str = "hunter2";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// Servers that answer each command with an error that quotes it, or some of it.
+/// Servers that reply to each command with an error that quotes it, or a part of it.
 fn servers() -> Vec<(&'static str, Fake)> {
     let quoted = |words: &[String]| {
         words
@@ -60,7 +60,7 @@ fn servers() -> Vec<(&'static str, Fake)> {
 
 /// F55
 #[test]
-fn a_server_that_quotes_our_command_reveals_nothing() {
+fn a_server_that_quotes_the_request_reveals_nothing() {
     let mut revealed = Vec::new();
     for (kind, server) in servers() {
         for scheme in ["redis", "redis-cluster", "redlock", "redis-sentinel"] {
@@ -101,9 +101,9 @@ fn a_server_that_quotes_our_command_reveals_nothing() {
     assert!(revealed.is_empty(), "{}", revealed.join("\n"));
 }
 
-/// What others say of themselves is foreign text as well, and so is a reason.
+/// The descriptions of other clients are untrusted text, and so is a reason.
 #[test]
-fn a_store_that_has_our_password_in_its_documents_reveals_nothing() {
+fn a_store_with_the_password_in_its_documents_reveals_nothing() {
     let redis = Redis::start_with_args(&["--requirepass", "hunter2-s3cret"]);
     let place = Place::new();
     let url = format!("redis://:hunter2-s3cret@127.0.0.1:{}", redis.port());
@@ -128,9 +128,9 @@ fn a_store_that_has_our_password_in_its_documents_reveals_nothing() {
     assert!(!all.contains("hunter2"), "{all}");
 }
 
-/// What a run says when its release fails is kept nowhere with a secret in it, and its own token is one.
+/// The message about a failed release is stored nowhere with a secret in it, and the run's own token is one.
 #[test]
-fn a_token_that_a_server_quotes_is_not_printed() {
+fn a_token_quoted_by_a_server_is_not_printed() {
     let tokens: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = tokens.clone();
     let server = Fake::scripted(move |words| {

@@ -1,8 +1,8 @@
-//! Every command that README.md shows is run here, as it stands there.
+//! Every command in README.md is run here literally.
 //!
 //! The fenced blocks are read from the file itself, so text and test cannot drift apart. What a reader has and
 //! a test has not is replaced by the tables [`Sandbox::replacements`] and [`SCRIPTS`], and by nothing else.
-//! A fence in a language that no test here runs is an error.
+//! A fence in a language that no test runs is an error.
 
 use super::fencing_recipes;
 use super::support::SOON;
@@ -24,18 +24,18 @@ mod captures;
 
 pub(super) const README: &str = include_str!("../../README.md");
 
-/// The reader's cluster, which is started only where it is named.
+/// The reader's cluster, which is started only where it is used.
 const CLUSTER: &str = "redis-cluster://redis-1.example.com,redis-2.example.com,redis-3.example.com";
 
-/// The reader's masters, which are started only where they are named.
+/// The reader's masters, which are started only where they are used.
 const MASTERS: &str = "redlock://redis-1.example.com,redis-2.example.com,redis-3.example.com,redis-4.example.com,redis-5.example.com";
 
-/// The reader's sentinels, which are started only where they are named.
+/// The reader's sentinels, which are started only where they are used.
 const SENTINELS: &str = "redis-sentinel://redis-1.example.com,redis-2.example.com,redis-3.example.com/locks";
 
-/// The reader's own programs. Each says that it ran, in the file `ran`.
+/// The reader's own programs. Each records that it ran, in the file `ran`.
 const SCRIPTS: &[(&str, &str)] = &[
-    // Waits for the file `go`, so that a test decides how long a backup takes.
+    // Waits for the file `go`, so that a test determines how long a backup takes.
     ("backup.sh", "touch started; until [ -e go ]; do sleep 0.01; done; echo backup complete"),
     ("billing.sh", "redis-cli -u \"$PLAIN\" exists myapp:billing"),
     ("deploy.sh", "echo deployed"),
@@ -47,7 +47,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("report.sh", "echo report"),
 ];
 
-/// A fenced block: its language, the heading it stands under, the line it begins at, and its text.
+/// A fenced block: its language, the heading above it, its first line, and its text.
 pub(super) struct Block {
     pub(super) language: &'static str,
     pub(super) section: &'static str,
@@ -115,7 +115,7 @@ impl Sandbox {
         }
     }
 
-    /// What stands in the README, and what it is here. The first that fits is taken.
+    /// A text of the README, and its replacement here. The first match is used.
     fn replacements(&self) -> Vec<(&'static str, String)> {
         let repository = env!("CARGO_MANIFEST_DIR");
         let here = |name: &str| self.place.path(name).display().to_string();
@@ -134,12 +134,12 @@ impl Sandbox {
             ("/var/lib/prometheus/node-exporter", here("home")),
             // This is the binary that cargo has just built.
             ("cargo run --release --", "dlock".into()),
-            // It runs this very test; that it can be started is what is left to check.
+            // It runs this very test; only that it can be started is checked here.
             ("tests/run.sh", format!("test -x {repository}/tests/run.sh")),
-            // It takes minutes, and has a test of its own.
+            // It takes minutes, and has a separate test.
             ("tests/interop.sh", format!("test -x {repository}/tests/interop.sh")),
             ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
-            // Installing is cargo's business; that there is a locked package to install is ours.
+            // Installing is a task of cargo; that there is a locked package to install is checked here.
             ("cargo install --locked --profile dist --path .", format!("test -f {repository}/Cargo.lock")),
         ]
     }
@@ -161,7 +161,7 @@ impl Sandbox {
         text
     }
 
-    /// `/bin/sh` in the reader's directory, with hardly more of an environment than cron gives.
+    /// `/bin/sh` in the reader's directory, with little more environment than in cron.
     pub(super) fn shell(&self) -> Command {
         let mut shell = Command::new("/bin/sh");
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.place.path("bin").display());
@@ -175,7 +175,7 @@ impl Sandbox {
         self.shell().args(["-c", &self.replace(command)]).output().unwrap()
     }
 
-    /// Puts the configuration that a section shows, if it shows one, where the user's is.
+    /// Installs the configuration shown in a section, if there is one, as the user's.
     fn configure(&self, section: &str) {
         let file = self.place.home().join(".config/dlock/config.toml");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -195,13 +195,13 @@ impl Sandbox {
     }
 }
 
-/// The script that a command line starts, as it writes itself into `ran`.
+/// The script started by a command line, as it writes itself into `ran`.
 pub(super) fn script_of(command: &str) -> String {
     let script = command.split([' ', '\'', ')']).find(|word| word.starts_with("./"));
     script.map(|script| format!("{script}\n")).unwrap_or_default()
 }
 
-/// Everything of what a program printed but the notice that no backend is configured.
+/// The output of a program without the notice that no backend is configured.
 fn without_notice(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     text.lines().filter(|line| !line.starts_with("dlock: no backend configured: ")).collect()
@@ -224,7 +224,7 @@ fn every_command_of_the_readme_succeeds_and_runs_its_script() {
     let sandbox = Sandbox::new();
     sandbox.place.write("go", "");
     let blocks = blocks("sh").into_iter();
-    // Those that are left out have tests of their own.
+    // The skipped ones have separate tests.
     for block in blocks.filter(|block| ![fencing_recipes::SECTION, STEPS].contains(&block.section)) {
         sandbox.configure(block.section);
         for command in block.text {
@@ -250,9 +250,9 @@ fn every_command_of_the_readme_succeeds_and_runs_its_script() {
     }
 }
 
-/// Every line of it is the source of what counts.
+/// Every line of it is the source of the effective value.
 #[test]
-fn the_configuration_of_the_readme_counts() {
+fn the_configuration_of_the_readme_takes_effect() {
     let sandbox = Sandbox::new();
     let [block] = blocks("toml").try_into().ok().expect("one configuration");
     sandbox.configure(block.section);
@@ -273,7 +273,7 @@ fn the_configuration_of_the_readme_counts() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("?prefix=jobs:"), "{output:?}");
 }
 
-/// The heading of what takes several commands, one after the other.
+/// The heading of the section with several consecutive commands.
 const STEPS: &str = "Hold a lock over several steps of a pipeline";
 
 #[test]
@@ -282,7 +282,7 @@ fn the_steps_of_the_readme_hold_the_lock_from_the_first_to_the_last() {
     let blocks: Vec<_> = blocks("sh").into_iter().filter(|block| block.section == STEPS).collect();
     assert_eq!(blocks.len(), 3);
     for block in blocks {
-        // Each script says whether somebody holds the lock while it runs.
+        // Each script records whether the lock is held while it runs.
         let text =
             block.text.join("\n").replace("./deploy.sh", "./held.sh").replace("./migrate.sh", "./held.sh");
         sandbox.place.script("held.sh", "#!/bin/sh\nredis-cli -u \"$PLAIN\" exists dlock:release >>held\n");
@@ -300,13 +300,13 @@ fn the_steps_of_the_readme_hold_the_lock_from_the_first_to_the_last() {
     }
 }
 
-/// Types the demo into a shell, line by line, waiting for the answers that the README shows.
+/// Types the demo into a shell, line by line, waiting for the replies in the README.
 #[test]
-fn the_demo_of_the_readme_is_what_happens() {
+fn the_demo_of_the_readme_matches_the_output() {
     let sandbox = Sandbox::new();
     let mut blocks = blocks("console");
-    // These have tests of their own.
-    let others = [super::breaking::readme::SECTION, super::doctor::readme::SECTION];
+    // These have separate tests.
+    let others = [super::break_lock::readme::SECTION, super::doctor::readme::SECTION];
     blocks.retain(|block| !others.contains(&block.section));
     let [block] = blocks.try_into().ok().expect("one demo");
     let screen = sandbox.place.path("screen");
@@ -346,7 +346,7 @@ fn the_demo_of_the_readme_is_what_happens() {
     assert!(eventually(SOON, "the end of the shell", || shell.try_wait().unwrap()).success());
 }
 
-/// A line about a holder as it would read for any host, pid, user and age.
+/// A line about a holder with placeholders for host, pid, user and age.
 fn anywhere(line: &str) -> String {
     let parts = || {
         let (lock, rest) = line.split_once(" is held by ")?;
@@ -361,7 +361,7 @@ fn anywhere(line: &str) -> String {
 }
 
 #[test]
-fn the_crontab_line_of_the_readme_runs_the_job_or_skips_it_in_silence() {
+fn the_crontab_line_of_the_readme_runs_the_job_or_skips_it_silently() {
     let sandbox = Sandbox::new();
     sandbox.place.write("go", "");
     for block in blocks("crontab") {
@@ -391,7 +391,7 @@ fn the_crontab_line_of_the_readme_runs_the_job_or_skips_it_in_silence() {
     }
 }
 
-/// Those of the action and of the template are run by `tests/pipelines.py`, as they stand there.
+/// Those of the action and of the template are run literally by `tests/pipelines.py`.
 #[test]
 fn the_ci_steps_of_the_readme_run() {
     let sandbox = Sandbox::new();
@@ -415,7 +415,7 @@ fn the_ci_steps_of_the_readme_run() {
                 _ => drop(shell.env(key, sandbox.replace(value))),
             }
         }
-        // As the usual runners do it.
+        // As the usual runners do.
         let text = script.join("\n");
         let output = shell.args(["-e", "-c", &sandbox.replace(&text)]).output().unwrap();
         assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), script_of(&text)), "{text}");
@@ -424,7 +424,7 @@ fn the_ci_steps_of_the_readme_run() {
     }
 }
 
-/// What the README writes in code style and is an option must be one.
+/// Text in code style in the README that looks like an option must be one.
 #[test]
 fn every_option_that_the_readme_names_exists() {
     let help: String = ["run", "acquire", "renew", "doctor", "status", "break"]

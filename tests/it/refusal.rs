@@ -1,4 +1,4 @@
-//! A command line that must be refused before anything has happened.
+//! A command line that must be refused before it has any effect.
 
 use crate::support::dlock::Dlock;
 #[cfg(feature = "redis")]
@@ -8,14 +8,14 @@ use crate::support::running::{Exit, Output};
 use std::path::{Path, PathBuf};
 
 /// Runs `dlock` with these arguments where `DLOCK_BACKEND` names a directory, and again where it names a server, and
-/// asserts that it was the same both times, that nothing but one line on standard error came out, that nobody was
-/// contacted, and that nothing was left behind.
+/// asserts that the result was the same both times, that one line on standard error was the only output, that no server
+/// was contacted, and that no file was created.
 #[track_caller]
 pub fn refused(args: &[&str]) -> Output {
     refused_with(|run| run.args(args))
 }
 
-/// The same with whatever else `set` sets.
+/// The same with additional settings by `set`.
 #[track_caller]
 pub fn refused_with(set: impl Fn(Dlock) -> Dlock) -> Output {
     let place = Place::new();
@@ -31,7 +31,7 @@ pub fn refused_with(set: impl Fn(Dlock) -> Dlock) -> Output {
     output
 }
 
-/// Asserts that each of these arguments behind `dlock` is refused (64) with this line behind `dlock: `.
+/// Asserts that each of these arguments of `dlock` is refused (64) with this message after `dlock: `.
 #[track_caller]
 pub fn assert_usage<'a>(cases: impl IntoIterator<Item = (&'a [&'a str], &'a str)>) {
     let mut wrong = Vec::new();
@@ -44,7 +44,7 @@ pub fn assert_usage<'a>(cases: impl IntoIterator<Item = (&'a [&'a str], &'a str)
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs it in a place, and asserts that it says one line and leaves nothing behind.
+/// Runs it in a place, and asserts that it prints one line and creates no file.
 #[track_caller]
 pub fn refused_in(place: &Place, run: Dlock) -> Output {
     let output = run.output();
@@ -56,7 +56,7 @@ pub fn refused_in(place: &Place, run: Dlock) -> Output {
     output
 }
 
-/// Every file in the place that is not the tests' own.
+/// Every file in the place that does not belong to the tests.
 pub fn left_behind(place: &Place) -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(&place.path("."), &mut found);

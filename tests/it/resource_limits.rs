@@ -1,4 +1,5 @@
-//! Limits on descriptors and queued signals at their extremes: a run is refused with a sentence, or keeps the promise.
+//! Limits on descriptors and queued signals at their extremes: a run is refused with a message, or keeps its
+//! guarantees.
 
 use crate::support::dlock::Dlock;
 use crate::support::process;
@@ -6,8 +7,8 @@ use crate::support::running::Exit;
 use crate::support::store::Store;
 use nix::sys::signal::Signal;
 
-/// A run under this limit that works in full: a scattered tree is dead when its lock was lost, and before its lock is free
-/// when the guarding process was killed.
+/// A run under this limit that works completely: a scattered tree is dead when its lock was lost, and before its lock
+/// is free when the guard was killed.
 #[track_caller]
 fn assert_killed_with_its_lock(store: &Store, limit: &str) {
     let leash = store.place.leash();
@@ -86,9 +87,9 @@ fn too_few_descriptors_for_redis_are_refused_or_the_promise_is_kept() {
     assert_refused_or_works(&Store::redis());
 }
 
-/// S51: the kernel delivers a standard signal without a place in the queue, and a real-time signal not at all.
+/// S51: the kernel delivers a standard signal without room in the queue, and a real-time signal not at all.
 #[test]
-fn without_a_place_for_queued_signals_the_promise_is_kept() {
+fn without_room_for_queued_signals_the_promise_is_kept() {
     for store in Store::each() {
         let limit = "--sigpending=0";
         let output = store.run().sh("echo ran; exit 3").wrapped_by(["prlimit", limit]).output();

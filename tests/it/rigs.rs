@@ -1,4 +1,4 @@
-//! The rigs themselves work: what a test of dlock proves is worth no more than what it stands on.
+//! Tests of the test support itself, on which all other tests depend.
 
 use crate::support::place::Place;
 use crate::support::process;
@@ -63,7 +63,7 @@ mod servers {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_keyspace_is_a_tests_own() {
+    fn each_test_has_its_own_keyspace() {
         let (mine, yours) = (Keyspace::new(), Keyspace::new());
         assert_eq!(mine.command(&["SET", &mine.key("k"), "1"]), Value::Text("OK".into()));
         assert_eq!(mine.keys(), [mine.key("k")]);
@@ -86,7 +86,7 @@ mod servers {
     }
 
     #[test]
-    fn a_persistent_server_remembers_over_a_kill() {
+    fn a_persistent_server_keeps_its_data_over_a_kill() {
         let mut redis = Redis::start_with(Options { persistent: true, ..Options::default() });
         redis.command(&["SET", "k", "v"]);
         redis.restart();
@@ -94,7 +94,7 @@ mod servers {
     }
 
     #[test]
-    fn a_server_speaks_tls() {
+    fn a_server_uses_tls() {
         for flaw in [Flaw::None, Flaw::Expired, Flaw::WrongHost] {
             let redis = Redis::start_with(Options { tls: Some(flaw), ..Options::default() });
             assert!(redis.url().starts_with("rediss://127.0.0.1:"));
@@ -137,7 +137,7 @@ mod servers {
     }
 
     #[test]
-    fn fakes_answer_what_they_are_told() {
+    fn fake_servers_send_the_scripted_replies() {
         let scripted = Fake::scripted(|words| Some(format!("+{}\r\n", words.join(" ")).into_bytes()));
         assert_eq!(Connection::to(scripted.port()).unwrap().command(&["a", "b"]), Value::Text("a b".into()));
         assert_eq!(scripted.commands(), [["a", "b"]]);
@@ -170,7 +170,7 @@ mod groups {
     }
 
     #[test]
-    fn masters_know_nothing_of_each_other_and_lose_or_keep_what_they_know() {
+    fn masters_are_independent_and_lose_or_keep_their_data() {
         let mut masters = Masters::start_with(masters::Plan::default());
         assert_eq!((masters.count(), masters.quorum()), (5, 3));
         for (number, node) in masters.living().enumerate() {
@@ -193,14 +193,14 @@ mod groups {
     }
 
     #[test]
-    fn what_somebody_uses_is_not_lent_again() {
+    fn a_group_in_use_is_not_lent_again() {
         let mut masters = Masters::lent();
         let _user = masters.node(2).connect();
         assert!(!masters.renew());
     }
 
     #[test]
-    fn a_fail_over_keeps_what_was_replicated_and_a_crash_leads_to_another_master() {
+    fn a_failover_keeps_replicated_data_and_a_crash_leads_to_another_master() {
         let mut group = Sentinels::lent();
         assert_eq!(group.command(&["SET", "k", "v"]), ok());
         let first = group.master_number();
@@ -224,7 +224,7 @@ mod groups {
     }
 
     #[test]
-    fn sentinels_speak_tls_and_want_their_password() {
+    fn sentinels_use_tls_and_require_their_password() {
         let plan = sentinels::Plan {
             password: Some("s3cret".into()),
             sentinel_password: Some("sent1nel".into()),
@@ -255,7 +255,7 @@ mod groups {
         let moving = cluster.begin("b", 1);
         assert_eq!(cluster.node_of("b"), 0);
         assert_eq!(cluster.left(moving), ["b"]);
-        // What is not there yet is made over there.
+        // Missing keys are created on the target node.
         assert_eq!(cluster.command_at(one, &["SET", one, "v"]), ok());
         assert_eq!(cluster.left(moving), ["b"]);
         cluster.abort(moving);

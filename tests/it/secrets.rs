@@ -1,4 +1,4 @@
-//! Passwords and tokens: nobody who may not know them finds them anywhere.
+//! Passwords and tokens: users without permission find them nowhere.
 
 use crate::support::place::Place;
 use crate::support::process;
@@ -37,12 +37,12 @@ fn a_password_on_the_command_line_works_and_warns() {
     let run = || place.run().backend(with_password(&redis)).sh("echo ran");
     assert_eq!(run().output().outcome(), (Exit::Code(0), "ran\n", WARNING));
     assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(0), "ran\n", ""));
-    // Nobody else can read the environment.
+    // No other user can read the environment.
     let run = place.run().no_backend().env("DLOCK_BACKEND", with_password(&redis)).sh("echo ran");
     assert_eq!(run.output().outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-/// Everything about a run that others can see, or that is written somewhere.
+/// Everything about a run that other users can see, or that is stored.
 fn assert_hidden(run: &Running, secret: &str, what: &str) {
     for stat in process::descendants(run.pid()) {
         let line = process::command_line(stat.pid);
@@ -53,7 +53,7 @@ fn assert_hidden(run: &Running, secret: &str, what: &str) {
 }
 
 #[test]
-fn a_password_is_seen_nowhere() {
+fn a_password_is_visible_nowhere() {
     let (redis, place) = (server(), Place::new());
     let mut holder = place
         .run()
@@ -70,7 +70,7 @@ fn a_password_is_seen_nowhere() {
     let mut waiter = waiter.spawn();
     waiter.await_stderr("waiting");
     assert_hidden(&waiter, PASSWORD, "the password");
-    // Nor is it in what dlock leaves in the store.
+    // Nor is it in the data that dlock leaves in the store.
     let mut client = owner(&redis);
     for key in client.command(&["KEYS", "*"]).texts() {
         let kept = match client.command(&["TYPE", &key]).text().as_str() {
@@ -139,7 +139,7 @@ fn a_token_is_in_no_command_line_and_no_message() {
     assert!(other.exit == Exit::Code(75) && !other.stderr.contains(&token), "{}", other.stderr);
 }
 
-/// As it stands there, but for one line break at the end; whoever may read it.
+/// The content without one trailing line break; whoever may read the file.
 #[test]
 fn a_password_file_is_read() {
     let (redis, place) = (server(), Place::new());
@@ -167,9 +167,9 @@ fn a_password_file_is_read() {
     assert!(output.stderr.contains(&path), "{}", output.stderr);
 }
 
-/// A password that is changed while the lock is held: the file is read anew at every connection.
+/// A password that is changed while the lock is held: the file is read again for every connection.
 #[test]
-fn a_password_file_is_read_anew() {
+fn a_password_file_is_read_again() {
     let (redis, place) = (server(), Place::new());
     let path = place.path("password");
     std::fs::write(&path, PASSWORD).unwrap();

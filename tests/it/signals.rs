@@ -1,4 +1,4 @@
-//! Signals to dlock while its command runs, while it waits, and at the edges between.
+//! Signals to dlock while its command runs, while it waits, and at the transitions.
 
 use crate::support::SOON;
 use crate::support::place::Place;
@@ -8,7 +8,7 @@ use crate::support::wait::{eventually, throughout, until};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// What is forwarded, and how a probe spells it.
+/// The forwarded signals, and their names in the probe.
 const FORWARDED: [(Signal, &str); 9] = [
     (Signal::SIGHUP, "HUP"),
     (Signal::SIGINT, "INT"),
@@ -21,7 +21,7 @@ const FORWARDED: [(Signal, &str); 9] = [
     (Signal::SIGCONT, "CONT"),
 ];
 
-/// What ends dlock while it waits.
+/// The signals that end dlock while it waits.
 const ENDING: [Signal; 7] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -44,7 +44,7 @@ fn holder(place: &Place) -> Running {
     holder
 }
 
-/// Starts a dlock that waits for `x` and would write a file, and waits until it says that it waits.
+/// Starts a dlock that waits for `x` and would write a file, and waits until it reports that it waits.
 fn waiter(place: &Place) -> Running {
     let mut waiter = place.run().args(["-v", "--wait", "forever"]).sh("touch started").spawn();
     waiter.await_stderr("waiting");
@@ -62,7 +62,7 @@ fn every_signal_is_delivered_to_the_command_exactly_once() {
         run.signal(signal);
         run.await_stdout(&format!("{name} "));
     }
-    // A second copy of any of them would have come by now, or comes before this is seen.
+    // A second copy of any of them would have arrived by now, or arrives before this is seen.
     run.signal(Signal::SIGURG);
     throughout(Duration::from_millis(200), "each signal came once", || {
         reported(&run.stdout()).into_iter().filter(|name| *name != "URG").eq(FORWARDED.map(|(_, name)| name))
@@ -98,7 +98,7 @@ fn dlock_outlives_a_command_that_ignores_the_signal() {
     });
 }
 
-/// S48: a timer survives exec, and its signal comes from the kernel as those of a terminal do.
+/// S48: a timer survives exec, and its signal comes from the kernel like those of a terminal.
 #[test]
 fn an_alarm_that_was_set_before_exec_reaches_the_command_once() {
     for in_our_group in [false, true] {
@@ -147,7 +147,7 @@ fn a_burst_of_signals_loses_none() {
                 run.signal(signal);
             }
         }
-        // CONT makes the probe leave, and may overtake: what came before it came once or, unmerged, twice.
+        // CONT makes the probe exit, and may overtake: earlier signals arrived once or, unmerged, twice.
         let output = run.wait();
         assert_eq!(output.exit, Exit::Code(0));
         for (_, name) in FORWARDED {
@@ -159,7 +159,7 @@ fn a_burst_of_signals_loses_none() {
 
 /// S04
 #[test]
-fn others_in_the_process_group_of_dlock_are_left_alone() {
+fn other_processes_in_the_group_of_dlock_are_not_signalled() {
     let place = Place::new();
     let probe = crate::support::probe::path();
     let bystander = format!("'{}' signals >'{}' &", probe.display(), place.arg("bystander"));
@@ -212,7 +212,7 @@ fn a_signal_ends_a_waiting_dlock_and_its_command_never_starts() {
 
 /// S05
 #[test]
-fn signals_that_end_nobody_do_not_end_a_waiting_dlock() {
+fn signals_that_are_ignored_by_default_do_not_end_a_waiting_dlock() {
     let place = Place::new();
     let holder = holder(&place);
     let mut waiter = waiter(&place);
@@ -242,10 +242,10 @@ fn a_signal_that_was_ignored_at_start_does_not_end_a_waiting_dlock() {
 
 /// S05
 #[test]
-fn a_stopped_waiter_is_in_the_queue_again_when_it_goes_on() {
+fn a_stopped_waiter_queues_again_when_continued() {
     let place = Place::new();
     let holder = holder(&place);
-    // In a session of its own the group would be orphaned, and the kernel drops TSTP for those.
+    // In a separate session the group would be orphaned, and the kernel drops TSTP for such groups.
     let mut waiter = waiter(&place);
     waiter.signal(Signal::SIGTSTP);
     until(SOON, "a stopped waiter", || process::stopped(waiter.pid()));
@@ -259,14 +259,14 @@ fn a_stopped_waiter_is_in_the_queue_again_when_it_goes_on() {
 
 /// S05
 #[test]
-fn a_waiter_that_sleeps_through_its_turn_takes_it_later() {
+fn a_waiter_stopped_during_its_turn_takes_it_later() {
     let place = Place::new();
     let holder = holder(&place);
     let mut sleeper = waiter(&place);
     sleeper.signal(Signal::SIGTSTP);
     until(SOON, "a stopped waiter", || process::stopped(sleeper.pid()));
     drop(holder);
-    // A stopped waiter does not stand in the way of others for longer than its claim lasts.
+    // A stopped waiter blocks others no longer than its claim lasts.
     let other = place.run().args(["--wait", "20s"]).sh("echo other").output();
     assert_eq!((other.exit, other.stdout.as_str()), (Exit::Code(0), "other\n"), "{}", other.stderr);
     sleeper.signal(Signal::SIGCONT);
@@ -276,7 +276,7 @@ fn a_waiter_that_sleeps_through_its_turn_takes_it_later() {
 
 /// S37
 #[test]
-fn what_ignores_the_signal_that_ended_the_shell_is_still_the_command() {
+fn a_process_that_ignores_the_signal_that_ended_the_shell_is_still_the_command() {
     let place = Place::new();
     let leash = place.leash();
     let backup = crate::support::probe::command(["--leash", leash.path(), "ignore-term"]);
@@ -335,9 +335,9 @@ fn signals_and_statuses_traverse_fifty_nested_dlocks() {
     assert!((1..50).all(|depth| place.lock_is_free(&format!("x{depth}"))));
 }
 
-/// A stop for dlock's process group while it waits is over when dlock goes on, whoever continues it.
+/// A stop for dlock's process group during the wait ends when dlock is continued, by whatever process.
 #[test]
-fn a_stop_from_before_its_start_does_not_stop_the_command() {
+fn a_stop_signal_before_the_start_does_not_stop_the_command() {
     for signal in [Signal::SIGTSTP, Signal::SIGSTOP] {
         let place = Place::new();
         let holder = holder(&place);
@@ -352,7 +352,7 @@ fn a_stop_from_before_its_start_does_not_stop_the_command() {
         waiter.await_ready();
         waiter.signal(Signal::SIGTERM);
         let output = waiter.wait();
-        // The one that continues dlock may be read when the command runs already, and is forwarded then.
+        // The CONT that continues dlock may be read when the command already runs, and is forwarded then.
         let got: Vec<_> = reported(&output.stdout).into_iter().filter(|name| *name != "CONT").collect();
         assert_eq!((output.exit, got), (Exit::Code(0), vec!["TERM"]), "{signal}");
     }
@@ -360,7 +360,7 @@ fn a_stop_from_before_its_start_does_not_stop_the_command() {
 
 /// S50
 #[test]
-fn what_happens_while_dlock_is_stopped_is_not_forgotten() {
+fn events_while_dlock_is_stopped_are_handled_when_it_continues() {
     let place = Place::new();
     let mut run = place.run().sh("echo ready; while ! test -e go; do sleep 0.01; done; exit 7").spawn();
     run.await_ready();
@@ -388,7 +388,7 @@ fn in_a_script(place: &Place) -> Running {
     run
 }
 
-/// The dlock of [`in_a_script`], once the witness in its process group is there.
+/// The dlock of [`in_a_script`], once the witness in its process group is running.
 fn dlock_in(script: &Running) -> i32 {
     let dlock = eventually(SOON, "dlock", || process::children(script.pid()).first().cloned()).pid;
     let witness = |stat: &process::Stat| stat.comm == "lock-witness";
@@ -397,7 +397,7 @@ fn dlock_in(script: &Running) -> i32 {
 }
 
 /// Sends each signal with `send`; the probe gets each one once.
-fn assert_each_comes_once(run: &Running, send: impl Fn(Signal)) {
+fn assert_each_arrives_once(run: &Running, send: impl Fn(Signal)) {
     let before = reported(&run.stdout()).len();
     for (signal, name) in FORWARDED {
         let so_far = run.stdout().len();
@@ -411,12 +411,12 @@ fn assert_each_comes_once(run: &Running, send: impl Fn(Signal)) {
 
 /// S49
 #[test]
-fn a_signal_for_the_whole_process_group_comes_once() {
+fn a_signal_for_the_whole_process_group_arrives_once() {
     let place = Place::new();
     let mut run = in_a_script(&place);
     let (group, dlock) = (-run.pid(), dlock_in(&run));
-    assert_each_comes_once(&run, |signal| process::send(group, signal));
-    // What was for the group says nothing about what is for dlock alone; CONT is for a command that is stopped.
+    assert_each_arrives_once(&run, |signal| process::send(group, signal));
+    // A signal for the group does not affect later ones for dlock alone; CONT is for a stopped command.
     for (signal, name) in FORWARDED.into_iter().filter(|(signal, _)| *signal != Signal::SIGCONT) {
         let so_far = run.stdout().len();
         process::send(dlock, signal);
@@ -429,7 +429,7 @@ fn a_signal_for_the_whole_process_group_comes_once() {
 
 /// S49
 #[test]
-fn a_signal_for_every_process_comes_once() {
+fn a_signal_for_every_process_arrives_once() {
     for in_script in [true, false] {
         let place = Place::new();
         let run = match in_script {
@@ -444,11 +444,11 @@ fn a_signal_for_every_process_comes_once() {
         if in_script {
             dlock_in(&run);
         }
-        assert_each_comes_once(&run, |signal| {
+        assert_each_arrives_once(&run, |signal| {
             let mut pids: Vec<i32> = run.marker().bearers().iter().map(|stat| stat.pid).collect();
             pids.sort_unstable();
             for pid in pids {
-                // The witness may have been exchanged meanwhile.
+                // The witness may have been replaced meanwhile.
                 let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
             }
         });
@@ -461,7 +461,7 @@ fn a_signal_for_every_process_comes_once() {
 
 /// S49: `timeout` signals dlock, and then the process group that both are in.
 #[test]
-fn the_signal_of_timeout_comes_once() {
+fn the_signal_of_timeout_arrives_once() {
     let place = Place::new();
     let run = place.run().probe(["signals", &format!("leave:{}=7", place.arg("leave"))]);
     let mut run = run.wrapped_by(["timeout", "-s", "INT", "1"]).spawn();
@@ -473,9 +473,9 @@ fn the_signal_of_timeout_comes_once() {
     assert_eq!(run.wait().exit, Exit::Code(124));
 }
 
-/// A command that would have died of the signal, and lives, has not got it.
+/// A command that would have died of the signal, and is alive, has not received it.
 #[test]
-fn a_signal_for_both_halves_but_not_the_command_is_forwarded() {
+fn a_signal_for_dlock_and_its_guard_but_not_the_command_is_forwarded() {
     let place = Place::new();
     let mut run = place.run().sh("echo ready; exec sleep 1000").spawn();
     run.await_ready();
@@ -487,7 +487,7 @@ fn a_signal_for_both_halves_but_not_the_command_is_forwarded() {
 
 /// The witness holds no lock, and dies with dlock.
 #[test]
-fn nothing_is_left_of_a_dlock_in_a_script_that_is_killed() {
+fn a_killed_dlock_in_a_script_leaves_no_process() {
     let place = Place::new();
     let run = in_a_script(&place);
     process::send(dlock_in(&run), Signal::SIGKILL);

@@ -10,7 +10,7 @@ use nix::sys::termios::LocalFlags;
 use std::process::Command;
 use std::time::Duration;
 
-/// dlock straight on a terminal, as session leader: what `ssh -t host dlock ...` makes of it.
+/// dlock directly on a terminal, as session leader: as with `ssh -t host dlock ...`.
 fn alone(place: &Place, command: &[&str]) -> Terminal {
     let mut dlock = Command::new(crate::support::dlock::BINARY);
     dlock.args(["run", "-q", "-b", &place.url(), "x", "--"]).args(command).current_dir(place.path("."));
@@ -24,7 +24,7 @@ fn await_shell(terminal: &Terminal) {
 
 /// S08
 #[test]
-fn ctrl_c_reaches_the_command_once_and_its_status_counts() {
+fn ctrl_c_reaches_the_command_once_and_its_status_is_passed_through() {
     // In a pipeline dlock and its command share a group, and each key reaches both of them.
     for behind in ["", " | (trap '' INT QUIT; cat)"] {
         let place = Place::new();
@@ -55,7 +55,7 @@ fn ctrl_c_ends_a_command_and_the_shell_sees_the_signal() {
     terminal.type_keys(CTRL_C);
     await_shell(&terminal);
     assert!(!process::alive(sleep));
-    // A shell that sees its job die of SIGINT gives the whole line up, as it does without dlock.
+    // A shell whose job dies of SIGINT abandons the whole line, as it does without dlock.
     terminal.line("echo status=$?");
     terminal.expect("status=130\n");
     assert!(place.lock_is_free("x"));
@@ -169,7 +169,7 @@ fn a_background_job_that_writes_stops_under_tostop_and_writes_after_fg() {
 
 /// S11
 #[test]
-fn a_background_job_that_writes_goes_on_without_tostop() {
+fn a_background_job_that_writes_continues_without_tostop() {
     let place = Place::new();
     let mut terminal = Terminal::bash(&place);
     terminal.line("\"$DLOCK\" run x -- sh -c 'echo written; exit 6' & wait $!; echo status=$?");
@@ -209,7 +209,7 @@ fn an_interactive_shell_under_dlock_has_job_control() {
 
 /// S12
 #[test]
-fn the_terminal_is_given_back_after_each_way_to_end() {
+fn the_terminal_is_restored_after_each_way_to_end() {
     let place = Place::new();
     let mut terminal = Terminal::bash(&place);
     let before = terminal.settings();
@@ -231,7 +231,7 @@ fn the_terminal_is_given_back_after_each_way_to_end() {
 
 /// S12
 #[test]
-fn alone_on_a_terminal_the_command_has_a_group_of_its_own_in_the_foreground() {
+fn alone_on_a_terminal_the_command_has_its_own_foreground_group() {
     let place = Place::new();
     let mut terminal = Terminal::bash(&place);
     terminal.line("\"$DLOCK\" run x -- \"$PROBE\" terminal");
@@ -247,7 +247,7 @@ fn alone_on_a_terminal_the_command_has_a_group_of_its_own_in_the_foreground() {
 
 /// S12
 #[test]
-fn whether_dlock_is_alone_in_its_group_does_not_depend_on_luck() {
+fn detecting_that_dlock_is_alone_in_its_group_is_reliable() {
     let probe = crate::support::probe::path();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -264,7 +264,7 @@ fn whether_dlock_is_alone_in_its_group_does_not_depend_on_luck() {
 
 /// S28
 #[test]
-fn a_hang_up_reaches_the_command_and_dlock_waits_for_it() {
+fn a_hangup_reaches_the_command_and_dlock_waits_for_it() {
     let place = Place::new();
     let (log, leave) = (place.arg("log"), format!("leave:{}=0", place.arg("leave")));
     let probe = crate::support::probe::path();
@@ -350,7 +350,7 @@ fn a_script_on_a_terminal_keeps_dlock_and_its_command_in_its_own_group() {
     terminal.expect("status=0\n");
 }
 
-/// Sees the first lines in a pager, stops and resumes the job of these programs if asked to, and pages on.
+/// Reads the first lines in a pager, stops and resumes the job of these programs if requested, and pages on.
 #[track_caller]
 fn page(terminal: &mut Terminal, programs: &[&str], stop: bool) {
     terminal.expect("1\n2\n3\n");

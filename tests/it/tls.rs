@@ -1,5 +1,5 @@
-//! `rediss://`: chain, name and expiry are verified unless the user says otherwise, and it is said loudly then; and who
-//! we are, where a server wants a certificate of ours.
+//! `rediss://`: chain, name and expiry are verified unless disabled, which causes a warning; and client
+//! certificates, where a server requires one.
 
 mod self_signed;
 
@@ -14,7 +14,7 @@ use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
 const WARNING: &str =
-    "dlock: the server's certificate is not checked (?insecure): anybody in between can take the lock\n";
+    "dlock: the server's certificate is not checked (?insecure): a man in the middle can take the lock\n";
 
 fn server(flaw: Flaw, args: &[&str]) -> Redis {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -49,18 +49,18 @@ fn assert_refused(output: &Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_server_of_a_known_authority_is_trusted() {
+fn a_server_with_a_known_authority_is_trusted() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
     for host in ["127.0.0.1", "localhost"] {
         assert_runs(&run(&place, &url(&redis, host, &ca(&redis))));
         assert_runs(&run(&place, &url(&redis, host, &ca(&redis)).replace("rediss:", "valkeys:")));
     }
-    // The old protocol of TLS, too.
+    // Also TLS 1.2.
     let redis = server(Flaw::None, &["--tls-protocols", "TLSv1.2"]);
     assert_runs(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))));
 }
 
-/// Renewals and release go the same way.
+/// Renewals and release use the same connection.
 #[test]
 fn a_lock_is_kept_over_tls() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
@@ -83,7 +83,7 @@ fn the_authorities_of_the_system_are_read_once() {
     std::fs::remove_file(&roots).unwrap();
     proxy.close();
     until(SOON, "a new connection", || proxy.connections() > 0);
-    // It is good for renewals: without one the lock would be lost.
+    // It works for renewals: without one the lock would be lost.
     throughout(Duration::from_secs(3), "the command runs", || run.poll().is_none());
     drop(run.take_stdin());
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
@@ -98,12 +98,14 @@ fn a_fifo_in_place_of_the_authorities_of_the_system_does_not_hang() {
 }
 
 #[test]
-fn a_server_of_an_unknown_authority_is_refused() {
+fn a_server_with_an_unknown_authority_is_refused() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
     let other = Certificates::make(&place.locks(), Flaw::None);
     let by_other = url(&redis, "127.0.0.1", &format!("ca_file={}", other.ca.display()));
-    let words =
-        ["TLS: the server's certificate is by nobody whom we know: ", "ca_file=; the command did not run"];
+    let words = [
+        "TLS: the server's certificate is signed by an unknown authority: ",
+        "ca_file=; the command did not run",
+    ];
     assert_refused(&run(&place, &by_other), 69, &words);
     // The system's authorities do not know it either, where there are any.
     let by_system = run(&place, &url(&redis, "127.0.0.1", ""));
@@ -112,7 +114,7 @@ fn a_server_of_an_unknown_authority_is_refused() {
 }
 
 #[test]
-fn a_server_of_another_name_is_refused_unless_that_name_is_given() {
+fn a_server_with_another_name_is_refused_unless_that_name_is_given() {
     let (redis, place) = (server(Flaw::WrongHost, &[]), Place::new());
     for host in ["127.0.0.1", "localhost"] {
         let output = run(&place, &url(&redis, host, &ca(&redis)));
@@ -127,15 +129,15 @@ fn a_server_of_another_name_is_refused_unless_that_name_is_given() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_is_refused() {
+fn an_expired_certificate_is_refused() {
     let (redis, place) = (server(Flaw::Expired, &[]), Place::new());
     let expired = ["TLS: the server's certificate expired on 2001-01-01; "];
     assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &expired);
 }
 
-/// Its key alone would still prove the server's certificate.
+/// Its key alone would still verify the server's certificate.
 #[test]
-fn an_authority_that_has_expired_is_told_by_name() {
+fn an_expired_authority_is_reported_by_name() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
     let files = redis.certificates();
     let past = files.expired_ca.display().to_string();
@@ -143,7 +145,7 @@ fn an_authority_that_has_expired_is_told_by_name() {
         [past.as_str(), "the certificate of 'authority of the tests' expired on 2001-01-01", "ca_file="];
     let by_past = format!("ca_file={past}");
     assert_refused(&run(&place, &url(&redis, "127.0.0.1", &by_past)), 78, &words);
-    // Beside others it is left out, and told of when it is missed.
+    // Among others it is ignored, and reported when it is missing.
     let (past, other) =
         (std::fs::read_to_string(past).unwrap(), Certificates::make(&place.locks(), Flaw::None));
     let bundle = |ca: &std::path::Path| {
@@ -155,23 +157,23 @@ fn an_authority_that_has_expired_is_told_by_name() {
     assert_refused(
         &missed,
         69,
-        &["by nobody whom we know (the certificate of 'authority of the tests' expired"],
+        &["signed by an unknown authority (the certificate of 'authority of the tests' expired"],
     );
-    // doctor does not ask the server either.
+    // doctor does not query the server either.
     let doctor = crate::doctor::doctor(&place, &url(&redis, "127.0.0.1", &by_past)).output();
     assert_eq!(doctor.exit, Exit::Code(78), "{doctor:?}");
     assert!(doctor.stderr.contains("expired on 2001-01-01"), "{doctor:?}");
 }
 
 #[test]
-fn an_authority_that_is_shown_as_a_server_is_told() {
+fn an_authority_used_as_a_server_certificate_is_reported() {
     let (redis, place) = (server(Flaw::Authority, &[]), Place::new());
-    let words = ["the server shows the certificate of an authority (CA:TRUE) as its own"];
+    let words = ["the server presents a CA certificate (CA:TRUE) as its own"];
     assert_refused(&run(&place, &url(&redis, "127.0.0.1", &ca(&redis))), 69, &words);
 }
 
 #[test]
-fn insecure_checks_nothing_and_says_so() {
+fn insecure_checks_nothing_and_prints_a_warning() {
     let place = Place::new();
     for flaw in [Flaw::None, Flaw::WrongHost, Flaw::Expired] {
         let redis = server(flaw, &[]);
@@ -190,13 +192,13 @@ fn insecure_checks_nothing_and_says_so() {
 }
 
 #[test]
-fn a_client_proves_itself_by_a_certificate() {
+fn a_client_authenticates_with_a_certificate() {
     let (redis, place) = (server(Flaw::None, &["--tls-auth-clients", "yes"]), Place::new());
     let files = redis.certificates();
     let query = |cert: &str, key: &str| format!("{}&cert_file={cert}&key_file={key}", ca(&redis));
     let (cert, key) = (files.client.display().to_string(), files.client_key.display().to_string());
     assert_runs(&run(&place, &url(&redis, "127.0.0.1", &query(&cert, &key))));
-    // One of an authority that the server does not know, and one that has ended.
+    // One of an authority unknown to the server, and an expired one.
     let other = Certificates::make(&place.locks(), Flaw::None);
     let strange = query(&other.client.display().to_string(), &other.client_key.display().to_string());
     let named = format!("the server does not accept our certificate {}", other.client.display());
@@ -207,9 +209,9 @@ fn a_client_proves_itself_by_a_certificate() {
     assert_refused(&run(&place, &url(&redis, "127.0.0.1", &query(&cert, &key))), 78, &words);
 }
 
-/// In TLS 1.3 the server says so after the session has begun for us, and closes the connection at once.
+/// In TLS 1.3 the server reports it after the handshake has ended for the client, and closes the connection at once.
 #[test]
-fn a_server_that_wants_a_certificate_of_ours_says_which_options_name_it() {
+fn a_missing_client_certificate_is_reported_with_the_options_that_name_it() {
     for protocol in ["TLSv1.2", "TLSv1.3"] {
         let args = ["--tls-auth-clients", "yes", "--tls-protocols", protocol];
         let (redis, place) = (server(Flaw::None, &args), Place::new());
@@ -217,7 +219,7 @@ fn a_server_that_wants_a_certificate_of_ours_says_which_options_name_it() {
             let url = url(&redis, "127.0.0.1", &query);
             for wait in [&["-q"][..], &["-q", "--wait", "forever"]] {
                 let output = place.run().backend(&url).args(wait).sh("echo ran").output();
-                let words = ["TLS: the server wants a certificate of ours, cert_file= and key_file="];
+                let words = ["TLS: the server requires a client certificate, cert_file= and key_file="];
                 assert_refused(&output, 77, &words);
             }
             let status = place.bare().arg("status").env("DLOCK_BACKEND", &url).arg("-q").output();
@@ -230,7 +232,7 @@ fn a_server_that_wants_a_certificate_of_ours_says_which_options_name_it() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_files_are_named() {
     let (redis, place) = (server(Flaw::None, &[]), Place::new());
     let files = redis.certificates();
     let garbage = place.write("garbage.pem", "garbage\n").display().to_string();
@@ -253,13 +255,13 @@ fn files_that_cannot_be_used_are_named() {
         (format!("{}&cert_file={garbage}&key_file={key}", ca(&redis)), &garbage),
         (format!("{}&cert_file={cert}&key_file={garbage}", ca(&redis)), &garbage),
         (format!("{}&cert_file={cert}&key_file={other_key}", ca(&redis)), "does not fit the certificate"),
-        (format!("{}&cert_file={cert}&key_file={encrypted}", ca(&redis)), "no private key in it"),
+        (format!("{}&cert_file={cert}&key_file={encrypted}", ca(&redis)), "no unencrypted private key in it"),
     ] {
         assert_refused(&run(&place, &url(&redis, "127.0.0.1", &query)), 78, &[named]);
     }
 }
 
-/// The wrong one of the two protocols, either way: an answer within the time for one attempt.
+/// The wrong one of the two protocols, in either direction: an error within the time for one attempt.
 #[test]
 fn tls_and_plain_do_not_mix() {
     let (tls, plain, place) = (server(Flaw::None, &[]), Redis::start(), Place::new());

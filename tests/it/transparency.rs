@@ -1,4 +1,4 @@
-//! The command finds what it would find without dlock.
+//! The command inherits the same state as without dlock.
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
@@ -12,14 +12,14 @@ use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What `probe state` says about itself when it is started so.
+/// The output of `probe state` when it is started in this way.
 fn state(run: Dlock) -> Value {
     let output = run.probe(["state"]).output();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
     serde_json::from_str(&output.stdout).unwrap()
 }
 
-/// Takes away what cannot be the same in two processes, and what dlock is meant to add.
+/// Removes the parts that always differ between two processes, and the intended changes by dlock.
 fn comparable(mut state: Value) -> Value {
     let fields = state.as_object_mut().unwrap();
     for different in ["pid", "pgrp", "session", "death_signal"] {
@@ -33,7 +33,7 @@ fn comparable(mut state: Value) -> Value {
     state
 }
 
-/// Asserts that a command started by dlock finds what it finds when started in the same way without it.
+/// Asserts that a command started by dlock inherits the same as when it is started in the same way without it.
 #[track_caller]
 fn assert_transparent(place: &Place, prepare: impl Fn(Dlock) -> Dlock) {
     let without = comparable(state(prepare(place.run()).without_dlock()));
@@ -43,7 +43,7 @@ fn assert_transparent(place: &Place, prepare: impl Fn(Dlock) -> Dlock) {
 
 /// S15
 #[test]
-fn a_command_inherits_everything_as_it_is() {
+fn a_command_inherits_everything_unchanged() {
     assert_transparent(&Place::new(), |run| run);
 }
 
@@ -88,7 +88,7 @@ fn a_command_inherits_sigpipe_exactly() {
 
 /// S15
 #[test]
-fn nohup_keeps_its_promise() {
+fn nohup_stays_effective() {
     let state = state(Place::new().run().wrapped_by(["nohup"]));
     let ignored = u64::from_str_radix(state["ignored"].as_str().unwrap(), 16).unwrap();
     assert_eq!(ignored & 1, 1, "{ignored:x}");
@@ -121,7 +121,7 @@ fn in_a_script_without_a_terminal_the_command_stays_in_the_group_of_the_script()
 
 /// S15
 #[test]
-fn the_environment_has_four_variables_more() {
+fn the_environment_has_four_more_variables() {
     let place = Place::new();
     let environment = |run: Dlock| state(run.env("ODD", "a=b\nc").env("EMPTY", ""))["environment"].clone();
     let with = environment(place.run());
@@ -146,7 +146,7 @@ fn only_inherited_descriptors_are_open_in_the_command() {
             output.stdout
         });
         for text in &mut outputs {
-            // Each run has a file of its own for its standard output.
+            // Each run has a separate file for its standard output.
             *text = text.lines().filter(|line| !line.starts_with("1 ")).collect::<Vec<_>>().join("\n");
         }
         assert_eq!(outputs[0], outputs[1]);
@@ -154,9 +154,9 @@ fn only_inherited_descriptors_are_open_in_the_command() {
     }
 }
 
-/// S52: they are the command's, whose own end of a pipe may be the last.
+/// S52: they belong to the command, whose own end of a pipe may be the last.
 #[test]
-fn no_half_of_dlock_keeps_an_inherited_descriptor_open() {
+fn no_dlock_process_keeps_an_inherited_descriptor_open() {
     for store in Store::each() {
         let (mut read, write) = std::io::pipe().unwrap();
         let number = write.as_raw_fd();
@@ -181,9 +181,9 @@ fn no_half_of_dlock_keeps_an_inherited_descriptor_open() {
     }
 }
 
-/// What dlock itself is told to write to stays open for it.
+/// Descriptors that dlock itself writes to stay open for it.
 #[test]
-fn a_descriptor_that_an_option_names_is_used() {
+fn a_descriptor_named_by_an_option_is_used() {
     let place = Place::new();
     let file = std::fs::File::create(place.path("report")).unwrap();
     let number = file.as_raw_fd();
@@ -198,7 +198,7 @@ fn a_descriptor_that_an_option_names_is_used() {
 
 /// S13
 #[test]
-fn closed_standard_streams_stay_closed_and_nothing_takes_their_place() {
+fn closed_standard_streams_stay_closed_and_are_not_replaced() {
     let place = Place::new();
     for closed in [vec![0], vec![1], vec![2], vec![0, 1], vec![0, 1, 2]] {
         let output = place.path("probe-output");
@@ -251,7 +251,7 @@ fn a_message_of_dlock_never_lands_in_a_file_that_took_a_closed_streams_place() {
 
 /// S13
 #[test]
-fn a_gigabyte_goes_through_byte_by_byte() {
+fn a_gigabyte_is_passed_through_unchanged() {
     const BLOCK: usize = 1 << 20;
     let pattern: Vec<u8> = (0..BLOCK).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let place = Place::new();
@@ -292,7 +292,7 @@ fn dlock_reads_nothing_of_the_commands_input() {
 
 /// S30
 #[test]
-fn a_full_disk_on_standard_output_is_the_commands_affair() {
+fn a_full_disk_on_standard_output_only_affects_the_command() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = Dlock::run().sh("echo x 2>/dev/null; exit 3").stdout(full()).stderr(full()).output();
     assert_eq!(output.exit, Exit::Code(3));
@@ -300,7 +300,7 @@ fn a_full_disk_on_standard_output_is_the_commands_affair() {
 
 /// S30
 #[test]
-fn a_standard_error_that_takes_nothing_changes_no_status() {
+fn an_unwritable_standard_error_does_not_change_the_status() {
     let closed_pipe = || {
         let (read, write) = std::io::pipe().unwrap();
         drop(read);
@@ -337,8 +337,8 @@ fn a_command_in_a_broken_pipe_dies_of_sigpipe_as_without_dlock() {
 
 /// S30
 #[test]
-fn a_reader_of_standard_error_that_sleeps_does_not_hold_dlock_up_for_ever() {
-    // A full pipe that nobody empties: the deadline of a command must not hang on a line for people.
+fn a_stalled_reader_of_standard_error_does_not_block_dlock_forever() {
+    // A full pipe that is not read: the deadline of a command must not depend on a message.
     let (read, mut write) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     while write.write(&[b'.'; 4096]).is_ok() {}

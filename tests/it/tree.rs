@@ -1,4 +1,4 @@
-//! Trees that are hard to stop, when they must be stopped.
+//! Trees that are hard to stop.
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -9,7 +9,7 @@ use crate::support::{SOON, probe};
 use nix::sys::signal::Signal;
 use std::process::Stdio;
 
-/// Runs a command until `--max-runtime` stops it, and asserts that nobody is left.
+/// Runs a command until `--max-runtime` stops it, and asserts that no process is left.
 #[track_caller]
 fn assert_stopped(prepare: impl Fn(Dlock) -> Dlock, args: &[&str]) {
     for hidden in [false, true] {
@@ -38,7 +38,7 @@ fn a_command_that_ignores_sigterm_is_killed() {
 
 /// S21
 #[test]
-fn a_command_that_is_stopped_is_killed() {
+fn a_stopped_command_is_killed() {
     assert_stopped(|run| run, &["stop"]);
 }
 
@@ -68,7 +68,7 @@ fn a_traced_child_is_killed() {
 
 /// S21
 #[test]
-fn a_stopped_command_is_continued_so_that_it_can_end_by_itself() {
+fn a_stopped_command_is_continued_so_that_it_can_exit() {
     let place = Place::new();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "10s"]);
     let mut run = run.probe(["signals", "exit:TERM=0"]).spawn();
@@ -79,13 +79,13 @@ fn a_stopped_command_is_continued_so_that_it_can_end_by_itself() {
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
     let names: Vec<&str> = output.stdout.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    // The order of the two is the kernel's: both are pending when it goes on.
+    // The kernel determines the order of the two: both are pending when it is continued.
     assert!(names.first() == Some(&"ready") && names.contains(&"TERM"), "{}", output.stdout);
 }
 
 /// S21
 #[test]
-fn a_command_that_is_stopped_elsewhere_can_be_continued() {
+fn a_command_stopped_by_another_process_can_be_continued() {
     let place = Place::new();
     let mut run = place.run().probe(["signals", "exit:TERM=5"]).spawn();
     run.await_ready();
@@ -155,7 +155,7 @@ fn resident_kib(pid: i32) -> u64 {
     process::status_field(pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Asserts that what has ended below dlock was reaped.
+/// Asserts that ended processes below dlock were reaped.
 #[track_caller]
 fn assert_no_zombies(run: &Running) {
     let parents = [run.pid(), run.guard()];

@@ -1,19 +1,19 @@
-//! A thousand who wait, and how long it takes until all have run.
+//! The time until a thousand waiters have run.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::traffic::Requests;
-use super::{Crowd, Lock, Scene};
+use super::{Lock, Scene, Waiters};
 use crate::Bench;
-use crate::stats::{Dice, Sample, ms, verdict};
+use crate::stats::{Rng, Sample, ms, verdict};
 
 const WAITERS: usize = 1000;
 
-/// What one drain came to.
+/// The result of one drain.
 struct Drained {
-    /// From the moment the gate opened until the last process of all was reaped.
+    /// From the opening of the gate until the last process was reaped.
     whole: Duration,
     /// From the end of one command to the start of the next.
     gaps: Vec<Duration>,
@@ -24,14 +24,14 @@ fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
     let scene = Scene::new(bench, lock, name, &[])?;
     let mut gate = scene.gate()?;
     scene.until("a holder", || scene.is_held())?;
-    let mut crowd = Crowd(Vec::with_capacity(WAITERS));
-    scene.wait(&mut crowd, WAITERS)?;
-    // The last of them has a place, and may still be busy.
+    let mut waiters = Waiters(Vec::with_capacity(WAITERS));
+    scene.wait(&mut waiters, WAITERS)?;
+    // The last waiter is queued, and may still be busy.
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     gate.open();
     gate.end()?;
-    crowd.end()?;
+    waiters.end()?;
     let whole = start.elapsed();
     let stamps = scene.stamps()?;
     if stamps.len() != WAITERS + 1 {
@@ -41,15 +41,15 @@ fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
     Ok(Drained { whole, gaps })
 }
 
-/// A lock of either kind once per round; then dlock's once more, with its requests counted.
+/// Measures both tools once per round; then dlock once more, to count its requests.
 pub fn drain(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let rounds = (bench.runs / 40).max(1);
     let (mut flock, mut dlock, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut gaps: [Vec<Duration>; 2] = Default::default();
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     for _ in 0..rounds {
         let mut order = [Lock::Flock, Lock::Dlock];
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for lock in order {
             let drained = once(bench, lock)?;
             match lock {
@@ -89,12 +89,12 @@ pub fn drain(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     let seen = requests.end(bench)?;
     for request in &seen {
-        *kinds.entry(request.word.to_uppercase()).or_default() += 1;
+        *kinds.entry(request.command.to_uppercase()).or_default() += 1;
     }
-    // The one that held it first is counted with the others.
+    // The first holder is counted as well.
     let each = |count: usize| count as f64 / (WAITERS + 1) as f64;
     let kinds: Vec<String> =
-        kinds.iter().map(|(word, count)| format!("{word} {:.2}", each(*count))).collect();
+        kinds.iter().map(|(command, count)| format!("{command} {:.2}", each(*count))).collect();
     println!(
         "  {:.2} requests per waiter in all ({}), target <= 6: {}",
         each(seen.len()),

@@ -1,4 +1,4 @@
-//! From the end of one command to the start of the next, with one who waits.
+//! The time from the end of one command to the start of the next, with one waiter.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use super::{Crowd, Lock, Scene};
+use super::{Lock, Scene, Waiters};
 use crate::Bench;
-use crate::stats::{Dice, Sample, ms, verdict};
+use crate::stats::{Rng, Sample, ms, verdict};
 
-/// redis-py's `Lock` as it is by default, told what to do line by line. It says when it began to let go, and when it had
-/// the lock.
+/// redis-py's `Lock` with its defaults, controlled by lines on standard input. Prints when it acquired the lock, and when
+/// it began to release it.
 const REDIS_PY: &str = r#"
 import sys, time, redis
 lock = redis.Redis(port=int(sys.argv[1])).lock("handoff-redis-py")
@@ -27,7 +27,7 @@ for line in sys.stdin:
         print(began, flush=True)
 "#;
 
-/// One long-lived process of Python, so that what it takes to start does not count.
+/// One long-lived Python process, so that its start-up time does not count.
 struct RedisPy {
     child: Child,
     input: ChildStdin,
@@ -44,21 +44,21 @@ impl RedisPy {
         Ok(RedisPy { child, input, output })
     }
 
-    /// Asks for the lock; on return it has begun to.
+    /// Starts to acquire the lock; it is trying when this returns.
     fn try_take(&mut self) -> Result<(), Box<dyn Error>> {
         self.input.write_all(b"take\n")?;
         match self.line()?.as_str() {
             "trying" => Ok(()),
-            other => Err(format!("redis-py said {other:?}").into()),
+            other => Err(format!("unexpected output of redis-py: {other:?}").into()),
         }
     }
 
-    /// When it had the lock.
+    /// Waits until the lock is acquired. Returns the time.
     fn taken(&mut self) -> Result<u64, Box<dyn Error>> {
         Ok(self.line()?.parse()?)
     }
 
-    /// Lets the lock go, and tells when it began to.
+    /// Releases the lock. Returns the time at which it began to.
     fn release(&mut self) -> Result<u64, Box<dyn Error>> {
         self.input.write_all(b"release\n")?;
         self.taken()
@@ -91,16 +91,15 @@ fn python() -> PathBuf {
     }
 }
 
-/// One hand-off of a lock that a process holds and another waits for, after a moment that is not always the same: who
-/// polls meets it in any phase.
-fn processes(bench: &Bench, lock: Lock, dice: &mut Dice) -> Result<Duration, Box<dyn Error>> {
+/// One hand-off from a holder to a waiter, after a random pause, so that a polling waiter is met in any phase.
+fn processes(bench: &Bench, lock: Lock, rng: &mut Rng) -> Result<Duration, Box<dyn Error>> {
     let name = if lock == Lock::Dlock { "handoff" } else { "handoff-flock" };
     let scene = Scene::new(bench, lock, name, &[])?;
     let mut first = scene.gate()?;
     scene.until("a holder", || scene.is_held())?;
-    let mut second = Crowd(Vec::new());
+    let mut second = Waiters(Vec::new());
     scene.wait(&mut second, 1)?;
-    pause(dice);
+    pause(rng);
     first.open();
     first.end()?;
     second.end()?;
@@ -111,39 +110,39 @@ fn processes(bench: &Bench, lock: Lock, dice: &mut Dice) -> Result<Duration, Box
     }
 }
 
-/// The same between two processes of Python that run already.
-fn redis_py(clients: &mut [RedisPy; 2], dice: &mut Dice) -> Result<Duration, Box<dyn Error>> {
+/// The same between two running Python processes.
+fn redis_py(clients: &mut [RedisPy; 2], rng: &mut Rng) -> Result<Duration, Box<dyn Error>> {
     let [holder, waiter] = clients;
     holder.try_take()?;
     holder.taken()?;
     waiter.try_take()?;
-    pause(dice);
+    pause(rng);
     let released = holder.release()?;
     let taken = waiter.taken()?;
     waiter.release()?;
     Ok(Duration::from_nanos(taken.saturating_sub(released)))
 }
 
-fn pause(dice: &mut Dice) {
-    std::thread::sleep(Duration::from_micros(60_000 + dice.below(100_000)));
+fn pause(rng: &mut Rng) {
+    std::thread::sleep(Duration::from_micros(60_000 + rng.below(100_000)));
 }
 
-/// All three once per round, in an order that changes.
+/// Measures all three tools once per round, in random order.
 pub fn handoff(bench: &Bench) -> Result<(), Box<dyn Error>> {
     let python = python();
     let mut clients = [RedisPy::start(bench, &python)?, RedisPy::start(bench, &python)?];
     let rounds = (bench.runs / 2).max(1);
     let mut times: [Vec<Duration>; 3] = Default::default();
-    let mut dice = Dice::new();
+    let mut rng = Rng::new();
     let mut order = [0, 1, 2];
     let warm_up = 3;
     for round in 0..warm_up + rounds {
-        dice.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for turn in order {
             let time = match turn {
-                0 => processes(bench, Lock::Flock, &mut dice)?,
-                1 => processes(bench, Lock::Dlock, &mut dice)?,
-                _ => redis_py(&mut clients, &mut dice)?,
+                0 => processes(bench, Lock::Flock, &mut rng)?,
+                1 => processes(bench, Lock::Dlock, &mut rng)?,
+                _ => redis_py(&mut clients, &mut rng)?,
             };
             if round >= warm_up {
                 times[turn].push(time);
@@ -152,7 +151,7 @@ pub fn handoff(bench: &Bench) -> Result<(), Box<dyn Error>> {
     }
     let version = Command::new(&python).args(["-c", "import redis; print(redis.__version__)"]).output()?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    println!("handoff: end of one command to start of the next, one waits, {rounds} each, interleaved");
+    println!("handoff: end of one command to start of the next, one waiter, {rounds} each, interleaved");
     println!("  {:<16} {:>8} {:>8} {:>8} {:>8}", "", "p50 ms", "p99 ms", "max ms", "x flock");
     let samples = times.map(Sample::new);
     let [flock, dlock, python] = &samples;

@@ -1,4 +1,4 @@
-//! What the store has to do, as it counts that itself.
+//! The load on the store, by its own counters.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use crate::Bench;
 use crate::servers::RedisClient;
 
-/// Commands that no script calls: what clients ask. The others are counted when scripts call them, too.
-const ASKED: [&str; 9] = [
+/// Commands that only clients send. Other commands are also counted when a script calls them.
+const CLIENT_COMMANDS: [&str; 9] = [
     "eval",
     "evalsha",
     "hello",
@@ -20,7 +20,7 @@ const ASKED: [&str; 9] = [
     "script|load",
 ];
 
-/// Requests and bytes so far, or in between.
+/// Requests and bytes since the start of the server, or in an interval.
 #[derive(Clone, Copy)]
 pub struct Traffic {
     pub requests: f64,
@@ -29,8 +29,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What the server has counted so far.
-    pub fn so_far(client: &mut RedisClient) -> Result<Self, Box<dyn Error>> {
+    /// Reads the server's counters.
+    pub fn total(client: &mut RedisClient) -> Result<Self, Box<dyn Error>> {
         let (commands, bytes) = (info(client, "commandstats")?, info(client, "stats")?);
         let calls = |name: &&str| -> Option<f64> {
             let counts = commands.get(&format!("cmdstat_{name}"))?;
@@ -40,21 +40,21 @@ impl Traffic {
             Ok(bytes.get(name).ok_or_else(|| format!("INFO has no {name}"))?.parse()?)
         };
         Ok(Traffic {
-            requests: ASKED.iter().filter_map(calls).sum(),
+            requests: CLIENT_COMMANDS.iter().filter_map(calls).sum(),
             read: count("total_net_input_bytes")?,
             written: count("total_net_output_bytes")?,
         })
     }
 
-    /// What `act` makes others do; what it takes to look is left out.
+    /// Returns the traffic caused by `act`, without that of reading the counters.
     pub fn of(
         bench: &Bench,
         act: impl FnOnce() -> Result<(), Box<dyn Error>>,
     ) -> Result<Self, Box<dyn Error>> {
         let mut client = bench.redis.connect()?;
-        let looks = [Self::so_far(&mut client)?, Self::so_far(&mut client)?];
+        let readings = [Self::total(&mut client)?, Self::total(&mut client)?];
         act()?;
-        Ok(Self::so_far(&mut client)?.since(looks[1]).since(looks[1].since(looks[0])))
+        Ok(Self::total(&mut client)?.since(readings[1]).since(readings[1].since(readings[0])))
     }
 
     fn since(self, before: Self) -> Self {
@@ -73,7 +73,7 @@ impl Traffic {
 
 /// One section of INFO.
 fn info(client: &mut RedisClient, section: &str) -> Result<BTreeMap<String, String>, Box<dyn Error>> {
-    let reply = client.ask(&format!("INFO {section}"))?;
+    let reply = client.request(&format!("INFO {section}"))?;
     let mut left: usize = reply.strip_prefix('$').ok_or_else(|| format!("INFO: {reply}"))?.parse()?;
     let mut values = BTreeMap::new();
     while left > 0 {
@@ -83,28 +83,28 @@ fn info(client: &mut RedisClient, section: &str) -> Result<BTreeMap<String, Stri
             values.insert(name.to_owned(), value.to_owned());
         }
     }
-    client.line()?; // what ends the text
+    client.line()?; // the line break that ends the bulk string
     Ok(values)
 }
 
-/// A request that a client made.
+/// A request of a client.
 pub struct Request {
-    /// From where.
+    /// The address of the client.
     pub client: String,
-    /// Its first word.
-    pub word: String,
+    /// The command.
+    pub command: String,
 }
 
-/// Every request of a client, as MONITOR shows it; what a script calls is not one.
+/// All requests of clients, as MONITOR shows them; commands called by scripts are left out.
 pub struct Requests(JoinHandle<Result<Vec<Request>, String>>);
 
-/// What ends the count, in a request of our own.
+/// The argument of the ECHO that ends the count.
 const END: &str = "no-more-of-these";
 
 impl Requests {
     pub fn watch(bench: &Bench) -> Result<Self, Box<dyn Error>> {
         let mut monitor = bench.redis.connect()?;
-        monitor.ask("MONITOR")?;
+        monitor.request("MONITOR")?;
         Ok(Requests(std::thread::spawn(move || {
             let mut seen = Vec::new();
             loop {
@@ -113,22 +113,22 @@ impl Requests {
                 let Some((front, request)) = line.split_once("] ") else { continue };
                 let client = front.rsplit(' ').next().unwrap_or_default();
                 let mut words = request.split(' ').map(|word| word.trim_matches('"'));
-                let word = words.next().unwrap_or_default().to_lowercase();
-                if word == "echo" && words.next() == Some(END) {
+                let command = words.next().unwrap_or_default().to_lowercase();
+                if command == "echo" && words.next() == Some(END) {
                     return Ok(seen);
                 }
                 if client != "lua" {
-                    seen.push(Request { client: client.to_owned(), word });
+                    seen.push(Request { client: client.to_owned(), command });
                 }
             }
         })))
     }
 
-    /// All of them, without our own questions.
+    /// Stops counting. Returns all requests except those of this program.
     pub fn end(self, bench: &Bench) -> Result<Vec<Request>, Box<dyn Error>> {
-        bench.redis.connect()?.ask(&format!("ECHO {END}"))?;
+        bench.redis.connect()?.request(&format!("ECHO {END}"))?;
         let mut seen = self.0.join().map_err(|_| "the count has failed")??;
-        seen.retain(|request| !["zcard", "exists", "info"].contains(&request.word.as_str()));
+        seen.retain(|request| !["zcard", "exists", "info"].contains(&request.command.as_str()));
         Ok(seen)
     }
 }

@@ -1,5 +1,5 @@
-//! What one dlock has in a directory of locks: its hold, its place in the line, what it waits for; and the attempt to
-//! get a lock.
+//! The state of one dlock in a directory of locks: its hold, its queue position, what it waits for; and the attempt to
+//! acquire a lock.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -17,27 +17,27 @@ use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, Holder, LockName, Mode, Record};
 
-/// What one dlock has in a directory of locks. Every method blocks as long as the file system does.
+/// The state of one dlock in a directory of locks. Every method blocks as long as the file system does.
 pub(super) struct LockDirectory {
     pub(super) location: Location,
     pub(super) held: Option<HeldFile>,
-    pub(super) place: Option<QueueEntry>,
+    pub(super) entry: Option<QueueEntry>,
     pub(super) watches: Watches,
-    /// The lock file for which a thread waits, or whose lock it has got for us.
+    /// The lock file whose lock a thread waits for, or has taken.
     pub(super) awaited: Option<Awaited>,
-    /// How long sidecars that are locked are waited for, all together, by one who looks at many.
+    /// Until when an inspection of many locks waits for locked sidecars, in total.
     pub(super) patient_until: Option<Moment>,
 }
 
 impl LockDirectory {
-    /// Names the directory; touches nothing. What the watches report arrives at `changes` too.
+    /// Creates the state without touching the file system. The watches also report their events to `changes`.
     pub(super) fn new(location: Location, changes: Changes) -> LockDirectory {
         let watches = Watches::new(changes);
-        LockDirectory { location, held: None, place: None, watches, awaited: None, patient_until: None }
+        LockDirectory { location, held: None, entry: None, watches, awaited: None, patient_until: None }
     }
 
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
-        if let Some(directory) = self.location.directory_to_make()
+        if let Some(directory) = self.location.directory_to_create()
             && !directory.exists()
         {
             fs::DirBuilder::new()
@@ -72,16 +72,17 @@ impl LockDirectory {
         {
             return Ok(Attempt::Granted(held.grant));
         }
-        // Before anything of ours is written: the lock file must be one.
+        // Before anything is written: check that the lock file is usable.
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
         let sidecar_path = self.sidecar_path(claim);
         let failed = |error| sidecar_failure(error, &sidecar_path);
-        // Not found out only when the run has ended.
+        // Check now, not only when the run has ended.
         let history_path = self.location.history_path(&claim.name);
         trust::check_path(&history_path).map_err(|error| describe(&error, "use", &history_path))?;
         let (mut sidecar, mut content) = match Sidecar::open(&sidecar_path) {
             Ok(opened) => opened,
-            // Not ours to read: all there is to be seen is whether the lock is free; unless it is ourselves who have it.
+            // The sidecar is not readable for this user: only whether the lock is free can be seen, unless this process
+            // holds it.
             Err(SidecarError::Io(error))
                 if !trust::is_untrusted(&error)
                     && self.awaited.take().is_none()
@@ -98,25 +99,25 @@ impl LockDirectory {
             Err(error) => return Err(failed(error)),
         };
         let before = content.clone();
-        content.name = self.location.noted_name(&claim.name);
-        let answer = self.decide(claim, intent, file, &sidecar, &mut content);
+        content.name = self.location.recorded_name(&claim.name);
+        let attempt = self.decide(claim, intent, file, &sidecar, &mut content);
         if content != before
             && let Err(error) = sidecar.write(&content)
         {
-            // What others cannot read is not ours.
+            // A hold that others cannot read does not count.
             self.held = None;
             return Err(failed(error));
         }
-        if matches!(answer, Ok(Attempt::Granted(_)))
-            && let Some(place) = self.place.take_if(|place| place.token == claim.token)
+        if matches!(attempt, Ok(Attempt::Granted(_)))
+            && let Some(entry) = self.entry.take_if(|entry| entry.token == claim.token)
         {
-            // Only now: whoever comes next reads that we hold it.
-            withdraw(&place.presence, Role::Waiting, place.ticket);
+            // Only now: the next waiter must read that the lock is held.
+            withdraw(&entry.presence, Role::Waiting, entry.ticket);
         }
-        answer
+        attempt
     }
 
-    /// One look at who holds and who waits, with the sidecar locked.
+    /// Makes one decision, with the sidecar locked.
     fn decide(
         &mut self,
         claim: &Claim,
@@ -134,13 +135,15 @@ impl LockDirectory {
         if claim.requires_outer_hold {
             return Ok(Attempt::Refused(Refusal::OuterLost));
         }
-        if let Some(slots) = other_slots(claim.mode, content, |waiter| self.waits(waiter, sidecar.file())) {
+        if let Some(slots) =
+            other_slots(claim.mode, content, |waiter| self.is_waiting(waiter, sidecar.file()))
+        {
             return Ok(Attempt::Refused(Refusal::Slots(slots)));
         }
         if intent == Intent::WaitInLine {
-            self.join_line(claim, sidecar, content)?;
+            self.join_queue(claim, sidecar, content)?;
         }
-        let me = self.place.as_ref().filter(|place| place.token == claim.token).map(|place| place.ticket);
+        let me = self.entry.as_ref().filter(|entry| entry.token == claim.token).map(|entry| entry.ticket);
         let room = Room::beside(&content.members);
         let path = self.lock_path(claim);
         let decision = turn(
@@ -162,25 +165,26 @@ impl LockDirectory {
     }
 }
 
-/// Whether what is noted of a member still counts: it is there, it is us, or the lock is kept for it.
+/// Returns whether a recorded member still counts: its owner is alive, or the lock is kept for it.
 fn is_member(member: &Member, sidecar: &File, claim: &Claim, now: Duration) -> bool {
     let kept =
         member.kept_until.is_some_and(|until| now < until) && member.identity.boot == claim.identity.boot;
     kept || is_there(sidecar, Role::Holding, member.ticket, &member.identity)
 }
 
-/// The member whose hold we run inside of.
+/// Returns the member whose hold this process runs in.
 fn outer_of<'a>(claim: &Claim, members: &'a [Member]) -> Option<&'a Member> {
     members.iter().find(|member| claim.outer.iter().any(|token| token.reveal() == member.token))
 }
 
-/// Another number of slots that living users of the lock have agreed on.
-fn other_slots(mode: Mode, content: &Content, waits: impl Fn(&Waiter) -> bool) -> Option<u32> {
+/// Returns another number of slots that live users of the lock have agreed on.
+fn other_slots(mode: Mode, content: &Content, is_waiting: impl Fn(&Waiter) -> bool) -> Option<u32> {
     let Mode::Slots(wanted) = mode else { return None };
     let other = |mode: Mode| match mode {
         Mode::Slots(slots) if slots != wanted => Some(slots),
         _ => None,
     };
     let members = content.members.iter().find_map(|member| other(member.mode));
-    members.or_else(|| content.line.iter().find_map(|waiter| other(waiter.mode).filter(|_| waits(waiter))))
+    members
+        .or_else(|| content.line.iter().find_map(|waiter| other(waiter.mode).filter(|_| is_waiting(waiter))))
 }

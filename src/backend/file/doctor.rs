@@ -1,4 +1,4 @@
-//! Whether a directory is fit for locks: tried on two files of our own, which have no name any more while they are used.
+//! Checks whether a directory is fit for locks, by means of two scratch files that are unlinked while they are used.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -15,15 +15,15 @@ use crate::backend::io_text;
 use crate::clock::Moment;
 use crate::lock::{Identity, LockName};
 
-/// So many times a scratch lock is taken and given back.
+/// How often the scratch lock is taken and released.
 const CYCLES: usize = 100;
-/// Less room than this is soon used up: some sidecar files.
-const LITTLE_ROOM: u64 = 1 << 20;
-/// Fewer files than this are soon made.
-const FEW_FILES: u64 = 100;
-/// What a sidecar takes on the disk.
+/// Less free space than this is used up soon: some sidecar files.
+const LOW_SPACE: u64 = 1 << 20;
+/// Fewer free inodes than this are used up soon.
+const LOW_INODES: u64 = 100;
+/// The space that a sidecar takes on the disk.
 const PAGE: usize = 4096;
-/// Only owners may remove (`chmod(1)`).
+/// In a sticky directory, only owners may remove their files (`chmod(1)`).
 const STICKY: u32 = 0o1000;
 
 /// The two files of a scratch lock, each open twice.
@@ -36,11 +36,9 @@ struct Scratch {
 pub(super) fn examine(location: &Location, examination: &Diagnosis) {
     let found = |finding| examination.found(finding);
     examination.begin("directory");
-    if let Err(finding) =
-        LockDirectory::new(location.clone(), Changes::to_nobody()).prepare().map_err(|error| {
-            unusable("directory", &error.to_string(), "let this user make it, or name another directory")
-        })
-    {
+    if let Err(finding) = LockDirectory::new(location.clone(), Changes::none()).prepare().map_err(|error| {
+        unusable("directory", &error.to_string(), "let this user make it, or name another directory")
+    }) {
         return found(finding);
     }
     let directory = location.directory();
@@ -58,7 +56,7 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) {
     let room = room(directory);
     let is_full = room.as_ref().is_some_and(|finding| finding.consequence.is_some());
     examination.begin("writing");
-    match Scratch::make(location) {
+    match Scratch::create(location) {
         Err((what, error)) => {
             let remedy = match error.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => "make room, or name another directory",
@@ -96,7 +94,7 @@ fn unusable(check: &'static str, found: &str, remedy: &str) -> Finding {
     )
 }
 
-/// Whoever may rename in a directory, or in one above it, can put another lock file in the place of one that is held.
+/// A user who may rename files in a directory, or in one above it, can replace the lock file of a lock that is held.
 fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
     let real = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let led = if real == directory { String::new() } else { format!(", leads to {}", real.display()) };
@@ -114,7 +112,7 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
                 "every user may replace what is in {}, lock files too: then two commands run at once",
                 open.display()
             ),
-            format!("chmod o-w {0}, or chmod +t {0} if it is to be everybody's", open.display()),
+            format!("chmod o-w {0}, or chmod +t {0} if every user is to use it", open.display()),
         );
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
@@ -154,7 +152,7 @@ fn file_system(directory: &Path) -> Finding {
     }
 }
 
-/// How much room is left; nothing where the file system does not say.
+/// Returns how much space is left; `None` if the file system does not report it.
 fn room(directory: &Path) -> Option<Finding> {
     let stat = nix::sys::statvfs::statvfs(directory).ok()?;
     // The types differ between systems.
@@ -164,11 +162,11 @@ fn room(directory: &Path) -> Option<Finding> {
         stat.files_available() as u64,
         stat.files() as u64,
     );
-    // Some file systems (btrfs) do not count files.
+    // Some file systems (btrfs) do not count inodes.
     let counts = all_files > 0;
     let of_files = if counts { format!(" and {files} files") } else { String::new() };
     let found = format!("room for {} KiB{of_files}", bytes / 1024);
-    Some(match bytes < LITTLE_ROOM || counts && files < FEW_FILES {
+    Some(match bytes < LOW_SPACE || counts && files < LOW_INODES {
         false => Finding::ok("room", found),
         true => Finding::warning(
             "room",
@@ -180,8 +178,8 @@ fn room(directory: &Path) -> Option<Finding> {
 }
 
 impl Scratch {
-    /// Makes the files as those of a lock are made, and takes their names away.
-    fn make(location: &Location) -> Result<Scratch, (String, io::Error)> {
+    /// Creates the files in the same way as those of a lock, and unlinks them.
+    fn create(location: &Location) -> Result<Scratch, (String, io::Error)> {
         let mut random = [0; 8];
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -203,18 +201,18 @@ impl Scratch {
     }
 }
 
-/// Whether the file system keeps two descriptors apart, in both ways that dlock needs.
+/// Checks whether the file system excludes a second descriptor, in both ways that dlock needs.
 fn exclusion(scratch: &Scratch) -> io::Result<Finding> {
     let [ours, other] = &scratch.locks;
     if !try_lock(ours, Flock::Exclusive)? {
-        return Ok(no_exclusion("a file that nobody else knows is locked"));
+        return Ok(no_exclusion("a new file with a random name is locked"));
     }
     if try_lock(other, Flock::Exclusive)? || try_lock(other, Flock::Shared)? {
-        return Ok(no_exclusion("flock(2) lets two in"));
+        return Ok(no_exclusion("flock(2) grants an exclusive lock twice"));
     }
     ours.unlock()?;
     if !try_lock(other, Flock::Exclusive)? {
-        return Ok(no_exclusion("flock(2) keeps a lock that was given back"));
+        return Ok(no_exclusion("flock(2) keeps a lock after its release"));
     }
     other.unlock()?;
     if cfg!(target_os = "linux") {
@@ -246,13 +244,13 @@ fn latency(scratch: &Scratch) -> io::Result<Finding> {
     let (lock, sidecar) = (&scratch.locks[0], &scratch.sidecars[0]);
     let mut times = Vec::with_capacity(CYCLES);
     for _ in 0..CYCLES {
-        let begun = Moment::now();
+        let begin = Moment::now();
         try_lock(lock, Flock::Exclusive)?;
         lock_content(sidecar)?;
         sidecar.write_all_at(&[b' '; PAGE], 0)?;
         unlock_content(sidecar);
         lock.unlock()?;
-        times.push(Moment::now() - begun);
+        times.push(Moment::now() - begin);
     }
     let (p50, p99) = p50_and_p99(times);
     let found = format!("p50 {}, p99 {} of {CYCLES} locks taken and given back", short(p50), short(p99));

@@ -1,5 +1,5 @@
-//! Programs that have locked a lock file without being a dlock, as the kernel lists them. Looking must not disturb: to try
-//! the lock would make another program's `flock -n` fail in that moment.
+//! Finds the foreign programs that hold a lock file, in the kernel's list of locks. The check must not disturb them:
+//! trying the lock would make another program's `flock -n` fail in that moment.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::lock_file::Flock;
 use crate::lock::{Holder, Mode};
 
-/// Who has the file locked, if anybody has and the kernel tells: not where there is no `/proc`, nor of processes in other
+/// Returns the holder of the lock on the file, if the kernel shows one: not without `/proc`, nor for processes in other
 /// PID namespaces.
 pub(super) fn holder_of(path: &Path) -> Option<(Mode, Holder)> {
     let file = fs::symlink_metadata(path).ok()?;
@@ -37,7 +37,8 @@ struct Lock {
     inode: u64,
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF` (`proc_locks(5)`); one that waits has `->` behind its number.
+/// Parses a line such as `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF` (`proc_locks(5)`); that of a waiter has `->`
+/// after its number.
 fn parse(line: &str) -> Option<Lock> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {

@@ -1,7 +1,7 @@
-//! The last outcomes of a lock, in a file of their own beside the lock file: one line for each, the latest last.
+//! The last outcomes of a lock, in a separate file beside the lock file: one line for each, the latest last.
 //!
-//! A line is appended in one piece. When there are many, the file is made anew with the last of them, under another name,
-//! and put in its place: whoever reads sees the old file or the new one.
+//! A line is appended with one write. When there are too many, a new file with the last of them is written under
+//! another name and renamed into place: a reader sees the old file or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lock_file::{Flock, is_at, open_existing, open_or_make, try_lock};
+use super::lock_file::{Flock, is_at, open_existing, open_or_create, try_lock};
 use super::trust;
 use crate::lock::{NotedRecord, Record};
 
-/// So many outcomes are told.
-const OUTCOMES: usize = 20;
-/// A file that has grown beyond this is made anew.
-const LARGEST: u64 = 256 * 1024;
-/// Others who write are waited for so often, a millisecond each: nobody keeps the end of a run up for long.
-const TRIES: u32 = 20;
-/// One line is never longer.
-const LONGEST_LINE: usize = 8 * 1024;
+/// The number of outcomes that are reported, of each kind.
+const MAX_OUTCOMES: usize = 20;
+/// A file that has grown beyond this size is shortened.
+const MAX_SIZE: u64 = 256 * 1024;
+/// How often to try the lock of another writer, once per millisecond: no process may delay the end of a run for long.
+const MAX_TRIES: u32 = 20;
+/// The limit of the length of one line.
+const MAX_LINE: usize = 8 * 1024;
 
 #[derive(Serialize, Deserialize)]
 struct Line<R> {
-    /// Milliseconds since 1970.
+    /// In milliseconds since 1970.
     at: u64,
     #[serde(flatten)]
     record: R,
@@ -35,34 +35,34 @@ struct Line<R> {
 /// Appends an outcome.
 ///
 /// # Errors
-/// The file cannot be made or written.
+/// The file cannot be created or written.
 pub(super) fn append(path: &Path, at: u64, record: &Record) -> io::Result<()> {
     let mut line = serde_json::to_vec(&Line { at, record })?;
     line.push(b'\n');
-    if line.len() > LONGEST_LINE {
+    if line.len() > MAX_LINE {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the record is too long"));
     }
-    let mut file = open_alone(path)?;
+    let mut file = open_for_append(path)?;
     let mut last = [b'\n'];
     if file.seek(SeekFrom::End(-1)).is_ok() && file.read(&mut last).is_ok() && last != [b'\n'] {
-        // Somebody was killed, or the disk was full, in the middle of a line.
+        // A writer was killed, or the disk was full, in the middle of a line.
         line.insert(0, b'\n');
     }
     file.write_all(&line)?;
-    if file.metadata()?.len() > LARGEST {
+    if file.metadata()?.len() > MAX_SIZE {
         shorten(path)?;
     }
     Ok(())
 }
 
-/// Opens the file, or makes it, with nobody else writing it: what is appended while it is made anew would be lost with the
-/// old one.
-fn open_alone(path: &Path) -> io::Result<File> {
+/// Opens or creates the file, with its writer's lock if possible: a line that is appended while the file is shortened
+/// would be lost with the old one.
+fn open_for_append(path: &Path) -> io::Result<File> {
     let mut tries = 0;
     loop {
-        let file = open_or_make(path, OpenOptions::new().read(true).append(true))?;
-        let is_ours = try_lock(&file, Flock::Exclusive).unwrap_or(false) && is_at(&file, path);
-        if is_ours || tries == TRIES {
+        let file = open_or_create(path, OpenOptions::new().read(true).append(true))?;
+        let is_locked = try_lock(&file, Flock::Exclusive).unwrap_or(false) && is_at(&file, path);
+        if is_locked || tries == MAX_TRIES {
             return Ok(file);
         }
         tries += 1;
@@ -70,7 +70,7 @@ fn open_alone(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The last outcomes, the latest first; none where there is no file. Lines that make no sense are passed over.
+/// Returns the last outcomes, the latest first; none if there is no file. Malformed lines are skipped.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -80,41 +80,41 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let lines = text.lines().rev().filter(|line| line.len() <= LONGEST_LINE);
+    let lines = text.lines().rev().filter(|line| line.len() <= MAX_LINE);
     let lines = lines.filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
-    let mut last = Last::default();
-    Ok(lines.filter(|line| last.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
+    let mut quota = Quota::default();
+    Ok(lines.filter(|line| quota.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
 }
 
-/// The last outcomes of those who held the lock, and of those who did not get it.
+/// Counts the outcomes of the runs that held the lock, and of those that did not acquire it.
 #[derive(Default)]
-struct Last {
+struct Quota {
     held: usize,
     missed: usize,
 }
 
-impl Last {
+impl Quota {
     fn has_room_for(&mut self, record: &Record) -> bool {
         let count = if record.has_held() { &mut self.held } else { &mut self.missed };
         *count += 1;
-        *count <= OUTCOMES
+        *count <= MAX_OUTCOMES
     }
 }
 
-/// The last part of the file, however large it is.
+/// Returns the last part of the file, however large it is.
 fn tail(mut file: File) -> io::Result<String> {
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(2 * LARGEST)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_SIZE)))?;
     let mut bytes = Vec::new();
-    file.take(2 * LARGEST).read_to_end(&mut bytes)?;
+    file.take(2 * MAX_SIZE).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn shorten(path: &Path) -> io::Result<()> {
     let text = tail(open_existing(path, OpenOptions::new().read(true))?)?;
-    let mut last = Last::default();
+    let mut quota = Quota::default();
     let keep = |line: &&str| {
-        serde_json::from_str::<Line<Record>>(line).is_ok_and(|line| last.has_room_for(&line.record))
+        serde_json::from_str::<Line<Record>>(line).is_ok_and(|line| quota.has_room_for(&line.record))
     };
     let mut kept: Vec<&str> = text.lines().rev().filter(keep).collect();
     kept.reverse();
@@ -149,7 +149,7 @@ mod tests {
         let records = read(&path).expect("a history");
         let waited: Vec<u64> = records.iter().map(|(_, record)| record.waited_ms).collect();
         assert_eq!(waited, (980..1000).rev().collect::<Vec<_>>());
-        assert!(fs::metadata(&path).expect("metadata").len() <= LARGEST);
+        assert!(fs::metadata(&path).expect("metadata").len() <= MAX_SIZE);
         fs::remove_file(&path).expect("our own file");
         assert_eq!(read(&path).expect("no history"), []);
     }

@@ -1,4 +1,4 @@
-//! A lock that is ours: taken, entered, looked after, given back.
+//! A lock that is held: taken, entered, renewed, released.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,35 +15,35 @@ use crate::backend::{Attempt, Loss, Refusal, Release, Renewal, StoreError, io_te
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Grant, Mode, Token};
 
-/// How long a program may take that looks whether a lock is free.
-const A_LOOK: Duration = Duration::from_secs(1);
+/// How long a program may take that tests whether a lock is free.
+const TEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// A lock that is ours.
+/// A lock that is held by this process.
 pub(super) struct HeldFile {
-    /// The lock file, if the lock is on this descriptor. One that entered a hold takes it over when its owner goes.
+    /// The lock file. A nested holder takes the kernel's lock over when its owner goes.
     pub(super) file: Arc<File>,
     pub(super) owns_flock: bool,
-    /// Since when another program has it that should become ours.
+    /// Since when another program has the kernel's lock that should pass to this process.
     pub(super) contested: Option<Moment>,
-    /// Holds the byte that says that we are there.
+    /// Holds the byte that marks this process as present.
     pub(super) presence: Arc<File>,
-    /// What is noted of us.
+    /// What the sidecar records about this hold.
     pub(super) member: Member,
     pub(super) token: Token,
     pub(super) grant: Grant,
 }
 
-/// What is granted, before it is noted.
+/// What is granted, before it is recorded.
 struct Hold {
     mode: Mode,
-    /// That of the outer hold, if it was entered.
+    /// The family of the outer hold, if it was entered.
     family: Option<u64>,
     slot: Option<u32>,
     fencing: FencingToken,
 }
 
 impl LockDirectory {
-    /// The open files that keep the lock, if it is ours.
+    /// Returns the open files that keep the lock, if it is held.
     pub(super) fn kept(&self) -> Option<[Arc<File>; 2]> {
         self.held.as_ref().map(|held| [held.file.clone(), held.presence.clone()])
     }
@@ -59,10 +59,10 @@ impl LockDirectory {
         let fencing = FencingToken::new(wall_micros().max(content.fencing_token.saturating_add(1)));
         let fencing = fencing.ok_or_else(|| {
             let path = self.sidecar_path(claim);
-            StoreError::Config(format!("{}: its fencing counter has come to its end (2^53)", path.display()))
+            StoreError::Config(format!("{}: its fencing counter is exhausted (2^53)", path.display()))
         })?;
         content.fencing_token = fencing.number();
-        // Who has the kernel's lock alone, for a moment at least, is alone.
+        // A holder that has the kernel's lock exclusively, even if only for a moment, is the only one.
         content.lost &= content.flock_for(claim.mode) == Flock::Shared;
         let slot = matches!(claim.mode, Mode::Slots(_)).then(|| room.free_slot());
         let hold = Hold { mode: claim.mode, family: None, slot, fencing };
@@ -89,7 +89,7 @@ impl LockDirectory {
         let path = self.lock_path(claim);
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
         if number_of(&file).ok() != Some(outer.file) {
-            // Somebody has put another one there: what the outer one has locked is nobody's lock any more.
+            // The lock file has been replaced: the file that the outer dlock has locked is not the lock any more.
             return Ok(Attempt::Refused(Refusal::OuterLost));
         }
         let slot = match (claim.mode, outer.mode) {
@@ -97,7 +97,7 @@ impl LockDirectory {
             (Mode::Slots(_), _) => outer.slot,
             _ => None,
         };
-        // The kernel's lock is that of whoever took it; when he goes before us, the next renewal makes it ours.
+        // The kernel's lock belongs to the process that took it; if that ends first, the next renewal takes it over.
         self.watch(claim, Role::Holding, outer.family);
         let hold = Hold { mode: outer.mode, family: Some(outer.family), slot, fencing };
         self.become_member(claim, hold, file, sidecar, content)
@@ -120,8 +120,8 @@ impl LockDirectory {
         let number = number_of(&file).map_err(failed)?;
         announce(sidecar.file(), Role::Holding, ticket).map_err(failed)?;
         let presence = sidecar.file().try_clone().map_err(failed)?;
-        if let Some(place) = &self.place {
-            content.line.retain(|waiter| waiter.ticket != place.ticket);
+        if let Some(entry) = &self.entry {
+            content.line.retain(|waiter| waiter.ticket != entry.ticket);
         }
         let kept = Some(claim.min_hold).filter(|hold| !hold.is_zero());
         let member = Member {
@@ -164,10 +164,10 @@ impl LockDirectory {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(Renewal::Lost(Loss::Gone));
             }
-            // A file system that does not answer has not lost the lock.
+            // A file system that does not reply has not lost the lock.
             Err(error) => {
                 return Err(StoreError::unanswered(format!(
-                    "cannot look at {}: {}",
+                    "cannot inspect {}: {}",
                     path.display(),
                     io_text(&error)
                 )));
@@ -177,17 +177,17 @@ impl LockDirectory {
         if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path) {
             let me = content.members.iter().find(|member| member.ticket == held.member.ticket);
             revoked = me.and_then(|me| me.revoked.clone());
-            // What others have to know is noted anew if somebody has emptied or replaced the sidecar. If that cannot be
-            // done now, the next renewal does it.
-            let there = is_at(&held.presence, &sidecar_path);
+            // The hold is recorded again if the sidecar has been emptied or replaced. If that is impossible now, the
+            // next renewal does it.
+            let is_present = is_at(&held.presence, &sidecar_path);
             let ticket = held.member.ticket;
-            if !there
+            if !is_present
                 && announce(sidecar.file(), Role::Holding, ticket).is_ok()
                 && let Ok(presence) = sidecar.file().try_clone()
             {
                 held.presence = Arc::new(presence);
             }
-            if !there || content.members.iter().all(|member| member.ticket != ticket) {
+            if !is_present || content.members.iter().all(|member| member.ticket != ticket) {
                 content.members.retain(|member| member.ticket != ticket);
                 content.members.push(held.member.clone());
                 content.lost = true;
@@ -199,14 +199,16 @@ impl LockDirectory {
             let (sidecar, content) =
                 Sidecar::open(&sidecar_path).map_err(|error| sidecar_failure(error, &sidecar_path))?;
             let owner = content.members.iter().find(|member| member.ticket == held.member.family);
-            let there = owner
+            let is_present = owner
                 .is_some_and(|owner| is_there(sidecar.file(), Role::Holding, owner.ticket, &owner.identity));
-            if !there {
-                // Its owner is gone, and the lock is ours now, unless a foreign program was faster.
+            if !is_present {
+                // Its owner is gone, and the lock passes to this process, unless a foreign program was faster.
                 match try_lock(&held.file, flock_of(held.member.mode)) {
                     Ok(true) => held.owns_flock = true,
-                    // Perhaps somebody has only looked whether it is free.
-                    Ok(false) if Moment::now() - *held.contested.get_or_insert_with(Moment::now) < A_LOOK => {
+                    // Another program may only have tested whether it is free.
+                    Ok(false)
+                        if Moment::now() - *held.contested.get_or_insert_with(Moment::now) < TEST_LIMIT =>
+                    {
                         return Err(StoreError::unanswered("another program has the lock for a moment"));
                     }
                     Ok(false) => return Ok(Renewal::Lost(Loss::Taken)),
@@ -220,12 +222,12 @@ impl LockDirectory {
     pub(super) fn release_now(&mut self, claim: &Claim, rest: Duration) -> Result<Release, StoreError> {
         self.awaited = None;
         let sidecar_path = self.sidecar_path(claim);
-        if let Some(place) = self.place.take_if(|place| place.token == claim.token) {
+        if let Some(entry) = self.entry.take_if(|entry| entry.token == claim.token) {
             if let Ok((mut sidecar, mut content)) = Sidecar::open(&sidecar_path) {
-                content.line.retain(|waiter| waiter.ticket != place.ticket);
+                content.line.retain(|waiter| waiter.ticket != entry.ticket);
                 let _ = sidecar.write(&content);
             }
-            withdraw(&place.presence, Role::Waiting, place.ticket);
+            withdraw(&entry.presence, Role::Waiting, entry.ticket);
         }
         let path = self.lock_path(claim);
         let Some(held) = self.held.as_ref().filter(|held| held.token == claim.token) else {
@@ -233,9 +235,10 @@ impl LockDirectory {
         };
         let release = if is_at(&held.file, &path) { Release::Released } else { Release::NotHeld };
         let (ticket, family, owns_flock) = (held.member.ticket, held.member.family, held.owns_flock);
-        // What is noted of us is news for others; that the lock is free is what matters, so nothing here keeps it.
-        let mut noted = Sidecar::open(&sidecar_path).ok();
-        if let Some((sidecar, content)) = &mut noted {
+        // What the sidecar records is information for others; what matters is that the lock becomes free, so no failure
+        // here prevents that.
+        let mut recorded = Sidecar::open(&sidecar_path).ok();
+        if let Some((sidecar, content)) = &mut recorded {
             let now = Moment::now().since_boot();
             let me = content.members.iter_mut().find(|member| member.ticket == ticket);
             if let Some(me) = me.filter(|me| !rest.is_zero() && me.revoked.is_none()) {
@@ -251,25 +254,25 @@ impl LockDirectory {
             });
             let inside = inside.map(|member| member.ticket);
             if let Some(inside) = inside.filter(|_| owns_flock) {
-                drop(noted);
+                drop(recorded);
                 self.watch(claim, Role::Holding, inside);
                 return Ok(Release::NotYet(Duration::from_secs(1)));
             }
             content.members.retain(|member| member.ticket != ticket);
-            // Whoever comes next has its time from now on.
+            // The next waiter's turn begins now.
             let room = Room::beside(&content.members);
             let file = sidecar.file();
-            let waits = |waiter: &Waiter| is_there(file, Role::Waiting, waiter.ticket, &waiter.identity);
-            turn(&mut content.line, &room, None, claim.mode, now, &waits, &|_| true);
+            let is_waiting = |waiter: &Waiter| is_there(file, Role::Waiting, waiter.ticket, &waiter.identity);
+            turn(&mut content.line, &room, None, claim.mode, now, &is_waiting, &|_| true);
             let _ = sidecar.write(content);
         } else if !rest.is_zero() {
             return Ok(Release::NotYet(rest));
         }
         let Some(held) = self.held.take() else { return Ok(Release::NotHeld) };
-        // Explicitly, because the guarding process may still have its duplicates open for a moment; and before anybody
-        // can read that the lock is free.
+        // Explicitly, because the guard may still have its duplicates open for a moment; and before other processes can
+        // read that the lock is free.
         let unlocked = if held.owns_flock { held.file.unlock() } else { Ok(()) };
-        drop(noted);
+        drop(recorded);
         withdraw(&held.presence, Role::Holding, ticket);
         unlocked.map(|()| release).map_err(|error| describe(&error, "unlock", &path))
     }

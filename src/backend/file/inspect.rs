@@ -1,4 +1,4 @@
-//! Who holds what, who waits, what has been, and the end of a hold by somebody else's word.
+//! Lists locks, holders and waiters, reads the history, and ends a hold on behalf of an operator.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ impl LockDirectory {
         Ok(names)
     }
 
-    /// A directory that somebody has named and that is not there is a mistake, and no store in which all is free.
+    /// A directory that the user named and that does not exist is a mistake, not a store in which every lock is free.
     fn check_directory(&self) -> Result<(), StoreError> {
         let directory = self.location.directory();
         match fs::metadata(directory) {
@@ -47,7 +47,7 @@ impl LockDirectory {
         }
     }
 
-    /// The lock that a sidecar file belongs to. The name of one that has a digest instead is in the file.
+    /// Returns the lock that a sidecar file belongs to. A file that is named by a digest contains the name.
     fn name_of(&self, path: &Path) -> Option<LockName> {
         let file = path.file_name()?.to_str()?;
         if let Some(name) = self.location.name_of(file) {
@@ -60,7 +60,7 @@ impl LockDirectory {
         (self.location.sidecar_path(&name) == path).then_some(name)
     }
 
-    fn look(&self, name: &LockName, token: Option<&Token>, at: u64, patience: Duration) -> LockState {
+    fn state_of(&self, name: &LockName, token: Option<&Token>, at: u64, patience: Duration) -> LockState {
         let path = self.location.sidecar_path(name);
         let mut state = LockState::free(name.clone());
         let opened = match Sidecar::open_existing(&path, patience) {
@@ -82,13 +82,13 @@ impl LockDirectory {
             let now = Moment::now().since_boot();
             let lock_path = self.location.lock_path(name);
             for member in &content.members {
-                let there = is_there(sidecar.file(), Role::Holding, member.ticket, &member.identity);
+                let is_present = is_there(sidecar.file(), Role::Holding, member.ticket, &member.identity);
                 let kept =
                     member.kept_until.filter(|until| now < *until && member.identity.boot == boot_id());
-                if there || kept.is_some() {
+                if is_present || kept.is_some() {
                     state.mode = Some(member.mode);
-                    let mut holder = holder(member, there, kept.map(|until| until - now), token, at);
-                    // Whose lock file was removed or replaced has lost the lock, even if it does not know yet.
+                    let mut holder = holder(member, is_present, kept.map(|until| until - now), token, at);
+                    // A holder whose lock file was removed or replaced has lost the lock, even if it does not know yet.
                     holder.ours &= lock_file::number_at(&lock_path) == Some(member.file);
                     state.holders.push(holder);
                 }
@@ -127,30 +127,37 @@ impl LockDirectory {
         let is_meant = |member: &Member| member.fencing_token == fencing.number();
         let before = content.members.len();
         let file = sidecar.file();
-        // What nobody stands behind any more is only a note.
+        // A hold without an owner exists only in the sidecar.
         content.members.retain(|member| {
             !is_meant(member) || is_there(file, Role::Holding, member.ticket, &member.identity)
         });
         let ended = before - content.members.len();
-        let mut told = 0;
+        let mut notified = 0;
         for member in content.members.iter_mut().filter(|member| is_meant(member)) {
             member.revoked = Some(revocation.clone());
-            told += 1;
+            notified += 1;
         }
-        if ended + told > 0 {
+        if ended + notified > 0 {
             sidecar.write(&content).map_err(|error| sidecar_failure(error, &path))?;
         }
-        Ok(match (told, ended) {
+        Ok(match (notified, ended) {
             (0, 0) => Revoked::Gone,
             (0, _) => Revoked::Ended,
-            (told, _) => Revoked::Told(told),
+            (notified, _) => Revoked::Told(notified),
         })
     }
 }
 
-fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&Token>, at: u64) -> Holder {
-    // One that is not there any more can only have ended.
-    let ended = member.ended_at.map(|then| between(then, at)).or_else(|| (!there).then_some(Duration::ZERO));
+fn holder(
+    member: &Member,
+    is_present: bool,
+    rest: Option<Duration>,
+    token: Option<&Token>,
+    at: u64,
+) -> Holder {
+    // A hold whose owner is gone can only have ended.
+    let ended =
+        member.ended_at.map(|then| between(then, at)).or_else(|| (!is_present).then_some(Duration::ZERO));
     Holder {
         identity: Some(member.identity.clone()),
         age: Some(between(member.acquired_at, at)),
@@ -164,7 +171,7 @@ fn holder(member: &Member, there: bool, rest: Option<Duration>, token: Option<&T
     }
 }
 
-/// Both in microseconds; told in whole milliseconds, so that what is reckoned back from them is always the same.
+/// Takes microseconds; returns whole milliseconds, so that times computed back from them are always the same.
 fn between(then: u64, now: u64) -> Duration {
     Duration::from_millis((now / 1000).saturating_sub(then / 1000))
 }
@@ -174,18 +181,18 @@ impl LockDirectory {
         &mut self,
         names: &[LockName],
         token: Option<&Token>,
-        anew: bool,
+        is_new: bool,
     ) -> Result<Inspection, StoreError> {
         self.check_directory()?;
         let at = wall_micros();
-        self.patient_until = self.patient_until.filter(|_| !anew);
-        // Of many sidecars that somebody keeps locked all together may cost as much as one.
+        self.patient_until = self.patient_until.filter(|_| !is_new);
+        // Many sidecars that stay locked may cost no more in total than one.
         let until = match names {
             [_] => Moment::now() + PATIENCE,
             _ => *self.patient_until.get_or_insert_with(|| Moment::now() + PATIENCE),
         };
-        let look = |name: &LockName| self.look(name, token, at, until - Moment::now());
-        let locks = names.iter().map(look).collect();
+        let state_of = |name: &LockName| self.state_of(name, token, at, until - Moment::now());
+        let locks = names.iter().map(state_of).collect();
         Ok(Inspection { now_ms: at / 1000, locks })
     }
 
@@ -207,8 +214,8 @@ impl LockAdmin for FileStore {
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>> {
         let (names, token) = (names.to_vec(), token.cloned());
-        let anew = std::mem::take(&mut self.looks_anew);
-        Box::pin(self.work(move |directory| directory.inspect_now(&names, token.as_ref(), anew)))
+        let is_new = std::mem::take(&mut self.is_new_inspection);
+        Box::pin(self.work(move |directory| directory.inspect_now(&names, token.as_ref(), is_new)))
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
@@ -229,12 +236,12 @@ impl LockAdmin for FileStore {
         }))
     }
 
-    /// A descriptor is never torn away from its owner.
+    /// The lock ends only when its owner closes the descriptor.
     fn remove<'a>(&'a mut self, _: &'a LockName, _: &'a Holder) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async { Ok(Removal::Impossible) })
     }
 
-    /// In a thread: a file system may not answer.
+    /// Runs in a thread: a file system may hang.
     fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         let (location, examination) = (self.location.clone(), examination.clone());
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! Where the lock files are, and how they are called.
+//! The location of the lock files, and their names.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
-/// Which directory, and how its lock files are called.
+/// A directory, and the naming scheme of its lock files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     directory: PathBuf,
-    /// Made by dlock if it is missing; a directory that the user named is not.
+    /// dlock creates the default directory if it is missing, but not one that the user named.
     is_default: bool,
     suffix: String,
     display: String,
@@ -21,37 +21,37 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 /// The directory of other users' locks, below their home: the same from cron and from a terminal.
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
-/// What a URL can say besides the directory.
+/// The options of a `file:` URL.
 pub(in crate::backend) const OPTIONS: &[&str] = &["suffix"];
 const SIDECAR_SUFFIX: &str = ".dlock";
-/// No name is encoded so that its sidecar is called like that: a `%` would be followed by two hex digits.
+/// No encoded name has a sidecar of this name: in such names a `%` is followed by two hex digits.
 const HISTORY_SUFFIX: &str = "%history.dlock";
 const DIGEST_PREFIX: &str = "%sha256-";
-/// So that a digest fits before it.
+/// Leaves room for a digest.
 const LONGEST_SUFFIX: usize = 100;
 /// `NAME_MAX` of every file system that dlock is known to run on.
 const LONGEST_FILE_NAME: usize = 255;
 
 impl Location {
-    /// The default directory of the current user.
+    /// Returns the default directory of the current user.
     ///
     /// # Errors
-    /// The user has no home.
+    /// The user has no home directory.
     pub fn of_user(environment: Environment<'_>) -> Result<Location, UrlError> {
         let directory = if nix::unistd::geteuid().is_root() {
             PathBuf::from(SYSTEM_DIRECTORY)
         } else {
             crate::home::directory(environment("HOME").as_deref().map(OsStr::new))
-                .ok_or_else(|| UrlError::new("file: needs a home directory, and this user has none: name a directory, as file:///var/lock/jobs"))?
+                .ok_or_else(|| UrlError::new("file: needs a home directory, and this user has none: name a directory, such as file:///var/lock/jobs"))?
                 .join(USER_DIRECTORY)
         };
         Ok(Location::new(directory, true, SUFFIX.to_owned()))
     }
 
-    /// `file:` or `file:///directory`, with `?suffix=`.
+    /// Parses `file:` or `file:///directory`, with `?suffix=`.
     ///
     /// # Errors
-    /// A host, a relative path, an unknown option.
+    /// The URL has a host, a relative path, or an unknown option.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         if !url.hosts.is_empty() || url.username.is_some() || url.password.is_some() {
             return Err(UrlError::new("file: has no host: write file:///directory with three slashes"));
@@ -59,7 +59,11 @@ impl Location {
         let mut location = match url.path.as_str() {
             "" => Location::of_user(environment)?,
             path if path.starts_with('/') => Location::new(PathBuf::from(path), false, SUFFIX.to_owned()),
-            _ => return Err(UrlError::new("file: takes an absolute directory, as file:///var/lock/jobs")),
+            _ => {
+                return Err(UrlError::new(
+                    "file: takes an absolute directory, such as file:///var/lock/jobs",
+                ));
+            }
         };
         for (name, value) in &url.query {
             location = location.with(name, value).map_err(|error| error.about(name))?;
@@ -89,22 +93,22 @@ impl Location {
         Location { directory, is_default, suffix, display }
     }
 
-    /// Where the lock files are.
+    /// Returns the directory of the lock files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Whether nobody has named the directory, so that dlock makes it.
+    /// Returns whether the user named no directory, so that dlock creates it.
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// The directory, if it is dlock's own to make.
-    pub(super) fn directory_to_make(&self) -> Option<&Path> {
+    /// Returns the directory if dlock may create it.
+    pub(super) fn directory_to_create(&self) -> Option<&Path> {
         self.is_default.then_some(&self.directory)
     }
 
-    /// What is to be said once about a file system on which others than this host's kernel decide about locks.
+    /// Returns a warning about a file system whose locks are not managed by this host's kernel alone.
     pub fn warning(&self) -> Option<String> {
         let existing = self.directory.ancestors().find(|directory| directory.exists())?;
         let kind = network_file_system(existing)?;
@@ -114,15 +118,15 @@ impl Location {
         ))
     }
 
-    /// As messages name it.
+    /// Returns the location as shown in messages.
     pub fn display(&self) -> &str {
         &self.display
     }
 
-    /// Refuses a name whose lock file would be a sidecar file.
+    /// Rejects a name whose lock file would be a sidecar file.
     ///
     /// # Errors
-    /// It would be.
+    /// Its lock file would be a sidecar file, or cannot be a file.
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
         if file.ends_with(SIDECAR_SUFFIX) {
@@ -131,7 +135,7 @@ impl Location {
             )));
         }
         if file == "." || file == ".." {
-            return Err(UrlError::new("'.' and '..' are no files"));
+            return Err(UrlError::new("'.' and '..' are not file names"));
         }
         Ok(())
     }
@@ -148,17 +152,17 @@ impl Location {
         self.directory.join(OsString::from(format!("{}{HISTORY_SUFFIX}", encode(name, self.suffix.len()))))
     }
 
-    /// The name to be noted in the sidecar file, because the file's own does not tell it.
-    pub(super) fn noted_name(&self, name: &LockName) -> Option<String> {
+    /// Returns the name to record in the sidecar file, if the file's own name does not contain it.
+    pub(super) fn recorded_name(&self, name: &LockName) -> Option<String> {
         encode(name, self.suffix.len()).starts_with(DIGEST_PREFIX).then(|| name.as_str().to_owned())
     }
 
-    /// Whether this is a sidecar file whose own name does not tell that of the lock.
+    /// Returns whether this is a sidecar file that is named by a digest of the lock's name.
     pub(super) fn is_digest(&self, file: &str) -> bool {
         file.starts_with(DIGEST_PREFIX) && file.ends_with(SIDECAR_SUFFIX) && !file.ends_with(HISTORY_SUFFIX)
     }
 
-    /// The name of the lock that this sidecar file belongs to; `None` for other files.
+    /// Returns the name of the lock that this sidecar file belongs to; `None` for other files.
     pub(super) fn name_of(&self, file: &str) -> Option<LockName> {
         let encoded = file.strip_suffix(SIDECAR_SUFFIX)?;
         let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
@@ -167,7 +171,7 @@ impl Location {
     }
 }
 
-/// Magic numbers of file systems whose locks are made elsewhere (`statfs(2)`, and the kernel's sources).
+/// Magic numbers of file systems whose locks are managed elsewhere (`statfs(2)`, and the kernel's sources).
 #[cfg(target_os = "linux")]
 const NETWORK_FILE_SYSTEMS: &[(i64, &str)] = &[
     (0x6969, "NFS"),
@@ -197,11 +201,11 @@ pub(super) fn network_file_system(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// A name as a file name: `/` and `%` percent-encoded, and a digest where that is too long. Two names never meet: a `%`
-/// is followed by two hex digits in every encoded name, and by `s` in a digest.
+/// Encodes a name as a file name: `/` and `%` percent-encoded, or a digest if that is too long. Two names never
+/// collide: a `%` is followed by two hex digits in every encoded name, and by `s` in a digest.
 fn encode(name: &LockName, suffix_length: usize) -> String {
     let encoded = name.as_str().replace('%', "%25").replace('/', "%2F");
-    // Behind the history's, the number of a process that makes it anew.
+    // After the history's suffix comes the pid of a process that shortens it.
     if encoded.len() + suffix_length.max(HISTORY_SUFFIX.len() + 11) <= LONGEST_FILE_NAME {
         return encoded;
     }
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_file_names_without_meeting() {
+    fn names_become_file_names_without_collision() {
         assert_eq!(encode(&name("nightly-job"), 5), "nightly-job");
         assert_eq!(encode(&name("a/b"), 5), "a%2Fb");
         assert_eq!(encode(&name("a%2Fb"), 5), "a%252Fb");
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_a_sidecar_is_refused() {
+    fn a_name_that_is_a_sidecar_is_rejected() {
         let url = |text: &str| Url::parse(text).expect("good URL");
         let exact = Location::from_url(&url("file:///srv?suffix="), &|_| None).expect("good location");
         assert!(exact.check_name(&name("a.dlock")).is_err());
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_locations_are_refused() {
+    fn bad_locations_are_rejected() {
         for bad in ["file://host/x", "file:x", "file:///x?prefix=a", "file:///x?suffix=a/b", "file://u:p@/x"]
         {
             let url = Url::parse(bad).expect("good URL");

@@ -1,4 +1,4 @@
-//! The lock file itself: opened, never written.
+//! The lock file itself: it is opened, but never written.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::trust;
 use crate::lock::Mode;
 
-/// How `flock(2)` is to be taken.
+/// The mode of a `flock(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flock {
     /// `LOCK_EX`
@@ -18,7 +18,7 @@ pub(super) enum Flock {
     Shared,
 }
 
-/// Milliseconds within which a dlock that makes a file has shared it with its group.
+/// The time within which a dlock that creates a file has shared it with its group, in milliseconds.
 const SHARED_WITHIN: u32 = 20;
 
 /// Opens an existing file for `access`, never through a symbolic link at its end, if it is one that dlock
@@ -30,9 +30,9 @@ pub(super) fn open_existing(path: &Path, access: &mut OpenOptions) -> io::Result
     Ok(file)
 }
 
-/// Opens a file for `access`, or makes it: for us alone, or for the group that shares the directory.
-pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
-    // Another dlock may make or remove it between the two, or have made it without having shared it yet.
+/// Opens a file for `access`, or creates it: private to the user, or for the group that shares the directory.
+pub(super) fn open_or_create(path: &Path, access: &mut OpenOptions) -> io::Result<File> {
+    // Another dlock may create or remove it between the two steps, or have created it without having shared it yet.
     for turn in 0..100 {
         match open_existing(path, access) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -51,32 +51,32 @@ pub(super) fn open_or_make(path: &Path, access: &mut OpenOptions) -> io::Result<
             result => return result.inspect(|file| trust::share(file, path)),
         }
     }
-    Err(io::Error::other("it is removed again and again"))
+    Err(io::Error::other("it is removed repeatedly"))
 }
 
-/// Opens a lock file, or makes it. A file that others made is opened as far as its mode allows: `flock(2)` needs no
-/// right to write.
+/// Opens a lock file, or creates it. A file that another user created is opened as far as its mode allows: `flock(2)`
+/// needs no write permission.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    let readable = open_or_make(path, OpenOptions::new().read(true));
+    let readable = open_or_create(path, OpenOptions::new().read(true));
     match readable {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            open_or_make(path, OpenOptions::new().write(true)).map_err(|_| error)
+            open_or_create(path, OpenOptions::new().write(true)).map_err(|_| error)
         }
         result => result,
     }
 }
 
-/// Which file it is: device and number.
+/// Returns the identity of the file: device and inode.
 pub(super) fn number_of(file: &File) -> io::Result<(u64, u64)> {
     file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Which file the path leads to, if there is one.
+/// Returns the identity of the file at this path, if there is one.
 pub(super) fn number_at(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Whether the path still leads to the open file.
+/// Returns whether the path still leads to the open file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (number_of(file), fs::symlink_metadata(path)) {
         (Ok(open), Ok(there)) => open == (there.dev(), there.ino()),
@@ -84,7 +84,8 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Those who share a lock among themselves keep a foreign exclusive program out together.
+/// Returns how holders of this mode take `flock(2)`. Holders that share a lock keep an exclusive foreign program out
+/// together.
 pub(super) fn flock_of(mode: Mode) -> Flock {
     match mode {
         Mode::Exclusive => Flock::Exclusive,
@@ -92,27 +93,27 @@ pub(super) fn flock_of(mode: Mode) -> Flock {
     }
 }
 
-/// Takes the kernel's lock on the file that is there, if nobody has it.
+/// Takes the kernel's lock on the file at this path, if it is free.
 pub(super) fn try_flock(path: &Path, mode: Flock) -> io::Result<Option<File>> {
     try_flock_of(open(path)?, path, mode)
 }
 
-/// The same, beginning with a file that was there a moment ago.
+/// The same, starting with a file that was at this path a moment ago.
 pub(super) fn try_flock_of(mut file: File, path: &Path, mode: Flock) -> io::Result<Option<File>> {
     for _ in 0..100 {
         if !try_lock(&file, mode)? {
             return Ok(None);
         }
-        // Somebody may have replaced the file between open and lock: what we hold then is nobody's lock.
+        // The file may have been replaced between open and lock: a lock on the old file excludes nothing.
         if is_at(&file, path) {
             return Ok(Some(file));
         }
         file = open(path)?;
     }
-    Err(io::Error::other("it is replaced again and again"))
+    Err(io::Error::other("it is replaced repeatedly"))
 }
 
-/// On every Unix that dlock runs on the standard library's file lock is `flock(2)`.
+/// On every Unix that dlock supports, the standard library's file lock is `flock(2)`.
 pub(super) fn try_lock(file: &File, mode: Flock) -> io::Result<bool> {
     let locked = match mode {
         Flock::Exclusive => file.try_lock(),

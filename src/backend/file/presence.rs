@@ -1,9 +1,9 @@
-//! Who is still there, and word of who goes, from the kernel.
+//! Detects which holders and waiters are alive, and waits for their end, by means of the kernel.
 //!
-//! Everybody who holds or waits has a byte of the sidecar file locked, far behind its content, by a descriptor of its own
+//! Every holder and waiter has a byte of the sidecar file locked, far behind its content, by a separate descriptor
 //! (open file description locks, `fcntl(2)`). The kernel drops that lock with the last duplicate of the descriptor, and
-//! the guarding process keeps one: so a holder is there until its tree is dead, however dlock ends. To wait for somebody
-//! to go is to wait for his byte, in a thread; the kernel wakes who waits for that byte and nobody else.
+//! the guard keeps one: so a holder is present until its process tree is dead, however dlock ends. To wait for the end
+//! of a holder or waiter, a thread waits for its byte; the kernel wakes only the waiters of that byte.
 
 use std::fs::File;
 use std::io;
@@ -13,52 +13,52 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::lock_file::Flock;
 
-/// In which role somebody is there.
+/// The role in which a process is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Waits in line.
+    /// Waits in the queue.
     Waiting,
-    /// Holds the lock, or is inside somebody's hold.
+    /// Holds the lock, or is inside another process's hold.
     Holding,
 }
 
-/// What can be waited for.
+/// An event that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Somebody goes.
+    /// The end of this holder or waiter.
     Gone(Role, u64),
-    /// `flock(2)` on the lock file is ours.
+    /// `flock(2)` on the lock file has been granted.
     Flock(Flock),
 }
 
 /// A thread that waits for a lock needs next to no stack.
 const STACK: usize = 64 * 1024;
-/// More than that many are not watched at a time; the rest is found out by looking.
-const MOST_WATCHES: usize = 32;
+/// The limit of concurrent watches; the rest is found by checking.
+const MAX_WATCHES: usize = 32;
 
-/// Who else is told that something has happened.
+/// A further recipient of notifications of events.
 #[derive(Clone)]
 pub(super) struct Changes(Option<UnboundedSender<()>>);
 
 impl Changes {
-    /// One who waits for it.
+    /// Creates a recipient.
     pub(super) fn to(sender: UnboundedSender<()>) -> Changes {
         Changes(Some(sender))
     }
 
-    /// Nothing is going to be watched.
-    pub(super) fn to_nobody() -> Changes {
+    /// Returns a value for a store that does not watch anything.
+    pub(super) fn none() -> Changes {
         Changes(None)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         if let Some(sender) = &self.0 {
             let _ = sender.send(());
         }
     }
 }
 
-/// Threads that wait for something to happen to a file, each for one thing.
+/// Threads that wait for events on a file, one event each.
 pub(super) struct Watches {
     pending: Vec<Target>,
     sender: mpsc::Sender<Target>,
@@ -72,12 +72,12 @@ impl Watches {
         Watches { pending: Vec::new(), sender, events, changes }
     }
 
-    /// Whether a thread waits for this already.
+    /// Returns whether a thread waits for this already.
     pub(super) fn has(&self, target: Target) -> bool {
         self.pending.contains(&target)
     }
 
-    /// Waits for `flock(2)` on the open file, which belongs to every duplicate of the descriptor once it is there.
+    /// Waits for `flock(2)` on the open file, which then belongs to every duplicate of the descriptor.
     pub(super) fn flock(&mut self, file: &File, mode: Flock) -> bool {
         let Ok(file) = file.try_clone() else { return false };
         self.watch(Target::Flock(mode), move || match mode {
@@ -86,8 +86,8 @@ impl Watches {
         })
     }
 
-    /// Waits until somebody goes. `sidecar` must not be the descriptor of anybody who is there. Returns whether that is
-    /// possible here.
+    /// Waits for the end of a holder or waiter. `sidecar` must not be a descriptor that itself marks a process as
+    /// present. Returns whether that is possible on this system.
     pub(super) fn gone(&mut self, sidecar: File, role: Role, ticket: u64) -> bool {
         cfg!(target_os = "linux")
             && self.watch(Target::Gone(role, ticket), move || bytes::wait_for(&sidecar, role, ticket))
@@ -97,16 +97,16 @@ impl Watches {
         if self.has(target) {
             return true;
         }
-        if self.pending.len() >= MOST_WATCHES {
+        if self.pending.len() >= MAX_WATCHES {
             return false;
         }
         let (sender, changes) = (self.sender.clone(), self.changes.clone());
         let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(STACK);
         let started = thread.spawn(move || {
-            // A wait that failed is over too: whoever asks then finds out why.
+            // A wait that failed has ended too: the next attempt then finds the reason.
             let _ = wait();
             let _ = sender.send(target);
-            changes.tell();
+            changes.notify();
         });
         if started.is_ok() {
             self.pending.push(target);
@@ -114,7 +114,7 @@ impl Watches {
         started.is_ok()
     }
 
-    /// What has happened already.
+    /// Returns an event that has happened.
     pub(super) fn ready(&mut self) -> Option<Target> {
         let target = self.events.try_recv().ok()?;
         self.pending.retain(|pending| *pending != target);
@@ -172,22 +172,23 @@ mod bytes {
         }
     }
 
-    /// Gives the lock of the content back.
+    /// Releases the lock of the content.
     pub(in super::super) fn unlock_content(file: &File) {
         let _ = set(file, libc::F_UNLCK, CONTENT);
     }
 
-    /// Says that we are there, until this descriptor and its duplicates are closed.
+    /// Marks this process as present, until this descriptor and its duplicates are closed.
     pub(in super::super) fn announce(file: &File, role: Role, ticket: u64) -> io::Result<()> {
         set(file, libc::F_WRLCK, byte(role, ticket))
     }
 
-    /// Says that we are not there any more, for all duplicates of this descriptor.
+    /// Ends the presence, for all duplicates of this descriptor.
     pub(in super::super) fn withdraw(file: &File, role: Role, ticket: u64) {
         let _ = set(file, libc::F_UNLCK, byte(role, ticket));
     }
 
-    /// Whether somebody else than this descriptor is there. A reader of the byte is one who waits, not one who is there.
+    /// Returns whether the byte is locked by another descriptor. A read lock belongs to a process that waits for the
+    /// byte, not to one that is present.
     pub(in super::super) fn is_there(
         file: &File,
         role: Role,
@@ -197,12 +198,12 @@ mod bytes {
         let mut lock = range(libc::F_RDLCK, byte(role, ticket));
         match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
             Ok(_) => i32::from(lock.l_type) != libc::F_UNLCK,
-            // Who cannot be seen is believed to be there.
+            // If that cannot be determined, assume it is present.
             Err(_) => true,
         }
     }
 
-    /// Blocks until whoever is there has gone.
+    /// Blocks until the holder or waiter has gone.
     pub(super) fn wait_for(file: &File, role: Role, ticket: u64) -> io::Result<()> {
         loop {
             match fcntl(file, FcntlArg::F_OFD_SETLKW(&range(libc::F_RDLCK, byte(role, ticket)))) {
@@ -214,7 +215,7 @@ mod bytes {
     }
 }
 
-/// Where there are no such locks: the content has a `flock(2)`, and who is there is seen by his process.
+/// For systems without such locks: the content is guarded by `flock(2)`, and presence is determined by pid.
 #[cfg(not(target_os = "linux"))]
 mod bytes {
     use std::fs::{File, TryLockError};

@@ -1,8 +1,8 @@
-//! The file beside a lock file: one line of JSON of a known format, rewritten in place under its own lock.
+//! The sidecar file beside a lock file: one line of JSON of a known format, rewritten in place under a lock.
 //!
-//! A writer may be killed at any moment, or find the disk full. What fits into one page is written in one piece, so that
-//! the old line stands there or the new one (`write(2)` is not broken off within a page). What does not is first written
-//! behind, where it is in nobody's way; then the first line says where it is.
+//! A writer may be killed at any moment, or find the disk full. Content that fits into one page is written with one
+//! call, so that the file has either the old line or the new one (`write(2)` is not interrupted within a page). Larger
+//! content is first written further back, where it overwrites nothing valid; then the first line is set to point to it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,51 +12,51 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lock_file::{Flock, flock_of, open_existing, open_or_make};
+use super::lock_file::{Flock, flock_of, open_existing, open_or_create};
 use super::presence::{lock_content, unlock_content};
 use super::queue::{Member, Waiter};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::Mode;
 
 const FORMAT: u32 = 1;
-/// No content is larger: it is read and written as a whole, with the file locked.
-const LARGEST: u64 = 1 << 20;
-/// Waiters leave this much of it to those who hold the lock: what is noted of a holder is longer.
+/// The limit of the content: it is read and written as a whole, with the file locked.
+const MAX_CONTENT: u64 = 1 << 20;
+/// The part of it that waiters leave to holders: the record of a holder is longer.
 const FOR_HOLDERS: usize = 128 << 10;
-/// And no content is so far from the beginning of its file.
-const FARTHEST: u64 = 1 << 40;
-/// What is written in one piece, or not at all.
+/// The limit of the content's offset in its file.
+const MAX_OFFSET: u64 = 1 << 40;
+/// What is written atomically.
 const PAGE: usize = 4096;
-/// How long another dlock may have the content locked: each use is a few system calls, unless its process was stopped in
-/// the middle, which must not stop us too.
+/// How long another dlock may keep the content locked: each use takes a few system calls, unless its process was
+/// stopped in the middle, which must not block this one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is noted.
+/// The content of a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Content {
     format: u32,
-    /// The last one given.
+    /// The last fencing token granted.
     pub(super) fencing_token: u64,
-    /// The last one given.
+    /// The last ticket assigned.
     #[serde(default)]
     pub(super) ticket: u64,
-    /// Who holds the lock.
+    /// The holders of the lock.
     #[serde(default)]
     pub(super) members: Vec<Member>,
-    /// Who waits, in order.
+    /// The waiters, in order.
     #[serde(default)]
     pub(super) line: Vec<Waiter>,
-    /// Of the lock, where the file is called by a digest of it.
+    /// The name of the lock, if the file is named by a digest of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    /// The sidecar was lost while somebody held the lock: not all who do may be noted.
+    /// The sidecar was lost while the lock was held: not all holders may be recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) lost: bool,
 }
 
 impl Content {
-    /// How a newcomer takes `flock(2)`. Slots are counted here: where nobody is noted, or somebody may not be (this was
-    /// lost), the first one takes the lock alone before it shares it.
+    /// Returns how a new holder takes `flock(2)`. Slots are counted in the sidecar: if no holder is recorded, or some
+    /// may not be (the sidecar was lost), the first one takes the lock exclusively before it shares it.
     pub(super) fn flock_for(&self, mode: Mode) -> Flock {
         match mode {
             Mode::Slots(_) if self.members.is_empty() || self.lost => Flock::Exclusive,
@@ -64,7 +64,7 @@ impl Content {
         }
     }
 
-    /// The next number: never that of an earlier one, not even of one in a sidecar that was deleted since.
+    /// Returns a new ticket: never one that was used before, not even in a sidecar that has been deleted since.
     pub(super) fn next_ticket(&mut self) -> u64 {
         self.ticket = wall_micros().max(self.ticket.saturating_add(1));
         self.ticket
@@ -84,9 +84,9 @@ struct First {
 /// An open sidecar file with its content locked until it is dropped.
 pub(super) struct Sidecar {
     file: File,
-    /// Where the content is if it is not the first line: from, and to behind it.
-    behind: Option<(u64, u64)>,
-    /// How many waiters were noted.
+    /// The range of the content in the file, if it is not the first line.
+    large_content: Option<(u64, u64)>,
+    /// The number of waiters that were recorded.
     waiters: usize,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Sidecar {
 pub(super) enum SidecarError {
     /// The file system refused.
     Io(io::Error),
-    /// Its content is not one that this dlock knows.
+    /// The content is not in a format that this dlock knows.
     Unknown(String),
 }
 
@@ -106,12 +106,12 @@ impl From<io::Error> for SidecarError {
 }
 
 impl Sidecar {
-    /// Opens the file, or makes it, and waits for its lock.
+    /// Opens the file, or creates it, and waits for its lock.
     pub(super) fn open(path: &Path) -> Result<(Sidecar, Content), SidecarError> {
         Sidecar::lock(open(path)?, PATIENCE)
     }
 
-    /// Opens the file if there is one, and waits for its lock, up to this long.
+    /// Opens the file if it exists, and waits for its lock, up to this long.
     pub(super) fn open_existing(
         path: &Path,
         patience: Duration,
@@ -124,20 +124,20 @@ impl Sidecar {
 
     fn lock(file: File, patience: Duration) -> Result<(Sidecar, Content), SidecarError> {
         lock(&file, patience)?;
-        let mut sidecar = Sidecar { file, behind: None, waiters: 0 };
+        let mut sidecar = Sidecar { file, large_content: None, waiters: 0 };
         let content = sidecar.read()?;
         sidecar.waiters = content.line.len();
         Ok((sidecar, content))
     }
 
-    /// The descriptor, for locks of single bytes.
+    /// Returns the descriptor, for locks of single bytes.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether there is so much in it that the dead are to be removed before somebody joins.
+    /// Returns whether dead waiters are to be removed before another one joins.
     pub(super) fn is_nearly_full(&self) -> bool {
-        self.behind.is_some_and(|(from, to)| to - from > LARGEST - 2 * FOR_HOLDERS as u64)
+        self.large_content.is_some_and(|(from, to)| to - from > MAX_CONTENT - 2 * FOR_HOLDERS as u64)
     }
 
     fn read(&mut self) -> Result<Content, SidecarError> {
@@ -165,20 +165,20 @@ impl Sidecar {
         let (Some(at), Some(length)) = (first.at, first.length) else {
             return serde_json::from_slice(line).map_err(|_| damaged());
         };
-        if at < PAGE as u64 || at > FARTHEST {
+        if at < PAGE as u64 || at > MAX_OFFSET {
             return Err(damaged());
         }
-        if length > LARGEST {
+        if length > MAX_CONTENT {
             return Err(SidecarError::Unknown(format!(
                 "larger than dlock writes it ({} KiB)",
-                LARGEST >> 10
+                MAX_CONTENT >> 10
             )));
         }
-        self.behind = Some((at, at + length));
+        self.large_content = Some((at, at + length));
         serde_json::from_slice(&self.read_at(at, length)?).map_err(|_| damaged())
     }
 
-    /// So many bytes, or as many as there are.
+    /// Reads this many bytes, or fewer at the end of the file.
     fn read_at(&self, mut at: u64, length: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length as usize];
         let mut filled = 0;
@@ -195,36 +195,36 @@ impl Sidecar {
         Ok(bytes)
     }
 
-    /// A reader sees the old content or the new one, and nothing is truncated.
+    /// Writes the content. A reader sees the old content or the new one, and the file is never truncated.
     pub(super) fn write(&mut self, content: &Content) -> Result<(), SidecarError> {
         let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
         text.push(b'\n');
-        let joins = content.line.len() > self.waiters;
-        let most = LARGEST as usize - if joins { FOR_HOLDERS } else { 0 };
-        if text.len() > most {
+        let has_new_waiter = content.line.len() > self.waiters;
+        let limit = MAX_CONTENT as usize - if has_new_waiter { FOR_HOLDERS } else { 0 };
+        if text.len() > limit {
             return Err(io::Error::other("there is no room for one more waiter or holder").into());
         }
-        let mut behind = None;
+        let mut large_content = None;
         if text.len() > PAGE {
             let length = text.len() as u64;
             let first = PAGE as u64;
-            // Not over what is valid now.
-            let at = match self.behind {
+            // Do not overwrite the valid content.
+            let at = match self.large_content {
                 Some((from, to)) if first + length > from => to.next_multiple_of(first),
                 _ => first,
             };
             self.file.write_all_at(&text, at)?;
-            behind = Some((at, at + length));
+            large_content = Some((at, at + length));
             let pointer = First { format: FORMAT, at: Some(at), length: Some(length) };
             text = serde_json::to_vec(&pointer).map_err(io::Error::from)?;
             text.push(b'\n');
         }
         if self.file.metadata()?.len() < PAGE as u64 {
-            // Its room on the disk, once and for all.
+            // Reserves the disk space of one page for good.
             text.resize(PAGE, b' ');
         }
         self.file.write_all_at(&text, 0)?;
-        self.behind = behind;
+        self.large_content = large_content;
         Ok(())
     }
 }
@@ -235,9 +235,9 @@ impl Drop for Sidecar {
     }
 }
 
-/// Opens a sidecar file, or makes it.
+/// Opens a sidecar file, or creates it.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    open_or_make(path, OpenOptions::new().read(true).write(true))
+    open_or_create(path, OpenOptions::new().read(true).write(true))
 }
 
 fn lock(file: &File, patience: Duration) -> io::Result<()> {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_whatever_its_length() {
+    fn content_of_any_length_is_read_back() {
         let path = std::env::temp_dir().join(format!("dlock-sidecar-{}", std::process::id()));
         for waiters in [0, 1, 100, 101, 30, 3, 500, 40, 41, 0, 1000, 1] {
             let (mut sidecar, _) = Sidecar::open(&path).expect("a sidecar");
@@ -288,20 +288,20 @@ mod tests {
             drop(sidecar);
             let (sidecar, read) = Sidecar::open(&path).expect("a sidecar");
             assert_eq!(read, content(waiters));
-            // As small as it gets: not more than both contents.
-            let most = (PAGE + 4 * serde_json::to_vec(&content(1000)).expect("JSON").len()) as u64;
-            assert!(sidecar.file.metadata().expect("metadata").len() <= most);
+            // As small as possible: no larger than both contents.
+            let limit = (PAGE + 4 * serde_json::to_vec(&content(1000)).expect("JSON").len()) as u64;
+            assert!(sidecar.file.metadata().expect("metadata").len() <= limit);
         }
         std::fs::remove_file(&path).expect("our own file");
     }
 
-    /// The head of a full line must be able to become a holder.
+    /// The head of a full queue must be able to become a holder.
     #[test]
     fn waiters_leave_room_for_holders() {
         let path = std::env::temp_dir().join(format!("dlock-sidecar-full-{}", std::process::id()));
         let (mut sidecar, read) = Sidecar::open(&path).expect("a sidecar");
         let per_waiter = serde_json::to_vec(&content(1000)).expect("JSON").len() as u64 / 1000;
-        let mut full = content(LARGEST * 15 / 16 / per_waiter);
+        let mut full = content(MAX_CONTENT * 15 / 16 / per_waiter);
         assert!(sidecar.write(&full).is_err());
         sidecar.write(&read).expect("room on the disk");
         sidecar.waiters = full.line.len();
@@ -312,9 +312,9 @@ mod tests {
         std::fs::remove_file(&path).expect("our own file");
     }
 
-    /// One who was killed before the first line was written has changed nothing.
+    /// A writer that was killed before the first line was written has changed nothing.
     #[test]
-    fn what_is_written_behind_counts_only_when_the_first_line_says_so() {
+    fn large_content_counts_only_when_the_first_line_points_to_it() {
         let path = std::env::temp_dir().join(format!("dlock-sidecar-behind-{}", std::process::id()));
         for before in [3, 100] {
             let (mut sidecar, _) = Sidecar::open(&path).expect("a sidecar");

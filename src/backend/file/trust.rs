@@ -1,7 +1,7 @@
-//! Which files in a directory of locks dlock uses, and for whom it makes new ones.
+//! Decides which files in a directory of locks dlock trusts, and for whom it creates new ones.
 //!
-//! In a directory that everybody may write to (`/tmp`), anybody can make a file before dlock does and keep the right to
-//! change it: it could reveal tokens, revoke a lock, or exhaust the fencing counter. The check is stricter than
+//! In a world-writable directory (`/tmp`), any user can create a file before dlock does and keep the right to change
+//! it: such a file could reveal tokens, revoke a lock, or exhaust the fencing counter. The check is stricter than
 //! `fs.protected_regular` (`proc_sys_fs(5)`), and made on the open file, so nothing can be exchanged in between.
 
 use std::fs::{self, File, Metadata, Permissions};
@@ -14,7 +14,7 @@ pub(super) const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const GROUP_READS_AND_WRITES: u32 = 0o060;
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Untrusted(String);
@@ -23,13 +23,13 @@ fn untrusted(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, Untrusted(why.into()))
 }
 
-/// Whether an error says that a file must not be used, as opposed to: could not be.
+/// Returns whether an error means that a file must not be used, rather than that it could not be used.
 pub(super) fn is_untrusted(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
 }
 
-/// Rejects what is not a regular file, has more than one name, or was made by another user in a directory that everybody
-/// may write to.
+/// Rejects what is not a regular file, has more than one name, or was created by another user in a world-writable
+/// directory.
 pub(super) fn check(metadata: &Metadata, path: &Path) -> io::Result<()> {
     if !metadata.is_file() {
         return Err(untrusted("not a regular file"));
@@ -43,7 +43,7 @@ pub(super) fn check(metadata: &Metadata, path: &Path) -> io::Result<()> {
     let owner = metadata.uid();
     let is_ours = owner == 0 || owner == nix::unistd::geteuid().as_raw();
     match path.parent().filter(|_| !is_ours) {
-        Some(directory) if everybody_writes(directory)? => Err(untrusted(format!(
+        Some(directory) if is_world_writable(directory)? => Err(untrusted(format!(
             "it belongs to {}, and everybody may write to {}",
             user(owner),
             directory.display()
@@ -52,7 +52,7 @@ pub(super) fn check(metadata: &Metadata, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for a path that is not to be opened now; a missing file is fine.
+/// The same for a path that is not to be opened now; a missing file is accepted.
 pub(super) fn check_path(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -60,7 +60,7 @@ pub(super) fn check_path(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What open(2) says of a directory (`EISDIR`) or a socket (`ENXIO`).
+/// Translates the error of open(2) for a directory (`EISDIR`) or a socket (`ENXIO`).
 pub(super) fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EISDIR | libc::ENXIO) => untrusted("not a regular file"),
@@ -68,25 +68,25 @@ pub(super) fn explain(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether anybody can make files in a directory.
-pub(super) fn everybody_writes(directory: &Path) -> io::Result<bool> {
+/// Returns whether any user can create files in a directory.
+pub(super) fn is_world_writable(directory: &Path) -> io::Result<bool> {
     Ok(fs::metadata(directory)?.mode() & OTHERS_WRITE != 0)
 }
 
-/// The directory's group and what it may do with files, if users share the directory by its group.
+/// Returns the directory's group and its permissions for files, if users share the directory by its group.
 fn shared_by(directory: &Path) -> Option<(u32, u32)> {
     let metadata = fs::metadata(directory).ok()?;
     let is_shared = metadata.mode() & (GROUP_WRITES | OTHERS_WRITE) == GROUP_WRITES;
     is_shared.then_some((metadata.gid(), metadata.mode() & GROUP_READS_AND_WRITES))
 }
 
-/// Whether users share the directory of this file by its group.
+/// Returns whether users share the directory of this file by its group.
 pub(super) fn is_shared(path: &Path) -> bool {
     path.parent().and_then(shared_by).is_some()
 }
 
-/// Gives a new file to the group by which users share its directory. A user who is not in that group keeps the file to
-/// itself.
+/// Assigns a new file to the group by which users share its directory. If the user is not in that group, the file stays
+/// private.
 pub(super) fn share(file: &File, path: &Path) {
     let Some((group, rights)) = path.parent().and_then(shared_by) else { return };
     let has_group = file.metadata().is_ok_and(|metadata| metadata.gid() == group)
@@ -96,7 +96,7 @@ pub(super) fn share(file: &File, path: &Path) {
     }
 }
 
-/// A user's name, or its number where it has none.
+/// Returns a user's name, or its number if it has none.
 pub(super) fn user(uid: u32) -> String {
     let name = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     name.map_or_else(|| format!("user {uid}"), |user| user.name)

@@ -1,4 +1,4 @@
-//! A place in the line: taken, and what to wait for.
+//! A queue position: taking it, and what to wait for.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,49 +14,49 @@ use crate::backend::{Again, Busy, Intent, StoreError};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, FencingToken, Holder, Token};
 
-/// Our place in the line.
+/// The queue position of this process.
 pub(super) struct QueueEntry {
     pub(super) presence: File,
     pub(super) ticket: u64,
     pub(super) token: Token,
 }
 
-/// A lock file on its way to us.
+/// A lock file whose lock a thread waits for.
 pub(super) struct Awaited {
     file: File,
     mode: Flock,
     arrived: bool,
 }
 
-/// The second in line looks after the first so often, the third half as often, and so on: a dlock that was stopped
-/// tells nobody.
-const LOOK_AFTER_THE_FIRST: Duration = Duration::from_millis(250);
-const LONGEST_LOOK: Duration = Duration::from_secs(60);
-/// A note whose owner is gone may be taken back by somebody (`dlock break`), of which nobody hears.
-const A_NOTE_MAY_GO: Duration = Duration::from_secs(1);
+/// The second waiter checks the first this often, the third checks the second half as often, and so on: a stopped dlock
+/// notifies no other.
+const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// A recorded hold without an owner may be revoked (`dlock break`), which causes no notification.
+const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
 
 impl LockDirectory {
-    /// Takes a place in the line, or keeps the one we have.
-    pub(super) fn join_line(
+    /// Takes a queue position, or keeps the one that this process has.
+    pub(super) fn join_queue(
         &mut self,
         claim: &Claim,
         sidecar: &Sidecar,
         content: &mut Content,
     ) -> Result<(), StoreError> {
         let path = self.sidecar_path(claim);
-        if let Some(place) = &self.place {
-            let in_line = content.line.iter().any(|waiter| waiter.ticket == place.ticket);
-            if in_line && place.token == claim.token && is_at(&place.presence, &path) {
+        if let Some(entry) = &self.entry {
+            let is_queued = content.line.iter().any(|waiter| waiter.ticket == entry.ticket);
+            if is_queued && entry.token == claim.token && is_at(&entry.presence, &path) {
                 return Ok(());
             }
-            withdraw(&place.presence, Role::Waiting, place.ticket);
-            self.place = None;
+            withdraw(&entry.presence, Role::Waiting, entry.ticket);
+            self.entry = None;
         }
         if sidecar.is_nearly_full() {
             let file = sidecar.file();
             content.line.retain(|waiter| is_there(file, Role::Waiting, waiter.ticket, &waiter.identity));
         }
-        // A descriptor of its own: that of the sidecar is closed after each use.
+        // A separate descriptor: that of the sidecar is closed after each use.
         let presence = sidecar::open(&path).map_err(|error| describe(&error, "open", &path))?;
         let ticket = content.next_ticket();
         announce(&presence, Role::Waiting, ticket).map_err(|error| describe(&error, "lock", &path))?;
@@ -67,22 +67,22 @@ impl LockDirectory {
             turn: None,
             identity: claim.identity.clone(),
         });
-        self.place = Some(QueueEntry { presence, ticket, token: claim.token.clone() });
+        self.entry = Some(QueueEntry { presence, ticket, token: claim.token.clone() });
         Ok(())
     }
 
-    /// The lock of the kernel, if no foreign program has it.
+    /// Takes the kernel's lock, if no foreign program has it.
     pub(super) fn take_flock(
         &mut self,
         file: File,
         mode: Flock,
         path: &Path,
     ) -> Result<Option<File>, StoreError> {
-        self.hear();
+        self.take_events();
         if let Some(awaited) = self.awaited.take_if(|awaited| awaited.arrived)
             && awaited.mode == mode
             && is_at(&awaited.file, path)
-            // Ours already, unless the thread has failed.
+            // Held already, unless the thread has failed.
             && try_lock(&awaited.file, mode).unwrap_or(false)
         {
             return Ok(Some(awaited.file));
@@ -94,7 +94,7 @@ impl LockDirectory {
         try_flock_of(file, path, mode).map_err(|error| describe(&error, "lock", path))
     }
 
-    /// What there is to say to one who does not get it, and what to wait for.
+    /// Returns the reply to a claim that is not granted, and starts to watch what it waits for.
     pub(super) fn busy(
         &mut self,
         claim: &Claim,
@@ -124,28 +124,28 @@ impl LockDirectory {
         if holders.is_empty() && !promised {
             holders.push(Holder::default());
         }
-        let mine = self.place.as_ref().filter(|_| intent == Intent::WaitInLine).map(|place| place.ticket);
+        let mine = self.entry.as_ref().filter(|_| intent == Intent::WaitInLine).map(|entry| entry.ticket);
         let index = mine.and_then(|mine| content.line.iter().position(|waiter| waiter.ticket == mine));
         let mut again = match decision {
             Turn::Promised(left) => left + Duration::from_millis(1),
-            _ => LONGEST_LOOK,
+            _ => LONGEST_CHECK_INTERVAL,
         };
-        // Kept by nobody but the note.
+        // A hold without an owner ends by time alone.
         let ends = content.members.iter().filter_map(rest).min();
-        again = again.min(ends.map_or(LONGEST_LOOK, |rest| rest + Duration::from_millis(1)));
+        again = again.min(ends.map_or(LONGEST_CHECK_INTERVAL, |rest| rest + Duration::from_millis(1)));
         let mut watched = true;
         match index {
             Some(0) => {
                 watched = self.watch_holders(claim, decision, sidecar, content);
-                if content.members.iter().any(|member| is_only_noted(member, sidecar)) {
-                    again = again.min(A_NOTE_MAY_GO);
+                if content.members.iter().any(|member| is_ownerless(member, sidecar)) {
+                    again = again.min(RECORDED_HOLD_INTERVAL);
                 }
             }
             Some(index) => {
-                let before = content.line[index - 1].ticket;
-                watched = self.watch(claim, Role::Waiting, before);
-                let often = LOOK_AFTER_THE_FIRST.saturating_mul(index.try_into().unwrap_or(u32::MAX));
-                again = again.min(often.min(LONGEST_LOOK));
+                let predecessor = content.line[index - 1].ticket;
+                watched = self.watch(claim, Role::Waiting, predecessor);
+                let interval = FIRST_CHECK_INTERVAL.saturating_mul(index.try_into().unwrap_or(u32::MAX));
+                again = again.min(interval.min(LONGEST_CHECK_INTERVAL));
             }
             None => {}
         }
@@ -158,7 +158,7 @@ impl LockDirectory {
         }
     }
 
-    /// The head of the line waits for the kernel's lock, or for a member to go.
+    /// The head of the queue waits for the kernel's lock, or for the end of a hold.
     pub(super) fn watch_holders(
         &mut self,
         claim: &Claim,
@@ -171,8 +171,8 @@ impl LockDirectory {
         }
         let mut all = true;
         for member in &content.members {
-            // One whose owner is gone has its time.
-            if !is_only_noted(member, sidecar) {
+            // A hold without an owner ends by time alone.
+            if !is_ownerless(member, sidecar) {
                 all &= self.watch(claim, Role::Holding, member.ticket);
             }
         }
@@ -197,13 +197,13 @@ impl LockDirectory {
                 .is_ok_and(|file| self.watches.gone(file, role, ticket))
     }
 
-    pub(super) fn waits(&self, waiter: &Waiter, sidecar: &File) -> bool {
-        self.place.as_ref().is_none_or(|place| place.ticket != waiter.ticket)
+    pub(super) fn is_waiting(&self, waiter: &Waiter, sidecar: &File) -> bool {
+        self.entry.as_ref().is_none_or(|entry| entry.ticket != waiter.ticket)
             && is_there(sidecar, Role::Waiting, waiter.ticket, &waiter.identity)
     }
 
-    /// Notes what threads of ours have waited for.
-    pub(super) fn hear(&mut self) {
+    /// Handles the events of this process's watching threads.
+    pub(super) fn take_events(&mut self) {
         while let Some(target) = self.watches.ready() {
             self.arrived(target);
         }
@@ -218,8 +218,8 @@ impl LockDirectory {
     }
 }
 
-/// Whether the lock is kept for a member though its owner is gone.
-fn is_only_noted(member: &Member, sidecar: &File) -> bool {
+/// Returns whether the lock is kept for a member whose owner is gone.
+fn is_ownerless(member: &Member, sidecar: &File) -> bool {
     !is_there(sidecar, Role::Holding, member.ticket, &member.identity)
 }
 

@@ -1,4 +1,4 @@
-//! The thread that makes the calls of a file system, which may hang.
+//! The thread that makes the calls to a file system, which may hang.
 
 use std::sync::mpsc;
 
@@ -11,11 +11,11 @@ type Job = Box<dyn FnOnce(&mut LockDirectory) + Send>;
 /// Enough for the deepest JSON that is read.
 const STACK: usize = 512 * 1024;
 
-/// Does one thing after the other.
+/// Runs jobs one after the other.
 pub(super) enum Worker {
     /// In a thread, which ends with this, or with the process.
     Thread(mpsc::Sender<Job>),
-    /// There is no room for another thread (`RLIMIT_NPROC`).
+    /// No thread could be started (`RLIMIT_NPROC`).
     Here(Box<LockDirectory>),
 }
 
@@ -40,22 +40,22 @@ impl Worker {
         }
     }
 
-    /// Does this when everything before it is done, unless the future was dropped by then.
+    /// Runs a job after all earlier ones, unless the future has been dropped by then.
     pub(super) fn run<T: Send + 'static>(
         &mut self,
         act: impl FnOnce(&mut LockDirectory) -> T + Send + 'static,
     ) -> impl Future<Output = Option<T>> + 'static {
-        let (reply, answer) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         let job = move |directory: &mut LockDirectory| {
-            if !reply.is_closed() {
-                let _ = reply.send(act(directory));
+            if !sender.is_closed() {
+                let _ = sender.send(act(directory));
             }
         };
         match self {
-            // A thread that is gone drops the job, and with it the reply.
+            // A thread that has ended drops the job, and with it the reply.
             Worker::Thread(jobs) => drop(jobs.send(Box::new(job))),
             Worker::Here(directory) => job(directory),
         }
-        async { answer.await.ok() }
+        async { reply.await.ok() }
     }
 }

@@ -1,4 +1,4 @@
-//! Asking a server for a lock: one question, and what may have to follow its answer.
+//! Acquiring a lock from a server: one request, and the steps that may follow its reply.
 
 use std::time::Duration;
 
@@ -7,24 +7,26 @@ use redis::Value;
 use super::connection::RequestOptions;
 use super::doctor::acl_probe;
 use super::redlock::share_of;
-use super::script::{Operation, Question};
+use super::script::{Operation, ScriptRequest};
 use super::{RedisStore, answers};
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
 use crate::lock::{Claim, Mode};
 
-/// What a node of a Redlock is asked besides.
+/// Additional arguments for a node of a Redlock.
 pub(super) struct AsNode<'a> {
-    /// The number in the line that the nodes have agreed on, or of the hold that is mended; empty if there is none.
+    /// The number in the queue that the nodes have agreed on, or the fencing token of the hold to restore; empty if
+    /// there is none.
     pub(super) ticket: String,
-    /// Who it is from now on if it does not know that yet; empty for a server that is no node.
+    /// The id of the node if it has none yet; empty for a server that is not a node of a Redlock.
     pub(super) id: &'a str,
-    /// It has forgotten a hold that is ours.
+    /// The node has lost the hold, which is to be restored.
     pub(super) mends: bool,
 }
 
 impl RedisStore {
-    /// Takes the lock, or says who has it. One flight; two for one that finds itself at the head of the line, who from then on hears of everybody that
-    /// touches the lock. The others must not, or each change would be told to all of them.
+    /// Takes the lock, or returns its holders. One round trip; two for a waiter that finds itself at the head of the
+    /// queue, which enables client tracking to be notified of every change of the lock. Other waiters must not, or each
+    /// change would be sent to all of them.
     pub(super) async fn acquire(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
@@ -33,10 +35,10 @@ impl RedisStore {
                     tracking = true
                 }
                 Attempt::Busy(busy) => {
-                    return Ok(Attempt::Busy(self.ask_again(busy, claim)));
+                    return Ok(Attempt::Busy(self.with_next_request(busy, claim)));
                 }
-                Attempt::Granted(_) if !self.route.is_confirmed(&self.location).await => {
-                    // By a master that may be none any more. Which one is it now?
+                Attempt::Granted(_) if !self.route.confirm_server(&self.location).await => {
+                    // Granted by a server that may not be the master any more: find the master.
                     if let Some(connection) = self.connection.take() {
                         let _ = self.take_back(connection, claim).await;
                     }
@@ -52,7 +54,7 @@ impl RedisStore {
         }
     }
 
-    /// One question for the lock.
+    /// Sends one request for the lock.
     async fn acquire_once(
         &mut self,
         claim: &Claim,
@@ -60,20 +62,21 @@ impl RedisStore {
         tracking: bool,
     ) -> Result<Attempt, StoreError> {
         let as_node = AsNode { ticket: String::new(), id: "", mends: false };
-        let answer = match self.ask_for(claim, intent, tracking, as_node).await {
+        let reply = match self.request_lock(claim, intent, tracking, as_node).await {
             Err(error) if self.is_moving(&error) => {
-                return self.find_held(claim).await?.map(Attempt::Busy).ok_or(error);
+                return self.find_holder(claim).await?.map(Attempt::Busy).ok_or(error);
             }
-            answer => answers::attempt(&answer?, self.location.recipe())?,
+            reply => answers::attempt(&reply?, self.location.recipe())?,
         };
-        if let Attempt::Granted(_) = answer {
+        if let Attempt::Granted(_) = reply {
             self.await_replicas(claim).await?;
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// One question for the lock, and the answer as it is; asked again as one who does not hear if that is found out.
-    pub(super) async fn ask_for(
+    /// Sends one request for the lock and returns its reply unchanged. Sends it again, as a client that cannot be
+    /// notified, if the subscription turns out to be denied.
+    pub(super) async fn request_lock(
         &mut self,
         claim: &Claim,
         intent: Intent,
@@ -89,8 +92,8 @@ impl RedisStore {
             Mode::Slots(slots) => ("c", slots),
         };
         let waits = intent == Intent::WaitInLine;
-        let hears = waits && !self.pubsub_denied;
-        let manner = match (as_node.mends, waits) {
+        let can_be_notified = waits && !self.pubsub_denied;
+        let claim_kind = match (as_node.mends, waits) {
             (true, _) => "mend",
             (false, true) => "wait",
             (false, false) => "now",
@@ -98,17 +101,17 @@ impl RedisStore {
         let mut arguments = vec![
             claim.ttl.max(claim.min_hold).as_millis().to_string(),
             identity,
-            self.counter_life().as_millis().to_string(),
+            self.counter_ttl().as_millis().to_string(),
             mode.to_owned(),
             slots.to_string(),
-            manner.to_owned(),
-            match (hears, self.location.has_several_servers()) {
+            claim_kind.to_owned(),
+            match (can_be_notified, self.location.has_several_servers()) {
                 (false, _) => "0",
                 (true, false) => "1",
                 (true, true) => "2",
             }
             .to_owned(),
-            place_life(claim).as_millis().to_string(),
+            entry_ttl(claim).as_millis().to_string(),
             u8::from(claim.requires_outer_hold).to_string(),
             match (self.examined, self.location.has_identity()) {
                 (true, _) => "0".to_owned(),
@@ -120,37 +123,46 @@ impl RedisStore {
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
-        let question =
-            Question { operation: Operation::Acquire, keys: &keys, token, arguments, history: &keys.history };
+        let request = ScriptRequest {
+            operation: Operation::Acquire,
+            keys: &keys,
+            token,
+            arguments,
+            history: &keys.history,
+        };
         let channel = format!("{}{}", keys.channels, claim.token.reveal());
         let wait = self.wait_for_replicas(claim);
-        let wishes = RequestOptions { tracking, channel: hears.then_some(&channel), behind: wait.as_ref() };
-        let answer = self.ask(&question, wishes).await;
-        self.undo(claim).await;
-        let answer = answer?;
-        if let Some(missing) = acl_probe::missing(&answer, &keys, &self.location) {
+        let options = RequestOptions {
+            tracking,
+            channel: can_be_notified.then_some(&channel),
+            trailing: wait.as_ref(),
+        };
+        let reply = self.request(&request, options).await;
+        self.undo_misrouted(claim).await;
+        let reply = reply?;
+        if let Some(missing) = acl_probe::missing(&reply, &keys, &self.location) {
             return Err(missing);
         }
-        let of_lock = answers::of_lock(&answer);
+        let of_lock = answers::of_lock(&reply);
         self.eviction = self.eviction.take().or(answers::eviction(of_lock));
-        if hears && self.pubsub_denied && answers::number(of_lock.first()) == Some(0) {
-            // Whoever frees the lock must not think that nobody is there because nobody hears.
-            return Box::pin(self.ask_for(claim, intent, tracking, as_node)).await;
+        if can_be_notified && self.pubsub_denied && answers::number(of_lock.first()) == Some(0) {
+            // Otherwise the client that frees the lock would take the missing subscriber for a dead waiter.
+            return Box::pin(self.request_lock(claim, intent, tracking, as_node)).await;
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// When to ask again, as far as this connection can hear.
-    fn ask_again(&self, busy: Busy, claim: &Claim) -> Busy {
+    /// Returns when to send the next request, depending on whether this connection can be notified.
+    fn with_next_request(&self, busy: Busy, claim: &Claim) -> Busy {
         let Again::Within(within) = busy.again else {
-            let slow = busy.position.and_then(slow_poll);
-            return Busy { again: slow.map_or(Again::Poll, Again::Within), ..busy };
+            let slow_interval = busy.position.and_then(slow_poll);
+            return Busy { again: slow_interval.map_or(Again::Poll, Again::Within), ..busy };
         };
         let first = busy.position == Some(1);
         let foreign = busy.holders.iter().any(|holder| holder.identity.is_none());
-        // Only the server itself can tell what a foreign client does.
-        let told = !foreign || !first || self.is_tracking();
-        let again = match (busy.position, told && !self.pubsub_denied) {
+        // Only client tracking reports what a foreign client does.
+        let is_notified = !foreign || !first || self.is_tracking();
+        let again = match (busy.position, is_notified && !self.pubsub_denied) {
             (Some(_), false) => Again::Poll,
             _ => Again::Within(within.min(claim.ttl)),
         };
@@ -159,15 +171,15 @@ impl RedisStore {
 }
 
 /// The pause of a waiter that cannot be notified and is not one of the first two in the queue: the longer the further back
-/// it stands. If it is called it has 2 s to claim (`slow_claim` in lock.lua).
+/// it stands. If it is called it has 2 s to claim (`slow_claim_ms` in lock.lua).
 fn slow_poll(position: u32) -> Option<Duration> {
-    const LEAST: Duration = Duration::from_millis(100);
+    const SHORTEST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_millis(1500);
-    let most = (LEAST * 2 * position.checked_sub(1)?).min(LONGEST);
+    let most = (SHORTEST * 2 * position.checked_sub(1)?).min(LONGEST);
     (position > 2).then(|| most / 3 + share_of(most * 2 / 3))
 }
 
-/// How long a place in the line lives without word from its owner, who asks every ttl.
-fn place_life(claim: &Claim) -> Duration {
+/// How long a queue entry lives unless its waiter refreshes it, which it does every ttl.
+fn entry_ttl(claim: &Claim) -> Duration {
     claim.ttl + claim.ttl / 2
 }

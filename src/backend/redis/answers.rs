@@ -1,4 +1,4 @@
-//! What the scripts answer, read. A server may be anything: nothing is believed that does not make sense.
+//! Parses the replies of the scripts. The server is not trusted: replies that make no sense are rejected.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::backend::{Again, Attempt, Busy, Loss, Refusal, Release, Renewal, Stor
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
 use crate::secret;
 
-/// What a member says of itself, as the scripts put it together.
+/// The record of a member, as the scripts store it.
 #[derive(Deserialize)]
 pub(super) struct HolderRecord {
     /// In ms since 1970.
@@ -27,30 +27,30 @@ pub(super) struct HolderRecord {
     pub(super) identity: Identity,
 }
 
-/// The first waiter gets this much time to ask when the lease ends, before the second asks.
-const AFTER_THE_FIRST: Duration = Duration::from_millis(50);
-/// ... and each later one asks this much after the one before it. Whoever asks has all before it called, so the dead among
-/// them need not be waited for one by one.
-const AFTER_EACH: Duration = Duration::from_millis(100);
+/// The first waiter has this much time to send a request after the lease ends, before the second one does.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// ... and each later one sends its request this much after the one ahead. A request has all waiters ahead called, so
+/// dead ones among them need not be waited for one by one.
+const DELAY_PER_WAITER: Duration = Duration::from_millis(100);
 
-/// An answer that makes no sense: whatever was asked may have been done.
+/// An invalid reply: the request may have been executed.
 pub(super) fn nonsense() -> StoreError {
-    StoreError::unanswered("the server's answer makes no sense")
+    StoreError::unanswered("the server sent an invalid reply")
 }
 
-/// The answer to `ACQUIRE`.
+/// Parses the reply to `ACQUIRE`.
 ///
 /// # Errors
-/// It makes no sense, or says that the lock cannot be used.
-pub(super) fn attempt(answer: &[Value], recipe: Recipe) -> Result<Attempt, StoreError> {
-    let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
-    match number(answer.first()) {
-        Some(1) => granted(answer).map(Attempt::Granted),
-        Some(0) => busy(answer, recipe).map(Attempt::Busy),
-        Some(-2) => Err(StoreError::Config("the fencing counter has come to its end (2^53)".into())),
+/// The reply is invalid, or says that the lock cannot be used.
+pub(super) fn attempt(reply: &[Value], recipe: Recipe) -> Result<Attempt, StoreError> {
+    let count = |index: usize| number(reply.get(index)).and_then(|n| u64::try_from(n).ok());
+    match number(reply.first()) {
+        Some(1) => granted(reply).map(Attempt::Granted),
+        Some(0) => busy(reply, recipe).map(Attempt::Busy),
+        Some(-2) => Err(StoreError::Config("the fencing counter is exhausted (2^53)".into())),
         Some(-3) => {
             let slots = count(2).and_then(|slots| slots.try_into().ok());
-            let outer = match (text(answer.get(1)), slots) {
+            let outer = match (text(reply.get(1)), slots) {
                 (Some("s"), _) => Mode::Shared,
                 (Some("c"), Some(slots)) => Mode::of_slots(slots),
                 _ => return Err(nonsense()),
@@ -62,30 +62,30 @@ pub(super) fn attempt(answer: &[Value], recipe: Recipe) -> Result<Attempt, Store
             Ok(Attempt::Refused(Refusal::Slots(slots)))
         }
         Some(-5) => Ok(Attempt::Refused(Refusal::OuterLost)),
-        Some(-6) => Err(other_format(answer)),
+        Some(-6) => Err(other_format(reply)),
         _ => Err(nonsense()),
     }
 }
 
-/// The answer to `ACQUIRE` without what a node of a Redlock puts before it.
-pub(super) fn of_lock(answer: &[Value]) -> &[Value] {
-    match answer.last() {
+/// Returns the reply to `ACQUIRE` without the prefix of a node of a Redlock.
+pub(super) fn of_lock(reply: &[Value]) -> &[Value] {
+    match reply.last() {
         Some(Value::Array(of_lock)) => of_lock,
-        _ => answer,
+        _ => reply,
     }
 }
 
 /// `{-6, format}`
-pub(super) fn other_format(answer: &[Value]) -> StoreError {
-    let format = text(answer.get(1)).unwrap_or("unknown");
+pub(super) fn other_format(reply: &[Value]) -> StoreError {
+    let format = text(reply.get(1)).unwrap_or("unknown");
     StoreError::Config(format!("{OTHER_FORMAT} (format {format}, known: 1 and 2)"))
 }
 
 /// `{1, fencing, lease, slot, eviction}`
-fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
-    let fencing = text(answer.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
-    let lease = number(answer.get(2)).and_then(|ms| ms.try_into().ok());
-    let (Some(fencing), Some(lease), Some(slot)) = (fencing, lease, number(answer.get(3))) else {
+fn granted(reply: &[Value]) -> Result<Grant, StoreError> {
+    let fencing = text(reply.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
+    let lease = number(reply.get(2)).and_then(|ms| ms.try_into().ok());
+    let (Some(fencing), Some(lease), Some(slot)) = (fencing, lease, number(reply.get(3))) else {
         return Err(nonsense());
     };
     Ok(Grant {
@@ -95,23 +95,23 @@ fn granted(answer: &[Value]) -> Result<Grant, StoreError> {
     })
 }
 
-/// `{0, rest of the lease, kind, place in the line, rest of a promise, now, whether we hear, how many, eviction, what some
-/// of them say...}`
-fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
+/// `{0, remaining lease, kind, queue position, remaining time of a call, now, whether the client can be notified,
+/// number of holders, eviction, records of some holders...}`
+fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
     let ms =
         |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-    // PTTL answers -1 for a key without expiry: when that ends nobody knows.
-    let remaining = ms(answer.get(1));
-    let kind = text(answer.get(2)).ok_or_else(nonsense)?;
+    // PTTL returns -1 for a key without expiry: when that ends is unknown.
+    let remaining = ms(reply.get(1));
+    let kind = text(reply.get(2)).ok_or_else(nonsense)?;
     let position =
-        number(answer.get(3)).and_then(|place| u32::try_from(place).ok()).filter(|place| *place > 0);
-    let promise = ms(answer.get(4)).unwrap_or_default();
-    let now = ms(answer.get(5)).ok_or_else(nonsense)?;
-    let hears = number(answer.get(6)).ok_or_else(nonsense)? == 1;
-    let count = number(answer.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
+        number(reply.get(3)).and_then(|place| u32::try_from(place).ok()).filter(|place| *place > 0);
+    let call_remaining = ms(reply.get(4)).unwrap_or_default();
+    let now = ms(reply.get(5)).ok_or_else(nonsense)?;
+    let can_be_notified = number(reply.get(6)).ok_or_else(nonsense)? == 1;
+    let count = number(reply.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
-    for said in &answer[answer.len().min(9)..] {
-        let Some(Ok(record)) = text(Some(said)).map(serde_json::from_str::<HolderRecord>) else { continue };
+    for value in &reply[reply.len().min(9)..] {
+        let Some(Ok(record)) = text(Some(value)).map(serde_json::from_str::<HolderRecord>) else { continue };
         let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
         holders.push(Holder {
             identity: Some(record.identity),
@@ -134,88 +134,89 @@ fn busy(answer: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
         });
     }
     let again = match position {
-        _ if !promise.is_zero() => promise + Duration::from_millis(1),
-        place => remaining.map_or(Duration::MAX, |rest| rest + after_the_lease(place)),
+        _ if !call_remaining.is_zero() => call_remaining + Duration::from_millis(1),
+        place => remaining.map_or(Duration::MAX, |rest| rest + delay_after_lease(place)),
     };
-    let again = if position.is_some() && !hears { Again::Poll } else { Again::Within(again) };
-    Ok(Busy { holders, more, position, promised: !promise.is_zero(), again })
+    let again = if position.is_some() && !can_be_notified { Again::Poll } else { Again::Within(again) };
+    Ok(Busy { holders, more, position, promised: !call_remaining.is_zero(), again })
 }
 
-/// How long after the end of the holder's lease a waiter asks, even if it hears nothing: the waiters before it may have
-/// died with the holder. Those that have not get the lock first.
-fn after_the_lease(place: Option<u32>) -> Duration {
+/// Returns how long after the end of the holder's lease a waiter sends a request, even if it is not notified: the
+/// waiters ahead may have died with the holder. Those that are alive get the lock first.
+fn delay_after_lease(place: Option<u32>) -> Duration {
     match place {
         None | Some(0 | 1) => Duration::from_millis(1),
-        Some(place) => AFTER_THE_FIRST + AFTER_EACH.saturating_mul(place - 2),
+        Some(place) => FIRST_DELAY + DELAY_PER_WAITER.saturating_mul(place - 2),
     }
 }
 
-/// What the type of a key tells of the client that made it (their sources), and what is to be done. `rwlock` is a hash as
-/// Redisson's `RReadWriteLock` makes it.
+/// Returns which client a key was probably made by, from its type (the clients' sources), and what to do. `rwlock` is
+/// the hash of Redisson's `RReadWriteLock`.
 pub(super) fn hint(kind: &str, remaining: Option<Duration>, recipe: Recipe) -> Option<String> {
     let looks_like = match kind {
         "dlock" => return None,
         _ if kind == recipe.key_type() => {
-            let immortal = "a key without expiry, which stays until somebody deletes it";
+            let immortal = "a key without expiry, which stays until it is deleted";
             return remaining.is_none().then(|| immortal.to_owned());
         }
         "rwlock" => {
             return Some(
-                "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)".into(),
+                "a key of type hash, as Redisson's RReadWriteLock makes it (no recipe supports it: use another name)".into(),
             );
         }
         "string" => ", as most clients make it (recipe=plain)",
         "hash" => ", as Redisson makes it (recipe=redisson)",
-        "zset" => ", as Symfony makes it (no recipe knows it)",
+        "zset" => ", as Symfony makes it (no recipe supports it)",
         "list" => ", as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)",
-        _ => ", perhaps data and no lock",
+        _ => ", perhaps data, not a lock",
     };
     Some(format!("a key of type {}{looks_like}", secret::scrubbed(kind)))
 }
 
-/// The answer to `RENEW` with this lease.
+/// Parses the reply to `RENEW` with this lease.
 ///
 /// # Errors
-/// It makes no sense.
-pub(super) fn renewal(answer: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
-    match number(answer.first()) {
+/// The reply is invalid.
+pub(super) fn renewal(reply: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
+    match number(reply.first()) {
         Some(1) => {
-            let revoked = text(answer.get(1));
-            // Whoever wrote something else there wants the same.
-            let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody()));
+            let revoked = text(reply.get(1));
+            // Any other text in this field is a revocation too.
+            let revoked =
+                revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable_revocation()));
             Ok(Renewal::Held { lease: Some(lease), revoked })
         }
         Some(0) => Ok(Renewal::Lost(Loss::Gone)),
         Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
-        Some(-6) => Err(other_format(answer)),
+        Some(-6) => Err(other_format(reply)),
         _ => Err(nonsense()),
     }
 }
 
-/// The answer to `RELEASE`.
+/// Parses the reply to `RELEASE`.
 ///
 /// # Errors
-/// It makes no sense.
-pub(super) fn release(answer: &[Value]) -> Result<Release, StoreError> {
-    match number(answer.first()) {
+/// The reply is invalid.
+pub(super) fn release(reply: &[Value]) -> Result<Release, StoreError> {
+    match number(reply.first()) {
         Some(1) => Ok(Release::Released),
         Some(2) => Ok(Release::Kept),
         Some(0 | -1) => Ok(Release::NotHeld),
-        Some(-6) => Err(other_format(answer)),
+        Some(-6) => Err(other_format(reply)),
         _ => Err(nonsense()),
     }
 }
 
 /// A revocation that cannot be read.
-pub(super) fn nobody() -> Revocation {
-    Revocation { by: "somebody unknown".into(), reason: None }
+pub(super) fn unreadable_revocation() -> Revocation {
+    Revocation { by: "an unknown user".into(), reason: None }
 }
 
-/// The policy by which a server that answers a claim evicts keys, locks among them; `None` if it does not.
-pub(super) fn eviction(answer: &[Value]) -> Option<String> {
-    let policy = match number(answer.first()) {
-        Some(1) => text(answer.get(4)),
-        Some(0) => text(answer.get(8)),
+/// Returns the eviction policy in the reply to a claim; `None` if the server does not evict keys, locks among them.
+pub(super) fn eviction(reply: &[Value]) -> Option<String> {
+    let policy = match number(reply.first()) {
+        Some(1) => text(reply.get(4)),
+        Some(0) => text(reply.get(8)),
         _ => None,
     };
     policy.filter(|policy| !policy.is_empty()).map(|policy| secret::scrubbed(policy).into_owned())
@@ -258,20 +259,20 @@ mod tests {
         assert_eq!(attempt(&grant(3), Recipe::Plain), expected(Some(3)));
     }
 
-    fn read(remaining: i64, kind: &str, place: i64, promise: i64, said: &[&str]) -> Busy {
-        let mut answer = vec![
+    fn read(remaining: i64, kind: &str, place: i64, call_remaining: i64, records: &[&str]) -> Busy {
+        let mut reply = vec![
             Value::Int(0),
             Value::Int(remaining),
             bulk(kind),
             Value::Int(place),
-            Value::Int(promise),
+            Value::Int(call_remaining),
             Value::Int(1_000_000),
             Value::Int(1),
-            Value::Int(said.len() as i64),
+            Value::Int(records.len() as i64),
             bulk(""),
         ];
-        answer.extend(said.iter().map(|said| bulk(said)));
-        match attempt(&answer, Recipe::Plain) {
+        reply.extend(records.iter().map(|record| bulk(record)));
+        match attempt(&reply, Recipe::Plain) {
             Ok(Attempt::Busy(busy)) => busy,
             other => panic!("{other:?}"),
         }
@@ -290,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_type_of_another_recipe_is_said_to_be_of_that_one() {
+    fn a_key_type_of_another_recipe_is_attributed_to_that_recipe() {
         use Recipe::{Plain, PythonRedisLock, Redisson};
         let second = Some(Duration::from_secs(1));
-        for (kind, remaining, recipe, said) in [
+        for (kind, remaining, recipe, expected) in [
             ("string", second, Plain, None),
             ("string", None, Plain, Some("without expiry")),
             ("string", second, PythonRedisLock, None),
@@ -309,8 +310,8 @@ mod tests {
             ("list", None, PythonRedisLock, Some("recipe=python-redis-lock")),
         ] {
             let hint = hint(kind, remaining, recipe);
-            let fits = match said {
-                Some(said) => hint.as_deref().is_some_and(|hint| hint.contains(said)),
+            let fits = match expected {
+                Some(expected) => hint.as_deref().is_some_and(|hint| hint.contains(expected)),
                 None => hint.is_none(),
             };
             assert!(fits, "{kind} {recipe:?}: {hint:?}");
@@ -319,12 +320,12 @@ mod tests {
 
     #[test]
     fn members_and_promises_are_read() {
-        let said = |at: u64, pid: u32| {
+        let record = |at: u64, pid: u32| {
             format!(
                 r#"{{"fencing":1,"at":{at},"identity":{{"host":"h","pid":{pid},"user":"u","command":"c"}}}}"#
             )
         };
-        let (young, old) = (said(999_000, 1), said(900_000, 2));
+        let (young, old) = (record(999_000, 1), record(900_000, 2));
         let busy = read(5, "dlock", 2, 0, &[&young, &old]);
         let pids = busy.holders.iter().map(|holder| holder.identity.as_ref().map(|identity| identity.pid));
         assert_eq!(pids.collect::<Vec<_>>(), [Some(2), Some(1)], "the oldest first");
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_replies_are_rejected() {
         for nonsense in [
             vec![],
             vec![Value::Nil],

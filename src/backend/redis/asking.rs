@@ -1,87 +1,88 @@
-//! One question to the server that we are connected to.
+//! One request to the server of the current connection.
 
 use redis::Value;
 
 use super::RedisStore;
 use super::connection::{CommandReply, Connection, RequestOptions};
 use super::doctor::acl_probe;
-use super::script::{By, Question};
+use super::script::{By, ScriptRequest};
 use crate::backend::StoreError;
 
 impl RedisStore {
-    /// Asks one question in one flight, or in two if the server has to be sent the script.
-    /// The connection is put back only when the answer has come in full, so that a dropped future, a time-out or a fault
-    /// leaves none whose next answer might belong to an earlier question.
-    pub(super) async fn ask_here(
+    /// Sends one request and waits for its reply: one round trip, or two if the server has to be sent the script.
+    ///
+    /// The connection is put back only after the reply has been read in full. So a dropped future, a time-out or an
+    /// error leaves no connection whose next reply might belong to an earlier request.
+    pub(super) async fn request_here(
         &mut self,
-        question: &Question<'_>,
-        wishes: RequestOptions<'_>,
+        request: &ScriptRequest<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        self.route.doubt(&self.location);
-        let mut answer = self.route.beside(connection.ask_script(question, wishes)).await;
-        if connection.is_outdated() {
+        self.route.verify_server(&self.location);
+        let mut reply = self.route.unless_replaced(connection.run_script(request, options)).await;
+        if connection.requires_resp2() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answer = connection.ask_script(question, RequestOptions::default()).await;
+            reply = connection.run_script(request, RequestOptions::default()).await;
         }
         self.pubsub_denied |= !connection.can_listen();
-        if connection.is_usable() && !self.route.leaves(&answer) {
+        if connection.is_usable() && !self.route.must_reconnect(&reply) {
             self.connection = Some(connection);
         } else if connection.is_misrouted() {
             self.misrouted = Some(connection);
         }
-        self.examined |= matches!(answer, Ok(CommandReply::Value(Value::Array(_))));
-        answer.map_err(|error| acl_probe::named(error, &self.location))
+        self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
+        reply.map_err(|error| acl_probe::named(error, &self.location))
     }
 }
 
 impl Connection {
-    /// Asks one question: the script by its digest, and in a second flight by its text if the server does not know the
-    /// digest or this user may not use it (no right to EVALSHA). A question that is answered so has changed nothing.
+    /// Runs the script by its digest, and in a second round trip by its text if the server does not have it cached or
+    /// this user may not use digests (no right to EVALSHA). A request that is rejected in this way has changed nothing.
     ///
-    /// The text is larger than a TCP initial window, so it costs a round trip of its own on a new connection; and it is
-    /// larger than what a server accepts from a client that has not authenticated yet. So it never travels with a
-    /// greeting.
-    pub(super) async fn ask_script(
+    /// The text is larger than the initial window of TCP, so it costs an additional round trip on a new connection, and
+    /// it is larger than what a server accepts from a client that has not authenticated yet. So it is never sent with
+    /// the handshake.
+    pub(super) async fn run_script(
         &mut self,
-        question: &Question<'_>,
-        wishes: RequestOptions<'_>,
+        request: &ScriptRequest<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
-        let (lock, asking) = (&question.keys.lock, self.asking());
-        if !self.is_text_due() {
-            let patience = self.patience();
-            match self.ask(lock, &question.command(By::Digest, asking), wishes).await? {
+        let (lock, asking) = (&request.keys.lock, self.asking());
+        if self.accepts_evalsha() {
+            let reply_limit = self.reply_limit();
+            match self.request(lock, &request.command(By::Digest, asking), options).await? {
                 CommandReply::NoScript => {}
-                answer => return Ok(answer),
+                reply => return Ok(reply),
             }
-            if let Some(patience) = patience {
-                // Without it a time-out would leave a claim on its way with nothing behind it that takes it back.
-                self.set_patience(patience);
+            if let Some(reply_limit) = reply_limit {
+                // Without it a time-out would leave a claim behind with no release sent after it.
+                self.set_reply_limit(reply_limit);
             }
         }
-        self.ask(lock, &question.command(By::Text, asking), wishes).await
+        self.request(lock, &request.command(By::Text, asking), options).await
     }
 }
 
-/// The answer to a question, which is a list.
+/// Returns the reply of a script, which is a list.
 ///
 /// # Errors
-/// It is not.
-pub(super) fn values_of(answer: CommandReply) -> Result<Vec<Value>, StoreError> {
-    match answer {
+/// The reply is not a list.
+pub(super) fn list_of(reply: CommandReply) -> Result<Vec<Value>, StoreError> {
+    match reply {
         CommandReply::Value(Value::Array(values)) => Ok(values),
         CommandReply::Value(other) => {
-            Err(StoreError::unanswered(format!("the server answered a script with {}", kind_of(&other))))
+            Err(StoreError::unanswered(format!("the server replied to a script with {}", kind_of(&other))))
         }
-        CommandReply::NoScript => Err(StoreError::unanswered("the server does not take the script")),
-        CommandReply::Elsewhere(_) => Err(StoreError::unanswered("the server names another one")),
+        CommandReply::NoScript => Err(StoreError::unanswered("the server does not accept the script")),
+        CommandReply::Elsewhere(_) => Err(StoreError::unanswered("the server redirects to another one")),
         CommandReply::Resharding(text) => Err(StoreError::resharding(text)),
     }
 }
 
-/// What a reply is, without quoting a server that may be anything.
+/// The type of a reply, for messages: its content is not quoted, because the server is not trusted.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Nil => "nothing",

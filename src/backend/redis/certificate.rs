@@ -1,11 +1,11 @@
-//! Until when a certificate is valid, and whose it is: what is told of it apart from whether it is accepted.
+//! The validity and the subject of a certificate, for messages; whether it is accepted is decided elsewhere.
 
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
-/// What is said of a certificate that is not valid any more at this time since 1970: whose it is, and since when. `None` for
-/// one that is, and for what is no certificate.
+/// Describes a certificate that has expired at this time since 1970: its subject, and the date. `None` for one that has
+/// not, and for bytes that are not a certificate.
 pub(super) fn expiry(der: &[u8], now: Duration) -> Option<String> {
     let end = not_after(der).filter(|end| *end < now)?;
     let name = common_name(der).map(|name| format!("of '{name}' ")).unwrap_or_default();
@@ -18,12 +18,12 @@ pub(super) fn date(time: Duration) -> String {
     time.format("%Y-%m-%d").to_string()
 }
 
-/// The end of its validity since 1970; `None` for what is no certificate.
+/// The end of its validity since 1970; `None` if the bytes are not a certificate.
 pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
     validity(der).map(|(_, not_after)| not_after)
 }
 
-/// From when until when it is valid, since 1970; `None` for what is no certificate (RFC 5280, section 4.1).
+/// The start and the end of its validity since 1970; `None` if the bytes are not a certificate (RFC 5280, section 4.1).
 pub(super) fn validity(der: &[u8]) -> Option<(Duration, Duration)> {
     let (validity, _subject) = validity_and_subject(der)?;
     let (not_before, rest) = time(validity)?;
@@ -31,7 +31,7 @@ pub(super) fn validity(der: &[u8]) -> Option<(Duration, Duration)> {
     Some((not_before, not_after))
 }
 
-/// The time that these bytes begin with, since 1970 and no earlier, and what comes behind it.
+/// The time at the start of these bytes, since 1970 and not before, and the bytes after it.
 fn time(der: &[u8]) -> Option<(Duration, &[u8])> {
     let (time, rest) = match element(der, UTC_TIME) {
         // Two digits of a year: from 1950 to 2049.
@@ -48,7 +48,7 @@ fn time(der: &[u8]) -> Option<(Duration, &[u8])> {
     Some((Duration::from_secs(time.timestamp().try_into().unwrap_or(0)), rest))
 }
 
-/// The name of whoever it is made out to, if it has one.
+/// The common name of its subject, if it has one.
 fn common_name(der: &[u8]) -> Option<String> {
     let (_validity, subject) = validity_and_subject(der)?;
     let (mut names, _) = element(subject, SEQUENCE)?;
@@ -65,7 +65,7 @@ fn common_name(der: &[u8]) -> Option<String> {
     None
 }
 
-/// What is in the first, and what begins with the second.
+/// The content of the validity, and the bytes from the subject on.
 fn validity_and_subject(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (certificate, _) = element(der, SEQUENCE)?;
     let (body, _) = element(certificate, SEQUENCE)?;
@@ -89,7 +89,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// The content of the first element, if it is of this kind, and what comes behind it (X.690, section 8.1).
+/// The content of the first element, if it is of this kind, and the bytes after it (X.690, section 8.1).
 fn element(der: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -131,16 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_told_by_its_name() {
+    fn an_expired_certificate_is_described_with_its_subject() {
         let (expired, now) = (certificate(1999), Duration::from_secs(1_800_000_000));
-        let said = "the certificate of 'somebody' expired on 1999-03-04";
-        assert_eq!(expiry(&expired, now).as_deref(), Some(said));
+        let expected = "the certificate of 'somebody' expired on 1999-03-04";
+        assert_eq!(expiry(&expired, now).as_deref(), Some(expected));
         assert_eq!(expiry(&certificate(2060), now), None);
         assert_eq!(expiry(b"garbage", now), None);
     }
 
     #[test]
-    fn any_bytes_are_read_or_not() {
+    fn any_bytes_are_read_or_rejected() {
         let (whole, mut random) = (certificate(2030), Xorshift::new());
         for _ in 0..20_000 {
             let mut bytes = whole.clone();

@@ -1,9 +1,9 @@
-//! A Redis Cluster: finding the node that has a lock, also while the lock's slot moves from one node to another.
+//! A Redis Cluster: finding the node that has a lock, also while the lock's slot is migrating.
 //!
-//! The first question goes to a node that is known. One that has not the slot says which one has (`MOVED`), one that the
-//! slot is moving away from says so for what is not there any more, or not yet (`ASK`); see the Redis Cluster
-//! specification, "Redirection and resharding". All keys of a lock lie in one slot, but each of them moves by itself:
-//! what is done meanwhile is told in [`moving`].
+//! The first request is sent to a known node. A node that does not own the slot redirects to the one that does
+//! (`MOVED`); a node that the slot is migrating from redirects for keys that it does not have (`ASK`); see the Redis
+//! Cluster specification, "Redirection and resharding". All keys of a lock are in one slot, but each of them migrates
+//! separately: [`moving`] describes what is done meanwhile.
 
 mod inspect;
 mod moving;
@@ -20,146 +20,152 @@ pub(super) use self::nodes::{ClusterNodes, ranges, slots_command};
 pub(super) use self::redirect::Redirect;
 use super::RedisStore;
 use super::answers::{nonsense, number};
-use super::asking::values_of;
+use super::asking::list_of;
 use super::connection::{Asking, CommandReply, Connection, RequestOptions};
 use super::route::Route;
-use super::script::{Operation, Question};
+use super::script::{Operation, ScriptRequest};
 use crate::backend::{Backend, StoreError};
 
-/// So often a question is sent on before it is clear that the nodes do not agree yet.
-const MOST_HOPS: usize = 5;
-/// One of several nodes, which may be another than the one that has the lock, is not waited for any longer.
-const GUESS: Duration = Duration::from_millis(250);
-/// Who is heard of for so long holds a lock, or waits for it, for longer than a moment.
-const SETTLED: Duration = Duration::from_millis(250);
-/// How long it may take to learn which nodes there are.
-const LEARNING: Duration = Duration::from_millis(250);
+/// The maximum number of redirections of a request before the nodes are considered inconsistent.
+const MAX_REDIRECTIONS: usize = 5;
+/// How long to wait for one of several nodes that may not be the one that has the lock.
+const GUESS_LIMIT: Duration = Duration::from_millis(250);
+/// How long no push must arrive before the nodes are queried: a short run does not need them.
+const DISCOVERY_DELAY: Duration = Duration::from_millis(250);
+/// How long the query for the nodes of the cluster may take.
+const DISCOVERY_LIMIT: Duration = Duration::from_millis(250);
 
 impl RedisStore {
-    /// Asks the node that has the lock. Where another one was asked so far, that one is remembered, and asked from then
-    /// on.
-    pub(super) async fn ask_around(
+    /// Runs the script on the node that has the lock. If that is not the current node, it becomes the current one.
+    pub(super) async fn request_in_cluster(
         &mut self,
-        question: &Question<'_>,
-        wishes: RequestOptions<'_>,
+        request: &ScriptRequest<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Vec<Value>, StoreError> {
         let mut guesses = self.route.known_nodes();
-        let mut is_named = false;
-        let mut was_doubted = false;
-        if question.operation == Operation::Acquire {
-            // What seems free where a slot was moving to may be held where it has been taken back to.
-            self.stop_asking();
+        let mut is_redirected = false;
+        let mut was_retried = false;
+        if request.operation == Operation::Acquire {
+            // A lock that seems free on the node that a slot was migrating to may be held on the previous node if the
+            // migration was reverted.
+            self.clear_asking();
         }
-        let mut last =
+        let mut last_error =
             StoreError::resharding("the nodes do not agree yet which of them has the slot of the lock");
-        for _ in 0..MOST_HOPS + guesses {
+        for _ in 0..MAX_REDIRECTIONS + guesses {
             self.connect().await?;
             guesses = guesses.saturating_sub(1);
-            let is_guess = !is_named && guesses > 0;
+            let is_guess = !is_redirected && guesses > 0;
             let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven());
-            self.note(ClusterNodes::begin);
-            let answer = match is_guess && !is_proven && may_be_repeated(question.operation) {
-                false => self.ask_here(question, wishes).await,
-                true => match timeout(GUESS, self.ask_here(question, wishes)).await {
-                    Ok(answer) => answer,
+            self.with_nodes(ClusterNodes::request_sent);
+            let reply = match is_guess && !is_proven && is_idempotent(request.operation) {
+                false => self.request_here(request, options).await,
+                true => match timeout(GUESS_LIMIT, self.request_here(request, options)).await {
+                    Ok(reply) => reply,
                     Err(_) => continue,
                 },
             };
             if self.connection.is_some() || self.misrouted.is_some() {
-                self.note(ClusterNodes::has_answered);
+                self.with_nodes(ClusterNodes::reply_received);
             }
-            match answer {
+            match reply {
                 Ok(CommandReply::Elsewhere(redirect)) => {
-                    is_named = true;
-                    self.go_on(&redirect, question).await?;
+                    is_redirected = true;
+                    self.follow_redirect(&redirect, request).await?;
                 }
                 Ok(CommandReply::Resharding(text)) => {
-                    // It may have come to its end since.
-                    let is_doubtful = !was_doubted && self.stop_asking();
-                    was_doubted |= is_doubtful;
-                    if !is_doubtful {
+                    // The migration may have ended since.
+                    let must_retry = !was_retried && self.clear_asking();
+                    was_retried |= must_retry;
+                    if !must_retry {
                         return Err(StoreError::resharding(text));
                     }
                 }
-                // One that cannot serve us at the moment need not be the one that has the lock.
+                // A node that cannot serve the request at the moment may not be the one that has the lock.
                 Err(error @ StoreError::Unavailable { maybe_applied: false, .. }) if is_guess => {
-                    last = error;
+                    last_error = error;
                     self.connection = None;
-                    self.note(ClusterNodes::pass_over);
+                    self.with_nodes(ClusterNodes::skip_current);
                 }
-                answer => {
-                    let values = values_of(answer?)?;
-                    self.note(ClusterNodes::has_proven);
-                    // A lock that is not there may have been taken back, too.
-                    let is_nothing = number(values.first()).is_some_and(|first| first <= 0);
-                    if was_doubted || question.operation == Operation::Acquire || !is_nothing {
+                reply => {
+                    let values = list_of(reply?)?;
+                    self.with_nodes(ClusterNodes::mark_proven);
+                    // The lock may also be missing because the migration was reverted.
+                    let is_missing = number(values.first()).is_some_and(|first| first <= 0);
+                    if was_retried || request.operation == Operation::Acquire || !is_missing {
                         return Ok(values);
                     }
-                    was_doubted = true;
-                    if !self.stop_asking() {
+                    was_retried = true;
+                    if !self.clear_asking() {
                         return Ok(values);
                     }
                 }
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
-    fn note(&mut self, act: impl FnOnce(&mut ClusterNodes)) {
+    fn with_nodes(&mut self, act: impl FnOnce(&mut ClusterNodes)) {
         if let Route::Cluster(nodes) = &mut self.route {
             act(nodes);
         }
     }
 
-    /// Asks next for an answer that stands, by the word of the node that has the slot. Returns whether that was not so.
-    fn stop_asking(&mut self) -> bool {
-        self.note(|nodes| nodes.set_asking(Asking::No));
+    /// Stops sending `ASKING`, so that only the owner of the slot replies. Returns whether it was being sent.
+    fn clear_asking(&mut self) -> bool {
+        self.with_nodes(|nodes| nodes.set_asking(Asking::No));
         let Some(connection) = &mut self.connection else { return false };
         let was_asking = connection.asking() == Asking::Yes;
         connection.set_asking(Asking::No);
         was_asking
     }
 
-    /// Connects to the node that another one has named.
+    /// Connects to the node of a redirection.
     ///
     /// # Errors
-    /// It cannot be reached; or not all keys of the lock have come to it yet.
-    async fn go_on(&mut self, redirect: &Redirect, question: &Question<'_>) -> Result<(), StoreError> {
+    /// It cannot be reached; or not all keys of the lock have been migrated to it yet.
+    async fn follow_redirect(
+        &mut self,
+        redirect: &Redirect,
+        request: &ScriptRequest<'_>,
+    ) -> Result<(), StoreError> {
         let Route::Cluster(nodes) = &self.route else { return Err(nonsense()) };
-        let there = redirect.address(nodes.current()).ok_or_else(nonsense)?;
-        if redirect.asking == Asking::Yes && self.has_left_behind(question).await? {
-            return Err(StoreError::resharding(format!("the keys of the lock are on their way to {there}")));
+        let node = redirect.address(nodes.current()).ok_or_else(nonsense)?;
+        if redirect.asking == Asking::Yes && self.has_remaining_keys(request).await? {
+            return Err(StoreError::resharding(format!("the keys of the lock are being migrated to {node}")));
         }
         self.connection = None;
         self.examined = false;
-        self.note(|nodes| {
-            nodes.prefer(there.clone());
+        self.with_nodes(|nodes| {
+            nodes.prefer(node.clone());
             nodes.set_asking(redirect.asking);
-            nodes.begin();
+            nodes.request_sent();
         });
-        let opened = Connection::open(&self.location, &there, self.old_protocol).await;
-        let mut connection = opened.map_err(|error| at(&there, error))?;
+        let opened = Connection::open(&self.location, &node, self.old_protocol).await;
+        let mut connection = opened.map_err(|error| at(&node, error))?;
         connection.set_asking(redirect.asking);
         self.connection = Some(connection);
         Ok(())
     }
 
-    /// Asks which nodes there are, once, and not before it is clear that we stay: those that the URL names may be gone when
-    /// they are needed. Returns at once when something else is said, or when there is nothing to be learnt.
+    /// Queries the nodes of the cluster, once, and only after some time: those of the URL may be gone when they are
+    /// needed. Returns at once if a push arrives or nothing remains to be discovered.
     ///
     /// # Errors
-    /// The connection was given up over it.
-    pub(super) async fn learn(&mut self) -> Result<(), ()> {
+    /// The connection was closed because of it.
+    pub(super) async fn discover_nodes(&mut self) -> Result<(), ()> {
         let Route::Cluster(nodes) = &mut self.route else { return Ok(()) };
-        let Some(connection) = self.connection.as_mut().filter(|_| nodes.knows_few()) else { return Ok(()) };
-        if timeout(SETTLED, connection.has_heard()).await.is_ok() {
+        let Some(connection) = self.connection.as_mut().filter(|_| nodes.is_incomplete()) else {
+            return Ok(());
+        };
+        if timeout(DISCOVERY_DELAY, connection.wait_for_push()).await.is_ok() {
             return Ok(());
         }
-        nodes.has_asked_for_all();
+        nodes.mark_discovered();
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
-        let answer = timeout(LEARNING, connection.exchange_long(&slots_command())).await;
-        if let Ok(Ok(answer)) = answer {
-            nodes.learn(&answer);
+        let reply = timeout(DISCOVERY_LIMIT, connection.exchange_long(&slots_command())).await;
+        if let Ok(Ok(reply)) = reply {
+            nodes.add_nodes(&reply);
         }
         if !connection.is_usable() {
             return Err(());
@@ -169,12 +175,12 @@ impl RedisStore {
     }
 }
 
-/// Whether it changes nothing to be told of an operation twice, whatever comes in between.
-fn may_be_repeated(operation: Operation) -> bool {
+/// Whether repeating an operation changes nothing, whatever happens in between.
+fn is_idempotent(operation: Operation) -> bool {
     matches!(operation, Operation::Acquire | Operation::Renew)
 }
 
-/// What went wrong with one node of several.
+/// Adds the node to an error.
 fn at(node: &super::location::Address, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, maybe_applied, transient } => {

@@ -1,24 +1,25 @@
-//! One connection: the greeting and the first question in one flight, answers within bounds, pushes noticed.
+//! One connection to a server: the handshake and the first request in one round trip, bounded replies, and pushes.
 //!
-//! The wire format is the redis crate's. The flights are our own, because its connections greet first and ask after.
+//! The wire format is that of the redis crate. The connections are dlock's own, because those of the crate complete the
+//! handshake before they send a request.
 
-mod answer;
 mod exchange;
 mod handshake;
 mod opening;
 mod options;
 mod push;
+mod reply;
 
 use combine::parser::combinator::AnySendSyncPartialState;
 use combine::stream::{PointerOffset, decoder::Decoder};
 use redis::{Cmd, ServerError, Value};
 
-pub(super) use self::answer::CommandReply;
-pub(super) use self::exchange::{Cancel, Patience};
-use self::handshake::Greeting;
+pub(super) use self::exchange::{Cancel, ReplyLimit};
+use self::handshake::Handshake;
 use self::options::Switch;
 pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
+pub(super) use self::reply::CommandReply;
 use super::stream::{Bounded, Stream};
 use crate::backend::StoreError;
 
@@ -26,177 +27,179 @@ use crate::backend::StoreError;
 pub(super) struct Connection {
     stream: Bounded<Box<dyn Stream>>,
     decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,
-    greeting: Option<Greeting>,
-    /// Whether the server pushes: RESP3.
+    handshake: Option<Handshake>,
+    /// The server sends pushes: RESP3.
     pushes: bool,
     tracking: Switch,
     channel: Switch,
-    /// Every question so far has been answered in full, and the server has kept to the protocol.
+    /// Every reply so far was read in full, and the server has kept to the protocol.
     usable: bool,
-    /// A question was carried out after a greeting that failed.
+    /// A request was executed after a handshake that failed.
     misrouted: bool,
-    /// The server has said nothing yet.
-    silent: bool,
-    /// The server speaks RESP2 only, and what was asked of it makes no sense there.
-    outdated: bool,
-    /// It is a node of a cluster, and sends us to another one where it has to.
-    sends_elsewhere: bool,
-    /// The server has not refused EVALSHA itself.
-    takes_digests: bool,
-    /// Each question follows the word that lets a node answer for a slot which is on its way to it.
-    asks: bool,
-    /// So many bytes are read for one answer.
-    longest: usize,
-    /// The key that matters.
+    /// Nothing has been received from the server yet.
+    no_reply_yet: bool,
+    /// The server speaks RESP2 only, which the request cannot be sent in on this connection.
+    resp2_required: bool,
+    /// The server is a node of a cluster, and its redirections are followed.
+    follows_redirects: bool,
+    /// The server has not denied EVALSHA to this user.
+    accepts_evalsha: bool,
+    /// Each request is preceded by `ASKING`, which makes a node serve a slot that is being migrated to it.
+    sends_asking: bool,
+    /// The maximum size of a reply in bytes.
+    max_reply_size: usize,
+    /// The key of the lock, of which changes are reported.
     lock: String,
-    /// How long the answers to the next question are waited for; for ever if that is not said.
-    patience: Option<Patience>,
-    /// What was pushed while an answer was awaited.
-    heard: Option<PushEvent>,
-    /// So many answers will come that nobody has awaited yet.
+    /// How long to wait for the reply to the next request; no limit if not set.
+    reply_limit: Option<ReplyLimit>,
+    /// The push that was received while waiting for a reply.
+    last_push: Option<PushEvent>,
+    /// The number of replies still to come that have not been read.
     pending_replies: usize,
 }
 
-/// Whether questions are for a slot that is on its way to the node.
+/// Whether requests are for a slot that is being migrated to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asking {
-    /// It may be, and even so the node is to answer.
+    /// The slot may be migrating, and the node is to serve it (`ASKING`).
     Yes,
-    /// It is not, or the node is to say which one has it.
+    /// It is not migrating, or the node is to redirect to the owner of the slot.
     No,
 }
 
 impl Connection {
-    /// Limits the wait for the answer to the next question.
-    pub(super) fn set_patience(&mut self, patience: Patience) {
-        self.patience = Some(patience);
+    /// Limits the wait for the reply to the next request.
+    pub(super) fn set_reply_limit(&mut self, reply_limit: ReplyLimit) {
+        self.reply_limit = Some(reply_limit);
     }
 
     pub(super) fn is_usable(&self) -> bool {
         self.usable
     }
 
-    /// Whether a question may have been carried out by the wrong user or in the wrong database. It can be undone over
-    /// this connection and no other.
+    /// Whether a request may have been executed as the wrong user or in the wrong database. It can be undone over this
+    /// connection only.
     pub(super) fn is_misrouted(&self) -> bool {
         self.misrouted
     }
 
-    /// Whether the question has to be asked again over a connection that keeps to RESP2.
-    pub(super) fn is_outdated(&self) -> bool {
-        self.outdated
+    /// Whether the request has to be sent again over a connection that uses RESP2.
+    pub(super) fn requires_resp2(&self) -> bool {
+        self.resp2_required
     }
 
-    /// The limit on the wait for the answer to the next question.
-    pub(super) fn patience(&self) -> Option<Patience> {
-        self.patience.clone()
+    /// The limit on the wait for the reply to the next request.
+    pub(super) fn reply_limit(&self) -> Option<ReplyLimit> {
+        self.reply_limit.clone()
     }
 
-    /// Whether a script has to be sent as text, because the server refuses digests.
-    pub(super) fn is_text_due(&self) -> bool {
-        !self.takes_digests
+    /// Whether scripts can be requested by digest; otherwise the server has denied EVALSHA.
+    pub(super) fn accepts_evalsha(&self) -> bool {
+        self.accepts_evalsha
     }
 
-    /// From now on questions are for a slot that is on its way to this node, or not.
+    /// Sets whether further requests are for a slot that is being migrated to this node.
     pub(super) fn set_asking(&mut self, asking: Asking) {
-        self.asks = asking == Asking::Yes;
+        self.sends_asking = asking == Asking::Yes;
     }
 
     pub(super) fn asking(&self) -> Asking {
-        if self.asks { Asking::Yes } else { Asking::No }
+        if self.sends_asking { Asking::Yes } else { Asking::No }
     }
 
-    /// Whether the server tells when somebody touches the lock.
+    /// Whether the server reports changes of the lock by other clients.
     pub(super) fn is_tracking(&self) -> bool {
         self.tracking == Switch::On
     }
 
-    /// Whether a channel can be heard, as far as that was tried.
+    /// Whether a channel can be subscribed to, as far as has been tried.
     pub(super) fn can_listen(&self) -> bool {
         self.pushes && self.channel != Switch::Refused
     }
 
-    /// Asks one question about a lock and waits for its answer. The greeting, where it is due, and the wishes travel in
-    /// the same write; the answers to the greeting decide what an answer to the question is worth.
-    pub(super) async fn ask(
+    /// Sends one request about a lock and waits for its reply. The handshake, if it is still due, and the options are
+    /// sent in the same write; the replies to the handshake decide whether the reply to the request is valid.
+    pub(super) async fn request(
         &mut self,
         lock: &str,
         command: &Cmd,
-        wishes: RequestOptions<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
         lock.clone_into(&mut self.lock);
-        let first = self.due(wishes);
-        let greeting = self.greeting.take();
-        let greeted = greeting.is_some();
-        let answer = match greeting {
+        let first = self.due(options);
+        let handshake = self.handshake.take();
+        let with_handshake = handshake.is_some();
+        let reply = match handshake {
             None => {
-                let (replies, answer) = self.exchange_and_more(&first, command, wishes.behind).await?;
-                self.note_wishes(&first, &replies);
-                answer
+                let (replies, reply) = self.exchange_with_trailing(&first, command, options.trailing).await?;
+                self.note_options(&first, &replies);
+                reply
             }
-            Some(greeting) => self.greet_and_ask(greeting, first, command, wishes.behind).await?,
+            Some(handshake) => {
+                self.handshake_and_request(handshake, first, command, options.trailing).await?
+            }
         };
-        // What was told before the answer, the answer knows. Redis 6.0 tells even of what our own question has touched: there
-        // NOLOOP is not for scripts.
-        self.heard = self.heard.filter(|word| *word != PushEvent::Touched);
-        self.understood(answer, greeted)
+        // The reply reflects every change that was pushed before it. Redis 6.0 reports even changes by this
+        // connection's own request: NOLOOP does not cover scripts there.
+        self.last_push = self.last_push.filter(|event| *event != PushEvent::Touched);
+        self.interpret(reply, with_handshake)
     }
 
-    /// Asks several questions in one flight, or in two on a new connection; each has an answer of its own.
-    pub(super) async fn ask_all(
+    /// Sends several requests in one round trip, or in two on a new connection; each has its own reply.
+    pub(super) async fn request_all(
         &mut self,
         lock: &str,
         commands: &[Cmd],
-        wishes: RequestOptions<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
         let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
-        let mut answers = vec![self.ask(lock, first, wishes).await?];
+        let mut outcomes = vec![self.request(lock, first, options).await?];
         if let Some((last, middle)) = others.split_last() {
-            let each = if self.asks { 2 } else { 1 };
-            let middle: Vec<Cmd> = match self.asks {
+            let each = if self.sends_asking { 2 } else { 1 };
+            let middle: Vec<Cmd> = match self.sends_asking {
                 true => middle.iter().flat_map(|command| [redis::cmd("ASKING"), command.clone()]).collect(),
                 false => middle.to_vec(),
             };
-            let (replies, answer) = self.exchange(&middle, last).await?;
-            for value in replies.into_iter().skip(each - 1).step_by(each).chain([answer]) {
-                answers.push(self.understood(value, false)?);
+            let (replies, reply) = self.exchange(&middle, last).await?;
+            for value in replies.into_iter().skip(each - 1).step_by(each).chain([reply]) {
+                outcomes.push(self.interpret(value, false)?);
             }
         }
-        Ok(answers)
+        Ok(outcomes)
     }
 
-    /// Whether the server pushes, as far as that was tried.
+    /// Whether the server sends pushes, as far as has been tried.
     pub(super) fn pushes(&self) -> bool {
         self.pushes
     }
 
-    /// Greets, and asks one question. Its answer is given as it is, even if it is an error.
+    /// Performs the handshake if it is due, and sends one request. Returns its reply, even if that is an error.
     ///
     /// # Errors
-    /// The greeting was refused, or the connection is broken.
-    pub(super) async fn greet(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        match self.greeting.take() {
-            Some(greeting) => self.greet_and_ask(greeting, Vec::new(), command, None).await,
-            None => self.exchange(&[], command).await.map(|(_, answer)| answer),
+    /// The handshake was rejected, or the connection is broken.
+    pub(super) async fn request_raw(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        match self.handshake.take() {
+            Some(handshake) => self.handshake_and_request(handshake, Vec::new(), command, None).await,
+            None => self.exchange(&[], command).await.map(|(_, reply)| reply),
         }
     }
 
-    /// Waits until [`Connection::changed`] would return. Dropping the future loses nothing.
-    pub(super) async fn has_heard(&mut self) {
-        let heard = self.changed().await;
-        self.heard = self.heard.max(heard);
+    /// Waits until [`Connection::changed`] would return. Cancellation safe.
+    pub(super) async fn wait_for_push(&mut self) {
+        let last_push = self.changed().await;
+        self.last_push = self.last_push.max(last_push);
     }
 
-    /// Waits until the server says something that matters; `None` when the connection has ended. Anything else than a
-    /// push that comes unasked breaks the protocol and ends the connection too. Dropping the future loses nothing.
+    /// Waits for a push that concerns the lock; `None` when the connection has ended. Anything but a push violates the
+    /// protocol and ends the connection too. Cancellation safe.
     pub(super) async fn changed(&mut self) -> Option<PushEvent> {
         loop {
-            if let Some(word) = self.heard.take() {
-                return Some(word);
+            if let Some(event) = self.last_push.take() {
+                return Some(event);
             }
-            self.stream.refill(self.longest);
+            self.stream.refill(self.max_reply_size);
             match self.value().await {
-                Ok(Value::Push { kind, data }) => self.heard = self.word(&kind, &data),
+                Ok(Value::Push { kind, data }) => self.last_push = self.push_event(&kind, &data),
                 Ok(_) if self.pending_replies > 0 => self.pending_replies -= 1,
                 Ok(_) | Err(_) => {
                     self.usable = false;
@@ -207,7 +210,7 @@ impl Connection {
     }
 }
 
-fn begins_with(command: &Cmd, name: &[u8]) -> bool {
+fn has_name(command: &Cmd, name: &[u8]) -> bool {
     matches!(command.args_iter().next(), Some(redis::Arg::Simple(first)) if first == name)
 }
 
@@ -225,7 +228,7 @@ mod tests {
     use super::*;
     use crate::random::Xorshift;
 
-    /// What an answering server might say, to be damaged.
+    /// Plausible replies of a server, to be corrupted.
     const PLAUSIBLE: &[&[u8]] = &[
         b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+OK\r\n*3\r\n:1\r\n$16\r\n1769824800123456\r\n:30000\r\n",
         b"-ERR unknown command 'HELLO'\r\n-ERR unknown\r\n*5\r\n:0\r\n:-1\r\n+string\r\n$-1\r\n$-1\r\n",
@@ -235,28 +238,28 @@ mod tests {
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
     ];
 
-    fn answer_to(bytes: &[u8], channel: Option<&str>) -> Result<CommandReply, StoreError> {
+    fn reply_to(bytes: &[u8], channel: Option<&str>) -> Result<CommandReply, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             theirs.write_all(bytes).await.expect("the pipe takes it all");
             theirs.shutdown().await.expect("the pipe closes");
-            let greeting =
-                Greeting { username: None, password: None, database: 0, hello: true, of_kind: None };
-            let mut connection = Connection::over(Bounded::new(Box::new(ours)), greeting);
-            let wishes = RequestOptions { tracking: true, channel, behind: None };
-            let answer = connection.ask("a", &redis::cmd("EVAL"), wishes).await;
-            // Returns at the latest at the end, which it must notice.
+            let handshake =
+                Handshake { username: None, password: None, database: 0, hello: true, verify_kind: None };
+            let mut connection = Connection::over(Bounded::new(Box::new(ours)), handshake);
+            let options = RequestOptions { tracking: true, channel, trailing: None };
+            let reply = connection.request("a", &redis::cmd("EVAL"), options).await;
+            // Returns at the end of the stream at the latest.
             while connection.is_usable() {
                 connection.changed().await;
             }
-            answer
+            reply
         })
     }
 
     #[test]
-    fn plausible_answers_are_understood() {
-        let all = |bytes| answer_to(bytes, None);
+    fn plausible_replies_are_interpreted() {
+        let all = |bytes| reply_to(bytes, None);
         assert!(
             matches!(all(PLAUSIBLE[0]), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 3)
         );
@@ -267,7 +270,7 @@ mod tests {
             matches!(all(PLAUSIBLE[2]), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 1)
         );
         assert!(
-            matches!(answer_to(PLAUSIBLE[3], Some("c")), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 1)
+            matches!(reply_to(PLAUSIBLE[3], Some("c")), Ok(CommandReply::Value(Value::Array(values))) if values.len() == 1)
         );
         assert!(matches!(all(PLAUSIBLE[4]), Err(StoreError::Denied(_))));
         assert!(matches!(all(PLAUSIBLE[5]), Err(StoreError::Unavailable { maybe_applied: true, .. })));
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn any_answer_is_understood_or_refused() {
+    fn any_reply_is_interpreted_or_rejected() {
         let mut random = Xorshift::new();
         for _ in 0..20_000 {
             let mut bytes = PLAUSIBLE[random.below(PLAUSIBLE.len())].to_vec();
@@ -292,7 +295,7 @@ mod tests {
                 }
             }
             let channel = (random.below(2) == 0).then_some("c");
-            if let Ok(CommandReply::Value(Value::Array(values))) = answer_to(&bytes, channel) {
+            if let Ok(CommandReply::Value(Value::Array(values))) = reply_to(&bytes, channel) {
                 let _ = super::super::answers::attempt(&values, Default::default());
             }
         }

@@ -1,4 +1,4 @@
-//! Whether a server is fit to hold locks: one step after the other over one connection, as a lock would use it.
+//! `dlock doctor` for one server: checks, one after another over one connection, whether it is fit to hold locks.
 
 mod clock;
 mod cluster;
@@ -29,122 +29,123 @@ use crate::duration::show;
 use crate::lock::{LockName, Token};
 
 const PINGS: usize = 100;
-/// So many times the server is asked for its time; the quickest answer counts.
+/// How often the server's clock is read; the fastest reply counts.
 const CLOCK_READINGS: usize = 5;
-/// The default lease, and at least this many times what a slow answer takes.
+/// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
-const ANSWERS_A_TTL: u32 = 100;
-/// An examination of one server, step by step.
+const REPLIES_PER_TTL: u32 = 100;
+
+/// The checks of one server.
 struct Examiner<'a> {
     location: Location,
     address: Address,
-    examination: &'a Diagnosis,
+    diagnosis: &'a Diagnosis,
     connection: Connection,
     info: Info,
-    /// The server said that it refuses what it would do otherwise, and that has been told.
+    /// The server refuses commands because of its state, and that has been reported.
     is_refusing: bool,
 }
 
 impl RedisStore {
-    /// Examines the server.
+    /// Checks the server, and reports the findings to `diagnosis`.
     ///
     /// # Errors
-    /// A file that was configured cannot be used.
-    pub(super) async fn examine_server(&mut self, examination: &Diagnosis) -> Result<(), StoreError> {
+    /// A configured file cannot be used.
+    pub(super) async fn examine_server(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = self.location.clone();
         let password = location.password()?;
-        // Before the network: nobody is contacted when its files cannot be used.
+        // The configured files are read first: no server is contacted if they cannot be used.
         let name = scratch::name(location.recipe())?;
         let lock = location.keys(&name).lock;
-        let Some(address) = self.examine_way(&location, &lock, examination).await? else { return Ok(()) };
+        let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
         let session = stream::session(&location, &address)?;
         let is_secret = password.is_some();
         if let Some(finding) = reachability::password_file(&location) {
-            examination.found(finding);
+            diagnosis.found(finding);
         }
-        let begun = match reachability::begin(&location, &address, password, session, examination).await {
-            Ok(begun) => begun,
+        let opened = match reachability::begin(&location, &address, password, session, diagnosis).await {
+            Ok(opened) => opened,
             Err(finding) => {
-                examination.found(finding);
+                diagnosis.found(finding);
                 return Ok(());
             }
         };
-        let (connection, peer) = begun;
+        let (connection, peer) = opened;
         if let Some(finding) = reachability::plain_text(&location, peer, is_secret) {
-            examination.found(finding);
+            diagnosis.found(finding);
         }
         let info = Info::default();
-        let mut examiner = Examiner { location, address, examination, connection, info, is_refusing: false };
+        let mut examiner = Examiner { location, address, diagnosis, connection, info, is_refusing: false };
         if let Err(finding) = examiner.authenticate(is_secret).await {
-            examination.found(finding);
+            diagnosis.found(finding);
             return Ok(());
         }
-        // A connection that breaks is told by whoever listens, who knows the step.
+        // A broken connection is reported by the listener, which knows the current step.
         examiner.examine(self, name).await
     }
 }
 
 impl RedisStore {
-    /// The server to examine; nothing if it cannot be found out, which has been told then.
-    async fn examine_way(
+    /// Returns the address of the server to check, or `None` if it is unknown, which has been reported then.
+    async fn server_address(
         &mut self,
         location: &Location,
         lock: &str,
-        examination: &Diagnosis,
+        diagnosis: &Diagnosis,
     ) -> Result<Option<Address>, StoreError> {
         if let Route::Sentinel(sentinels) = &self.route {
-            return sentinels::examine(location, sentinels, examination).await;
+            return sentinels::examine(location, sentinels, diagnosis).await;
         }
-        examination.begin("reachability");
+        diagnosis.begin("reachability");
         self.server_of(lock).await.map(Some)
     }
 }
 
 impl Examiner<'_> {
     fn found(&self, finding: Finding) {
-        self.examination.found(finding);
+        self.diagnosis.found(finding);
     }
 
-    /// Who whoever is asked here is to the server.
+    /// The name of this user at the server.
     fn user(&self) -> &str {
         self.location.username().unwrap_or("default")
     }
 
-    async fn ask(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        self.connection.exchange(&[], command).await.map(|(_, answer)| answer)
+    async fn request(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        self.connection.exchange(&[], command).await.map(|(_, reply)| reply)
     }
 
-    /// The greeting, and what it decides.
+    /// Authenticates and selects the database.
     async fn authenticate(&mut self, is_secret: bool) -> Result<(), Finding> {
-        self.examination.begin("authentication");
-        // What it answers to the PING, even that it is not ready, is a matter of the rights.
-        let answer = self.connection.greet(&redis::cmd("PING")).await;
-        answer.map_err(|error| match error {
+        self.diagnosis.begin("authentication");
+        // An error reply to the PING, even that the server is not ready, is left to the check of the rights.
+        let reply = self.connection.request_raw(&redis::cmd("PING")).await;
+        reply.map_err(|error| match error {
             StoreError::Denied(text) if text.starts_with("TLS: ") => reachability::stranger(text),
             StoreError::Denied(text) => Finding::problem(
                 "authentication",
                 text,
                 "no lock can be taken: dlock run ends with 77",
-                "give the right username and password: in the URL, by password_file= or REDISCLI_AUTH; ACL LIST tells the \
+                "give the right username and password: in the URL, by password_file= or REDISCLI_AUTH; ACL LIST shows the \
                  users",
             ),
             StoreError::Config(text) => Finding::problem(
                 "database",
                 text,
                 "no lock can be taken: dlock run ends with 78",
-                "name a database that the server has",
+                "select a database that the server has",
             ),
             StoreError::Unavailable { reason, .. } => Finding::problem(
                 "protocol",
                 reason,
                 "no lock can be taken: dlock run ends with 69",
-                "see whether it is a Redis server that listens there, with TLS or without, and what its log says",
+                "check that a Redis server listens there, with or without TLS, and see its log",
             ),
         })?;
         let user = self.user();
-        let by = if is_secret { "with a password" } else { "the server wants no password" };
+        let method = if is_secret { "with a password" } else { "no password required" };
         let database = self.location.database();
-        self.found(Finding::ok("authentication", format!("user {user}, {by}; database {database}")));
+        self.found(Finding::ok("authentication", format!("user {user}, {method}; database {database}")));
         Ok(())
     }
 
@@ -178,96 +179,96 @@ impl Examiner<'_> {
     async fn latency(&mut self) -> Result<(), StoreError> {
         let mut times = Vec::with_capacity(PINGS);
         for _ in 0..PINGS {
-            self.examination.begin("latency");
-            let begun = Moment::now();
-            self.ask(&redis::cmd("PING")).await?;
-            times.push(Moment::now() - begun);
+            self.diagnosis.begin("latency");
+            let start = Moment::now();
+            self.request(&redis::cmd("PING")).await?;
+            times.push(Moment::now() - start);
         }
         let (p50, p99) = p50_and_p99(times);
         let found = format!("p50 {}, p99 {} of {PINGS} pings", short(p50), short(p99));
         let ttl = recommended_ttl(p99);
-        self.examination.recommend_ttl(ttl);
+        self.diagnosis.recommend_ttl(ttl);
         self.found(match ttl > SHORTEST_TTL {
             false => Finding::ok("latency", found),
             true => Finding::warning(
                 "latency",
                 found,
-                "with a short ttl a few slow answers are enough for a command to be stopped",
+                "with a short ttl, a few slow replies are enough for a command to be stopped",
                 format!("--ttl {}", show(ttl)),
             ),
         });
         Ok(())
     }
 
-    /// What the server says of itself, and the settings that this user may see.
+    /// Reads `INFO`, and the settings that this user may see.
     async fn info(&mut self, refused: &mut rights::Refused) -> Result<(), StoreError> {
-        self.examination.begin("information");
-        let answer = self.ask(&redis::cmd("INFO")).await?;
-        refused.note(Need::Info, "INFO", KeyKind::None, &answer);
-        if let Some(error) = server_error(&answer) {
+        self.diagnosis.begin("information");
+        let reply = self.request(&redis::cmd("INFO")).await?;
+        refused.note(Need::Info, "INFO", KeyKind::None, &reply);
+        if let Some(error) = server_error(&reply) {
             if !refused.lacks(Need::Info) {
                 self.found(Finding::warning(
                     "information",
                     describe(error),
-                    "whether the server evicts keys, persists them, or is a replica cannot be seen",
-                    "see why the server does not answer INFO",
+                    "whether the server evicts keys, persists them, or is a replica is unknown",
+                    "check why the server refuses INFO",
                 ));
             }
             return Ok(());
         }
-        self.info = Info::read(whole_text(&answer).unwrap_or_default());
+        self.info = Info::read(whole_text(&reply).unwrap_or_default());
         for setting in SETTINGS {
             let mut get = redis::cmd("CONFIG");
             get.arg("GET").arg(*setting);
-            self.examination.begin("information");
-            // Few users may do this, and some servers have no such command.
-            if let Some(value) = setting_of(&self.ask(&get).await?) {
+            self.diagnosis.begin("information");
+            // Few users may run CONFIG, and some servers do not have it.
+            if let Some(value) = setting_of(&self.request(&get).await?) {
                 self.info.set(setting, value);
             }
         }
-        let by_itself = |finding: &Finding| finding.check != "cluster" || !self.location.is_cluster();
-        self.info.findings().into_iter().filter(by_itself).for_each(|finding| self.found(finding));
+        let applies = |finding: &Finding| finding.check != "cluster" || !self.location.is_cluster();
+        self.info.findings().into_iter().filter(applies).for_each(|finding| self.found(finding));
         if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas()) {
             self.found(finding);
         }
         Ok(())
     }
 
-    /// Whether a second connection ends at the same server.
+    /// Checks that a second connection reaches the same server.
     async fn server(&mut self, store: &RedisStore) -> Result<(), StoreError> {
-        let Some(ours) = self.info.field("run_id").map(str::to_owned) else { return Ok(()) };
-        self.examination.begin("one server");
+        let Some(run_id) = self.info.field("run_id").map(str::to_owned) else { return Ok(()) };
+        self.diagnosis.begin("one server");
         let mut other =
             Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes())
                 .await?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let answer = other.greet(&info).await?;
-        let theirs = Info::read(whole_text(&answer).unwrap_or_default());
-        match theirs.field("run_id") {
-            Some(theirs) if theirs != ours => self.found(Finding::problem(
+        let reply = other.request_raw(&info).await?;
+        let other_info = Info::read(whole_text(&reply).unwrap_or_default());
+        match other_info.field("run_id") {
+            Some(other_run_id) if other_run_id != run_id => self.found(Finding::problem(
                 "one server",
                 "two connections have reached two servers",
-                "each of two runs may take the same lock, on another server",
-                "name one server: no load balancer, and no name with the addresses of several",
+                "two runs may take the same lock at the same time, each on another server",
+                "name one server: no load balancer, and no host name with the addresses of several servers",
             )),
             _ => self.found(Finding::ok("one server", "two connections have reached the same server")),
         }
         Ok(())
     }
 
-    /// The server's clock beside ours. An answer shows the time about half of its way back.
+    /// Compares the server's clock with that of this host, assuming that it was read halfway between request and reply.
     async fn clock(&mut self) -> Result<(), StoreError> {
         let mut best: Option<(Duration, i128)> = None;
         for _ in 0..CLOCK_READINGS {
-            self.examination.begin("clock");
-            let (begun, before) = (Moment::now(), wall_micros());
-            let answer = self.ask(&redis::cmd("TIME")).await?;
-            let took = Moment::now() - begun;
-            let Some(theirs) = clock::time_of(&answer) else { return Ok(()) };
-            let ours = i128::from(before) + (took / 2).as_micros() as i128;
+            self.diagnosis.begin("clock");
+            let (start, before) = (Moment::now(), wall_micros());
+            let reply = self.request(&redis::cmd("TIME")).await?;
+            let took = Moment::now() - start;
+            let Some(server_time) = clock::time_of(&reply) else { return Ok(()) };
+            let host_time = i128::from(before) + (took / 2).as_micros() as i128;
             if best.is_none_or(|(shortest, _)| took < shortest) {
-                best = Some((took, i128::from(theirs) - ours));
+                best = Some((took, i128::from(server_time) - host_time));
             }
         }
         if let Some((_, offset)) = best {
@@ -276,61 +277,61 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// Tries each right. Returns whether a lock can be taken and given back.
+    /// Tries each right. Returns whether a lock can be acquired, waited for and released.
     async fn rights(&mut self, rights: &mut Rights<'_>) -> Result<bool, StoreError> {
-        self.examination.begin("rights");
+        self.diagnosis.begin("rights");
         let prepared = self.all(&rights.preparations()).await?;
-        self.examination.begin("rights");
-        let answers = self.all(&rights.commands(&prepared)).await?;
-        rights.note_all(&prepared, &answers);
+        self.diagnosis.begin("rights");
+        let replies = self.all(&rights.commands(&prepared)).await?;
+        rights.note_all(&prepared, &replies);
         self.all(&rights.removals()).await?;
         for finding in rights.refused.findings(self.location.prefix(), self.user()) {
             self.found(finding);
         }
         if let Some(state) = &rights.refused.state {
             self.is_refusing = true;
-            // That a replica is one has been told.
+            // A replica has been reported already.
             if self.info.field("role") != Some("slave") {
                 self.found(refusing("writing", state));
             }
         }
-        Ok(!rights.refused.lacks(Need::Lock) && !rights.refused.lacks(Need::Line))
+        Ok(!rights.refused.lacks(Need::Lock) && !rights.refused.lacks(Need::Wait))
     }
 
     async fn all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
         let Some((last, first)) = commands.split_last() else { return Ok(Vec::new()) };
-        let (mut answers, answer) = self.connection.exchange(first, last).await?;
-        answers.push(answer);
-        Ok(answers)
+        let (mut replies, reply) = self.connection.exchange(first, last).await?;
+        replies.push(reply);
+        Ok(replies)
     }
 }
 
-/// A server that refuses what it would do in another state.
+/// The finding for a server that refuses commands because of its state.
 fn refusing(check: &'static str, text: &str) -> Finding {
     let remedy = match text.split(' ').next() {
         Some("OOM") => "raise maxmemory, or remove what is not needed",
         Some("NOREPLICAS") => "start its replicas, or set min-replicas-to-write lower",
-        Some("MISCONF") => "make room on the server's disk, see its log",
+        Some("MISCONF") => "free space on the server's disk, and see its log",
         Some("READONLY") => "name the master",
-        Some("LOADING") => "wait until it has read its memory back",
-        Some("MASTERDOWN") => "see why it has lost its master, or name the master",
-        Some("BUSY") => "end the script that holds it up (SCRIPT KILL)",
+        Some("LOADING") => "wait until the server has loaded its data",
+        Some("MASTERDOWN") => "check why it has lost its master, or name the master",
+        Some("BUSY") => "end the script that blocks it (SCRIPT KILL)",
         Some("CLUSTERDOWN") => "see CLUSTER INFO and CLUSTER NODES",
-        Some("TRYAGAIN") => "wait until the slot has moved",
+        Some("TRYAGAIN") => "wait until the slot has been migrated",
         Some("MOVED" | "ASK") => "use redis-cluster://",
-        _ => "see what the server says, and its log",
+        _ => "see the server's message, and its log",
     };
     let consequence =
-        "no lock can be taken as long as this is so: dlock run ends with 69, or keeps trying with --retry";
+        "no lock can be taken until this ends: dlock run ends with 69, or keeps trying with --retry";
     Finding::problem(check, format!("the server refuses: {text}"), consequence, remedy)
 }
 
 fn recommended_ttl(p99: Duration) -> Duration {
-    let seconds = (p99 * ANSWERS_A_TTL).as_secs_f64().ceil();
+    let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
     SHORTEST_TTL.max(Duration::from_secs(seconds as u64))
 }
 
-/// A text however it is sent.
+/// Returns the text of a bulk string or a verbatim string.
 fn whole_text(value: &Value) -> Option<&str> {
     match value {
         Value::VerbatimString { text, .. } => Some(text),
@@ -338,9 +339,9 @@ fn whole_text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The value in the answer to `CONFIG GET` of one name.
-fn setting_of(answer: &Value) -> Option<String> {
-    let value = match answer {
+/// Returns the value in the reply to `CONFIG GET` of one name.
+fn setting_of(reply: &Value) -> Option<String> {
+    let value = match reply {
         Value::Map(pairs) => &pairs.first()?.1,
         Value::Array(values) => values.get(1)?,
         _ => return None,
@@ -353,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_store_wants_a_long_lease() {
+    fn a_slow_store_needs_a_long_lease() {
         for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
             assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
         }

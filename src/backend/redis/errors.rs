@@ -1,36 +1,38 @@
-//! What a server's errors mean for us.
+//! The meaning of a server's errors.
 
 use redis::ServerError;
 
 use crate::backend::StoreError;
 use crate::secret;
 
-/// What a server's error means for us. Codes as in Redis' source and documentation.
+/// Returns the error that a server's error stands for. Codes as in Redis' source and documentation.
 pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
-    let (code, said) = understood(error);
-    let text = shortened(format!("{code} {said}").trim());
+    let (code, message) = code_and_text(error);
+    let text = shortened(format!("{code} {message}").trim());
     match code {
-        // Redis before 7.2 does not say which right it is that a script lacks.
-        "ERR" if said.contains("The user executing the script can't") => {
+        // Redis before 7.2 does not report which permission a script lacks.
+        "ERR" if message.contains("The user executing the script can't") => {
             StoreError::Denied(format!("a right is missing, which dlock doctor names ({text})"))
         }
-        "ERR" if said.starts_with("ACL failure") => {
+        "ERR" if message.starts_with("ACL failure") => {
             StoreError::Denied(format!("a right is missing ({text})"))
         }
-        // To ask again would not help, whatever comes of it.
-        "ERR" if said.to_lowercase().starts_with("unknown command 'eval") => {
+        // Final: sending the request again would not help.
+        "ERR" if message.to_lowercase().starts_with("unknown command 'eval") => {
             StoreError::Config(format!("the server runs no scripts, which dlock cannot do without ({text})"))
         }
-        "ERR" if said.starts_with("Unknown") && said.contains("called from") => StoreError::Config(format!(
-            "the server lacks a command that dlock cannot do without, which dlock doctor names ({text})"
-        )),
+        "ERR" if message.starts_with("Unknown") && message.contains("called from") => {
+            StoreError::Config(format!(
+                "the server lacks a command that dlock cannot do without, which dlock doctor names ({text})"
+            ))
+        }
         "DENIED" => StoreError::Denied(text),
         "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
         "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
         "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
         // "ERR invalid password" and "ERR AUTH ... without any password configured" of older servers.
         "ERR" if greeted && text.contains("password") => StoreError::Denied(text),
-        // Scripts are refused in these states before anything is done, and the states pass.
+        // Scripts are rejected in these states before anything is executed, and the states are transient.
         "OOM" => StoreError::unreachable(format!("the server is out of memory ({text})")),
         "READONLY" => StoreError::unreachable(format!(
             "the server is a replica, which takes no writes: name its master, which dlock doctor tells ({text})"
@@ -45,16 +47,16 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     }
 }
 
-/// Whether a node has not, or not yet, or not any more, all the keys of a slot that moves (Redis, `getNodeByQuery` in
-/// `cluster.c`; inside a script, `scriptVerifyClusterState` in `script.c`).
+/// Whether a node does not have all the keys of a migrating slot (Redis, `getNodeByQuery` in `cluster.c`; inside a
+/// script, `scriptVerifyClusterState` in `script.c`).
 pub(super) fn is_resharding(error: &ServerError) -> bool {
     let details = error.details().unwrap_or_default();
     error.code() == "TRYAGAIN" || details.contains("non local key") || details.contains("TRYAGAIN")
 }
 
-/// Whether a script has to be sent whole.
+/// Whether a script has to be sent as text.
 pub(super) fn is_no_script(error: &ServerError) -> bool {
-    // Denied, or not there at all: "ERR unknown command 'EVALSHA', with args beginning with: ...".
+    // Denied, or not supported: "ERR unknown command 'EVALSHA', with args beginning with: ...".
     let is_about_digests = || {
         let details = error.details().unwrap_or_default().to_lowercase();
         let command = details.split(", with args").next().unwrap_or_default();
@@ -63,36 +65,36 @@ pub(super) fn is_no_script(error: &ServerError) -> bool {
     error.code() == "NOSCRIPT" || matches!(error.code(), "NOPERM" | "ERR") && is_about_digests()
 }
 
-/// The code of an error, and what it says. What a script ran into comes with where in the script that was, which nobody
-/// needs to know; before Redis 7 it has the code of the script's own failure, and that of the command is in the text.
-fn understood(error: &ServerError) -> (&str, &str) {
+/// Returns the code and the text of an error. For an error inside a script, the position in the script is left out;
+/// before Redis 7 such an error has the code of the script's own failure, and that of the command is in the text.
+fn code_and_text(error: &ServerError) -> (&str, &str) {
     let details = error.details().unwrap_or_default();
-    // A server that does not know AUTH repeats what it was given, the password too.
-    let said = details.split(", with args beginning with").next().unwrap_or_default();
+    // A server that does not support AUTH repeats its arguments, including the password.
+    let message = details.split(", with args beginning with").next().unwrap_or_default();
     // "OOM command not allowed when used memory > 'maxmemory'. script: DIGEST, on @user_script:1."
-    let said = said.split(" script: ").next().unwrap_or_default();
+    let message = message.split(" script: ").next().unwrap_or_default();
     // "ERR Error running script (call to f_DIGEST): @user_script:1: @user_script: 1: -OOM command not ..."
-    let inner = said
+    let inner = message
         .strip_prefix("Error running script")
-        .and_then(|said| said.rsplit_once("@user_script:")?.1.split_once(": "));
-    let Some((_, inner)) = inner else { return (error.code(), said) };
+        .and_then(|message| message.rsplit_once("@user_script:")?.1.split_once(": "));
+    let Some((_, inner)) = inner else { return (error.code(), message) };
     let inner = inner.trim();
     let is_code = |word: &str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     match inner.trim_start_matches('-').split_once(' ') {
-        Some((code, said)) if is_code(code) => (code, said),
+        Some((code, message)) if is_code(code) => (code, message),
         _ => (error.code(), inner),
     }
 }
 
-/// An error as the server put it; its text is foreign.
+/// The error in the server's words, which are untrusted.
 pub(super) fn describe(error: &ServerError) -> String {
-    let (code, said) = understood(error);
-    shortened(format!("{code} {said}").trim())
+    let (code, message) = code_and_text(error);
+    shortened(format!("{code} {message}").trim())
 }
 
-/// The first part of a foreign text, without our secrets; whoever prints it escapes it.
+/// The first 200 characters of an untrusted text, without our secrets; it is escaped when it is printed.
 pub(super) fn shortened(text: &str) -> String {
-    // Before it is cut off: a part of a secret would not be known as one.
+    // Before it is cut off: a part of a secret would not be recognized.
     secret::scrubbed(text).chars().take(200).collect()
 }
 
@@ -109,9 +111,9 @@ mod tests {
         }
     }
 
-    /// As Redis 6.0, 7.0 and 8.0 and Valkey 8.1 put it.
+    /// In the words of Redis 6.0, 7.0 and 8.0 and Valkey 8.1.
     #[test]
-    fn what_a_script_ran_into_is_understood_whoever_says_it() {
+    fn errors_inside_scripts_are_recognized_in_the_words_of_every_version() {
         let at = "script: 48151ed257c50958ffdf1db6d88b6a875321c826, on @user_script:1.";
         let in_6 = "ERR Error running script (call to f_48151ed257c50958ffdf1db6d88b6a875321c826): @user_script:1: @user_script: 1: ";
         for denied in [
@@ -126,20 +128,22 @@ mod tests {
             assert!(matches!(meaning, StoreError::Denied(_)), "{denied}: {meaning:?}");
             assert!(!text.contains("script:") && !text.contains("call to"), "{text}");
         }
-        for (code, said) in [
+        for (code, message) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'."),
             ("READONLY", "You can't write against a read only replica."),
             ("MISCONF", "Redis is configured to save RDB snapshots"),
         ] {
-            for line in
-                [format!("{in_6}-{code} {said}  "), format!("{code} {said} {at}"), format!("{code} {said}")]
-            {
+            for line in [
+                format!("{in_6}-{code} {message}  "),
+                format!("{code} {message} {at}"),
+                format!("{code} {message}"),
+            ] {
                 let (meaning, text) = meaning(&line);
                 assert!(
                     matches!(&meaning, StoreError::Unavailable { maybe_applied: false, .. }),
                     "{line}: {meaning:?}"
                 );
-                assert_eq!(text, format!("{code} {said}"), "{line}");
+                assert_eq!(text, format!("{code} {message}"), "{line}");
             }
         }
         assert_eq!(meaning(&format!("{in_6}ERR syntax error")).1, "ERR syntax error");

@@ -1,59 +1,59 @@
-//! Who holds what, who waits, what has been, and the end of a hold by somebody else's word.
+//! Administration of the locks of a server: listing, inspecting, history, revoking and removing holds.
 
 mod view;
 
 use redis::{Cmd, Value};
 
 pub(super) use self::view::View;
-use self::view::noted;
+use self::view::record;
 use super::RedisStore;
 use super::answers::{nonsense, number, other_format, text};
 use super::connection::{CommandReply, RequestOptions};
 use super::keys::INDEX;
 use super::recipe::Recipe;
-use super::script::{By, LOOK, Operation, Question};
+use super::script::{By, LOOK, Operation, ScriptRequest};
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token};
 
-/// So many locks are looked at in one step of the server, which does nothing else meanwhile.
+/// The number of locks inspected by one run of the script, during which the server executes nothing else.
 const LOCKS_A_STEP: usize = 32;
-/// So many steps are asked for at a time.
+/// The number of script runs requested in one round trip.
 const STEPS_A_FLIGHT: usize = 16;
-/// So many entries of the index, about, are read at a time.
+/// The approximate number of index entries read per request.
 pub(super) const ENTRIES_A_PAGE: usize = 400;
 
 impl RedisStore {
-    /// Asks several questions over the connection, which is given up if any answer does not come in full.
-    async fn ask_all(
+    /// Sends several requests over the connection. The connection is closed if any reply is incomplete.
+    async fn request_all(
         &mut self,
         lock: &str,
         commands: &[Cmd],
-        wishes: RequestOptions<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        self.route.doubt(&self.location);
-        let mut answers = self.route.beside(connection.ask_all(lock, commands, wishes)).await;
-        if connection.is_outdated() {
+        self.route.verify_server(&self.location);
+        let mut replies = self.route.unless_replaced(connection.request_all(lock, commands, options)).await;
+        if connection.requires_resp2() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            answers = connection.ask_all(lock, commands, RequestOptions::default()).await;
+            replies = connection.request_all(lock, commands, RequestOptions::default()).await;
         }
-        if connection.is_usable() && !self.route.leaves(&answers) {
+        if connection.is_usable() && !self.route.must_reconnect(&replies) {
             self.connection = Some(connection);
         }
-        answers
+        replies
     }
 
-    /// Asks one question about one key.
-    pub(super) async fn ask_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
-        let answers = match self.location.is_cluster() {
-            true => self.ask_each(&[(key.to_owned(), command)], RequestOptions::default()).await,
-            false => self.ask_all("", &[command], RequestOptions::default()).await,
+    /// Sends one request about one key.
+    pub(super) async fn request_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
+        let replies = match self.location.is_cluster() {
+            true => self.request_each(&[(key.to_owned(), command)], RequestOptions::default()).await,
+            false => self.request_all("", &[command], RequestOptions::default()).await,
         };
-        match answers?.pop() {
+        match replies?.pop() {
             Some(CommandReply::Value(value)) => Ok(value),
             Some(CommandReply::Resharding(text)) => Err(StoreError::resharding(text)),
             _ => Err(nonsense()),
@@ -66,7 +66,7 @@ impl RedisStore {
             false => self.names_in(INDEX).await?,
         };
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        // The server may tell some of them twice.
+        // ZSCAN may return an entry twice.
         names.dedup();
         Ok(names)
     }
@@ -77,8 +77,8 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("ZSCAN");
             scan.arg(index).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
-            let answer = self.ask_one(index, scan).await.map_err(not_an_index)?;
-            let Value::Array(page) = answer else { return Err(nonsense()) };
+            let reply = self.request_one(index, scan).await.map_err(not_an_index)?;
+            let Value::Array(page) = reply else { return Err(nonsense()) };
             cursor = self.names_on_page(&page, &mut names)?;
             if cursor == "0" {
                 return Ok(names);
@@ -86,7 +86,7 @@ impl RedisStore {
         }
     }
 
-    /// Takes the names from an answer to `ZSCAN`. Returns where to go on.
+    /// Adds the names in a reply to `ZSCAN`. Returns the next cursor.
     pub(super) fn names_on_page(
         &self,
         page: &[Value],
@@ -96,35 +96,39 @@ impl RedisStore {
             return Err(nonsense());
         };
         let locks = entries.iter().step_by(2).filter_map(|lock| text(Some(lock)));
-        let ours = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
-        names.extend(ours.filter_map(|name| LockName::new(name).ok()));
+        let prefixed = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
+        names.extend(prefixed.filter_map(|name| LockName::new(name).ok()));
         Ok(next.to_owned())
     }
 
-    /// What a list of outcomes says, in as many steps as the length of the answers needs.
+    /// Reads a list of outcomes, in several steps if it is long.
     async fn outcomes(&mut self, list: &str) -> Result<Vec<NotedRecord>, StoreError> {
         let mut records = Vec::new();
         let mut seen = 0;
         loop {
             let mut command = LOOK.command(By::Text);
             command.arg(1).arg(list).arg(serde_json::json!(["", "", list, seen]).to_string());
-            let Value::Array(answer) = self.ask_one(list, command).await? else { return Err(nonsense()) };
-            let count = |index: usize| number(answer.get(index)).and_then(|n| u64::try_from(n).ok());
-            let (Some(until), Some(of), Some(Value::Array(outcomes))) = (count(0), count(1), answer.get(2))
+            let Value::Array(reply) = self.request_one(list, command).await? else { return Err(nonsense()) };
+            let count = |index: usize| number(reply.get(index)).and_then(|n| u64::try_from(n).ok());
+            let (Some(end), Some(total), Some(Value::Array(outcomes))) = (count(0), count(1), reply.get(2))
             else {
                 return Err(nonsense());
             };
-            records.extend(outcomes.iter().filter_map(noted));
-            if until >= of || until <= seen {
+            records.extend(outcomes.iter().filter_map(record));
+            if end >= total || end <= seen {
                 return Ok(records);
             }
-            seen = until;
+            seen = end;
         }
     }
 
-    async fn look(&mut self, names: &[LockName], token: Option<&Token>) -> Result<Inspection, StoreError> {
+    async fn inspect_locks(
+        &mut self,
+        names: &[LockName],
+        token: Option<&Token>,
+    ) -> Result<Inspection, StoreError> {
         if self.location.is_cluster() {
-            return self.look_around(names, token).await;
+            return self.inspect_in_cluster(names, token).await;
         }
         let mut views: Vec<View> =
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
@@ -132,36 +136,36 @@ impl RedisStore {
         let mut now_ms = 0;
         let mut by = By::Text;
         let last = views.last().map(|view| view.keys.lock.clone()).unwrap_or_default();
-        let wishes = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
+        let options = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
         loop {
-            let open: Vec<usize> = (0..views.len()).filter(|view| !views[*view].is_whole).collect();
-            if open.is_empty() {
+            let incomplete: Vec<usize> = (0..views.len()).filter(|view| !views[*view].is_whole).collect();
+            if incomplete.is_empty() {
                 break;
             }
-            // A server that sees the script for the first time is asked one thing first.
+            // The first request contains the script's text, so it consists of a single step.
             let steps = if by == By::Text { 1 } else { STEPS_A_FLIGHT };
-            let steps: Vec<&[usize]> = open.chunks(LOCKS_A_STEP).take(steps).collect();
+            let steps: Vec<&[usize]> = incomplete.chunks(LOCKS_A_STEP).take(steps).collect();
             let commands: Vec<Cmd> =
-                steps.iter().map(|step| question(by, step, &views, token, recipe)).collect();
-            let answers = self.ask_all(&last, &commands, wishes).await?;
+                steps.iter().map(|step| request(by, step, &views, token, recipe)).collect();
+            let replies = self.request_all(&last, &commands, options).await?;
             by = By::Digest;
-            for (step, answer) in steps.into_iter().zip(answers) {
-                let CommandReply::Value(Value::Array(answer)) = answer else {
-                    // It has forgotten the script, or may not be asked by digest.
+            for (step, reply) in steps.into_iter().zip(replies) {
+                let CommandReply::Value(Value::Array(reply)) = reply else {
+                    // The script is no longer cached, or this user may not run EVALSHA.
                     by = By::Text;
                     continue;
                 };
-                let now = text(answer.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
+                let now = text(reply.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
                 now_ms = now_ms.max(now);
-                if answer.len() < 2 {
+                if reply.len() < 2 {
                     return Err(nonsense());
                 }
-                for (view, seen) in step.iter().zip(&answer[1..]) {
-                    views[*view].add(seen, now, recipe)?;
+                for (view, state) in step.iter().zip(&reply[1..]) {
+                    views[*view].add(state, now, recipe)?;
                 }
             }
         }
-        // All as of the same moment: what began when must not depend on which step told of it.
+        // All locks are shown at the same time: the ages must not depend on the step in which a lock was inspected.
         let locks = views.into_iter().map(|view| view.at(now_ms).state).collect();
         Ok(Inspection { now_ms, locks })
     }
@@ -170,19 +174,19 @@ impl RedisStore {
 pub(super) fn not_an_index(error: StoreError) -> StoreError {
     match error.to_string().contains("WRONGTYPE") {
         true => StoreError::Config(format!(
-            "something else is in the key {INDEX}, where all locks are listed: name the locks, or delete it"
+            "the key {INDEX}, the index of all locks, has another type: name the locks, or delete the key"
         )),
         false => error,
     }
 }
 
-fn question(by: By, step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> Cmd {
+fn request(by: By, step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> Cmd {
     let mut command = LOOK.command(by);
     command.arg(0).arg(given(step, views, token, recipe));
     command
 }
 
-/// What the script is given to look at some locks that are listed in the same index.
+/// Returns the argument of the script for some locks of the same index.
 pub(super) fn given(step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> String {
     let index = step.first().map_or(INDEX, |first| &views[*first].keys.index);
     let mut given = vec![
@@ -216,7 +220,7 @@ impl LockAdmin for RedisStore {
     ) -> Reply<'a, Result<Inspection, StoreError>> {
         Box::pin(async move {
             self.connect().await?;
-            self.look(names, token).await
+            self.inspect_locks(names, token).await
         })
     }
 
@@ -239,11 +243,12 @@ impl LockAdmin for RedisStore {
     ) -> Reply<'a, Result<Revoked, StoreError>> {
         Box::pin(async move {
             let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
-            let (told, ended) = self.end_hold(name, vec![fencing.to_string(), text, "later".into()]).await?;
-            Ok(match (told, ended) {
+            let (notified, ended) =
+                self.end_hold(name, vec![fencing.to_string(), text, "later".into()]).await?;
+            Ok(match (notified, ended) {
                 (0, 0) => Revoked::Gone,
                 (0, _) => Revoked::Ended,
-                (told, _) => Revoked::Told(told),
+                (notified, _) => Revoked::Told(notified),
             })
         })
     }
@@ -254,52 +259,52 @@ impl LockAdmin for RedisStore {
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async move {
-            let gone = match (holder.fencing, &holder.digest) {
+            let removed = match (holder.fencing, &holder.digest) {
                 (Some(fencing), _) => {
                     self.end_hold(name, vec![fencing.to_string(), "{}".into(), "now".into()]).await?.1
                 }
                 (None, Some(digest)) => {
-                    let answer = self.tell(name, Operation::Delete, vec![digest.clone()]).await?;
-                    usize::from(number(answer.first()) == Some(1))
+                    let reply = self.change(name, Operation::Delete, vec![digest.clone()]).await?;
+                    usize::from(number(reply.first()) == Some(1))
                 }
                 (None, None) => 0,
             };
-            Ok(if gone == 0 { Removal::Changed } else { Removal::Removed })
+            Ok(if removed == 0 { Removal::Changed } else { Removal::Removed })
         })
     }
 
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(self.examine_server(examination))
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(self.examine_server(diagnosis))
     }
 }
 
 impl RedisStore {
-    /// How many were told, and how many taken out.
+    /// Revokes or removes a hold. Returns how many holders were notified, and how many holds were removed.
     async fn end_hold(
         &mut self,
         name: &LockName,
         arguments: Vec<String>,
     ) -> Result<(usize, usize), StoreError> {
-        let answer = self.tell(name, Operation::Revoke, arguments).await?;
-        let count = |index: usize| number(answer.get(index)).and_then(|n| usize::try_from(n).ok());
+        let reply = self.change(name, Operation::Revoke, arguments).await?;
+        let count = |index: usize| number(reply.get(index)).and_then(|n| usize::try_from(n).ok());
         count(0).zip(count(1)).ok_or_else(nonsense)
     }
 
-    /// Has the script do something to a lock that is none of ours; nothing to one that is noted in a way that this dlock
-    /// does not know.
-    async fn tell(
+    /// Has the script change a lock that this client does not hold. Fails without a change if the lock is stored in a
+    /// format that this version of dlock does not know.
+    async fn change(
         &mut self,
         name: &LockName,
         operation: Operation,
         arguments: Vec<String>,
     ) -> Result<Vec<Value>, StoreError> {
         let keys = self.keys(name);
-        let question = Question { operation, keys: &keys, token: "", arguments, history: &keys.history };
+        let question = ScriptRequest { operation, keys: &keys, token: "", arguments, history: &keys.history };
         self.connect().await?;
-        let answer = self.ask(&question, RequestOptions::default()).await?;
-        match number(answer.first()) {
-            Some(-6) => Err(other_format(&answer)),
-            _ => Ok(answer),
+        let reply = self.request(&question, RequestOptions::default()).await?;
+        match number(reply.first()) {
+            Some(-6) => Err(other_format(&reply)),
+            _ => Ok(reply),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The keys of a lock. The lock itself is `prefix + name`, byte for byte, so that an application's lock can be taken by
-//! its exact key. Everything else lies under a reserved prefix that no name reaches, in the same cluster slot.
+//! The keys of a lock. The lock itself is `prefix + name`, byte for byte, so that the lock of an application can be
+//! taken by its exact key. All other keys have a reserved prefix that no name can have, and are in the same cluster
+//! slot.
 
 use super::recipe::{Others, Recipe};
 use crate::lock::LockName;
 
-/// Keys that begin with this are dlock's own.
+/// The prefix of the keys that are reserved for dlock.
 pub const RESERVED: &str = "dlock#";
 
 /// The key under which all locks of a database are listed.
@@ -13,17 +14,17 @@ pub const INDEX: &str = "dlock#locks";
 /// The number of slots of a Redis Cluster.
 const SLOTS: u16 = 16384;
 
-/// In which keys the locks are listed.
+/// The keys in which the locks are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// In one of the database.
+    /// One key for the database.
     OfDatabase,
-    /// In one for each slot of a Redis Cluster, so that it lies beside the lock.
+    /// One key for each slot of a Redis Cluster, so that it is on the same node as the lock.
     OfSlot,
 }
 
 impl Index {
-    /// The key that a lock is listed in.
+    /// Returns the key that a lock is listed in.
     pub fn of(self, lock: &str) -> String {
         match self {
             Index::OfDatabase => INDEX.to_owned(),
@@ -35,40 +36,40 @@ impl Index {
 /// The keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Holds the owner's token; what others lock too.
+    /// Contains the owner's token; shared with other programs.
     pub lock: String,
-    /// A hash: who the members are.
+    /// A hash: the members.
     pub holder: String,
     /// The last fencing token.
     pub fencing: String,
-    /// A sorted set: those who wait.
+    /// A sorted set: the waiters.
     pub queue: String,
-    /// A hash: what they want.
+    /// A hash: the claims of the waiters.
     pub waiters: String,
-    /// A sorted set: the members of a shared lock by the end of their leases.
+    /// A sorted set: the members of a shared lock by the end of their lease.
     pub ends: String,
     /// A sorted set: the slots that have become vacant.
     pub vacant: String,
-    /// A sorted set: the waiters for a slot by the end of their places.
+    /// A sorted set: the waiters for a slot by the end of their queue entry.
     pub slot_waiters: String,
-    /// With a token behind it: one member's lease, and what it says of itself.
+    /// With a token appended: the lease and the record of one member.
     pub members: String,
-    /// With a token behind it: the channel on which one who waits is called.
+    /// With a token appended: the channel on which a waiter is notified.
     pub channels: String,
-    /// A list: the last outcomes of those who held the lock.
+    /// A list: the last outcomes of runs that held the lock.
     pub history: String,
-    /// A list: the last outcomes of those who did not get it.
+    /// A list: the last outcomes of runs that did not get it.
     pub missed: String,
-    /// What the side keys end in, or have behind their kind.
+    /// The suffix of the side keys, after their kind.
     pub tail: String,
-    /// A sorted set: the locks that there are.
+    /// A sorted set: all locks.
     pub index: String,
-    /// What belongs to the lock by its recipe.
+    /// The other keys of the lock's recipe.
     pub others: Others,
 }
 
 impl Keys {
-    /// The keys of a name.
+    /// Returns the keys of a lock.
     pub fn new(prefix: &str, index: Index, recipe: Recipe, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
         let (tail, others) = (tail(&lock), recipe.others(&lock));
@@ -93,9 +94,9 @@ impl Keys {
     }
 }
 
-/// What makes a side key the lock's own, in the lock's slot. Three shapes that cannot be confused:
-/// `{lock}` when the lock has no brace; `{tag}lock` when it has a hash tag of its own; `{n}lock` with a number whose slot
-/// is the lock's when it has braces but no tag (`a}b` is not in the slot of `{a}b}`).
+/// The suffix that makes a side key unique to the lock, in the lock's slot. It has three forms that cannot be confused:
+/// `{lock}` if the lock has no brace; `{tag}lock` if it has a hash tag; `{n}lock` with a number whose slot is that of
+/// the lock if it has braces but no tag (`a}b` is not in the slot of `{a}b}`).
 fn tail(lock: &str) -> String {
     if !lock.contains(['{', '}']) {
         return format!("{{{lock}}}");
@@ -106,8 +107,8 @@ fn tail(lock: &str) -> String {
     }
 }
 
-/// The part of a key that alone decides its slot: between the first `{` and the next `}`, if there is anything
-/// (Redis Cluster specification, "Hash tags").
+/// The part of a key that determines its slot: between the first `{` and the next `}`, unless it is empty (Redis
+/// Cluster specification, "Hash tags").
 fn hash_tag(key: &str) -> Option<&str> {
     let rest = &key[key.find('{')? + 1..];
     let tag = &rest[..rest.find('}')?];
@@ -123,7 +124,7 @@ fn slot_of(bytes: &[u8]) -> u16 {
     crc16(0, bytes) % SLOTS
 }
 
-/// CRC-16/XMODEM, as the Redis Cluster specification has it, of what this is the CRC of and these bytes.
+/// CRC-16/XMODEM, as in the Redis Cluster specification, continued from `crc` over these bytes.
 fn crc16(crc: u16, bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
         let mut table = [0; 256];
@@ -142,13 +143,13 @@ fn crc16(crc: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(crc, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// The smallest number whose decimal form lies in the slot.
+/// The smallest number whose decimal form is in the slot.
 fn number_in_slot(slot: u16) -> u32 {
     numbers_and_slots().find(|(_, of)| *of == slot).map_or(0, |(number, _)| number)
 }
 
-/// All numbers with the slots of their decimal forms. Some tens of thousands are enough for most slots, so each is worked
-/// out from the one with a digit less.
+/// All numbers with the slots of their decimal forms. Some tens of thousands cover most slots, so each CRC is computed
+/// from that of the number without its last digit.
 fn numbers_and_slots() -> impl Iterator<Item = (u32, u16)> {
     (0..u32::MAX / 10).flat_map(|tens| {
         let crc = if tens == 0 { 0 } else { crc16(0, tens.to_string().as_bytes()) };
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn side_keys_share_the_slot_and_never_meet() {
+    fn side_keys_share_the_slot_and_never_collide() {
         let names =
             ["a", "a}b", "{}x", "{a}b", "{a", "}{", "x{y}z", "{a}", "a{b", "{{a}}", "dlock#holder:{a}"];
         let mut seen = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! Where a Redis is and how to speak to it: a URL understood in full, contacting nobody.
+//! The location of Redis servers and how to connect to them, parsed from a URL without contacting a server.
 
 mod options;
 mod reading;
@@ -18,7 +18,7 @@ use crate::backend::StoreError;
 use crate::backend::url::UrlError;
 use crate::lock::{LockName, Mode};
 
-/// Redis servers that keep locks, and how to speak to them.
+/// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
 pub struct Location {
     topology: Topology,
@@ -36,20 +36,20 @@ pub struct Location {
 }
 
 impl Location {
-    /// The store without secrets.
+    /// The URL of the store without secrets.
     pub fn display(&self) -> &str {
         &self.display
     }
 
-    /// What is to be said once about the way to the server.
+    /// The warning about the connection to the server, to be printed once.
     pub fn insecure(&self) -> Option<&'static str> {
         let insecure = self.tls.as_ref().is_some_and(|tls| tls.insecure);
         insecure.then_some(
-            "the server's certificate is not checked (?insecure): anybody in between can take the lock",
+            "the server's certificate is not checked (?insecure): a man in the middle can take the lock",
         )
     }
 
-    /// What is to be said once about how many nodes there are.
+    /// The warning about the number of nodes, to be printed once.
     pub fn warning(&self) -> Option<String> {
         let Topology::Redlock(nodes) = &self.topology else { return None };
         match nodes.len() {
@@ -67,7 +67,7 @@ impl Location {
         }
     }
 
-    /// Why locks cannot be had in this mode, if they cannot.
+    /// Why this mode is not supported, if it is not.
     pub fn refuses(&self, mode: Mode) -> Option<&'static str> {
         (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
             "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
@@ -75,10 +75,10 @@ impl Location {
         )
     }
 
-    /// Refuses a name whose key would be one of dlock's own, or cannot be where it has to be in a cluster.
+    /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
     ///
     /// # Errors
-    /// It would be, or cannot.
+    /// The name is rejected.
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
         let key = format!("{}{name}", self.prefix);
         if key.starts_with(RESERVED) {
@@ -102,7 +102,7 @@ impl Location {
         &self.topology
     }
 
-    /// Each node of a Redlock as a server of its own; none for anything else.
+    /// Each node of a Redlock as a single server; empty for other topologies.
     pub(super) fn nodes(&self) -> Vec<Location> {
         let Topology::Redlock(nodes) = &self.topology else { return Vec::new() };
         let node = |address: &Address| Location {
@@ -113,7 +113,7 @@ impl Location {
         nodes.iter().map(node).collect()
     }
 
-    /// Whether a majority of independent servers decides.
+    /// Whether a majority of independent servers decides on locks.
     pub fn is_redlock(&self) -> bool {
         matches!(self.topology, Topology::Redlock(_))
     }
@@ -127,8 +127,8 @@ impl Location {
         Keys::new(&self.prefix, index, self.recipe, name)
     }
 
-    /// Whether who waits may be connected to another server than the one that a lock is given back to, and be called there
-    /// or soon again here.
+    /// Whether a waiter may be connected to another server than the one on which the lock is released, and be notified
+    /// there, or soon reconnect to this one.
     pub(super) fn has_several_servers(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_) | Topology::Sentinel { .. })
     }
@@ -146,12 +146,12 @@ impl Location {
         self.username.as_deref()
     }
 
-    /// Whether whoever asks has to say who he is, so that he may be allowed less than everything.
+    /// Whether the client has to authenticate, so that its permissions may be restricted.
     pub(super) fn has_identity(&self) -> bool {
         self.username.is_some() || !matches!(self.password, Password::None)
     }
 
-    /// Who we are to the sentinels, as it is now.
+    /// Returns the username and the current password for the sentinels.
     ///
     /// # Errors
     /// The password file cannot be read.
@@ -163,7 +163,7 @@ impl Location {
         &self.prefix
     }
 
-    /// How many replicas have to confirm a lock that was granted.
+    /// The number of replicas that have to confirm a granted lock.
     pub(super) fn wait_replicas(&self) -> u32 {
         self.wait_replicas
     }
@@ -176,12 +176,12 @@ impl Location {
         self.tls.as_ref()
     }
 
-    /// The file that the password is in.
+    /// The file that contains the password.
     pub(super) fn password_file(&self) -> Option<&Path> {
         self.password.file()
     }
 
-    /// The password as it is now.
+    /// Returns the current password.
     ///
     /// # Errors
     /// The password file cannot be read.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redisson_keeps_for_itself_is_no_name_of_its_locks() {
+    fn keys_reserved_by_redisson_cannot_be_lock_names() {
         let name = LockName::new("redisson_lock_token:{a}").expect("good name");
         let checked = |url: &str| location(url).expect("good").check_name(&name).is_ok();
         assert!(!checked("redis://h?prefix=&recipe=redisson"));

@@ -1,4 +1,4 @@
-//! Whose lock it is besides dlock's: what is in its key, where they count, and whom to tell that it is free.
+//! The lock formats of other programs: the value of the key, the fencing counter, and how waiters are notified.
 
 use serde::Serialize;
 
@@ -9,46 +9,46 @@ use crate::backend::url::UrlError;
 /// How other programs take the same lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recipe {
-    /// A string that is the owner's token (`SET key token NX PX ttl`). Whoever waits polls.
+    /// A string that is the owner's token (`SET key token NX PX ttl`). Waiters poll.
     #[default]
     Plain,
-    /// The `RLock` of Redisson: a hash with one field, the owner, whose value counts how often it has the lock. Whoever waits
-    /// listens on a channel.
+    /// The `RLock` of Redisson: a hash with one field, the owner, whose value counts how often it holds the lock.
+    /// Waiters subscribe to a channel.
     Redisson,
-    /// The `Lock` of python-redis-lock: a string, and beside it a list from which whoever waits pops.
+    /// The `Lock` of python-redis-lock: a string, and a list from which waiters pop.
     PythonRedisLock,
 }
 
-/// What belongs to a lock by its recipe and is not dlock's own, as the scripts take it.
+/// The keys of a lock that its recipe defines, in the form that the scripts take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Others {
-    /// Counts the fencing tokens, for ever.
+    /// The fencing counter, without expiry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counter: Option<String>,
-    /// Where the end of a hold is published; with an id behind it, to the one in the line of the fair lock.
+    /// The channel on which a release is published; with an id appended, to the first waiter of the fair lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// The line of the fair lock, a list of ids.
+    /// The queue of the fair lock, a list of ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// The list from which whoever waits pops.
+    /// The list from which waiters pop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
 }
 
-/// What those keys begin with that Redisson has for its locks.
+/// The prefix of the keys that Redisson uses for its locks.
 const REDISSON_OWN: &str = "redisson_lock_";
-/// What the keys of python-redis-lock begin with, and those of its signals.
+/// The prefixes of the keys of python-redis-lock, and of its signals.
 const PYTHON_LOCK: &str = "lock:";
 const PYTHON_SIGNAL: &str = "lock-signal:";
 
 impl Recipe {
     const ALL: [Recipe; 3] = [Recipe::Plain, Recipe::Redisson, Recipe::PythonRedisLock];
 
-    /// The recipe that a URL names.
+    /// Returns the recipe of this name.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no recipe of this name.
     pub fn named(name: &str) -> Result<Recipe, UrlError> {
         Recipe::ALL.into_iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
             let known = Recipe::ALL.map(Recipe::name).join(", ");
@@ -65,7 +65,7 @@ impl Recipe {
         }
     }
 
-    /// What stands before each name unless the URL says otherwise.
+    /// The prefix of each name unless the URL sets another one.
     pub fn prefix(self) -> &'static str {
         match self {
             Recipe::Plain | Recipe::Redisson => "dlock:",
@@ -73,7 +73,7 @@ impl Recipe {
         }
     }
 
-    /// The type of a key that is held, as `TYPE` tells it.
+    /// The type of the key of a held lock, as returned by `TYPE`.
     pub fn key_type(self) -> &'static str {
         match self {
             Recipe::Plain | Recipe::PythonRedisLock => "string",
@@ -81,10 +81,10 @@ impl Recipe {
         }
     }
 
-    /// Refuses a prefix under which those who follow the recipe have no locks.
+    /// Rejects a prefix under which other programs of the recipe have no locks.
     ///
     /// # Errors
-    /// It is one.
+    /// The prefix is rejected.
     pub fn check_prefix(self, prefix: &str) -> Result<(), UrlError> {
         match self {
             Recipe::PythonRedisLock if !prefix.starts_with(PYTHON_LOCK) => Err(UrlError::new(format!(
@@ -94,10 +94,10 @@ impl Recipe {
         }
     }
 
-    /// Refuses a recipe whose programs do not ask a majority of servers.
+    /// Rejects a recipe whose programs do not use a majority of servers.
     ///
     /// # Errors
-    /// It is one.
+    /// The recipe is rejected.
     pub fn check_redlock(self) -> Result<(), UrlError> {
         match self {
             Recipe::Plain => Ok(()),
@@ -108,7 +108,7 @@ impl Recipe {
         }
     }
 
-    /// What belongs to the lock with this key. Redisson puts a name in braces unless it has a `{` already
+    /// Returns the other keys of the lock with this key. Redisson puts a name in braces unless it contains a `{`
     /// (`RedissonObject.prefixName`).
     pub fn others(self, lock: &str) -> Others {
         let of_redisson = |what: &str| {
@@ -132,25 +132,25 @@ impl Recipe {
         }
     }
 
-    /// What there is to know of it, beside what is always so.
+    /// The finding of `dlock doctor` about the recipe, if there is one.
     pub fn finding(self) -> Option<Finding> {
         let found = match self {
             Recipe::Plain => return None,
             Recipe::Redisson => {
-                "redisson: an RLock with the same key is the same lock, RFencedLock counts fencing tokens on with dlock \
-                 (redisson_lock_token:*); an RReadWriteLock is another"
+                "redisson: an RLock with the same key is the same lock, RFencedLock shares the fencing counter with dlock \
+                 (redisson_lock_token:*); an RReadWriteLock is a different lock"
             }
             Recipe::PythonRedisLock => {
-                "python-redis-lock: its Lock(client, NAME) is the same lock, and who waits there is told by lock-signal:*"
+                "python-redis-lock: its Lock(client, NAME) is the same lock, and its waiters are notified through lock-signal:*"
             }
         };
         Some(Finding::ok("recipe", found))
     }
 
-    /// Refuses a lock whose key may belong to another lock by its recipe.
+    /// Rejects a lock whose key may belong to another lock of the recipe.
     ///
     /// # Errors
-    /// It may.
+    /// It may belong to another lock.
     pub fn check_key(self, lock: &str) -> Result<(), UrlError> {
         match self {
             Recipe::Redisson if lock.starts_with(REDISSON_OWN) => Err(UrlError::new(format!(
@@ -160,17 +160,17 @@ impl Recipe {
         }
     }
 
-    /// Refuses a lock of a Redis Cluster whose other keys are in other slots.
+    /// Rejects a lock of a Redis Cluster whose other keys are in other slots.
     ///
     /// # Errors
-    /// They are.
+    /// They are in other slots.
     pub fn check_slot(self, lock: &str) -> Result<(), UrlError> {
         let Others { counter, channel, queue, signal } = self.others(lock);
         let slot = slot_of_key(lock);
         match [counter, channel, queue, signal].into_iter().flatten().find(|key| slot_of_key(key) != slot) {
             None => Ok(()),
             Some(key) => Err(UrlError::new(format!(
-                "recipe={} in a Redis Cluster needs a name with a part in braces, as {{name}}: {key} has to be in the slot of \
+                "recipe={} in a Redis Cluster needs a name with a part in braces, such as {{name}}: {key} has to be in the slot of \
                  {lock}",
                 self.name()
             ))),

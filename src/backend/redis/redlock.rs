@@ -1,8 +1,8 @@
-//! Redlock: independent masters, of which a majority decides (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+//! Redlock: a lock held at a majority of independent masters (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
 //!
-//! Every question goes to all nodes at the same time, each of which is a [`RedisStore`](super::RedisStore) of its own. What can be decided is
-//! decided as soon as enough of them have answered; the others go on being asked, and what they answer is put in order
-//! afterwards. What a node was asked and did not grant a majority of is taken back from it.
+//! Every request is sent to all nodes concurrently; each node is a separate [`RedisStore`](super::RedisStore). The
+//! outcome is decided as soon as enough replies have arrived. The other requests continue, and their replies are
+//! processed afterwards. A claim that is not granted by a majority is released at every node that may have granted it.
 
 mod asking;
 mod claiming;
@@ -24,34 +24,33 @@ use tokio::time::timeout;
 
 use self::asking::{NodeReply, limit};
 use self::nodes::{PendingReply, RedlockNodes, Turn};
-use self::queue::Line;
+use self::queue::QueueTicket;
 use super::Location;
 use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record, Token};
 
-/// The store.
+/// A Redlock store: the nodes, and the latest claim.
 pub struct RedlockStore {
     location: Location,
     nodes: RedlockNodes,
-    /// What the nodes are called from now on if they have no names yet.
+    /// The ids assigned to nodes that do not have one yet.
     ids: Vec<Rc<str>>,
-    /// What is known of the claim that was asked for last.
-    last: Option<Last>,
-    /// Answers that came, or will come, when everything was decided.
-    late: Vec<(usize, Late)>,
-    /// A lock is ours, and whoever touches it is not told to us yet.
+    /// The claim that was requested last.
+    latest: Option<LatestClaim>,
+    /// Replies that arrived, or will arrive, after the outcome was decided.
+    late: Vec<(usize, LateReply)>,
+    /// The lock is held, but the nodes do not report changes of its key yet.
     is_untracked: bool,
 }
 
-/// A claim, and how far it has come.
-struct Last {
+/// The state of the latest claim.
+struct LatestClaim {
     token: Token,
     name: LockName,
-    /// Its place in the line.
-    line: Line,
-    /// So many times nobody got a majority.
+    ticket: QueueTicket,
+    /// The number of attempts in which no client got a majority.
     splits: u32,
-    /// It holds the lock with this number.
+    /// Set while the claim holds the lock.
     held: Option<QuorumHold>,
 }
 
@@ -61,26 +60,26 @@ struct QuorumHold {
     fencing: u64,
 }
 
-/// An answer to come.
-enum Late {
-    /// To a claim that has been granted meanwhile.
+/// A pending reply to a request whose outcome is already decided.
+enum LateReply {
+    /// To a claim that a majority has granted.
     Claim(PendingReply<NodeReply>),
-    /// To a renewal that a majority has granted meanwhile.
+    /// To a renewal that a majority has confirmed.
     Renewal(PendingReply<Renewal>),
 }
 
-/// The others get so long to answer as well when a majority has released a lock: a busy node does that, and nobody waits long
+/// How long the remaining nodes are waited for after a majority has replied: long enough for a busy node, short enough
 /// for one that hangs.
 const STRAGGLERS: Duration = Duration::from_millis(250);
 
 impl RedlockStore {
-    /// Names the store; contacts nobody.
+    /// Creates the store without connecting to any node.
     pub fn new(location: Location) -> RedlockStore {
         RedlockStore {
             nodes: RedlockNodes::new(&location),
             location,
             ids: Vec::new(),
-            last: None,
+            latest: None,
             late: Vec::new(),
             is_untracked: false,
         }
@@ -90,70 +89,72 @@ impl RedlockStore {
         0..self.nodes.count()
     }
 
-    /// What is known of this claim, and nothing any more of others.
-    fn last_of(&mut self, claim: &Claim) -> &mut Last {
-        self.last.take_if(|last| last.token != claim.token || last.name != claim.name);
-        self.last.get_or_insert_with(|| Last {
+    /// Returns the state of this claim; the state of any other claim is discarded.
+    fn state_of(&mut self, claim: &Claim) -> &mut LatestClaim {
+        self.latest.take_if(|latest| latest.token != claim.token || latest.name != claim.name);
+        self.latest.get_or_insert_with(|| LatestClaim {
             token: claim.token.clone(),
             name: claim.name.clone(),
-            line: Line::default(),
+            ticket: QueueTicket::default(),
             splits: 0,
             held: None,
         })
     }
 
-    /// Whether it is this claim that something is known of.
-    fn is_last(&self, claim: &Claim) -> bool {
-        self.last.as_ref().is_some_and(|last| last.token == claim.token && last.name == claim.name)
+    /// Whether this is the latest claim.
+    fn is_latest(&self, claim: &Claim) -> bool {
+        self.latest.as_ref().is_some_and(|latest| latest.token == claim.token && latest.name == claim.name)
     }
 
-    /// Whether a majority has granted this claim to us, as far as we know.
-    fn has_held(&self, claim: &Claim) -> bool {
-        self.is_last(claim) && self.last.as_ref().is_some_and(|last| last.held.is_some())
+    /// Whether a majority has granted this claim, as far as this client knows.
+    fn is_held_by(&self, claim: &Claim) -> bool {
+        self.is_latest(claim) && self.latest.as_ref().is_some_and(|latest| latest.held.is_some())
     }
 
-    /// Connects whoever is not connected, and waits until a majority is.
+    /// Connects the nodes that are not connected, and waits until a majority is. While a lock is held it waits no
+    /// longer than [`STRAGGLERS`].
     async fn connect_majority(&mut self) -> Result<(), StoreError> {
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let mut slots: Vec<Option<PendingReply<()>>> = vec![None; count];
+        let mut replies: Vec<Option<PendingReply<()>>> = vec![None; count];
         let decided = |nodes: &mut RedlockNodes| {
             let mut connected = 0;
             let mut failed = Vec::new();
-            for (node, slot) in slots.iter_mut().enumerate() {
-                let outcome = slot.as_ref().and_then(|slot| slot.borrow().clone());
+            for (node, reply) in replies.iter_mut().enumerate() {
+                let outcome = reply.as_ref().and_then(|reply| reply.borrow().clone());
                 match (nodes.is_connected(node), outcome) {
                     (Some(true), _) => connected += 1,
                     (_, Some(Err(error))) => failed.push((node, error)),
-                    (Some(false), None) => *slot = nodes.connect(node),
+                    (Some(false), None) => *reply = nodes.connect(node),
                     (Some(false), Some(Ok(()))) | (None, _) => {}
                 }
             }
             let is_decided = connected >= quorum || failed.len() > count - quorum;
             is_decided.then_some(if connected >= quorum { Ok(()) } else { Err(failed) })
         };
-        let is_held = self.last.as_ref().is_some_and(|last| last.held.is_some());
+        let is_held = self.latest.as_ref().is_some_and(|latest| latest.held.is_some());
         let decided = self.nodes.until(decided);
         let failed = match is_held {
             false => decided.await,
-            // What is ours is renewed and released wherever that can be done.
+            // A held lock is renewed and released at every node that can be reached.
             true => timeout(STRAGGLERS, decided).await.map_or(Ok(()), |_| Ok(())),
         };
         failed.map_err(|failed| self.unreachable(&failed))
     }
 
-    /// What it means that these nodes cannot be asked, and therefore no majority can.
+    /// Returns the error for a majority that is unavailable because these nodes failed.
     fn unreachable(&self, failed: &[(usize, StoreError)]) -> StoreError {
         let spare = self.nodes.count() - self.nodes.quorum();
         let is_final = |error: &StoreError| !matches!(error, StoreError::Unavailable { .. });
-        let passing = failed.iter().filter(|(_, error)| !is_final(error)).count();
-        // Without those that refuse us there would be a majority, if the others could be reached.
-        let tells = match failed.iter().find(|(_, error)| is_final(error)) {
-            Some(refusing) if failed.len() - passing > spare || passing <= spare => Some(refusing),
+        let transient = failed.iter().filter(|(_, error)| !is_final(error)).count();
+        // A permanent error is reported if the permanent errors alone prevent a majority, or if the transient errors
+        // alone would not.
+        let reported = match failed.iter().find(|(_, error)| is_final(error)) {
+            Some(permanent) if failed.len() - transient > spare || transient <= spare => Some(permanent),
             _ => failed.iter().find(|(_, error)| !is_final(error)).or(failed.first()),
         };
-        let Some((node, error)) = tells else { return StoreError::unreachable("no node can be asked") };
+        let Some((node, error)) = reported else { return StoreError::unreachable("no node is available") };
         let text = format!(
-            "{} of {} nodes cannot be asked ({}: {error})",
+            "{} of {} nodes are unavailable ({}: {error})",
             failed.len(),
             self.nodes.count(),
             self.nodes.name(*node)
@@ -170,7 +171,7 @@ impl RedlockStore {
         }
     }
 
-    /// Asks these nodes to give up what the claim has there.
+    /// Sends these nodes a request to release whatever the claim has there: its hold or its queue position.
     fn begin_release(
         &mut self,
         nodes: impl Iterator<Item = usize>,
@@ -182,19 +183,19 @@ impl RedlockStore {
         let limit = limit(claim.ttl);
         let begin = |node| {
             let (claim, record) = (Rc::clone(claim), Rc::clone(&record));
-            let slot = self.nodes.ask(node, Turn::Last, limit, move |store, _| {
+            let reply = self.nodes.request(node, Turn::Last, limit, move |store, _| {
                 Box::pin(async move {
                     let released = store.release(&claim, rest, record.as_ref().as_ref());
-                    timeout(limit, released).await.unwrap_or_else(|_| Err(asking::no_answer(limit)))
+                    timeout(limit, released).await.unwrap_or_else(|_| Err(asking::timed_out(limit)))
                 })
             });
-            (node, slot)
+            (node, reply)
         };
         nodes.map(begin).collect()
     }
 }
 
-/// A random share of a duration.
+/// Returns a random duration up to this one.
 pub(super) fn share_of(most: Duration) -> Duration {
     let mut byte = [0u8; 2];
     match getrandom::fill(&mut byte) {
@@ -203,9 +204,9 @@ pub(super) fn share_of(most: Duration) -> Duration {
     }
 }
 
-/// Whether all have answered.
-fn are_answered<A>(slots: &[(usize, PendingReply<A>)]) -> bool {
-    slots.iter().all(|(_, slot)| slot.borrow().is_some())
+/// Whether all replies have arrived.
+fn all_arrived<A>(replies: &[(usize, PendingReply<A>)]) -> bool {
+    replies.iter().all(|(_, reply)| reply.borrow().is_some())
 }
 
 impl Backend for RedlockStore {
@@ -217,8 +218,8 @@ impl Backend for RedlockStore {
         Box::pin(self.connect_majority())
     }
 
-    /// One flight to all nodes, two where they do not agree on the fencing token or the place in the line. What does not
-    /// come to a majority is taken back before this answers.
+    /// Takes one round trip to all nodes, and a second one where they do not agree on the fencing token or the queue
+    /// position. A claim without a majority is released at the nodes before this returns.
     fn try_acquire<'a>(
         &'a mut self,
         claim: &'a Claim,
@@ -228,7 +229,7 @@ impl Backend for RedlockStore {
     }
 
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(self.keep(claim, rest))
+        Box::pin(self.renew_hold(claim, rest))
     }
 
     fn release<'a>(
@@ -237,11 +238,11 @@ impl Backend for RedlockStore {
         rest: Duration,
         record: Option<&'a Record>,
     ) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(self.give_up(claim, rest, record))
+        Box::pin(self.release_hold(claim, rest, record))
     }
 
     fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(self.note(name, record))
+        Box::pin(self.keep_record(name, record))
     }
 
     fn hazard(&self) -> Option<Hazard> {
@@ -250,6 +251,6 @@ impl Backend for RedlockStore {
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
-        Box::pin(self.hear())
+        Box::pin(self.next_change())
     }
 }

@@ -1,24 +1,24 @@
-//! Giving a lock back, over whichever connection it was granted.
+//! Releasing a lock over the connection that it was granted on.
 
 use std::time::Duration;
 
 use super::RedisStore;
 use super::connection::{Asking, Connection, RequestOptions};
 use super::keys::Keys;
-use super::script::{Operation, Question};
+use super::script::{Operation, ScriptRequest};
 use crate::backend::StoreError;
 use crate::lock::{Claim, Record};
 
 impl RedisStore {
-    /// Takes a lock back that was granted to the wrong user or in the wrong database.
-    pub(super) async fn undo(&mut self, claim: &Claim) {
+    /// Releases a lock that was granted to the wrong user or in the wrong database.
+    pub(super) async fn undo_misrouted(&mut self, claim: &Claim) {
         if let Some(connection) = self.misrouted.take() {
-            // A refusal here means that the claim was refused too.
+            // If this is rejected, so was the claim.
             let _ = self.take_back(connection, claim).await;
         }
     }
 
-    /// Takes a lock back over the connection that it was granted over, whoever is the one to ask by now.
+    /// Releases a lock over the connection that it was granted on, even if another server has become the one to use.
     pub(super) async fn take_back(
         &self,
         mut connection: Connection,
@@ -27,19 +27,20 @@ impl RedisStore {
         let keys = self.keys(&claim.name);
         connection.set_asking(Asking::No);
         let release = release(&keys, claim, Duration::ZERO, None);
-        connection.ask_script(&release, RequestOptions::default()).await.map(drop)
+        connection.run_script(&release, RequestOptions::default()).await.map(drop)
     }
 }
 
-/// Gives a lock back, and leaves the record, if there is one; it is kept without us for the `rest`.
+/// Returns the request that releases a lock and stores the record, if there is one; the lock is kept without its owner
+/// for the `rest`.
 pub(super) fn release<'a>(
     keys: &'a Keys,
     claim: &'a Claim,
     rest: Duration,
     record: Option<&Record>,
-) -> Question<'a> {
+) -> ScriptRequest<'a> {
     let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
-    Question {
+    ScriptRequest {
         operation: Operation::Release,
         keys,
         token: claim.token.reveal(),
@@ -48,7 +49,7 @@ pub(super) fn release<'a>(
     }
 }
 
-/// A record as it is stored; nothing if it could not be written as JSON, which no record is known to be.
+/// A record as it is stored; an empty string if it cannot be written as JSON, which is not known to happen.
 pub(super) fn text_of(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which server to ask.
+//! The route from a location to the server to use.
 
 use std::future::{Future, pending};
 
@@ -8,35 +8,35 @@ use super::location::{Address, Location, Topology};
 use super::sentinel::Sentinels;
 use crate::backend::StoreError;
 
-/// The way from a location to the server that has a lock.
+/// The route from a location to the server that has a lock.
 pub(super) enum Route {
-    /// It is always this one.
+    /// Always this server.
     Fixed(Address),
-    /// It is the master, which the sentinels know.
+    /// The master that the sentinels name.
     Sentinel(Sentinels),
-    /// It is the node that has the lock's slot.
+    /// The node that has the lock's slot.
     Cluster(ClusterNodes),
 }
 
 impl Route {
-    /// The way as far as the URL tells it.
+    /// Returns the route that the URL describes.
     pub(super) fn new(location: &Location) -> Route {
         match location.topology() {
             Topology::Server(address) => Route::Fixed(address.clone()),
             Topology::Sentinel { sentinels, service } => {
                 Route::Sentinel(Sentinels::new(sentinels.clone(), service.clone()))
             }
-            // A Redlock is asked node by node, each of which is a server of its own.
+            // The nodes of a Redlock are used one by one, each as a single server.
             Topology::Cluster(nodes) | Topology::Redlock(nodes) => {
                 Route::Cluster(ClusterNodes::new(nodes.clone()))
             }
         }
     }
 
-    /// The server to ask now.
+    /// Returns the server to use now.
     ///
     /// # Errors
-    /// It cannot be found out.
+    /// It cannot be determined.
     pub(super) async fn find(&mut self, location: &Location) -> Result<Address, StoreError> {
         match self {
             Route::Fixed(address) => Ok(address.clone()),
@@ -45,7 +45,7 @@ impl Route {
         }
     }
 
-    /// How many nodes of a cluster are known.
+    /// Returns the number of known nodes of a cluster.
     pub(super) fn known_nodes(&self) -> usize {
         match self {
             Route::Cluster(nodes) => nodes.count(),
@@ -53,11 +53,10 @@ impl Route {
         }
     }
 
-    /// A connection to the server to ask now, over which nothing has been said yet. `old_protocol` is for servers that
-    /// have refused RESP3.
+    /// Connects to the server to use now; sends nothing yet. `old_protocol` is for servers that have rejected RESP3.
     ///
     /// # Errors
-    /// It cannot be found out or reached.
+    /// It cannot be determined or reached.
     pub(super) async fn open(
         &mut self,
         location: &Location,
@@ -70,60 +69,60 @@ impl Route {
         Connection::open(location, &address, old_protocol).await.map_err(|error| self.name_server(error))
     }
 
-    /// Begins to find out whether the server is still the one to ask, if that may have changed.
-    pub(super) fn doubt(&mut self, location: &Location) {
+    /// Starts verifying in the background that the server is still the one to use, if that may have changed.
+    pub(super) fn verify_server(&mut self, location: &Location) {
         if let Route::Sentinel(sentinels) = self {
-            sentinels.doubt(location);
+            sentinels.verify_master(location);
         }
     }
 
-    /// Has a question answered, unless it is found out meanwhile that another server is the one to ask.
+    /// Waits for the outcome of a request, unless the server turns out to have been replaced meanwhile.
     ///
     /// # Errors
-    /// Those of the question, which then name the server; or there is another server.
-    pub(super) async fn beside<T>(
+    /// Those of the request, with the name of the server added; or the server was replaced.
+    pub(super) async fn unless_replaced<T>(
         &mut self,
-        question: impl Future<Output = Result<T, StoreError>>,
+        request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let answer = tokio::select! {
+        let outcome = tokio::select! {
             biased;
-            answer = question => answer,
-            () = self.leads_elsewhere() => Err(replaced()),
+            outcome = request => outcome,
+            () = self.wait_until_replaced() => Err(replaced()),
         };
-        answer.map_err(|error| self.name_server(error))
+        outcome.map_err(|error| self.name_server(error))
     }
 
-    /// Resolves when another server is known to be the one to ask.
-    pub(super) async fn leads_elsewhere(&mut self) {
+    /// Resolves when the server is known to have been replaced.
+    pub(super) async fn wait_until_replaced(&mut self) {
         match self {
-            Route::Sentinel(sentinels) => sentinels.another_named().await,
+            Route::Sentinel(sentinels) => sentinels.wait_until_replaced().await,
             Route::Fixed(_) | Route::Cluster(_) => pending().await,
         }
     }
 
-    /// Whether a server that answers so is to be left, so that whoever asks next finds out anew which one to ask: there is
-    /// another one already, or soon will be.
-    pub(super) fn leaves<T>(&self, answer: &Result<T, StoreError>) -> bool {
-        matches!((self, answer), (Route::Sentinel(_), Err(StoreError::Unavailable { .. })))
+    /// Whether to disconnect after this outcome, so that the next request determines anew which server to use: it has
+    /// been replaced already, or soon will be.
+    pub(super) fn must_reconnect<T>(&self, outcome: &Result<T, StoreError>) -> bool {
+        matches!((self, outcome), (Route::Sentinel(_), Err(StoreError::Unavailable { .. })))
     }
 
-    /// Whether another server is known to be the one to ask.
-    pub(super) fn has_moved(&mut self) -> bool {
+    /// Whether the server is known to have been replaced.
+    pub(super) fn is_replaced(&mut self) -> bool {
         match self {
-            Route::Sentinel(sentinels) => sentinels.name_another(),
+            Route::Sentinel(sentinels) => sentinels.is_replaced(),
             Route::Fixed(_) | Route::Cluster(_) => false,
         }
     }
 
-    /// Waits, not for long, until it is known whether what the server has granted counts.
-    pub(super) async fn is_confirmed(&mut self, location: &Location) -> bool {
+    /// Waits for a bounded time until it is known whether a grant of the server is valid.
+    pub(super) async fn confirm_server(&mut self, location: &Location) -> bool {
         match self {
-            Route::Sentinel(sentinels) => sentinels.still_name_it(location).await,
+            Route::Sentinel(sentinels) => sentinels.confirm_master(location).await,
             Route::Fixed(_) | Route::Cluster(_) => true,
         }
     }
 
-    /// The server that was asked last, where it may change.
+    /// The server that was used last, if it may change.
     pub(super) fn server(&self) -> Option<&Address> {
         match self {
             Route::Sentinel(sentinels) => sentinels.master(),
@@ -136,7 +135,7 @@ impl Route {
         matches!(self, Route::Sentinel(_) | Route::Cluster(_))
     }
 
-    /// The same error with the server that it is about, where the URL does not tell.
+    /// The same error with the server added, if the URL does not name it.
     fn name_server(&self, error: StoreError) -> StoreError {
         let Some(server) = self.server() else { return error };
         let named = |text: String| format!("master {server}: {text}");
@@ -150,7 +149,7 @@ impl Route {
     }
 }
 
-/// What was asked of one server is to be asked of another.
+/// The request has to be sent to another server.
 pub(super) fn replaced() -> StoreError {
-    StoreError::resharding("the sentinels name another one by now")
+    StoreError::resharding("the sentinels have named another master since")
 }

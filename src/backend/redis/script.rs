@@ -1,34 +1,35 @@
-//! The scripts, each run of which is one atomic step, and what they store.
+//! The Lua scripts, each of which runs as one atomic step, and the keys that they use.
 //!
 //! | key | what it is |
 //! |---|---|
-//! | lock | the owner's token while one holds it alone; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared |
-//! | holder | hash: `format` (1 if `mode` is x, else 2); `value` that the lock must have for the rest to count; `mode` (x, s, c); `slots`; `high`, the number of slots that have been used at some time; `m:TOKEN` for each member, with its slot; `n:SLOT`, how many more members are in a slot; and `r:TOKEN` for each that is told to give up, with who said so and why |
-//! | member-ends | sorted set of a shared lock: its members by the time in ms at which their leases end |
-//! | free-slots | sorted set of a lock with slots: the slots below `high` that nobody has |
+//! | lock | the owner's token while it is held exclusively; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared |
+//! | holder | hash: `format` (1 if `mode` is x, else 2); `value`, which the lock must have for the other fields to be valid; `mode` (x, s, c); `slots`; `high`, the number of slots that have been used at some time; `m:TOKEN` for each member, with its slot; `n:SLOT`, the number of additional members in a slot; and `r:TOKEN` for each member whose hold is revoked, with by whom and why |
+//! | member-ends | sorted set of a shared lock: its members by the end of their lease in ms |
+//! | free-slots | sorted set of a lock with slots: the free slots below `high` |
 //! | counter | the last fencing token |
-//! | queue | sorted set: the tokens of those who wait, by their numbers |
-//! | waiters | hash: `format`; and for each token: mode, slots, how it is notified, when its place ends, until when it may claim, who it is |
-//! | waiter-slots | sorted set: the tokens of those who wait for a slot, by the time in ms at which their places end |
-//! | member of a TOKEN | what one member says of itself; its time to live is the member's lease |
-//! | history | list: the last outcomes of those who held the lock, the latest first, each behind the time in ms |
-//! | missed | list: the same of those who did not get it, who may be many more |
-//! | `dlock#since` | on a node of a Redlock: since when it remembers, in ms, behind a minus if it was asked before that as well; a random text that no other node has; the run of the server, without which the marker is believed as it is |
-//! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use; so nobody has to look through all keys. In a Redis Cluster one for each slot |
+//! | queue | sorted set: the tokens of the waiters, by their numbers |
+//! | waiters | hash: `format`; and for each token: mode, slots, how it is notified, when its queue entry expires, until when it may claim, its identity |
+//! | waiter-slots | sorted set: the tokens of the waiters for a slot, by the time in ms at which their queue entries expire |
+//! | member of a TOKEN | the record of one member; its time to live is the member's lease |
+//! | history | list: the last outcomes of runs that held the lock, the latest first, each after the time in ms |
+//! | missed | list: the same for runs that did not get it, which may be many more |
+//! | `dlock#since` | on a node of a Redlock: since when it has kept all data, in ms, after a minus if it received requests before that as well; a random text that no other node has; the run id of the server, without which the marker is not checked |
+//! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use, so that listing them needs no scan of all keys. In a Redis Cluster there is one for each slot |
 //!
-//! A claim, a renewal and a leave read a fixed number of entries, however many members and waiters there are: the sets
-//! tell who has expired, how many there are, and which slot is free. What `m:TOKEN` and the members' keys say overrides the
-//! sets, which are written anew if they are missing.
+//! A claim, a renewal and a release read a fixed number of entries, however many members and waiters there are: the
+//! sets show which members have expired, how many there are, and which slots are free. The fields `m:TOKEN` and the
+//! keys of the members override the sets, which are rebuilt if they are missing.
 //!
-//! A member's lease is a key of its own because `PEXPIRE` is all that a server out of memory allows. Where several hold
-//! the lock, its own end is moved seldom and further than asked: each change of the key is word to all who watch it. Who
-//! is called, and the two behind, hear of it on channels of their own; nobody else does.
+//! A member's lease is the expiry of a separate key because a server out of memory accepts `PEXPIRE`, but no write that
+//! needs memory. While a lock has several holders, its own expiry is moved seldom and further than requested: each
+//! change of the key notifies all clients that track it. The called waiters, and the two after them, are notified on a
+//! channel each; no other waiter is.
 //!
-//! Every granted or renewed lock is read last: with client tracking on, that is what makes the server tell us when
-//! somebody else touches it. Reading arms, so what need not be armed runs on connections without tracking.
+//! Every granted or renewed lock is read last: with client tracking on, that read makes the server notify the client
+//! when another client changes the key. Operations that do not need this run on connections without tracking.
 //!
-//! It is one script for all that is done to a lock, so that a server that has run one of them knows it. It is asked for by
-//! its digest; a server that does not know it is sent the text. Looking at many locks is another script.
+//! One script contains all operations on a lock, so that a server that has run one of them has it cached. It is
+//! requested by its digest; a server that does not have it is sent the text. Inspecting many locks is another script.
 
 use redis::Cmd;
 use serde_json::json;
@@ -36,10 +37,10 @@ use serde_json::json;
 use super::connection::Asking;
 use super::keys::Keys;
 
-/// A script as it travels: without comments and indentation.
+/// A script as it is sent: without comments and indentation.
 pub(super) struct Script {
     text: &'static str,
-    /// The name by which a server that has seen it knows it.
+    /// Its SHA-1 digest, by which a server has it cached.
     digest: &'static str,
 }
 
@@ -54,13 +55,13 @@ macro_rules! script {
     }};
 }
 
-/// What is done to a lock.
-static LOCK: Script = script!("lock.lua", "98c8b82bca44c47ef873e80b122945797f6d3abd");
+/// All operations on a lock.
+static LOCK: Script = script!("lock.lua", "3cff6600d50f39ffe84816bc924b83e6de1144e5");
 
-/// What is run to look at locks.
+/// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "38749c67661beaf7d6753b65988cc8202c985984");
 
-/// The first bytes of what is left of a source without comments and indentation, and how many there are in all.
+/// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
     let bytes = source.as_bytes();
     let mut kept = [0; N];
@@ -87,7 +88,7 @@ const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
 }
 
 impl Script {
-    /// The beginning of a question.
+    /// Returns the command without its keys and arguments.
     pub(super) fn command(&self, by: By) -> Cmd {
         let (name, script) = match by {
             By::Text => ("EVAL", self.text),
@@ -99,7 +100,7 @@ impl Script {
     }
 }
 
-/// What is to be done to a lock.
+/// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Acquire,
@@ -111,27 +112,27 @@ pub(super) enum Operation {
     Fence,
 }
 
-/// How the script is named.
+/// How a script is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// By its text, for a server that does not know the digest.
+    /// By its text, for a server that does not have it cached.
     Text,
     /// By its digest.
     Digest,
 }
 
-/// One question: an operation, for whom, with what else it needs.
-pub(super) struct Question<'a> {
+/// One run of the script: an operation, the token of its client, and its arguments.
+pub(super) struct ScriptRequest<'a> {
     pub(super) operation: Operation,
     pub(super) keys: &'a Keys,
     pub(super) token: &'a str,
     pub(super) arguments: Vec<String>,
-    /// In which list an outcome is kept.
+    /// The list that an outcome is stored in.
     pub(super) history: &'a str,
 }
 
-impl Question<'_> {
-    /// As it is sent; to a node that the lock's slot may be on its way to, or to any server.
+impl ScriptRequest<'_> {
+    /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
     pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
         let Keys { lock, tail, index, others, .. } = self.keys;
         let operation = match self.operation {
@@ -161,14 +162,14 @@ mod tests {
     use crate::backend::redis::recipe::Recipe;
 
     #[test]
-    fn the_digests_are_those_of_the_texts() {
+    fn digests_match_the_texts() {
         for script in [&LOCK, &LOOK] {
             assert_eq!(script.digest, sha1_smol::Sha1::from(script.text).digest().to_string());
         }
     }
 
     #[test]
-    fn nothing_but_comments_and_indentation_is_left_out() {
+    fn only_comments_and_indentation_are_removed() {
         let source = include_str!("lock.lua");
         let lines = |text: &'static str| text.lines().map(str::trim_start);
         let kept: Vec<&str> =
@@ -177,27 +178,27 @@ mod tests {
     }
 
     #[test]
-    fn who_is_called_has_as_long_as_everybody_thinks() {
+    fn the_time_to_claim_is_the_same_in_the_script_and_in_the_client() {
         assert!(LOCK.text.contains(&format!("= {}, ", crate::backend::CLAIM_WITHIN.as_millis())));
     }
 
-    /// A client that has not authenticated yet may send 10 arguments of 16 KB each (Redis, `networking.c`). The text of the
-    /// script follows only after the answer to the greeting.
+    /// A client that has not authenticated yet may send 10 arguments of 16 KB each (Redis, `networking.c`). The text of
+    /// the script is sent only after the reply to the handshake.
     #[test]
-    fn a_question_is_short_enough_for_a_server_that_wants_a_password() {
+    fn a_request_is_short_enough_for_a_server_that_requires_a_password() {
         let keys = Keys::new(
             "dlock:",
             Index::OfDatabase,
             Recipe::Plain,
             &crate::lock::LockName::new("a").expect("good name"),
         );
-        let question = Question {
+        let request = ScriptRequest {
             operation: Operation::Acquire,
             keys: &keys,
             token: "t",
             arguments: vec!["x".into(); 100],
             history: &keys.history,
         };
-        assert!(question.command(By::Digest, Asking::Yes).args_iter().count() <= 10);
+        assert!(request.command(By::Digest, Asking::Yes).args_iter().count() <= 10);
     }
 }

@@ -1,7 +1,8 @@
-//! The master of a service, as its sentinels know it.
+//! The master of a service, as named by its sentinels.
 //!
-//! They are asked before every connection, and beside every question that comes a while after: a master that was
-//! replaced and does not know it yet, because it is cut off from them or has not been told, goes on answering.
+//! The sentinels are queried before every connection, and in parallel with a request if the last query is a while ago:
+//! a master that was replaced and has not noticed, because it is cut off from the sentinels or has not been notified,
+//! still replies.
 
 pub(super) mod asking;
 pub(super) mod choice;
@@ -19,129 +20,132 @@ use crate::backend::StoreError;
 use crate::backend::url::Host;
 use crate::clock::Moment;
 
-/// So long is a master believed to be still the one.
-const TRUSTED: Duration = Duration::from_secs(1);
-/// So long are the sentinels awaited where something depends on what they say.
-const CONFIRMED_WITHIN: Duration = Duration::from_millis(500);
+/// How long a master is trusted without another query.
+const TRUST_DURATION: Duration = Duration::from_secs(1);
+/// How long to wait for the sentinels when a decision depends on their reply.
+const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
 
 /// The sentinels of a service.
 pub(super) struct Sentinels {
     sentinels: Vec<Host>,
     service: String,
     master: Option<Master>,
-    asking: Option<Asking>,
+    query: Option<Query>,
 }
 
-/// The server that they have named.
+/// The server that the sentinels have named.
 struct Master {
     address: Address,
-    /// When they were asked.
-    named: Moment,
-    /// They name another one now.
+    /// When the sentinels were queried.
+    queried: Moment,
+    /// The sentinels now name another one.
     is_former: bool,
 }
 
-/// A question to them that is on its way.
-struct Asking {
-    began: Moment,
-    answer: Pin<Box<dyn Future<Output = Result<Choice, StoreError>>>>,
+/// A query to the sentinels in progress.
+struct Query {
+    started: Moment,
+    reply: Pin<Box<dyn Future<Output = Result<Choice, StoreError>>>>,
 }
 
 impl Sentinels {
-    /// Names them; contacts nobody.
+    /// Returns the sentinels of a service; does not connect.
     pub(super) fn new(sentinels: Vec<Host>, service: String) -> Sentinels {
-        Sentinels { sentinels, service, master: None, asking: None }
+        Sentinels { sentinels, service, master: None, query: None }
     }
 
-    /// Where they listen.
+    /// The addresses of the sentinels.
     pub(super) fn hosts(&self) -> &[Host] {
         &self.sentinels
     }
 
-    /// What they call the master and its replicas.
+    /// The name of the service.
     pub(super) fn service(&self) -> &str {
         &self.service
     }
 
-    /// Asks them for the master.
+    /// Queries the sentinels for the master.
     ///
     /// # Errors
-    /// None of them can be asked, or the service is unknown to them.
+    /// None of them can be queried, or the service is unknown to them.
     pub(super) async fn find(&mut self, location: &Location) -> Result<Address, StoreError> {
-        let asking = self.ask(location);
-        self.asking = None;
-        let Choice { master, .. } = asking.answer.await?;
-        self.master = Some(Master { address: master.clone(), named: asking.began, is_former: false });
+        let query = self.start_query(location);
+        self.query = None;
+        let Choice { master, .. } = query.reply.await?;
+        self.master = Some(Master { address: master.clone(), queried: query.started, is_former: false });
         Ok(master)
     }
 
-    fn ask(&self, location: &Location) -> Asking {
-        let answer = asking::ask_all(location.clone(), self.sentinels.clone(), self.service.clone());
-        Asking { began: Moment::now(), answer: Box::pin(answer) }
+    fn start_query(&self, location: &Location) -> Query {
+        let reply = asking::query_all(location.clone(), self.sentinels.clone(), self.service.clone());
+        Query { started: Moment::now(), reply: Box::pin(reply) }
     }
 
-    /// The master that was named last.
+    /// The master that the sentinels named last.
     pub(super) fn master(&self) -> Option<&Address> {
         self.master.as_ref().map(|master| &master.address)
     }
 
     fn is_trusted(&self) -> bool {
-        self.master.as_ref().is_some_and(|master| !master.is_former && Moment::now() - master.named < TRUSTED)
+        self.master
+            .as_ref()
+            .is_some_and(|master| !master.is_former && Moment::now() - master.queried < TRUST_DURATION)
     }
 
-    /// Begins to ask them whether the master is still the one, unless that is known or being asked.
-    pub(super) fn doubt(&mut self, location: &Location) {
-        let is_asking = self.asking.as_ref().is_some_and(|asking| Moment::now() - asking.began < TRUSTED);
+    /// Starts a query whether the master has changed, unless this is known or being queried.
+    pub(super) fn verify_master(&mut self, location: &Location) {
+        let is_asking =
+            self.query.as_ref().is_some_and(|query| Moment::now() - query.started < TRUST_DURATION);
         if self.master.is_some() && !self.is_trusted() && !is_asking {
-            self.asking = Some(self.ask(location));
+            self.query = Some(self.start_query(location));
         }
     }
 
-    /// Resolves when they have answered what they are being asked; never if they are not.
-    async fn hear(&mut self) {
-        let Some(asking) = &mut self.asking else { return pending().await };
-        let (answer, began) = (asking.answer.as_mut().await, asking.began);
-        self.note(answer, began);
+    /// Resolves when the query in progress is complete; never if there is none.
+    async fn complete_query(&mut self) {
+        let Some(query) = &mut self.query else { return pending().await };
+        let (reply, started) = (query.reply.as_mut().await, query.started);
+        self.record_reply(reply, started);
     }
 
-    /// Takes notice of what they have answered already, without waiting.
-    fn catch_up(&mut self) {
-        let Some(asking) = &mut self.asking else { return };
-        let began = asking.began;
-        if let Poll::Ready(answer) = asking.answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            self.note(answer, began);
+    /// Handles a query that is complete already, without waiting.
+    fn poll_query(&mut self) {
+        let Some(query) = &mut self.query else { return };
+        let started = query.started;
+        if let Poll::Ready(reply) = query.reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            self.record_reply(reply, started);
         }
     }
 
-    fn note(&mut self, answer: Result<Choice, StoreError>, began: Moment) {
-        self.asking = None;
-        if let (Ok(choice), Some(master)) = (answer, &mut self.master) {
+    fn record_reply(&mut self, reply: Result<Choice, StoreError>, started: Moment) {
+        self.query = None;
+        if let (Ok(choice), Some(master)) = (reply, &mut self.master) {
             match choice.master == master.address {
-                true => master.named = began,
-                // What only some of them say is enough to doubt, and not to leave one that answers.
+                true => master.queried = started,
+                // The reply of a minority is enough for doubt, but not for leaving a master that responds.
                 false => master.is_former |= choice.is_agreed,
             }
         }
     }
 
-    /// Whether they are known to name another master than before.
-    pub(super) fn name_another(&mut self) -> bool {
-        self.catch_up();
+    /// Whether the sentinels are known to name another master than before.
+    pub(super) fn is_replaced(&mut self) -> bool {
+        self.poll_query();
         self.master.as_ref().is_some_and(|master| master.is_former)
     }
 
-    /// Resolves when they are known to name another master than before.
-    pub(super) async fn another_named(&mut self) {
-        while !self.name_another() {
-            self.hear().await;
+    /// Resolves when the sentinels are known to name another master than before.
+    pub(super) async fn wait_until_replaced(&mut self) {
+        while !self.is_replaced() {
+            self.complete_query().await;
         }
     }
 
-    /// Waits for what they say of the master, not for long, and tells whether they name it still.
-    pub(super) async fn still_name_it(&mut self, location: &Location) -> bool {
-        self.doubt(location);
-        if self.asking.is_some() {
-            let _ = timeout(CONFIRMED_WITHIN, self.hear()).await;
+    /// Waits for a bounded time for the reply of the sentinels, and returns whether they still name this master.
+    pub(super) async fn confirm_master(&mut self, location: &Location) -> bool {
+        self.verify_master(location);
+        if self.query.is_some() {
+            let _ = timeout(CONFIRM_LIMIT, self.complete_query()).await;
         }
         self.is_trusted()
     }

@@ -1,4 +1,4 @@
-//! The bytes of a connection: made with or without TLS, read within bounds.
+//! The byte stream of a connection: opened with or without TLS, read within bounds.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,12 +15,12 @@ use super::tls::{Identity, Session};
 use crate::backend::thread::in_thread;
 use crate::backend::{StoreError, io_text};
 
-/// The largest answer that is read, with all that is pushed before it. dlock's own are some hundred bytes; what a parser makes of hostile bytes takes up
-/// to some twenty times their length.
-pub(super) const LARGEST_ANSWER: usize = 128 * 1024;
+/// The maximum size of a reply, including the pushes before it. Replies to dlock have some hundred bytes; a parser may
+/// use up to some twenty times the size of hostile input.
+pub(super) const MAX_REPLY_SIZE: usize = 128 * 1024;
 
-/// The same for the nodes of a cluster, each of which may have many ranges of slots.
-pub(super) const LONGEST_ANSWER: usize = 4 * LARGEST_ANSWER;
+/// The same for the list of the nodes of a cluster, each of which may have many ranges of slots.
+pub(super) const MAX_LONG_REPLY_SIZE: usize = 4 * MAX_REPLY_SIZE;
 
 /// Seconds without a packet after which the kernel probes a connection, ...
 #[cfg(target_os = "linux")]
@@ -28,10 +28,10 @@ const PROBE_AFTER: u32 = 5;
 /// ... seconds between two probes, ...
 #[cfg(target_os = "linux")]
 const PROBE_EVERY: u32 = 2;
-/// ... how many may go unanswered, ...
+/// ... how many of them may go unanswered, ...
 #[cfg(target_os = "linux")]
 const PROBES: u32 = 3;
-/// ... and for how many milliseconds anything may.
+/// ... and for how many milliseconds any data may stay unacknowledged.
 #[cfg(target_os = "linux")]
 const UNANSWERED_MS: u32 = 10_000;
 
@@ -39,21 +39,21 @@ const UNANSWERED_MS: u32 = 10_000;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Connects to a server, with TLS if so located; says nothing yet.
+/// Connects to a server, with TLS if the URL says so; sends nothing yet.
 ///
 /// # Errors
-/// It cannot be reached, or does not prove to be the one that is meant.
+/// It cannot be reached, or does not prove its identity.
 pub(super) async fn open(
     location: &Location,
     address: &Address,
 ) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
-    // The files before the network: nobody is contacted when they cannot be used.
+    // The files are read before the network is used: no connection is made if one of them cannot be used.
     let session = session(location, address)?;
     let (stream, _) = secure(connect(address).await?, session).await?;
     Ok(stream)
 }
 
-/// A TLS session to be begun, if so located.
+/// Prepares a TLS session, if the URL says so.
 ///
 /// # Errors
 /// A file cannot be used.
@@ -72,10 +72,10 @@ pub(super) enum Plain {
     Socket(UnixStream),
 }
 
-/// Begins the session, if there is to be one. With it comes the certificate that the server has shown.
+/// Starts the TLS session, if there is one. Returns the certificate that the server presented as well.
 ///
 /// # Errors
-/// The server does not prove to be the one that is meant.
+/// The server does not prove its identity.
 pub(super) async fn secure(
     plain: Plain,
     session: Option<Session>,
@@ -91,29 +91,29 @@ pub(super) async fn secure(
     Ok((Bounded { identity: Some(identity), ..Bounded::new(stream) }, shown))
 }
 
-/// A stream that ends in an error after so many bytes without a whole answer.
+/// A stream that fails after a number of bytes without a complete reply.
 pub(super) struct Bounded<S> {
     pub(super) stream: S,
     left: usize,
-    /// Who we are, until the server has shown by an answer that this is good enough.
+    /// The client certificate, until the server has accepted it by sending a reply.
     identity: Option<Identity>,
-    /// That it was not.
+    /// The error if the server has rejected it.
     refusal: Option<StoreError>,
 }
 
 impl<S> Bounded<S> {
     pub(super) fn new(stream: S) -> Bounded<S> {
-        Bounded { stream, left: LARGEST_ANSWER, identity: None, refusal: None }
+        Bounded { stream, left: MAX_REPLY_SIZE, identity: None, refusal: None }
     }
 
-    /// Why the server did not go on with us, if it is about our certificate.
+    /// Returns why the server ended the session, if it is about the client certificate.
     pub(super) fn refusal(&mut self) -> Option<StoreError> {
         self.refusal.take()
     }
 
-    /// A new answer begins, of which so many bytes are read.
-    pub(super) fn refill(&mut self, longest: usize) {
-        self.left = longest;
+    /// Starts a new reply of at most this size.
+    pub(super) fn refill(&mut self, max_size: usize) {
+        self.left = max_size;
     }
 }
 
@@ -124,10 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.left == 0 {
-            return Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "an answer of endless length",
-            )));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the reply is too long")));
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
@@ -137,8 +134,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
             && let Some(identity) = self.identity.take()
         {
             self.refusal = match &result {
-                Poll::Ready(Err(error)) => identity.refusal(error).or_else(|| identity.silence()),
-                _ if read == 0 => identity.silence(),
+                Poll::Ready(Err(error)) => identity.refusal(error).or_else(|| identity.closed_early()),
+                _ if read == 0 => identity.closed_early(),
                 _ => None,
             };
         }
@@ -146,40 +143,40 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-/// Connects to a server; over a network to the first address that accepts: all of them are tried at once, so that one
-/// that answers nothing does not hold up another.
+/// Connects to a server; over a network to the first address that accepts. All addresses are tried at once, so that one
+/// that does not respond does not delay the others.
 ///
 /// # Errors
-/// None of them does, or there is none.
+/// No address accepts, or there is none.
 pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
     let host = match address {
         Address::Socket(path) => {
             return UnixStream::connect(path)
                 .await
                 .map(Plain::Socket)
-                .map_err(|error| no_way_in(path, &error));
+                .map_err(|error| socket_error(path, &error));
         }
         Address::Tcp(host) => host,
     };
     let tcp = connect_to_any(&host.name, host.port.unwrap_or_default()).await?;
-    // One small write each way at a time: nothing to be gained by waiting for more.
+    // One small write each way at a time: delaying writes gains nothing.
     let _ = tcp.set_nodelay(true);
     keep_alive(&tcp);
     Ok(Plain::Tcp(tcp))
 }
 
-/// Has the kernel notice within some seconds that the other end is gone without a word, as when a NAT forgets an idle
-/// connection: a waiter would not hear that it is its turn (tcp(7)).
+/// Makes the kernel detect within some seconds that the peer is gone silently, for example when a NAT drops an idle
+/// connection: a waiter would not be notified that it is its turn (tcp(7)).
 fn keep_alive(tcp: &TcpStream) {
     use nix::sys::socket::{setsockopt, sockopt};
-    // A system that refuses any of it notices later.
+    // On a system that rejects any of these options it is detected later.
     let _ = setsockopt(tcp, sockopt::KeepAlive, &true);
     #[cfg(target_os = "linux")]
     {
         let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
         let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);
         let _ = setsockopt(tcp, sockopt::TcpKeepCount, &PROBES);
-        // Counts for what is sent as well: without it the kernel tries for a quarter of an hour.
+        // Covers data that is sent as well: without it the kernel retries for a quarter of an hour.
         let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
     }
 }
@@ -206,14 +203,14 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
     Err(failed(&last))
 }
 
-/// Asks the name service of the C library, which blocks.
+/// Resolves the name with the C library, which blocks.
 async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
     in_thread("lookup", move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect)).await?
 }
 
-/// Why there is no connection over a socket of this host.
-fn no_way_in(path: &Path, error: &io::Error) -> StoreError {
+/// Explains why a Unix socket cannot be connected to.
+fn socket_error(path: &Path, error: &io::Error) -> StoreError {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let found = std::fs::metadata(path);
     match (error.kind(), found) {
@@ -227,11 +224,11 @@ fn no_way_in(path: &Path, error: &io::Error) -> StoreError {
             StoreError::Denied("no permission for the directory of the socket".into())
         }
         (io::ErrorKind::NotFound, _) => StoreError::unreachable(
-            "there is no such socket: does the server run, and has it unixsocket set to this?",
+            "there is no such socket: is the server running, and is its unixsocket set to this path?",
         ),
-        (_, Ok(found)) if !found.file_type().is_socket() => StoreError::Config("this is no socket".into()),
+        (_, Ok(found)) if !found.file_type().is_socket() => StoreError::Config("this is not a socket".into()),
         (io::ErrorKind::ConnectionRefused, _) => {
-            StoreError::unreachable("nobody listens on the socket any more")
+            StoreError::unreachable("no server listens on the socket any more")
         }
         (io::ErrorKind::InvalidInput, _) => StoreError::Config(format!("cannot be a socket: {error}")),
         _ => failed(error),

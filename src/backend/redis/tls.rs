@@ -1,4 +1,4 @@
-//! TLS for `rediss://`: verified by default, against the system's authorities or a file's.
+//! TLS for `rediss://`: verified by default, against the system's certificate authorities or those of a file.
 
 mod identity;
 mod trust;
@@ -25,15 +25,15 @@ use crate::backend::{StoreError, io_text};
 use crate::clock::wall_micros;
 use crate::input;
 
-/// Several times the bundle of a system.
+/// Several times the size of a system's bundle.
 const LONGEST_FILE: u64 = 4 << 20;
 
-/// A TLS session that has not begun: every file has been read.
+/// A TLS session that has not been started: all files have been read.
 pub(super) struct Session {
     connector: TlsConnector,
     name: ServerName<'static>,
     identity: Identity,
-    /// What is said of the authorities that are not valid any more.
+    /// Descriptions of the authorities that have expired.
     expired: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ impl Session {
     /// Reads the files.
     ///
     /// # Errors
-    /// One of them cannot be used, or the name cannot be that of a server.
+    /// One of them cannot be used, or the name is not a valid server name.
     pub(super) fn new(settings: &TlsSettings, host: &str) -> Result<Session, StoreError> {
         let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name.clone())
@@ -53,10 +53,10 @@ impl Session {
         Ok(Session { connector: TlsConnector::from(Arc::new(config)), name, identity, expired })
     }
 
-    /// Begins the session with a server.
+    /// Starts the session with a server.
     ///
     /// # Errors
-    /// It does not prove to be the one that is meant, or does not take us for who we are.
+    /// The server does not prove its identity, or rejects the client certificate.
     pub(super) async fn begin(self, tcp: TcpStream) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
         match self.connector.connect(self.name, tcp).await {
             Ok(stream) => Ok((stream, self.identity)),
@@ -79,14 +79,14 @@ fn config(
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let (Some(cert), Some(key)) = (&settings.cert_file, &settings.key_file) else {
-        return Ok(builder.with_client_cert_resolver(identity.unknown()));
+        return Ok(builder.with_client_cert_resolver(identity.no_certificate()));
     };
     let chain = certificates(cert)?;
     if let Some(expired) = chain.first().and_then(|own| certificate::expiry(own, now())) {
         return Err(unusable(cert, &format!("{expired}: renew it")));
     }
     let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
-        pem::Error::NoItemsFound => unusable(key, &"no private key in it that is not encrypted"),
+        pem::Error::NoItemsFound => unusable(key, &"no unencrypted private key in it"),
         error => unusable(key, &error),
     })?;
     builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
@@ -101,7 +101,7 @@ fn now() -> Duration {
     Duration::from_micros(wall_micros())
 }
 
-/// The content of a file, which may be a bundle of all authorities there are.
+/// The content of a file, which may be a bundle of all certificate authorities.
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     input::read(path, LONGEST_FILE).map_err(|error| unusable(path, &io_text(&error)))
 }
@@ -120,7 +120,7 @@ fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Config(format!("{}: {error}", path.display()))
 }
 
-/// Why a session did not begin. `expired` are the authorities that are not believed any more.
+/// Explains why a session could not be started. `expired` are the authorities that have expired.
 fn explain(error: &io::Error, expired: &[String]) -> String {
     let date = |time: &UnixTime| certificate::date(Duration::from_secs(time.as_secs()));
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
@@ -134,26 +134,26 @@ fn explain(error: &io::Error, expired: &[String]) -> String {
         CertificateError::NotValidYetContext { not_before, .. } => {
             format!("the server's certificate is valid from {} only", date(not_before))
         }
-        // The signature does not fit where another authority has the name of one that we know.
+        // The signature is wrong if another authority has the name of a known one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             let expired =
                 if expired.is_empty() { String::new() } else { format!(" ({})", expired.join(", ")) };
             format!(
-                "the server's certificate is by nobody whom we know{expired}: name its authority by ca_file="
+                "the server's certificate is signed by an unknown authority{expired}: name the authority with ca_file="
             )
         }
         wrong if is_ca_as_end_entity(wrong) => {
-            "the server shows the certificate of an authority (CA:TRUE) as its own: give it one of its own, or name \
-             this very certificate by ca_file="
+            "the server presents a CA certificate (CA:TRUE) as its own: issue it a server certificate, or name \
+             this very certificate with ca_file="
                 .into()
         }
         CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
-            "the server's certificate names no host as its subjectAltName: make it with one (openssl req -x509 -addext \
+            "the server's certificate has no subjectAltName: create it with one (openssl req -x509 -addext \
              subjectAltName=DNS:...)"
                 .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("{wrong}: name what it is made out to by server_name=")
+            format!("{wrong}: give the name in the certificate with server_name=")
         }
         _ => error.to_string(),
     }

@@ -1,4 +1,4 @@
-//! Measuring the tree, telling it to end, and killing it.
+//! Measuring, terminating and killing the process tree.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use crate::child::sys::{self, Change};
 use crate::child::tree::{Next, Tree};
 use crate::clock::Moment;
 
-/// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or we may not kill it.
+/// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or the guard may not kill
+/// it.
 const STUBBORN: Duration = Duration::from_secs(1);
 
-/// A host that was suspended past the lease needs a moment to kill the tree, which is a limit of its own.
+/// A host that was suspended past the end of the lease needs a moment to kill the tree; this is its limit.
 const AFTER_A_PAUSE: Duration = Duration::from_millis(50);
 
-/// A pass that takes so long may have hidden from us when the last process died.
+/// During a pass that takes this long, the death of the last process may go unnoticed.
 const LONG_PASS: Duration = Duration::from_millis(100);
 
-/// The last phase of a tree.
+/// The state of the last phase of a tree.
 pub(super) struct Killing {
     since: Moment,
     pub(super) killer: Killer,
@@ -35,7 +36,7 @@ impl Guard {
         Tree::below(std::process::id() as i32, spare)
     }
 
-    /// Whether anything of the tree lives: as a subreaper we are the parent of whatever has lost its own.
+    /// Returns whether any process of the tree is alive: as a subreaper, the guard is the parent of every orphan.
     pub(super) fn has_living_child(&self) -> bool {
         loop {
             match sys::wait_any() {
@@ -47,7 +48,8 @@ impl Guard {
         !procfs::is_usable() || !self.tree().members().into_iter().all(procfs::is_zombie)
     }
 
-    /// While a renewal is late: how long the tree will take to die, so that SIGTERM and SIGKILL come early enough.
+    /// While a renewal is late, measures how long the tree will take to die, so that SIGTERM and SIGKILL come early
+    /// enough.
     pub(super) fn measure(&mut self) {
         let begin = Moment::now();
         if self.measure_at.is_none_or(|at| begin < at) {
@@ -58,8 +60,8 @@ impl Guard {
         let until = begin + interval / 2;
         let scheduled = procfs::scheduled_time();
         let census = self.tree().census(until);
-        // The walk that kills takes as long again, also as far as the host is busy. Not so a pause in which this process was
-        // frozen or its host suspended.
+        // The walk that kills takes as long again, including the time spent waiting for a processor. The time during which
+        // this process was frozen or its host suspended does not predict the next walk.
         let spent = scheduled.and_then(|before| Some(procfs::scheduled_time()?.saturating_sub(before)));
         let elapsed = Moment::now() - begin;
         let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
@@ -67,7 +69,7 @@ impl Guard {
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
 
-    /// SIGTERM and SIGCONT, once to every process of the tree, until it is time for SIGKILL.
+    /// Sends SIGTERM and SIGCONT once to every process of the tree, until SIGKILL is due.
     pub(super) fn terminate(&mut self) {
         let until = self.stop.kill_at();
         let mut group = None;
@@ -100,7 +102,7 @@ impl Guard {
         }
     }
 
-    pub(super) fn begin_to_kill(&mut self) {
+    pub(super) fn start_killing(&mut self) {
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
         }
@@ -114,7 +116,8 @@ impl Guard {
         });
     }
 
-    /// While the tree is being killed: SIGKILL to what has not got it yet. Returns the pause until the next pass.
+    /// While the tree is being killed, sends SIGKILL to the processes that have not received it yet. Returns the pause
+    /// until the next pass.
     pub(super) fn kill_pass(&mut self) -> Option<Duration> {
         let killing = self.killing.as_mut().filter(|_| self.stop.is_killing())?;
         let begin = Moment::now();
@@ -122,7 +125,8 @@ impl Guard {
         killing.longest_pass = killing.longest_pass.max(Moment::now() - begin);
         if !killing.had_first_pass {
             killing.had_first_pass = true;
-            // What was there has its SIGKILL; from here on the dying need the processors more than we do.
+            // Every process found has its SIGKILL; from here on the dying processes need the CPUs more than the guard
+            // does.
             #[cfg(target_os = "linux")]
             sys::lower_priority();
         }
@@ -147,19 +151,19 @@ impl Guard {
         Some(pause)
     }
 
-    /// Once, when the tree was not known to be dead by the time it had to be. One that has died meanwhile is reported only where
-    /// we were too slow to notice it.
+    /// Reports once that the tree was not known to be dead by its deadline. If it has died meanwhile, that is reported
+    /// only if the guard was too slow to notice it.
     pub(super) fn report_overdue(&mut self, alive: usize) {
         let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
         let Some(killing) = self.killing.as_mut().filter(|_| is_overdue) else { return };
         let is_certain = alive > 0 && Moment::now() - killing.since > AFTER_A_PAUSE;
         if !killing.overdue_reported && (is_certain || killing.longest_pass > LONG_PASS) {
             killing.overdue_reported = true;
-            self.tell(&FromGuard::Overdue(alive));
+            self.queue(&FromGuard::Overdue(alive));
         }
     }
 
-    /// Every process of the tree is dead, though not every one can be reaped: a tracer has it.
+    /// Every process of the tree is dead, though some cannot be reaped: a tracer has them.
     fn all_dead(&mut self) {
         if !self.reaped {
             self.command_changed(Change::Killed(libc::SIGKILL));
@@ -167,8 +171,8 @@ impl Guard {
         self.act(Input::TreeGone);
     }
 
-    /// Once for each process that has not died of SIGKILL by now: it sleeps uninterruptibly, or (0) it is there and cannot
-    /// be found.
+    /// Reports once each process that has not died of SIGKILL by now: it sleeps uninterruptibly, or (pid 0) it exists
+    /// but cannot be found.
     fn report_survivors(&mut self) {
         let mut survivors = self.tree().members();
         if survivors.is_empty() {
@@ -176,9 +180,9 @@ impl Guard {
         }
         survivors.retain(|pid| *pid == 0 || !procfs::is_zombie(*pid));
         for pid in survivors {
-            if !self.reported.contains(&pid) {
-                self.reported.push(pid);
-                self.tell(&FromGuard::StillAlive(pid));
+            if !self.reported_pids.contains(&pid) {
+                self.reported_pids.push(pid);
+                self.queue(&FromGuard::StillAlive(pid));
             }
         }
     }

@@ -1,27 +1,27 @@
-//! From a line that is being typed to what may come next, by the one description of the command line.
+//! Computes the completions of a partial command line from the description of the command line.
 
 use clap::{Arg, ArgAction, Command};
 
 use crate::backend::locator::Locator;
 
-/// What is wanted where the cursor is.
+/// The kind of completion at the cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completion {
-    /// Whatever the shell completes in a command of its own, which begins with this word.
+    /// The shell's own completion of a command that begins with this word.
     Command(usize),
     Files,
     Directories,
     Values(Vec<Candidate>),
 }
 
-/// A value and what it is.
+/// A value and its description.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) value: String,
     pub(super) help: String,
 }
 
-/// What the words before the cursor say.
+/// The parsed words before the cursor.
 struct Typed<'a> {
     command: &'a Command,
     /// The option whose value comes next.
@@ -30,9 +30,9 @@ struct Typed<'a> {
     given: Vec<&'a Arg>,
 }
 
-/// What may stand where the cursor is: behind the words `before`, the program's own name included, and in place of
-/// `current`. `names` are the locks of the backend.
-pub(super) fn answer(
+/// Returns the completions for `current`, after the words `before`, which include the program's own name.
+/// `names` returns the locks of the backend.
+pub(super) fn completion(
     root: &Command,
     before: &[String],
     current: &str,
@@ -40,7 +40,7 @@ pub(super) fn answer(
 ) -> Completion {
     let separator = before.iter().position(|word| word == "--");
     let mut typed = read(root, &before[..separator.unwrap_or(before.len())]);
-    // Only `run` has a command behind it; elsewhere no more options come.
+    // Only `run` takes a command after the separator; for other commands only positional arguments follow.
     let runs = typed.command.get_name() == "run";
     if let Some(separator) = separator {
         if runs {
@@ -99,7 +99,7 @@ fn separator_candidate() -> Candidate {
     Candidate { value: "--".into(), help: "the command comes next".into() }
 }
 
-/// Reads the words before the cursor as far as they can be understood.
+/// Parses the words before the cursor; unknown ones are skipped.
 fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
     let mut typed = Typed { command: root, pending: None, positionals: Vec::new(), given: Vec::new() };
     for word in words.iter().skip(1) {
@@ -173,7 +173,7 @@ fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
         let help = first_line(argument.get_help());
         let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
         let names = longs.iter().map(|name| format!("--{name}"));
-        // A short option is offered where there is no long one, or where a short one may be wanted.
+        // A short option is offered only if there is no long one.
         let shorts = argument.get_short_and_visible_aliases().unwrap_or_default();
         let shorts = shorts.into_iter().filter(|_| current == "-" && longs.is_empty());
         let all = names.chain(shorts.map(|letter| format!("-{letter}")));
@@ -183,7 +183,8 @@ fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
     found
 }
 
-/// The values of an argument that begin with `current`, each behind what already stands of the word.
+/// Returns the values of an argument that begin with `current`, each prefixed with `before`, the part of the word
+/// that is already typed.
 fn values(
     argument: &Arg,
     before: &str,
@@ -193,7 +194,7 @@ fn values(
 ) -> Completion {
     let described = |value: &str, help: String| Candidate { value: format!("{before}{value}"), help };
     let possible = argument.get_possible_values();
-    // `DURATION|forever`: what is written small is meant as it stands.
+    // `DURATION|forever`: a lower-case name is a literal value.
     let kinds: Vec<&str> =
         argument.get_value_names().unwrap_or_default().iter().flat_map(|name| name.split('|')).collect();
     let mut found: Vec<Candidate> = if !possible.is_empty() && takes_value(argument) {
@@ -225,21 +226,21 @@ fn first_line(help: Option<&clap::builder::StyledStr>) -> String {
 mod tests {
     use super::*;
 
-    fn ask(line: &str) -> Completion {
+    fn complete(line: &str) -> Completion {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let current = words.pop().expect("one word");
-        answer(&crate::cli::command(), &words, &current, &|| vec!["nightly".into(), "night shift".into()])
+        completion(&crate::cli::command(), &words, &current, &|| vec!["nightly".into(), "night shift".into()])
     }
 
     fn offered(line: &str) -> Vec<String> {
-        match ask(line) {
+        match complete(line) {
             Completion::Values(values) => values.into_iter().map(|candidate| candidate.value).collect(),
             other => panic!("{line}: {other:?}"),
         }
     }
 
     #[test]
-    fn every_place_on_a_line_has_its_values() {
+    fn every_position_on_a_line_has_its_completions() {
         for (line, expected) in [
             ("dlock ru", &["run"][..]),
             ("dlock run ", &["nightly", "night shift"]),
@@ -274,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_separator_of_a_run_there_is_a_command() {
-        assert_eq!(ask("dlock run nightly -- "), Completion::Command(4));
-        assert_eq!(ask("dlock run nightly -- rsync --orphans "), Completion::Command(4));
-        assert_eq!(ask("dlock man -- "), Completion::Directories);
+    fn a_command_follows_the_separator_of_a_run() {
+        assert_eq!(complete("dlock run nightly -- "), Completion::Command(4));
+        assert_eq!(complete("dlock run nightly -- rsync --orphans "), Completion::Command(4));
+        assert_eq!(complete("dlock man -- "), Completion::Directories);
         assert_eq!(offered("dlock status -- nightly ni"), ["night shift"]);
         assert_eq!(offered("dlock status -- --his"), [""; 0]);
-        assert_eq!(ask("dlock man "), Completion::Directories);
+        assert_eq!(complete("dlock man "), Completion::Directories);
     }
 }

@@ -1,13 +1,13 @@
-//! What this host needs to have so that no command outlives its lock.
+//! The requirements on this host, without which a command could outlive its lock.
 
 use crate::backend::diagnosis::Finding;
 
-/// What was found.
+/// Returns the findings.
 pub fn findings() -> Vec<Finding> {
     if cfg!(target_os = "linux") { vec![processes()] } else { vec![elsewhere()] }
 }
 
-/// How the processes of a command are found when it has to be stopped.
+/// Checks how the processes of a command are found when it has to be stopped.
 fn processes() -> Finding {
     if let Some(what) = crate::child::why_proc_is_unusable() {
         return Finding::warning(

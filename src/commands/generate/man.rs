@@ -1,5 +1,5 @@
-//! Man pages: one for each command, from the one description of its options and the text of its own, and those about
-//! the stores and about recipes.
+//! Man pages: one for each command, made from the description of its options and from its text, and one for
+//! each topic (the stores, the recipes).
 
 use clap::{Arg, Command};
 use roff::{Inline, bold, italic, roman};
@@ -9,16 +9,16 @@ use super::pages::{self, Facts};
 
 /// A man page.
 pub struct Page {
-    /// The name of its file, as `dlock-run.1`.
+    /// The file name, such as `dlock-run.1`.
     pub file: String,
-    /// What is in it: roff.
+    /// The content: roff.
     pub text: String,
 }
 
-/// When the texts were changed last.
-const DATE: &str = "2026-11-21";
+/// The date of the last change of the texts.
+const DATE: &str = "2026-11-22";
 
-/// All man pages, that of dlock itself first. `root` is the description of the command line.
+/// Returns all man pages, that of dlock itself first. `root` is the description of the command line.
 pub fn pages(root: &Command) -> Vec<Page> {
     let commands: Vec<&Command> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
     let mut titles: Vec<String> = vec!["dlock(1)".into()];
@@ -60,7 +60,8 @@ fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
     Page { file: "dlock.1".into(), text: writer.finish() }
 }
 
-/// The page of a command: its text, with the options behind the description, and what its help tells besides.
+/// The page of a command: its text, with the options after the description, followed by the other sections of
+/// its help.
 fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     let name = format!("dlock-{}", command.get_name());
     let mut writer = begin(root, &name, "1", &about(command));
@@ -100,7 +101,7 @@ pub(super) fn sections_of(text: &str) -> Vec<&str> {
     starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
 }
 
-/// The sections of a command's long help that its own text has not.
+/// Writes the sections of a command's long help that its own text lacks.
 fn help(writer: &mut Writer, command: &Command, text: &str) {
     let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     for (title, lines) in sections_of_help(&help) {
@@ -127,15 +128,15 @@ fn help(writer: &mut Writer, command: &Command, text: &str) {
     }
 }
 
-/// Lines of a table in the help may be so long; longer ones are plain text, and are broken anew.
+/// The maximum length of a line of a table in the help. Longer lines are plain text, and are refilled.
 const WIDEST: usize = 70;
 
-/// In the help an example stands two spaces in, and what it does stands below it, further in.
+/// In the help an example is indented by two spaces, and its description below it by more.
 fn starts_example(line: &str) -> bool {
     line.starts_with("  ") && !line.starts_with("   ")
 }
 
-/// `Title:` and the lines below it that stand further in.
+/// Splits a help text into its sections: `Title:` and the indented lines below it.
 pub(super) fn sections_of_help(help: &str) -> Vec<(&str, Vec<&str>)> {
     let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in help.lines() {
@@ -148,14 +149,14 @@ pub(super) fn sections_of_help(help: &str) -> Vec<(&str, Vec<&str>)> {
     sections
 }
 
-/// What a command does, in a few words that begin small.
+/// Returns the short description of a command, with a lower-case first letter.
 fn about(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut letters = about.trim_end_matches('.').chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// How a command is called, one line for each way.
+/// Returns the usage of a command, one line for each form.
 fn usage(command: &Command) -> Vec<String> {
     let usages = parts(command).into_iter().map(|part| part.clone().render_usage().to_string());
     let lines: Vec<String> =
@@ -164,7 +165,8 @@ fn usage(command: &Command) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// What takes the options: the command itself, or what it is parted into, as `config` into `show`.
+/// Returns the commands that take the options: the command itself, or its subcommands, such as `show` of
+/// `config`.
 fn parts(command: &Command) -> Vec<&Command> {
     let parts: Vec<&Command> = command.get_subcommands().filter(|part| !part.is_hide_set()).collect();
     if parts.is_empty() { vec![command] } else { parts }
@@ -279,7 +281,7 @@ mod tests {
         }
     }
 
-    /// As `dlock config show`: the page of the command has the options of its part.
+    /// For example `dlock config show`: the page of the command has the options of its subcommand.
     #[test]
     fn a_command_in_parts_has_the_options_of_its_parts() {
         let show = Command::new("show")

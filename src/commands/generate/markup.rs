@@ -1,26 +1,26 @@
-//! The form in which the texts of the man pages are written, and what it becomes.
+//! The markup of the man page texts, and its translation to roff.
 //!
-//! Blocks are parted by empty lines:
+//! Blocks are separated by empty lines:
 //!
-//! | block | what it is |
+//! | block | meaning |
 //! |---|---|
-//! | `# TEXT`, `## TEXT` | a section, a part of one |
-//! | lines that begin with four spaces | an example, as it is |
-//! | a line, and below it `: TEXT` | a term and what it is |
+//! | `# TEXT`, `## TEXT` | a section, a subsection |
+//! | lines that begin with four spaces | an example, verbatim |
+//! | a line, and below it `: TEXT` | a term and its definition |
 //! | `- TEXT` | an item of a list |
 //! | anything else | a paragraph |
 //!
-//! A block may go on in lines that begin with two spaces. `` `TEXT` `` is bold, `*TEXT*` is italic.
+//! A line that begins with two spaces continues the block. `` `TEXT` `` is bold, `*TEXT*` is italic.
 
 use roff::{Inline, Roff, bold, italic, roman};
 
-/// So that no line of the page is longer than 80 bytes.
+/// Keeps every line of the page within 80 bytes.
 const WIDTH: usize = 80;
 
-/// Writes roff, and knows what has just been written.
+/// A roff writer that remembers whether a heading was written last.
 pub(super) struct Writer {
     roff: Roff,
-    /// A heading has just been written: the first paragraph behind it needs no mark.
+    /// A heading was written last: the paragraph after it needs no mark.
     fresh: bool,
 }
 
@@ -59,7 +59,7 @@ impl Writer {
         self.fresh = false;
     }
 
-    /// Items below the paragraph or term before them.
+    /// Writes items below the preceding paragraph or term.
     pub(super) fn items(&mut self, items: Vec<Vec<Inline>>) {
         self.roff.control("RS", []);
         for item in items {
@@ -74,7 +74,7 @@ impl Writer {
         self.fresh = false;
     }
 
-    /// Lines as they are, further in.
+    /// Writes lines verbatim, indented.
     pub(super) fn verbatim<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         self.mark_paragraph();
         self.roff.control("RS", ["4"]);
@@ -82,7 +82,7 @@ impl Writer {
         self.roff.control("RE", []);
     }
 
-    /// Lines as they are.
+    /// Writes lines verbatim.
     pub(super) fn lines<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         self.roff.control("nf", []);
         for line in lines {
@@ -91,7 +91,7 @@ impl Writer {
         self.roff.control("fi", []);
     }
 
-    /// A text in the form above.
+    /// Writes a text in the markup above.
     pub(super) fn text(&mut self, text: &str) {
         for block in text.trim().split("\n\n").map(|block| block.trim_matches('\n')) {
             self.block(block);
@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// Words in lines that are short enough.
+    /// Fills words into lines of at most [`WIDTH`].
     fn fill(&mut self, inlines: Vec<Inline>) {
         let mut line: Vec<Inline> = Vec::new();
         let mut length = 0;
@@ -148,7 +148,7 @@ impl Writer {
     }
 }
 
-/// Lines that begin with two spaces belong to the one before.
+/// Joins each line that begins with two spaces to the one before.
 fn joined(block: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in block.lines() {
@@ -163,7 +163,7 @@ fn joined(block: &str) -> Vec<String> {
     lines
 }
 
-/// Bold and italic text out of its marks.
+/// Parses the marks of bold and italic text.
 pub(super) fn inlines(text: &str) -> Vec<Inline> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -179,7 +179,7 @@ pub(super) fn inlines(text: &str) -> Vec<Inline> {
     found
 }
 
-/// The same, with each space of the plain text on its own.
+/// Splits the plain text at each space.
 fn words(inlines: Vec<Inline>) -> Vec<Inline> {
     let mut found = Vec::new();
     for inline in inlines {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_form_becomes_its_own() {
+    fn each_markup_is_translated() {
         let mut writer = Writer::new(["X", "1", "2026-01-01", "x 1", "Things"]);
         writer.text(
             "# A SECTION\n\nOne `bold` and *italic* text\nin two lines.\n\n    an example -x\n\nterm\n: what it\n  \

@@ -1,8 +1,8 @@
-//! The texts of the man pages, and what several of them say: each sentence of that stands once, in a table.
+//! The texts of the man pages, and tables of the sentences that several pages share.
 
 use clap::Command;
 
-/// A page that is about no command.
+/// A page that does not describe a command.
 pub(super) struct Topic {
     pub(super) name: &'static str,
     pub(super) section: &'static str,
@@ -14,20 +14,20 @@ pub(super) const TOPICS: &[Topic] = &[
     Topic {
         name: "dlock-backends",
         section: "7",
-        what: "where locks live, what is promised there, and what is not",
+        what: "where locks live: guarantees and limits of each store",
         text: include_str!("pages/backends.md"),
     },
     Topic {
         name: "dlock-recipes",
         section: "7",
-        what: "locks shared with other programs, and how to refuse a late writer",
+        what: "locks shared with other programs, and how to reject a late writer",
         text: include_str!("pages/recipes.md"),
     },
 ];
 
 pub(super) const OVERVIEW: &str = include_str!("pages/dlock.md");
 
-/// The text of a command.
+/// Returns the text of a command's page.
 pub(super) fn text_of(command: &str) -> Option<&'static str> {
     Some(match command {
         "run" => include_str!("pages/run.md"),
@@ -45,19 +45,20 @@ pub(super) fn text_of(command: &str) -> Option<&'static str> {
     })
 }
 
-/// What a text is completed from.
+/// The data that a text is completed from.
 pub(super) struct Facts<'a> {
-    /// Whose page it is.
+    /// The command that the page describes.
     pub(super) command: &'a Command,
-    /// All pages there are, as `dlock-run(1)`.
+    /// All pages of dlock, such as `dlock-run(1)`.
     pub(super) titles: &'a [String],
 }
 
-/// A sentence that several pages have. It stands only where the command has the option that is named last, if any.
+/// A sentence that several pages share: its key, its text, and an option; without that option, a command's
+/// page omits the sentence.
 type Sentence = (&'static str, &'static str, Option<&'static str>);
 
 const STATUSES: &[Sentence] = &[
-    ("0", "It was done.", None),
+    ("0", "Success.", None),
     (
         "64",
         "The command line is wrong: an unknown option, a bad name, durations that contradict each other.",
@@ -65,39 +66,43 @@ const STATUSES: &[Sentence] = &[
     ),
     (
         "69",
-        "The store could not be asked: it cannot be reached, does not answer in time, or is out of memory.",
+        "The store is unavailable: it cannot be reached, does not reply in time, or is out of memory.",
         None,
     ),
     ("70", "dlock itself failed.", None),
-    ("76", "The token does not own the lock any more. Nothing was changed.", None),
-    ("77", "The store refused us: password or permission.", None),
-    ("78", "The backend URL, a variable of the environment or the configuration is wrong.", None),
+    ("76", "The token no longer owns the lock. Nothing was changed.", None),
+    ("77", "The store denied access: password or permission.", None),
+    ("78", "The backend URL, an environment variable or the configuration is wrong.", None),
 ];
 
 const VARIABLES: &[Sentence] = &[
     ("DLOCK_BACKEND", "Where the lock lives, when `-b` is not given.", None),
     (
         "DLOCK_CONFIG",
-        "The configuration file that is read in place of the two below, when `--config` is not given.",
+        "The configuration file that is read instead of the two below, when `--config` is not given.",
         Some("config"),
     ),
     ("DLOCK_TTL", "The lease, when `--ttl` is not given.", None),
     ("DLOCK_WAIT", "How long to wait, when neither `--wait` nor `--no-wait` is given.", None),
-    ("DLOCK_TOKEN", "The token that `dlock acquire` has printed. It never stands on a command line.", None),
-    ("DLOCK_HELD", "The locks of the command that we run in, as `dlock run` has set it.", None),
-    ("REDISCLI_AUTH", "The password of Redis, when neither the URL nor a file has it.", None),
+    (
+        "DLOCK_TOKEN",
+        "The token that `dlock acquire` has printed. It is never passed on a command line.",
+        None,
+    ),
+    ("DLOCK_HELD", "The locks that the calling command runs under, set by `dlock run`.", None),
+    ("REDISCLI_AUTH", "The Redis password, when neither the URL nor a file has one.", None),
     (
         "GITHUB_RUN_ID",
         "With `GITHUB_SERVER_URL` and `GITHUB_REPOSITORY`: the page of the CI job, which `dlock status` shows.",
         None,
     ),
-    ("CI_JOB_URL", "The same, of GitLab.", None),
-    ("BUILDKITE_BUILD_URL", "The same, of Buildkite.", None),
-    ("BUILD_URL", "The same, of Jenkins.", None),
-    ("NO_COLOR", "When it is set, nothing is coloured.", None),
+    ("CI_JOB_URL", "The same for GitLab.", None),
+    ("BUILDKITE_BUILD_URL", "The same for Buildkite.", None),
+    ("BUILD_URL", "The same for Jenkins.", None),
+    ("NO_COLOR", "If set, output is not coloured.", None),
     (
         "HOME",
-        "Below it are the locks of `file:` for every user but root. When it is not set, the user database tells.",
+        "Contains the locks of `file:` for every user but root. If it is not set, the user database is read.",
         None,
     ),
 ];
@@ -105,7 +110,7 @@ const VARIABLES: &[Sentence] = &[
 const FILES: &[Sentence] = &[
     (
         "~/.config/dlock/config.toml",
-        "Configuration of the user. It goes before that of the host, key by key.",
+        "Configuration of the user. It overrides that of the host, key by key.",
         Some("config"),
     ),
     ("/etc/dlock/config.toml", "Configuration of the host.", Some("config")),
@@ -113,8 +118,8 @@ const FILES: &[Sentence] = &[
     ("/var/lib/dlock/", "The locks of `file:` for root.", None),
 ];
 
-/// A text with its lines that begin with an exclamation mark written out: `!status`, `!environment` and `!files` with
-/// the keys of sentences, `!see` with pages, of which those of ours that do not exist are left out.
+/// Returns the text with its directives expanded: `!status`, `!environment` and `!files` with the keys of
+/// sentences, `!see` with pages. Pages of dlock that do not exist in this build are left out.
 pub(super) fn complete(text: &str, facts: &Facts<'_>) -> String {
     let mut found = String::new();
     for line in text.lines() {
@@ -150,7 +155,7 @@ pub(super) fn complete(text: &str, facts: &Facts<'_>) -> String {
     found
 }
 
-/// `dlock-run(1) flock(1)` as a line of the text, each with its name marked.
+/// Returns `dlock-run(1) flock(1)` as a line of the text, with the names marked.
 fn see(words: &str, titles: &[String]) -> String {
     let is_there = |page: &&str| !page.starts_with("dlock") || titles.iter().any(|title| title == page);
     let marked = |page: &str| format!("`{}", page.replacen('(', "`(", 1));
@@ -161,7 +166,7 @@ fn see(words: &str, titles: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// Pages of commands that this build lacks are checked as well.
+    /// Also checks the pages of commands that this build lacks.
     #[test]
     fn every_text_can_be_completed() {
         let command = crate::cli::command();

@@ -1,37 +1,37 @@
-//! The first phase: getting the lock, with the command parked and signals meaning dlock itself.
+//! The first phase: acquiring the lock. Meanwhile the command is parked and signals apply to dlock itself.
 
 use super::Run;
 use crate::backend::Refusal;
 use crate::child::Supervisor;
-use crate::commands::lock_wait::{Awaited, BrokenOff, LockWait};
+use crate::commands::lock_wait::{Awaited, Interruption, LockWait};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Keepers, Lock};
 use crate::lock::{Claim, Holder, Mode};
 use crate::report::revoked;
 
-/// What came of it.
+/// The result of the first phase.
 pub(super) enum Acquired<'a> {
-    /// The locks are ours.
+    /// The locks are held.
     Granted(Vec<HeldLock>, Keepers<'a>),
-    /// They are not.
+    /// The locks are not held.
     Not(NotAcquired),
 }
 
-/// Why the locks are not ours.
+/// Why the locks are not held.
 pub(super) enum NotAcquired {
-    /// Somebody else has one of them: who, if that is known, and what was said of it.
+    /// Another client holds one of them: the holder, if known, and the message that was printed.
     Contended(Option<Box<Holder>>, String),
-    /// One of them was ours already, and somebody wanted it, with this reason.
+    /// One of them was already held, and was revoked with this reason.
     Revoked(Option<String>, Failure),
     /// A signal came first.
     Interrupted(i32),
-    /// It has not been said yet.
+    /// A failure that has not been reported yet.
     Failed(Failure),
 }
 
 impl<'a> Run<'a> {
     pub(super) async fn acquire(&'a self, locks: &'a [Lock], supervisor: &mut Supervisor) -> Acquired<'a> {
-        let awaiting = LockWait {
+        let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &self.signals,
             alarm: &self.alarm,
@@ -39,20 +39,21 @@ impl<'a> Run<'a> {
             patience: self.plan.patience,
             terms: &self.plan.terms,
         };
-        match awaiting.locks(locks, Some(supervisor)).await {
-            Ok(awaited) => self.not_or_granted(&awaiting, awaited),
-            Err(BrokenOff::Signal(signal)) => Acquired::Not(NotAcquired::Interrupted(signal)),
-            Err(BrokenOff::Guard(why)) => Acquired::Not(NotAcquired::Failed(Failure::internal(why))),
+        match lock_wait.locks(locks, Some(supervisor)).await {
+            Ok(awaited) => self.acquired(&lock_wait, awaited),
+            Err(Interruption::Signal(signal)) => Acquired::Not(NotAcquired::Interrupted(signal)),
+            Err(Interruption::Guard(why)) => Acquired::Not(NotAcquired::Failed(Failure::internal(why))),
         }
     }
 
-    fn not_or_granted<'l>(&self, awaiting: &LockWait<'_>, awaited: Awaited<'l>) -> Acquired<'l> {
+    fn acquired<'l>(&self, lock_wait: &LockWait<'_>, awaited: Awaited<'l>) -> Acquired<'l> {
         let store = self.plan.store.display();
-        Acquired::Not(match awaited.together {
-            AcquireAllOutcome::Granted(held, keeping) => return Acquired::Granted(held, keeping),
+        Acquired::Not(match awaited.outcome {
+            AcquireAllOutcome::Granted(held, keepers) => return Acquired::Granted(held, keepers),
             AcquireAllOutcome::Contended(lock, ref busy) => {
-                let instead = "DLOCK_HELD, which would let us in, was lost on the way here (sudo, env -i)";
-                let line = awaiting.say_contended(&awaited, &lock.claim.name, busy, instead);
+                let instead =
+                    "DLOCK_HELD, which would allow nesting, was removed from the environment (sudo, env -i)";
+                let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
                 NotAcquired::Contended(busy.holders.first().cloned().map(Box::new), line)
             }
             AcquireAllOutcome::Revoked(lock, revocation) => {
@@ -70,7 +71,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Why a claim makes no sense as things are, and what to do.
+    /// Returns the failure for a claim that the store refuses in the current state, with a remedy.
     fn refused(&self, claim: &Claim, refusal: Refusal) -> Failure {
         let (name, store) = (&claim.name, self.plan.store.display());
         match refusal {
@@ -80,8 +81,8 @@ impl<'a> Run<'a> {
                     _ => 1,
                 };
                 Failure::usage(format!(
-                    "{name} on {store}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait \
-                     until nobody holds or awaits it"
+                    "{name} on {store}: --slots {ours}, but it is in use with {theirs} slots: give --slots \
+                    {theirs}, or wait until it has no holder and no waiter"
                 ))
             }
             Refusal::Inside(outer) => Failure::usage(format!(

@@ -1,4 +1,4 @@
-//! What a run came to: for the report, for people, and as an exit status.
+//! The result of a run: for the report, as messages, and as an exit status.
 
 use super::Run;
 use super::acquisition::NotAcquired;
@@ -13,7 +13,7 @@ use crate::plan::program_failure;
 use crate::report::{Outcome, RunReport, revoked};
 
 impl Run<'_> {
-    /// Notes why the locks are not ours.
+    /// Records why the locks are not held.
     pub(super) fn not_acquired(&self, why: NotAcquired, report: &mut RunReport) -> Result<(), Failure> {
         match why {
             NotAcquired::Contended(holder, line) => {
@@ -35,59 +35,59 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Notes what became of the command and of its time under the locks.
-    pub(super) fn note_end(&self, held: &[HeldLock], end: &RunOutcome, report: &mut RunReport) {
-        for ((lock, held), renewals) in report.locks.iter_mut().zip(held).zip(&end.renewals) {
+    /// Records how the command ended and what happened to its locks.
+    pub(super) fn note_outcome(&self, held: &[HeldLock], outcome: &RunOutcome, report: &mut RunReport) {
+        for ((lock, held), renewals) in report.locks.iter_mut().zip(held).zip(&outcome.renewals) {
             lock.fencing = held.grant.fencing;
             lock.renewals = renewals.clone();
         }
-        report.command = end.ended;
-        report.outcome = outcome(end);
-        report.exit = self.exit(end);
-        // For the history, which is written before anything is said.
-        report.error = self.stopped_line(end);
-        report.reason = match &end.stopped {
+        report.command = outcome.ended;
+        report.outcome = reported_outcome(outcome);
+        report.exit = self.exit(outcome);
+        // For the history, which is written before any message.
+        report.error = self.stopped_line(outcome);
+        report.reason = match &outcome.stopped {
             Some(Stopped::Revoked(_, revocation)) => revocation.reason.clone(),
             _ => None,
         };
     }
 
-    /// Says what there is to say in the end, in one line each, and returns why the command did not run to its end under
-    /// the locks.
-    pub(super) fn say_end(
+    /// Prints the final messages, one line each, and returns why the command did not run to its end under the
+    /// locks.
+    pub(super) fn report_outcome(
         &self,
-        end: &RunOutcome,
+        outcome: &RunOutcome,
         released: Vec<Result<Release, StoreError>>,
     ) -> Option<String> {
-        let mut error = end.loss_said.clone();
+        let mut error = outcome.loss_message.clone();
         let name = &self.plan.label();
         let store = self.plan.store.display();
         let of = |lock: usize| &self.plan.names[lock];
-        if let Some(line) = self.stopped_line(end) {
-            error = Some(self.say_error(line));
+        if let Some(line) = self.stopped_line(outcome) {
+            error = Some(self.report_error(line));
         }
-        if let Some(Ended::NotExecuted(errno)) = end.ended {
-            error = Some(self.say_error(self.plan.program.exec_failure(errno).to_string()));
+        if let Some(Ended::NotExecuted(errno)) = outcome.ended {
+            error = Some(self.report_error(self.plan.program.exec_failure(errno).to_string()));
         }
-        if end.orphans_left && !self.plan.orphans_chosen {
+        if outcome.orphans_left && !self.plan.orphans_chosen {
             self.reporter.warning(&format!(
-                "{name}: the command left background processes, which go on without the lock; see --orphans"
+                "{name}: the command left background processes, which continue without the lock; see --orphans"
             ));
         }
         for (lock, released) in released.into_iter().enumerate() {
             let name = of(lock);
             match released {
-                // A deadline means that the store does not answer, or that the lease is over: nothing more to say.
-                Err(error) if !matches!(end.stopped, Some(Stopped::Deadline(_))) => {
-                    let rest = end.lease_ends[lock]
-                        .map(|ends| format!("; it ends by itself within {}", show(ends - Moment::now())));
+                // A deadline means that the store does not reply, or that the lease has expired: no further message.
+                Err(error) if !matches!(outcome.stopped, Some(Stopped::Deadline(_))) => {
+                    let rest = outcome.lease_ends[lock]
+                        .map(|ends| format!("; it expires within {}", show(ends - Moment::now())));
                     let rest = rest.unwrap_or_default();
                     self.reporter
                         .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
                 }
-                Ok(Release::NotHeld) if end.stopped.is_none() && !end.lost[lock] => {
+                Ok(Release::NotHeld) if outcome.stopped.is_none() && !outcome.lost[lock] => {
                     self.reporter
-                        .warning(&format!("{name} on {store}: was not held any more when the command ended"));
+                        .warning(&format!("{name} on {store}: was no longer held when the command ended"));
                 }
                 _ => {}
             }
@@ -95,38 +95,38 @@ impl Run<'_> {
         error
     }
 
-    /// Why dlock stopped the command, in one line.
-    fn stopped_line(&self, end: &RunOutcome) -> Option<String> {
+    /// Returns why dlock stopped the command, in one line.
+    fn stopped_line(&self, outcome: &RunOutcome) -> Option<String> {
         let name = &self.plan.label();
         let store = self.plan.store.display();
         let of = |lock: usize| &self.plan.names[lock];
-        let what = match end.stopped.as_ref()? {
+        let what = match outcome.stopped.as_ref()? {
             Stopped::Lost(lock, loss) => {
                 format!("{} on {store}: the lock was lost: {}", of(*lock), describe(*loss))
             }
             Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
             Stopped::Deadline(lock) => {
-                let why = end.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
+                let why = outcome.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
                 format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
             }
-            Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} is over", show(*limit)),
-            Stopped::Guard(why) if !end.ran => return Some(why.clone()),
+            Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} was reached", show(*limit)),
+            Stopped::Guard(why) if !outcome.ran => return Some(why.clone()),
             Stopped::Guard(why) => format!("{name}: {why}"),
         };
-        let done = match end.not_permitted {
+        let done = match outcome.not_permitted {
             true => "not all of its processes could be stopped",
             false => "the command was stopped",
         };
         Some(format!("{what}; {done}"))
     }
 
-    fn say_error(&self, line: String) -> String {
+    fn report_error(&self, line: String) -> String {
         self.reporter.error(&line);
         line
     }
 
-    fn exit(&self, end: &RunOutcome) -> Exit {
-        match (&end.stopped, end.ended) {
+    fn exit(&self, outcome: &RunOutcome) -> Exit {
+        match (&outcome.stopped, outcome.ended) {
             (Some(Stopped::Guard(_)), _) => Exit::Status(exit::INTERNAL),
             (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
                 Exit::Status(exit::LOST)
@@ -142,13 +142,13 @@ impl Run<'_> {
     }
 }
 
-fn outcome(end: &RunOutcome) -> Outcome {
-    match (&end.stopped, end.ended) {
+fn reported_outcome(outcome: &RunOutcome) -> Outcome {
+    match (&outcome.stopped, outcome.ended) {
         (Some(Stopped::Guard(_)), _) => Outcome::Internal,
         (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => Outcome::Lost,
         (Some(Stopped::MaxRuntime(_)), _) => Outcome::MaxRuntime,
         (None, Some(Ended::NotExecuted(_))) => Outcome::NotExecutable,
-        (None, Some(Ended::Exited(_) | Ended::Killed(_))) if end.lost.contains(&true) => Outcome::Lost,
+        (None, Some(Ended::Exited(_) | Ended::Killed(_))) if outcome.lost.contains(&true) => Outcome::Lost,
         (None, Some(Ended::Exited(_) | Ended::Killed(_))) => Outcome::Ran,
         (None, None) => Outcome::Internal,
     }

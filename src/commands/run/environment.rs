@@ -1,4 +1,4 @@
-//! What the command finds in its environment (`DLOCK_*`).
+//! The environment variables that are set for the command (`DLOCK_*`).
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::lock::FencingToken;
 use crate::outer::OuterHolds;
 use crate::plan::RunPlan;
 
-/// The command's part of the environment (`DLOCK_*`).
+/// Returns the environment variables for the command (`DLOCK_*`).
 pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {
     let store = plan.store.display();
     let mut holds = outer.entries();

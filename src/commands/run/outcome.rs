@@ -1,4 +1,4 @@
-//! How the command's time under the locks ended: what running finds out, and releasing and the report tell.
+//! The result of the second phase, which the release and the report use.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::lease::acquire_all::HeldLock;
 use crate::lock::Revocation;
 use crate::report::Histogram;
 
-/// How the command's time under the locks ended.
+/// How the command ended, and what happened to its locks meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct RunOutcome {
-    /// The command was let go, and the kernel could execute it.
+    /// The command was started, and the kernel could execute it.
     pub(super) ran: bool,
-    /// How the command itself ended, if it did before everything was over.
+    /// How the command itself ended, if it did.
     pub(super) ended: Option<Ended>,
     /// Why dlock stopped it, if it did.
     pub(super) stopped: Option<Stopped>,
-    /// Background processes live on.
+    /// Background processes are still alive.
     pub(super) orphans_left: bool,
     /// Some process could not be signalled.
     pub(super) not_permitted: bool,
     /// For each lock, whether it was lost and the command went on (`--on-lost warn`).
     pub(super) lost: Vec<bool>,
-    /// What was said of the last such loss.
-    pub(super) loss_said: Option<String>,
+    /// The message about the last such loss.
+    pub(super) loss_message: Option<String>,
     /// For each lock, the last failure to renew, since the last success.
     pub(super) trouble: Vec<Option<String>>,
     /// For each lock, the earliest end of the lease at the store.
@@ -35,7 +35,7 @@ pub(super) struct RunOutcome {
 }
 
 impl RunOutcome {
-    /// For these locks, at the beginning.
+    /// Returns the initial outcome for these locks.
     pub(super) fn at_first(held: &[HeldLock]) -> RunOutcome {
         RunOutcome {
             ran: true,
@@ -50,32 +50,32 @@ impl RunOutcome {
         }
     }
 
-    /// The command was not let go.
+    /// Returns the outcome of a command that was not started.
     pub(super) fn never_ran(held: &[HeldLock]) -> RunOutcome {
         RunOutcome { ran: false, ..RunOutcome::at_first(held) }
     }
 }
 
-/// Why dlock stopped the command. Numbers are those of the locks.
+/// Why dlock stopped the command. The numbers are indices of locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// The store says that this lock is not ours.
+    /// According to the store, this lock is no longer held.
     Lost(usize, Loss),
-    /// Somebody wants this lock.
+    /// This lock was revoked.
     Revoked(usize, Revocation),
     /// No renewal of this lock was acknowledged in time.
     Deadline(usize),
     /// `--max-runtime`
     MaxRuntime(Duration),
-    /// The guarding process failed.
+    /// The guard process failed.
     Guard(String),
 }
 
-/// A loss in words.
+/// Describes a loss.
 pub(super) fn describe(loss: Loss) -> &'static str {
     match loss {
         Loss::Gone => "it is gone from the store (deleted, expired or evicted)",
-        Loss::FailedOver => "the store has failed over to a server that has not got it",
-        Loss::Taken => "somebody else holds it now",
+        Loss::FailedOver => "the store has failed over to a server that does not have it",
+        Loss::Taken => "another client holds it now",
     }
 }

@@ -1,4 +1,4 @@
-//! The last phase: every lock is given back, or left to the store for the rest of `--min-hold`.
+//! The last phase: every lock is released, or left to the store for the rest of `--min-hold`.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport};
 
-/// How long it may take to keep what became of a run on record, where nothing else has to be asked of the store.
+/// The time limit for recording a run in the history when no other request to the store is pending.
 const RECORD: Duration = Duration::from_millis(400);
-/// The same when a signal ends dlock.
+/// The same limit when a signal ends dlock.
 const LAST_RECORD: Duration = Duration::from_millis(80);
 
-/// Whether the lock is not ours any more because we gave it back, or left it to the store.
-pub(super) fn was_given_back(release: &Result<Release, StoreError>) -> bool {
+/// Whether the lock was released, or left to the store.
+pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
     matches!(release, Ok(Release::Released | Release::Kept))
 }
 
-/// A lock that is being given back.
+/// A lock that is being released.
 struct Releasing<'a> {
     lock: &'a Lock,
     index: usize,
     held: &'a HeldLock,
     /// For the lock's history.
     record: Record,
-    /// It cannot be given back yet.
+    /// It cannot be released yet.
     stays: &'a Cell<bool>,
 }
 
@@ -43,22 +43,23 @@ async fn keep(backend: &mut dyn Backend, lock: &Lock, record: &Record) -> Result
     backend.record(&lock.claim.name, record).await
 }
 
-/// One try to release it always gets.
+/// The minimum time for an attempt to release the lock.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
-/// Where another server may take over, one that does not answer is not waited for longer than this, but asked for again ...
+/// If another server may take over, a server that does not reply is waited for no longer than this before a
+/// retry ...
 const LONGEST_TRY: Duration = Duration::from_secs(1);
-/// ... after such a pause.
+/// ... after this pause.
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
-    /// Frees the locks, all at a time, each within a bounded time; a second fatal signal cuts that short. Where
-    /// only we can keep a lock that has to be kept, or that others are inside of, this stays until that is over or a
-    /// fatal signal comes.
+    /// Releases all locks concurrently, each within a bounded time; a second fatal signal ends that early. If
+    /// a lock must be kept, or has nested holds, and only this process can keep it, this waits until that has
+    /// ended or a fatal signal arrives.
     pub(super) async fn release_all(
         &self,
         locks: &[Lock],
         held: &[HeldLock],
-        end: &RunOutcome,
+        outcome: &RunOutcome,
         report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
         let look_again = Notify::new();
@@ -67,7 +68,7 @@ impl Run<'_> {
             let record = report.record(index, &locks[index].claim.identity);
             let lock =
                 Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
-            self.release(lock, end, &look_again)
+            self.release(lock, outcome, &look_again)
         };
         let releases = all((0..held.len()).map(one).collect());
         tokio::pin!(releases);
@@ -78,7 +79,7 @@ impl Run<'_> {
                 results = &mut releases => return results,
                 arrival = self.signals.next() => {
                     if arrival.signal == libc::SIGCONT {
-                        // Somebody may have revoked what we stay for.
+                        // The lock that we stay for may have been revoked.
                         look_again.notify_waiters();
                     }
                     fatal_signals += usize::from(signals::ENDING.contains(&arrival.signal));
@@ -94,8 +95,8 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps in the history of each lock why the command did not run, as far as the stores can be asked.
-    pub(super) async fn keep_on_record(
+    /// Records in the history of each lock why the command did not run, if the stores are available.
+    pub(super) async fn record_in_history(
         &self,
         locks: &[Lock],
         report: &RunReport,
@@ -117,7 +118,7 @@ impl Run<'_> {
             tokio::select! {
                 biased;
                 _ = &mut kept => return,
-                // Whoever wants us to end does not wait for a note.
+                // A request to end takes precedence over the record.
                 arrival = self.signals.next() => if signals::ENDING.contains(&arrival.signal) {
                     return;
                 },
@@ -128,37 +129,37 @@ impl Run<'_> {
     async fn release(
         &self,
         releasing: Releasing<'_>,
-        end: &RunOutcome,
+        outcome: &RunOutcome,
         look_again: &Notify,
     ) -> Result<Release, StoreError> {
         let Releasing { lock, index, held, record, stays } = releasing;
         let mut backend = lock.backend();
-        if matches!(end.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
-            // The store itself has said that it is not ours any more.
+        if matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
+            // The store itself has reported the loss.
             let _ = timeout(RECORD, keep(&mut *backend, lock, &record)).await;
             return Ok(Release::NotHeld);
         }
         let mut until = Moment::now() + self.plan.terms.connect_timeout;
-        if let Some(ends) = end.lease_ends[index] {
+        if let Some(ends) = outcome.lease_ends[index] {
             until = until.min(ends);
         }
-        // Whether it was freed by an earlier try is unknown.
+        // Whether an earlier attempt has released the lock is unknown.
         let mut uncertain = false;
         loop {
-            let rest = if end.ran { held.lease_state.rest() } else { Duration::ZERO };
+            let rest = if outcome.ran { held.lease_state.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
             if backend.fails_over() {
                 bound = bound.min(LONGEST_TRY);
             }
-            if let Some(ends) = end.lease_ends[index] {
-                // Beyond the end of the lease there is nothing to release.
+            if let Some(ends) = outcome.lease_ends[index] {
+                // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
             let attempt = async {
                 backend.connect().await?;
                 match backend.release(&lock.claim, rest, Some(&record).filter(|_| !uncertain)).await {
-                    // The connection broke: whether the lock was freed is unknown, and asking again changes nothing
-                    // then.
+                    // The connection broke: whether the lock was released is unknown, and repeating the
+                    // request is harmless then.
                     Err(StoreError::Unavailable { maybe_applied, .. }) => {
                         backend.connect().await?;
                         let record = Some(&record).filter(|_| !maybe_applied && !uncertain);
@@ -174,7 +175,7 @@ impl Run<'_> {
             match timeout(bound, attempt).await.unwrap_or_else(late) {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);
-                    // Whoever wants it to be given up may not be able to tell us.
+                    // A revocation may arrive without a notification.
                     let _ = timeout(again.min(LONGEST_UNWATCHED), async {
                         tokio::select! {
                             _ = backend.changed() => {}

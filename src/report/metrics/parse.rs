@@ -1,12 +1,12 @@
-//! Reading our own metrics again, and nobody else's.
+//! Parses the metrics that dlock has written, and rejects all others.
 
 use super::{Gauge, HOLD, Metrics, RENEWAL, RUNS, Series, WAIT};
 use crate::report::histogram::{HOLD_BOUNDS, Histogram, RENEWAL_BOUNDS, WAIT_BOUNDS};
 
-/// Counters are whole numbers, and every one of them up to here can be told from the next.
+/// The largest counter: up to here a double represents every whole number exactly.
 const MOST: f64 = 9_007_199_254_740_992.0;
 
-/// One line with a value.
+/// A line with a value.
 struct Sample<'a> {
     metric: &'a str,
     labels: Vec<(&'a str, String)>,
@@ -56,7 +56,8 @@ fn take_line(metrics: &mut Metrics, line: &str) -> Result<(), String> {
     if !is_known(sample.metric)? {
         return keep(metrics, line);
     }
-    take_sample(metrics, &sample).ok_or_else(|| format!("no sample of {} as dlock writes it", sample.metric))
+    take_sample(metrics, &sample)
+        .ok_or_else(|| format!("not a sample of {} in the format of dlock", sample.metric))
 }
 
 /// A family of a later version.
@@ -69,7 +70,7 @@ fn keep(metrics: &mut Metrics, line: &str) -> Result<(), String> {
 /// Whether this version knows the metric.
 fn is_known(metric: &str) -> Result<bool, String> {
     if !metric.starts_with("dlock_") {
-        return Err(format!("{metric} is no metric of dlock"));
+        return Err(format!("{metric} is not a metric of dlock"));
     }
     let gauges = Gauge::ALL.map(|gauge| gauge.family().name);
     let histograms = [WAIT.name, HOLD.name, RENEWAL.name];
@@ -86,7 +87,7 @@ fn take_sample(metrics: &mut Metrics, sample: &Sample<'_>) -> Option<()> {
     };
     let name = label("name")?;
     let series = metrics.locks.entry(name.to_owned()).or_insert_with(|| Series {
-        // What the file has stands in the place of what we would begin with.
+        // The values in the file replace the initial ones.
         wait: Histogram::new(&[]),
         hold: Histogram::new(&[]),
         renewal: Histogram::new(&[]),
@@ -155,7 +156,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     rest.next().is_none().then_some(Sample { metric, labels, value })
 }
 
-/// The value of a label up to its closing quote, and what is behind that.
+/// Returns the value of a label up to its closing quote, and the rest of the text.
 fn unescaped(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -178,21 +179,24 @@ mod tests {
     use crate::random::Xorshift;
 
     #[test]
-    fn what_is_not_ours_is_refused_with_its_line() {
+    fn foreign_content_is_rejected_with_its_line() {
         for (text, why) in [
-            ("node_load1 0.5\n", "line 1: node_load1 is no metric of dlock"),
-            ("\n# HELP up x\n", "line 2: up is no metric of dlock"),
+            ("node_load1 0.5\n", "line 1: node_load1 is not a metric of dlock"),
+            ("\n# HELP up x\n", "line 2: up is not a metric of dlock"),
             ("hello world\n", "line 1: neither a sample nor a comment"),
             ("{\"version\":1}", "line 1: neither a sample nor a comment"),
             ("dlock_runs_total{name=\"x", "line 1: neither a sample nor a comment"),
-            ("dlock_runs_total{name=\"x\"} 1", "line 1: no sample of dlock_runs_total as dlock writes it"),
+            (
+                "dlock_runs_total{name=\"x\"} 1",
+                "line 1: not a sample of dlock_runs_total in the format of dlock",
+            ),
             (
                 "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1.5",
-                "line 1: no sample of dlock_runs_total as dlock writes it",
+                "line 1: not a sample of dlock_runs_total in the format of dlock",
             ),
             (
                 "dlock_last_exit_status{name=\"x\",host=\"y\"} 1",
-                "line 1: no sample of dlock_last_exit_status as dlock writes it",
+                "line 1: not a sample of dlock_last_exit_status in the format of dlock",
             ),
             (
                 "dlock_wait_seconds_bucket{name=\"x\",le=\"1\"} 2\ndlock_wait_seconds_count{name=\"x\"} 1\n",
@@ -204,21 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_has_nothing_yet() {
+    fn an_empty_file_has_no_metrics() {
         for text in ["", "\n\n", "# made by hand\n"] {
             assert_eq!(parse(text), Ok(Metrics::default()));
         }
     }
 
     #[test]
-    fn families_of_a_later_version_stay() {
+    fn families_of_a_later_version_are_kept() {
         let text =
             "# HELP dlock_new_total x\n# TYPE dlock_new_total counter\ndlock_new_total{name=\"a\"} 7\n";
         assert!(parse(text).expect("ours").render().ends_with(text));
     }
 
     #[test]
-    fn no_garbage_is_too_much() {
+    fn arbitrary_input_does_not_panic() {
         let alphabet: Vec<char> = "dlock_runs_total{}name=\"x\\,#\n 1.e+Inf".chars().collect();
         let mut random = Xorshift::new();
         for _ in 0..20_000 {

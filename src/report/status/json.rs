@@ -38,7 +38,7 @@ struct WaiterView<'a> {
     url: Option<&'a str>,
 }
 
-/// One object on one line.
+/// Returns one JSON object on one line.
 pub fn status_json(store: &str, seen: &Inspection) -> String {
     let now = Duration::from_millis(seen.now_ms);
     let locks = seen.locks.iter().map(|lock| LockView::new(lock, now)).collect();
@@ -117,7 +117,7 @@ struct WhoView<'a> {
     command: &'a str,
 }
 
-/// One object on one line.
+/// Returns one JSON object on one line.
 pub fn history_json(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> String {
     let locks = histories
         .iter()

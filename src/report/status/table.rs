@@ -1,4 +1,4 @@
-//! A table for people: aligned columns, coloured where somebody looks.
+//! A table for people: aligned columns, coloured on a terminal.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -16,7 +16,7 @@ pub(super) enum Colour {
 }
 
 impl Colour {
-    /// The parameter of SGR (ECMA-48).
+    /// Returns the parameter of SGR (ECMA-48).
     fn code(self) -> &'static str {
         match self {
             Colour::None => "0",
@@ -30,7 +30,8 @@ impl Colour {
 
 /// Foreign text beyond this is cut; the JSON has all of it.
 const LONGEST_TEXT: usize = 80;
-/// A column is not made wider than this for a cell of its own: what is behind that cell goes on the next line.
+/// The maximum width of a column because of one cell: after a longer cell, the row continues on the next
+/// line.
 const WIDEST: usize = 40;
 
 /// One cell; its text is safe for a terminal.
@@ -41,12 +42,12 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Foreign text, of which the beginning tells enough.
+    /// Returns a cell of foreign text, cut to the maximum length.
     pub(super) fn new(text: &str) -> Cell {
         Cell::cut(text, LONGEST_TEXT)
     }
 
-    /// Foreign text, of which so many characters are shown.
+    /// Returns a cell of foreign text, cut to this number of characters.
     pub(super) fn cut(text: &str, longest: usize) -> Cell {
         let text = match text.char_indices().nth(longest) {
             Some((end, _)) => format!("{}...", printable(&text[..end])),
@@ -68,7 +69,7 @@ impl Cell {
     }
 }
 
-/// Rows under a heading.
+/// Rows below a heading.
 pub(super) struct Table {
     headings: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
@@ -87,7 +88,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Each line, without the columns that say nothing, with as many spaces between the columns as it takes and none at its end.
+    /// Returns the table as lines, without empty columns, with the columns separated by spaces and without
+    /// trailing ones.
     pub(super) fn to_text(&self, style: Style) -> String {
         let mut widths: Vec<usize> = self.headings.iter().map(|heading| heading.width()).collect();
         let mut says = vec![false; widths.len()];
@@ -101,7 +103,7 @@ impl Table {
         let headings: Vec<Cell> = self.headings.iter().map(|heading| Cell::new(heading)).collect();
         let mut text = String::new();
         for row in [&headings].into_iter().chain(&self.rows) {
-            // Where the text so far ends on this line, and where the column begins.
+            // The end of the text so far on this line, and the start of the column.
             let (mut at, mut column) = (0, 0);
             for ((cell, width), _) in row.iter().zip(&widths).zip(&says).filter(|(_, says)| **says) {
                 if !cell.text.is_empty() {
@@ -126,7 +128,7 @@ impl Table {
     }
 }
 
-/// The first part of a line that is so wide; colours take no room, and end with it.
+/// Returns the beginning of a line that has this width; colours take no width, and are reset at the cut.
 pub(super) fn cut(line: &str, width: usize) -> String {
     let mut taken = String::new();
     let mut room = width;
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_as_wide_as_their_cells() {
         let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
         table.add([Cell::new("größe 🔒"), Cell::new("free").coloured(Colour::Green)]);
         table.add([Cell::empty(), Cell::new("held"), Cell::new("a\nb")]);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_text_does_not_push_all_others_away() {
+    fn one_long_cell_does_not_widen_its_column() {
         let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
         let long = "x".repeat(100);
         table.add([Cell::new("a"), Cell::new("held"), Cell::new("-")]);

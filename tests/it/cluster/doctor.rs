@@ -1,4 +1,4 @@
-//! `dlock doctor` in a cluster: the whole, and the node that a lock would be on.
+//! `dlock doctor` in a cluster: the cluster, and the node of a lock.
 
 use crate::doctor::{Findings, doctor};
 use crate::support::SOON;
@@ -10,14 +10,14 @@ use crate::support::wait::until;
 use std::time::Duration;
 
 #[test]
-fn a_cluster_without_replicas_is_warned_of() {
+fn a_cluster_without_replicas_is_a_warning() {
     let (cluster, place) = (Cluster::lent(), Place::new());
     // The scratch lock is on another node each time.
     for node in [0, 1, 2, 0, 1, 2] {
         let found = Findings::of(doctor(&place, &cluster.url_of(&[node])));
         assert_eq!(
             found.only("cluster", "ok"),
-            "state ok, 3 nodes, 16384 of 16384 slots are served, and all are refused when one is not \
+            "state ok, 3 nodes, 16384 of 16384 slots are served, and none is served while any is not \
              (cluster-require-full-coverage)"
         );
         assert_eq!(found.only("masters", "warning"), "3 masters, none with a replica");
@@ -28,9 +28,9 @@ fn a_cluster_without_replicas_is_warned_of() {
 }
 
 #[test]
-fn a_cluster_with_replicas_is_well() {
+fn a_cluster_with_replicas_is_healthy() {
     let cluster = Cluster::start_with(Plan { replicas: true, ..Plan::default() });
-    // A node tells of a replica once it has heard how far that is.
+    // A node lists a replica once it has heard from it.
     let told = |node: usize| {
         let Value::List(ranges) = cluster.node(node).command(&["CLUSTER", "SLOTS"]) else {
             panic!("no ranges")
@@ -38,7 +38,7 @@ fn a_cluster_with_replicas_is_well() {
         ranges.iter().all(|range| matches!(range, Value::List(parts) if parts.len() == 4))
     };
     until(SOON, "replicas that are known", || (0..3).all(told));
-    // A replica is as good a node to begin with as any.
+    // A replica is a valid seed like any other.
     let found = Findings::of(doctor(&Place::new(), &cluster.url_of(&[4])));
     assert!(found.only("cluster", "ok").starts_with("state ok, 6 nodes"), "{found:?}");
     assert_eq!(found.only("masters", "ok"), "3 masters, each with 1 or more replicas");
@@ -78,8 +78,8 @@ fn missing_rights_that_only_a_cluster_needs_are_named() {
 }
 
 #[test]
-fn a_server_that_is_no_node_is_a_problem() {
+fn a_server_outside_a_cluster_is_a_problem() {
     let redis = Redis::start();
     let found = Findings::of(doctor(&Place::new(), &format!("redis-cluster://127.0.0.1:{}", redis.port())));
-    assert!(found.only("cluster", "problem").starts_with("the server is no node of"), "{found:?}");
+    assert!(found.only("cluster", "problem").starts_with("the server is not a node of"), "{found:?}");
 }

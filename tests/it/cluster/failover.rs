@@ -1,4 +1,4 @@
-//! F26: a master dies while one of its locks is held, and its replica takes its place.
+//! F26: a master dies while one of its locks is held, and its replica is promoted.
 
 use super::{KEY, assert_ends_well, assert_ran, await_renewal, holder, let_go, run};
 use crate::support::SOON;
@@ -9,7 +9,7 @@ use crate::support::running::Exit;
 use crate::support::wait::until;
 use std::time::Duration;
 
-/// Six nodes that notice soon that one is dead.
+/// Six nodes that soon notice a dead one.
 fn with_replicas() -> Cluster {
     Cluster::start_with(Plan {
         replicas: true,
@@ -29,10 +29,10 @@ fn await_replica(cluster: &Cluster, node: usize, key: &str) {
 }
 
 #[test]
-fn a_hold_goes_on_under_a_replica_that_has_the_lock() {
+fn a_hold_continues_on_a_promoted_replica_that_has_the_lock() {
     let (mut cluster, place) = (with_replicas(), Place::new());
     let master = cluster.node_of(KEY);
-    // Only the master is named: the others are learnt.
+    // Only the master is given: the others are discovered.
     let mut held = holder(run(&place, &cluster.url_of(&[master]), "60s"), "go");
     until(SOON, "a holder that knows the other nodes", || {
         let stats = cluster.node(master).command(&["INFO", "commandstats"]).text();
@@ -81,7 +81,7 @@ fn a_lock_that_the_replica_lacks_is_lost() {
         matches!(promoted.command(&["ROLE"]), Value::List(parts)
             if parts[0] == Value::Text("master".into()))
     });
-    // As if it had been written last, and had not reached the replica.
+    // As if it had been written last, and had not been replicated.
     assert_eq!(promoted.command(&["DEL", KEY]), Value::Int(1));
     cluster.node_mut(master).kill();
     let output = held.wait();

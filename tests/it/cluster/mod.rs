@@ -1,14 +1,14 @@
-//! Locks in a Redis Cluster: found wherever they are, and kept while that changes.
+//! Locks in a Redis Cluster: found on whichever node they are, and kept while that changes.
 
-mod cost;
+mod discovery;
 mod doctor;
 mod failover;
-mod finding;
-mod looking;
-mod moving;
-mod moving_shared;
+mod inspection;
+mod queue;
 mod rights;
-mod waiting;
+mod round_trips;
+mod shared_slot_migration;
+mod slot_migration;
 
 use crate::support::SOON;
 use crate::support::cluster::Cluster;
@@ -18,10 +18,10 @@ use crate::support::resp::Value;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::{eventually, until};
 
-/// The key of the lock `x`, which is the one that a run takes unless it says otherwise.
+/// The key of the lock `x`, the default of the runs.
 const KEY: &str = "dlock:x";
 
-/// A key beside that of a lock without braces.
+/// A side key of a lock without braces.
 fn side(what: &str, name: &str) -> String {
     format!("dlock#{what}:{{dlock:{name}}}")
 }
@@ -31,7 +31,7 @@ fn run(place: &Place, url: &str, ttl: &str) -> Dlock {
     place.run().backend(url).args(["--ttl", ttl])
 }
 
-/// A run whose command goes on until it is [let go](let_go).
+/// A run whose command continues until it is [let go](let_go).
 #[track_caller]
 fn holder(run: Dlock, go: &str) -> Running {
     let go = run.place().arg(go);
@@ -44,14 +44,14 @@ fn let_go(place: &Place, go: &str) {
     place.write(go, "");
 }
 
-/// Asserts that it ends by itself, its command too, and that nothing was to be said.
+/// Asserts that it ends by itself, its command too, without a message.
 #[track_caller]
 fn assert_ends_well(run: &mut Running) {
     let output = run.wait();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""), "{}", output.stdout);
 }
 
-/// Asserts that it does not run, because somebody holds the lock.
+/// Asserts that it does not run, because the lock is held.
 #[track_caller]
 fn assert_held(output: &Output) {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
@@ -64,12 +64,12 @@ fn assert_ran(output: &Output) {
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-/// A node that has not the key.
+/// A node that does not have the key.
 fn another(cluster: &Cluster, key: &str) -> usize {
     (cluster.node_of(key) + 1) % 3
 }
 
-/// What is left of the lock's lease, in ms.
+/// The remaining lease of the lock, in ms.
 fn left(cluster: &Cluster, key: &str) -> i64 {
     cluster.command_at(key, &["PTTL", key]).int()
 }
@@ -80,7 +80,7 @@ fn await_renewal(cluster: &Cluster, key: &str) {
     crate::support::redis::await_renewal(|| left(cluster, key));
 }
 
-/// Waits until so many stand in line, and returns their tokens.
+/// Waits until this many are in the queue, and returns their tokens.
 #[track_caller]
 fn await_line(cluster: &Cluster, name: &str, count: usize) -> Vec<String> {
     let queue = side("queue", name);
@@ -93,7 +93,7 @@ fn await_line(cluster: &Cluster, name: &str, count: usize) -> Vec<String> {
     })
 }
 
-/// Waits until nothing of the lock is left but what is remembered of it.
+/// Waits until only the counter and the last outcomes of the lock are left.
 #[track_caller]
 fn await_nothing_left(cluster: &Cluster, name: &str) {
     let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! A cluster with TLS and users: who may do as little as possible holds a lock there, while its slot moves too.
+//! A cluster with TLS and users: a user with minimal rights holds a lock there, also while its slot migrates.
 
 use super::{KEY, another, assert_ends_well, assert_ran, await_renewal, let_go};
 use crate::support::cluster::{Cluster, Plan};
@@ -6,10 +6,10 @@ use crate::support::place::Place;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
 
-/// What only a cluster needs, as README.md says.
+/// The rights that only a cluster needs, as in README.md.
 const RULES: &[&str] = &["+asking", "+cluster|slots"];
 
-/// Makes the user `dlock` anew on every node, with the rules that README.md has for every server and these.
+/// Creates the user `dlock` again on every node, with the rules that README.md has for every server and these.
 fn allow(cluster: &Cluster, rules: &[&str]) {
     let [needed, _] = crate::minimal_rights::rules();
     let mut words = vec!["ACL", "SETUSER", "dlock", "reset", "on", ">s3cret"];
@@ -31,7 +31,7 @@ fn holder(cluster: &Cluster, place: &Place) -> Running {
 }
 
 #[test]
-fn the_rights_that_are_named_suffice_while_a_slot_moves() {
+fn the_documented_rights_suffice_while_a_slot_migrates() {
     let (cluster, place) = (Cluster::start_with(Plan::default()), Place::new());
     assert!(RULES.iter().all(|rule| crate::readme::README.contains(&format!("`{rule}`"))));
     allow(&cluster, RULES);
@@ -48,7 +48,7 @@ fn the_rights_that_are_named_suffice_while_a_slot_moves() {
 }
 
 #[test]
-fn a_missing_right_to_follow_a_move_is_named() {
+fn a_missing_right_for_slot_migration_is_named() {
     let (cluster, place) = (Cluster::start_with(Plan::default()), Place::new());
     allow(&cluster, &["+cluster|slots"]);
     let _moving = cluster.begin(KEY, another(&cluster, KEY));
@@ -58,9 +58,9 @@ fn a_missing_right_to_follow_a_move_is_named() {
     assert!(output.stderr.contains("'asking'"), "{}", output.stderr);
 }
 
-/// Without the right to ask for all nodes there is only less known of them.
+/// Without the right to list all nodes only fewer of them are known.
 #[test]
-fn the_right_to_ask_for_the_nodes_can_be_done_without() {
+fn the_right_to_list_the_nodes_is_optional() {
     let (cluster, place) = (Cluster::start_with(Plan::default()), Place::new());
     allow(&cluster, &["+asking", "+zscan", "+strlen"]);
     let mut held = holder(&cluster, &place);
@@ -73,7 +73,7 @@ fn the_right_to_ask_for_the_nodes_can_be_done_without() {
 }
 
 #[test]
-fn every_connection_is_encrypted_and_knows_the_password() {
+fn every_connection_is_encrypted_and_authenticated() {
     let (cluster, place) = (
         Cluster::start_with(Plan { tls: true, password: Some("s3cret".into()), ..Plan::default() }),
         Place::new(),

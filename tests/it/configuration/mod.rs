@@ -1,14 +1,14 @@
-//! Configuration files: which are read, what counts before what, what is refused, and what is shown of them.
+//! Configuration files: which are read, what overrides what, what is refused, and what is shown of them.
 
-mod levels;
+mod errors;
+mod file_owners;
+mod precedence;
 #[cfg(feature = "redis")]
 mod servers;
 mod settings;
-mod several;
+mod several_locks;
 mod show;
-mod strangers;
 mod tables;
-mod wrong;
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -17,7 +17,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// Writes the file `name`, and the directories above it; nobody else can read it.
+/// Writes the file `name`, and the directories above it, readable only by its owner.
 pub fn write(place: &Place, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
     let path = place.path(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -36,7 +36,7 @@ pub fn show(place: &Place, text: &str) -> Dlock {
     place.bare().args(["config", "show", "--config"]).arg(write(place, "c.toml", text))
 }
 
-/// What it printed, all being well.
+/// Its output, when it succeeds.
 #[track_caller]
 pub fn printed(run: Dlock) -> String {
     let output = run.output();
@@ -44,7 +44,7 @@ pub fn printed(run: Dlock) -> String {
     output.stdout
 }
 
-/// What counts for a setting of a lock, as `dlock config show` has it.
+/// The effective value of a setting of a lock, as `dlock config show` has it.
 #[track_caller]
 pub fn counts(place: &Place, text: &str, name: &str, key: &str) -> serde_json::Value {
     let object = printed(show(place, text).args(["--json", name]));
@@ -52,7 +52,7 @@ pub fn counts(place: &Place, text: &str, name: &str, key: &str) -> serde_json::V
     object["locks"][name][key]["value"].clone()
 }
 
-/// Asserts that a run ended in one line and without having run anything, and returns the line without its beginning,
+/// Asserts that a run printed one line and ran nothing, and returns the line without its start,
 /// and with `FILE` instead of the name of the file.
 #[track_caller]
 pub fn refused(place: &Place, output: &Output, code: i32) -> String {

@@ -1,4 +1,4 @@
-//! What only a server shows: passwords from files open it and are never shown, and warnings can be accepted.
+//! Settings of servers: passwords from files are used and never shown, and warnings can be accepted.
 
 use super::{printed, run, show, write};
 use crate::support::place::Place;
@@ -28,7 +28,7 @@ fn table(redis: &Redis, keys: &str) -> String {
     format!("backend = \"prod\"\n[backends.prod]\nurl = \"redis://127.0.0.1:{}/0\"\n{keys}", redis.port())
 }
 
-/// Nothing of it is encoded as it would be in a URL, nor is there a warning: nobody else can read it.
+/// It is not encoded as it would be in a URL, and causes no warning: no other user can read it.
 #[test]
 fn the_password_of_a_table_opens_the_store() {
     let (redis, place) = (server(), Place::new());
@@ -40,7 +40,7 @@ fn the_password_of_a_table_opens_the_store() {
     assert_eq!(run(&place, &user).sh("echo ran").output().outcome(), ran);
     let wrong = table(&redis, "password = \"other\"");
     assert_eq!(run(&place, &wrong).sh("echo ran").output().exit, Exit::Code(77));
-    // What is in the file counts before the usual variable.
+    // The file overrides the usual variable.
     assert_eq!(run(&place, &one).env("REDISCLI_AUTH", "other").sh("echo ran").output().outcome(), ran);
     let held = printed(run(&place, &user).command(["printenv", "DLOCK_HELD"]));
     assert!(held.contains("redis://me@127.0.0.1") && !held.contains("hunter2"), "{held}");
@@ -69,12 +69,12 @@ fn a_password_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_password_is_said_once() {
+fn the_warning_about_a_password_is_printed_once() {
     let place = Place::new();
     for (keys, line) in [
         (
             "password_file = \"/p\"\npassword = \"a\"",
-            "5:12: password: there is a password_file as well: keep one of them",
+            "5:12: password: there is a password_file as well: remove one of them",
         ),
         ("password_file = \"p\"", "4:17: password_file: password_file= takes an absolute path"),
     ] {
@@ -86,12 +86,12 @@ fn a_password_is_said_once() {
         let text = format!("backend = \"prod\"\n[backends.prod]\nurl = \"redis://:b@h\"\n{key}\n");
         let output = run(&place, &text).command(["touch", "t"]).output();
         let line = super::refused(&place, &output, 78);
-        assert!(line.ends_with(": a password is in the url as well: keep one of them"), "{line}");
+        assert!(line.ends_with(": a password is in the url as well: remove one of them"), "{line}");
     }
 }
 
 #[test]
-fn a_warning_that_is_accepted_is_not_said() {
+fn an_accepted_warning_is_not_printed() {
     let place = Place::new();
     let redis = Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() });
     let table = |keys: &str| {
@@ -103,14 +103,14 @@ fn a_warning_that_is_accepted_is_not_said() {
         output.stderr
     };
     let warning =
-        "dlock: the server's certificate is not checked (?insecure): anybody in between can take the lock\n";
+        "dlock: the server's certificate is not checked (?insecure): a man in the middle can take the lock\n";
     assert_eq!(said(""), warning);
     assert_eq!(said("accept = [\"eviction\"]"), warning);
     assert_eq!(said("accept = [\"eviction\", \"insecure\"]"), "");
 }
 
 #[test]
-fn an_evicting_store_that_is_accepted_is_not_warned_of() {
+fn an_accepted_evicting_store_causes_no_warning() {
     let place = Place::new();
     let redis = Redis::start_with_args(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
     let said = |keys: &str| {
@@ -124,12 +124,12 @@ fn an_evicting_store_that_is_accepted_is_not_warned_of() {
 }
 
 #[test]
-fn what_is_shown_has_no_passwords() {
+fn the_shown_configuration_contains_no_passwords() {
     let place = Place::new();
     let text = "backend = \"redis://me:hunter2@h/1?prefix=a\"\n\
                 [backends.p]\nurl = \"redis://h\"\npassword = \"hunter2\"\nusername = \"me\"\n\
                 [backends.q]\nurl = \"rediss://:hunter2@h\"\npassword_file = \"/p\"\n";
-    // Said twice, and shown by nobody before that is mended.
+    // It is given twice, and printed by no command before that is corrected.
     let output = show(&place, text).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""));
     let text = text.replace("password_file = \"/p\"\n", "[locks.x]\nbackend = \"redis://:hunter2@k\"\n");

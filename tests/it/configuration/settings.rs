@@ -1,4 +1,4 @@
-//! Each setting of a file does what its flag does.
+//! Each setting of a file has the effect of its flag.
 
 use super::{counts, printed, refused, run};
 use crate::support::place::Place;
@@ -59,9 +59,9 @@ fn the_settings_of_a_file_do_what_their_flags_do() {
     assert!(busy.stderr.contains("note: theirs"), "{}", busy.stderr);
 }
 
-/// Whatever else is wrong, they are known.
+/// Whatever other errors there are, they are known.
 #[test]
-fn the_outcome_is_written_where_a_file_says() {
+fn the_report_is_written_where_the_file_specifies() {
     let place = Place::new();
     let outputs = |name: &str| {
         format!(
@@ -80,7 +80,7 @@ fn the_outcome_is_written_where_a_file_says() {
     printed(run(&place, &text).command(["true"]));
     assert_eq!(outcome("x.json"), "ran");
     assert!(place.read("m.prom").contains("dlock_runs_total{name=\"x\",outcome=\"ran\"} 1\n"));
-    // A flag counts before the file.
+    // A flag overrides the file.
     printed(run(&place, &text).arg("--report").arg(place.path("flag.json")).command(["true"]));
     assert_eq!((outcome("flag.json"), place.path("x.json").exists()), ("ran".into(), false));
     let bad = run(&place, &text).args(["--ttl", "3s", "--grace", "1h"]).command(["true"]).output();
@@ -89,17 +89,17 @@ fn the_outcome_is_written_where_a_file_says() {
     assert_eq!((bad.exit, outcome("x.json")), (Exit::Code(78), "config".into()));
     // One run has one report.
     let both = run(&place, &text).arg("x").name("y").command(["touch", "t"]).output();
-    let line = "FILE:3:10: report: FILE:6 says something else for a lock that is to be taken together with this one: \
-                give --report";
+    let line = "FILE:3:10: report: FILE:6 has another value for a lock that is taken together with this one: \
+                use --report";
     assert_eq!(refused(&place, &both, 78), line);
     let elsewhere = text.replace(&place.arg("x.json"), "/no/such/directory/r.json");
     let line = refused(&place, &run(&place, &elsewhere).command(["touch", "t"]).output(), 78);
     assert!(line.starts_with("FILE:3:10: report: "), "{line}");
 }
 
-/// What a command line says is reported as well when the file is what is wrong.
+/// The settings of the command line are reported as well when the file is invalid.
 #[test]
-fn a_wrong_file_is_reported_where_the_command_line_says() {
+fn an_invalid_file_is_reported_where_the_command_line_specifies() {
     let place = Place::new();
     let output = run(&place, "x = 1").args(["--report", "r.json"]).command(["touch", "t"]).output();
     refused(&place, &output, 78);

@@ -1,4 +1,4 @@
-//! `dlock config show`: the whole of what it prints.
+//! `dlock config show`: its complete output.
 
 use super::{printed, show, write};
 use crate::support::place::Place;
@@ -29,16 +29,16 @@ fn in_this_build(expected: &str) -> String {
     hidden.replace(r#""value":"3""#, r#""value":"***""#).replace(r#""value":"a b:""#, r#""value":"***""#)
 }
 
-/// With FILE for the name of the file.
+/// With FILE as the name of the file.
 fn shown(place: &Place, arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    // A name of this place's own would change what is aligned.
+    // The name of this place would change the alignment.
     write(place, "c.toml", TEXT);
     let run = place.bare().args(["config", "show", "--config", "c.toml"]).args(arguments);
     printed(variables.iter().fold(run, |run, (name, value)| run.env(name, value)))
 }
 
 #[test]
-fn everything_there_is_is_shown_with_its_source() {
+fn every_setting_is_shown_with_its_source() {
     let expected = r#"# c.toml
 
 [backends.prod]
@@ -51,11 +51,11 @@ accept = ["eviction", "insecure"]  # c.toml:6
 url = "file:///srv"  # c.toml:8
 
 [locks."nightly-*"]
-ttl                = "1m"   # c.toml:10, but DLOCK_TTL counts
+ttl                = "1m"   # c.toml:10, overridden by DLOCK_TTL
 min_hold           = "50s"  # c.toml:11
 conflict_exit_code = 0      # c.toml:12
 
-[locks."*"]                   # every lock that no other table fits
+[locks."*"]                   # every lock that no other table matches
 backend            = "prod"   # c.toml:1
 wait               = "0s"     # default
 retry              = "0s"     # default
@@ -75,7 +75,7 @@ quiet              = true     # --quiet
 }
 
 #[test]
-fn what_counts_for_one_lock_is_shown_with_its_source() {
+fn the_settings_of_one_lock_are_shown_with_their_sources() {
     let expected = r#"# c.toml
 
 [backends."v1.2"]
@@ -98,7 +98,7 @@ quiet              = false       # default
 "#;
     let arguments = ["nightly-db", "-b", "v1.2"];
     let found = shown(&Place::new(), &arguments, &[("DLOCK_WAIT", "forever"), ("DLOCK_BACKEND", "garbage")]);
-    // The column of the remarks is that of the longest line.
+    // The column of the remarks follows the longest line.
     let squeeze = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
@@ -109,22 +109,22 @@ quiet              = false       # default
 fn without_a_file_the_defaults_are_shown() {
     let place = Place::new();
     let found = printed(place.bare().args(["config", "show"]));
-    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock that no other table \
-                fits\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
+    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock that no other \
+    table matches\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
     assert!(found.starts_with(head), "{found}");
     let found = printed(place.bare().args(["config", "show", "x"]));
-    assert!(found.contains("[locks.\"x\"]                   # no table fits\n"), "{found}");
+    assert!(found.contains("[locks.\"x\"]                   # no table matches\n"), "{found}");
 }
 
-/// A file that names no backend is shown for what it is.
+/// A file without a backend is shown as such.
 #[test]
-fn a_backend_that_nobody_named_is_shown_as_not_set() {
+fn an_unset_backend_is_shown_as_not_set() {
     let found = printed(show(&Place::new(), ""));
     assert!(found.ends_with("# not set: backend, note, report, metrics_file\n"), "{found}");
 }
 
 #[test]
-fn one_object_begins_with_its_version_and_says_the_same() {
+fn the_json_object_starts_with_its_version_and_contains_the_same() {
     let place = Place::new();
     let text = shown(&place, &["nightly-db", "--json", "-q"], &[("DLOCK_TTL", "20")]);
     assert!(text.starts_with(
@@ -152,7 +152,7 @@ fn one_object_begins_with_its_version_and_says_the_same() {
     assert_eq!(overridden, "DLOCK_TTL");
 }
 
-/// A misspelt option may be a password, and one of a store that this build lacks as well.
+/// A misspelt option may be a password, and so may one of a store that this build lacks.
 #[test]
 fn the_value_of_an_unknown_option_is_not_shown() {
     let place = Place::new();
@@ -188,7 +188,7 @@ fn the_value_of_an_unknown_option_is_not_shown() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn nobody_is_contacted() {
+fn no_store_is_contacted() {
     let server = crate::support::fake::Fake::silent();
     let place = Place::new();
     let text = format!("backend = \"redis://127.0.0.1:{}\"\n", server.port());
@@ -198,13 +198,13 @@ fn nobody_is_contacted() {
 }
 
 #[test]
-fn a_wrong_command_line_is_explained() {
+fn an_invalid_command_line_is_explained() {
     let place = Place::new();
     for (arguments, line) in [
         (&["config"][..], "no subcommand: try dlock config show"),
         (&["config", "shw"], "unrecognized subcommand 'shw'; did you mean show"),
         (&["config", "show", "a", "b"], "unexpected argument 'b' found"),
-        (&["config", "show", "."], "NAME '.': '.' and '..' are no lock names"),
+        (&["config", "show", "."], "NAME '.': '.' and '..' are not lock names"),
         (&["config", "show", "--ttl", "5"], "unexpected argument '--ttl' found"),
     ] {
         let output = place.bare().args(arguments).output();

@@ -37,7 +37,7 @@ fn every_command_reads_the_configuration() {
 }
 
 #[test]
-fn an_alias_that_does_not_exist_is_named_by_its_place_with_the_known_ones() {
+fn an_unknown_alias_is_reported_with_its_position_and_the_known_ones() {
     let place = Place::new();
     let table = "[backends.prod]\nurl = \"file:///a\"\n[backends.test]\nurl = \"file:///b\"\n";
     let known = "no backend of this name: known are prod, test; a URL has a colon, as file:///srv/locks";
@@ -61,7 +61,7 @@ fn an_alias_that_does_not_exist_is_named_by_its_place_with_the_known_ones() {
 }
 
 #[test]
-fn an_exact_name_counts_before_a_pattern_and_of_patterns_the_longest() {
+fn an_exact_name_overrides_patterns_and_the_longest_pattern_the_others() {
     let place = Place::new();
     let text = "[locks.\"*\"]\nnote = \"all\"\nttl = \"9s\"\n[locks.\"nightly-*\"]\nnote = \"nightly\"\n\
                 [locks.\"nightly-db-[0-9]\"]\nnote = \"db\"\n[locks.nightly-db]\nnote = \"exact\"\n\
@@ -80,19 +80,19 @@ fn an_exact_name_counts_before_a_pattern_and_of_patterns_the_longest() {
     ] {
         assert_eq!(counts(&place, text, name, "note"), note, "{name}");
     }
-    // The longest alone counts: what another one says as well does not.
+    // Only the longest applies: settings of another one do not.
     assert_eq!(counts(&place, text, "nightly-x", "ttl"), "30s");
 }
 
 #[test]
-fn two_patterns_that_fit_equally_well_are_refused() {
+fn two_equally_specific_patterns_are_refused() {
     let place = Place::new();
     let text = format!(
         "backend = \"{}\"\n[locks.\"a*\"]\nttl = \"1m\"\n[locks.\"*b\"]\nnote = \"n\"\n[locks.\"*\"]\nttl = \"2m\"\n",
         place.url()
     );
     let output = run(&place, &text).name("ab").command(["touch", "t"]).output();
-    let line = "NAME 'ab': [locks.\"a*\"] (FILE:2:8) and [locks.\"*b\"] (FILE:4:8) fit equally well: make one of \
+    let line = "NAME 'ab': [locks.\"a*\"] (FILE:2:8) and [locks.\"*b\"] (FILE:4:8) match equally well: make one of \
                 them longer, or add a table for this name";
     assert_eq!(refused(&place, &output, 78), line);
     for name in ["ac", "cb", "c"] {
@@ -105,7 +105,7 @@ fn two_patterns_that_fit_equally_well_are_refused() {
 }
 
 #[test]
-fn of_several_locks_what_one_table_says_counts_for_all() {
+fn a_setting_of_one_table_applies_to_all_locks_of_a_run() {
     let place = Place::new();
     let text = format!(
         "backend = \"{}\"\n[locks.b]\nconflict_exit_code = 7\n[locks.c]\nquiet = true\n",
@@ -118,14 +118,15 @@ fn of_several_locks_what_one_table_says_counts_for_all() {
 }
 
 #[test]
-fn of_several_locks_two_tables_that_do_not_agree_are_refused() {
+fn conflicting_tables_of_several_locks_are_refused() {
     let place = Place::new();
     let text = |second: &str| {
         format!("backend = \"{}\"\n[locks.a]\nttl = \"1m\"\n[locks.b]\nttl = \"{second}\"\n", place.url())
     };
     let both = |text: &str| run(&place, text).arg("a").name("b").command(["touch", "t"]);
     let output = both(&text("2m")).output();
-    let line = "FILE:3:7: ttl: FILE:5 says something else for a lock that is to be taken together with this one: give --ttl";
+    let line =
+        "FILE:3:7: ttl: FILE:5 has another value for a lock that is taken together with this one: use --ttl";
     assert_eq!(refused(&place, &output, 78), line);
     assert_eq!(both(&text("60")).output().outcome(), (Exit::Code(0), "", ""), "they agree");
     assert_eq!(both(&text("2m")).args(["--ttl", "5s"]).output().outcome(), (Exit::Code(0), "", ""));
@@ -133,13 +134,13 @@ fn of_several_locks_two_tables_that_do_not_agree_are_refused() {
     let backends = "[locks.a]\nbackend = \"file:///a\"\n[locks.b]\nbackend = \"file:///b\"\n";
     std::fs::remove_file(place.path("t")).unwrap();
     let line = "NAME 'a' is on file:///a (FILE:2) and NAME 'b' is on file:///b (FILE:4): a run is on one store: give \
-                --backend, or put one dlock run into the other";
+                --backend, or nest one dlock run in the other";
     assert_eq!(refused(&place, &both(backends).output(), 78), line);
 }
 
-/// A name is shown as it is, and nothing in it drives a terminal.
+/// A name is shown unchanged, except that control characters are escaped.
 #[test]
-fn what_is_hostile_in_a_file_is_escaped() {
+fn hostile_text_in_a_file_is_escaped() {
     let place = Place::new();
     let text = "[locks.x]\nnote = \"\\u001b]52;c\\u0007 \\u202e \\\" \\\\ ü\"\n[locks.\"\\u001b*\"]\n";
     let shown = printed(show(&place, text).arg("x"));

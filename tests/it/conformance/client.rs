@@ -1,4 +1,4 @@
-//! A client of the library's own trait: one claim, and the store it is made on.
+//! A client of the library's backend trait: one claim, and the store it is made on.
 
 use super::disturbance::{Disturbance, Patience};
 use super::rig::{Rig, open};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 
-/// A lease that no test outlives.
+/// A lease that outlasts every test.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// One who wants a lock.
+/// A client that claims a lock.
 pub struct Client {
     pub backend: Box<dyn Backend>,
     pub claim: Claim,
@@ -26,17 +26,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// Wants this name on the rig's store; contacts nobody.
+    /// A claim of this name on the rig's store; does not contact the store.
     pub fn new(rig: &dyn Rig, name: &str) -> Self {
         Self { disturbance: rig.disturbance(), ..Self::at(&rig.url(), name) }
     }
 
-    /// Makes this claim once more, over a connection of its own.
+    /// The same claim once more, over a new connection.
     pub fn again(rig: &dyn Rig, claim: &Claim) -> Self {
         Self { claim: claim.clone(), ..Self::new(rig, claim.name.as_str()) }
     }
 
-    /// Wants this name on the store of a URL.
+    /// A claim of this name on the store of a URL.
     pub fn at(url: &str, name: &str) -> Self {
         Self { backend: open(url), claim: claim(name), disturbance: None }
     }
@@ -47,26 +47,26 @@ impl Client {
         self
     }
 
-    /// The same, by somebody on another host. A run finds out that this process is its own ancestor, and would not wait for
-    /// it.
+    /// The same, by a client on another host. A run detects that this process is its own ancestor, and would refuse to
+    /// wait for it.
     pub fn elsewhere(mut self) -> Self {
         self.claim.identity.host = "elsewhere".to_owned();
         self.claim.identity.boot = "another".to_owned();
         self
     }
 
-    /// The same, shared in this way.
+    /// The same, in this shared mode.
     pub fn in_mode(mut self, mode: Mode) -> Self {
         self.claim.mode = mode;
         self
     }
 
-    /// Asks once.
+    /// Sends one request.
     pub async fn try_acquire(&mut self) -> Attempt {
         self.ask(Intent::TakeNow).await
     }
 
-    /// Asks once, with a place in the line if it is not ours at once.
+    /// Sends one request, which joins the queue if it is not granted at once.
     pub async fn wait_in_line(&mut self) -> Attempt {
         self.ask(Intent::WaitInLine).await
     }
@@ -80,9 +80,11 @@ impl Client {
                 Err(error) => Err(error),
             };
             match attempt {
-                // All that can be told while the keys of the lock are not in one place: where nobody is in line, nobody
-                // is told.
-                Ok(Attempt::Busy(Busy { again: Again::Poll, position: None, .. })) if patience.is_felt() => {
+                // The only possible reply while the keys of the lock are on two nodes: without a queue position there is
+                // no notification.
+                Ok(Attempt::Busy(Busy { again: Again::Poll, position: None, .. }))
+                    if patience.is_noticeable() =>
+                {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 Ok(attempt) => return attempt,
@@ -95,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Lets happen what is to happen to the store now.
+    /// Applies the disturbance of the store that is due now.
     async fn disturbed(&self) -> Patience {
         if let Some(disturbance) = &self.disturbance {
             disturbance.step().await;
@@ -103,7 +105,7 @@ impl Client {
         Patience::of(self.disturbance.as_deref())
     }
 
-    /// Asks once, and must get it.
+    /// Sends one request, which must be granted.
     pub async fn acquire(&mut self) -> Grant {
         match self.try_acquire().await {
             Attempt::Granted(grant) => grant,
@@ -111,12 +113,12 @@ impl Client {
         }
     }
 
-    /// Asks once, and must not get it. Returns the first who holds it.
+    /// Sends one request, which must be refused. Returns the first holder.
     pub async fn refused(&mut self) -> Holder {
         self.busy().await.holders.into_iter().next().unwrap()
     }
 
-    /// Asks once, and must not get it.
+    /// Sends one request, which must be refused.
     pub async fn busy(&mut self) -> Busy {
         match self.try_acquire().await {
             Attempt::Busy(busy) => busy,
@@ -124,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Asks until it is ours; it must be soon.
+    /// Repeats the request until it is granted, which must be soon.
     pub async fn acquire_in_the_end(&mut self) -> Grant {
         let until = Instant::now() + SOON;
         loop {
@@ -136,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Asks once, with a place in the line, and must get only that.
+    /// Sends one request, which must join the queue.
     pub async fn queue(&mut self) -> Busy {
         match self.wait_in_line().await {
             Attempt::Busy(busy) => busy,
@@ -144,7 +146,7 @@ impl Client {
         }
     }
 
-    /// Asks once, from its place in the line, and must get it.
+    /// Sends one request from its queue position, which must be granted.
     pub async fn claim_turn(&mut self) -> Grant {
         match self.wait_in_line().await {
             Attempt::Granted(grant) => grant,
@@ -152,8 +154,8 @@ impl Client {
         }
     }
 
-    /// Waits, without asking, until it is told that it is its turn; that must be soon. Whoever was cut off asks, where that
-    /// may happen.
+    /// Waits, without requests, until it is notified that it is its turn; that must be soon. A client that was
+    /// disconnected sends a request, where that may happen.
     pub async fn await_turn(&mut self) {
         let told = async {
             loop {
@@ -171,14 +173,14 @@ impl Client {
         timeout(SOON, told).await.expect("nobody was told");
     }
 
-    /// Waits, without asking, until it is told to ask; that must be soon.
-    pub async fn await_word(&mut self) {
+    /// Waits, without requests, until it is notified to send one; that must be soon.
+    pub async fn await_notification(&mut self) {
         let told = async { while matches!(self.backend.changed().await, Change::Soon(_)) {} };
         timeout(SOON, told).await.expect("nobody was told");
     }
 
-    /// What it is told within this time, without asking.
-    pub async fn told_within(&mut self, span: Duration) -> Vec<Change> {
+    /// The notification that it receives within this time, without requests.
+    pub async fn notification_within(&mut self, span: Duration) -> Vec<Change> {
         let mut told = Vec::new();
         let listen = async {
             loop {
@@ -189,7 +191,7 @@ impl Client {
         told
     }
 
-    /// Waits in line, and asks only when the store says so, until it is ours.
+    /// Waits in the queue, and sends requests only when notified, until it is granted.
     pub async fn wait_for_grant(&mut self) -> Grant {
         loop {
             match self.wait_in_line().await {
@@ -200,14 +202,14 @@ impl Client {
         }
     }
 
-    /// Gets in line, and goes on waiting beside the check; the place is taken when this returns.
+    /// Joins the queue, and continues to wait beside the check; the queue position is taken when this returns.
     pub async fn wait_beside(mut self) -> Waiting {
         let busy = self.queue().await;
-        self.go_on_beside(busy)
+        self.continue_beside(busy)
     }
 
-    /// Goes on waiting beside the check, from its place in the line.
-    pub fn go_on_beside(mut self, busy: Busy) -> Waiting {
+    /// Continues to wait beside the check, from its queue position.
+    pub fn continue_beside(mut self, busy: Busy) -> Waiting {
         let again = busy.again;
         Waiting(tokio::task::spawn_local(async move {
             self.pause(again).await;
@@ -216,7 +218,7 @@ impl Client {
         }))
     }
 
-    /// Until it is time to ask again, as the store says.
+    /// Returns when it is time for the next request, as determined by the store.
     async fn pause(&mut self, again: Again) {
         let within = match again {
             Again::Within(within) => within.min(LONG),
@@ -254,7 +256,7 @@ impl Client {
                 Err(error) => Err(error),
             };
             match release {
-                // Whatever became of the first word was what it asked for.
+                // Whatever happened to the first notification, it asked for a request.
                 Ok(Release::NotHeld) if is_repeated => return Release::Released,
                 Ok(release) => return release,
                 Err(error) => {
@@ -265,13 +267,13 @@ impl Client {
         }
     }
 
-    /// The lock must still be ours.
+    /// The lock must still be held by this client.
     pub async fn assert_held(&mut self) {
         let name = self.claim.name.clone();
         assert!(matches!(self.renew().await, Renewal::Held { .. }), "{name} was lost");
     }
 
-    /// The lock must not be ours, whoever has it.
+    /// The lock must not be held by this client, whoever the holder is.
     pub async fn assert_not_held(&mut self) {
         let renewal = self.renew().await;
         assert!(matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
@@ -285,23 +287,23 @@ impl Client {
     }
 }
 
-/// One who waits in line beside the check, and asks only when the store says so. A check that has one must not block the
-/// thread while it wants something of it.
+/// A client that waits in the queue beside the check, and sends requests only when notified. A check with such a client
+/// must not block the thread while it needs the client to act.
 pub struct Waiting(JoinHandle<(Client, Grant)>);
 
 impl Waiting {
-    /// Whether it has got the lock.
+    /// Whether it was granted the lock.
     pub fn is_granted(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// Waits until it has got the lock, which must be soon.
+    /// Waits until it is granted the lock, which must be soon.
     pub async fn granted(self) -> (Client, Grant) {
         timeout(SOON, self.0).await.expect("it is called and gets the lock").unwrap()
     }
 }
 
-/// Waits until something is so, while those who wait beside the check go on.
+/// Waits until a condition holds, while clients that wait beside the check continue.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !holds() {
@@ -310,7 +312,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A claim with a token of its own, by this process.
+/// A claim of this process with a new token.
 pub fn claim(name: &str) -> Claim {
     Claim {
         name: LockName::new(name).unwrap(),
@@ -324,18 +326,18 @@ pub fn claim(name: &str) -> Claim {
     }
 }
 
-/// The same claim by somebody else, who has another token.
+/// The same claim by another client, with another token.
 pub fn by_another(claim: &Claim) -> Claim {
     Claim { token: Token::random().unwrap(), ..claim.clone() }
 }
 
-/// A future that is dropped after it has been polled so many times in vain.
-struct Halfway<'a, T> {
+/// A future that is dropped after it was pending for this number of polls.
+struct DroppedAfter<'a, T> {
     whole: Reply<'a, T>,
     polls: usize,
 }
 
-impl<T> Future for Halfway<'_, T> {
+impl<T> Future for DroppedAfter<'_, T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
@@ -351,10 +353,10 @@ impl<T> Future for Halfway<'_, T> {
     }
 }
 
-/// Drops the request after so many polls, if it takes that many; otherwise its result.
+/// Drops the request after this number of polls, if it takes that many; otherwise returns its result.
 pub async fn halfway<T>(
     whole: Reply<'_, Result<T, StoreError>>,
     polls: usize,
 ) -> Option<Result<T, StoreError>> {
-    Halfway { whole, polls }.await
+    DroppedAfter { whole, polls }.await
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 struct Nodes {
-    // Whoever moves a slot brings it back before the cluster is given back.
+    // The mover brings the slot back before the cluster is returned to the pool.
     mover: Option<Mover>,
     cluster: Arc<Lent<Cluster>>,
 }
@@ -34,8 +34,8 @@ impl Servers for Nodes {
         vec![self.cluster.keys()]
     }
 
-    /// A node counts its own listeners only, and one whose slot has moved may listen elsewhere.
-    fn knows_the_dead(&self) -> bool {
+    /// A node counts only its own subscribers, and a client whose slot has migrated may be subscribed elsewhere.
+    fn detects_dead_waiters(&self) -> bool {
         false
     }
 
@@ -43,7 +43,7 @@ impl Servers for Nodes {
         self.mover.as_ref().map(|mover| mover.disturbance.clone())
     }
 
-    /// Every node dies, and comes back without its keys.
+    /// Every node dies and returns without its keys.
     fn restart(&mut self) {
         let cluster = Arc::get_mut(&mut self.cluster).expect("nobody else disturbs it");
         for node in 0..cluster.count() {
@@ -57,7 +57,7 @@ impl Servers for Nodes {
     }
 }
 
-/// Moves the slot of the lock `x` from node to node, as long as it lives.
+/// Migrates the slot of the lock `x` from node to node until it is dropped.
 struct Mover {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -73,8 +73,8 @@ impl Mover {
     }
 }
 
-/// Some keys at a time, with pauses in which the slot is half here and half there; and a longer one before it moves on, so
-/// that nobody who was sent to a node comes there when the slot has been everywhere and is coming again.
+/// Some keys at a time, with pauses in which the slot is split between two nodes; and a longer one before the next
+/// migration, so that a redirected client reaches the node before the slot has gone round and is migrating to it again.
 fn move_around(cluster: &Cluster, is_over: impl Fn() -> bool) {
     const LOCK: &str = "dlock:x";
     let pause = |ms| std::thread::sleep(Duration::from_millis(ms));
@@ -114,8 +114,8 @@ impl ClusterRig {
 
 super::every_check!(ClusterRig::new);
 
-/// The slot of the lock moves from node to node all the time.
-mod moving {
+/// The slot of the lock migrates continuously from node to node.
+mod slot_migration {
     use super::{Arc, Cluster, FamilyRig, Mover, Nodes};
 
     fn rig() -> FamilyRig<Nodes> {
@@ -138,12 +138,12 @@ mod moving {
     checks! { rig; ownership {
         a_stale_owner_cannot_renew
         a_stale_owner_cannot_release
-        the_token_of_one_lock_is_nothing_to_another
-        a_deleted_lock_is_gone_and_is_not_created_anew
-        a_replaced_lock_is_taken_and_is_not_touched
-        a_repeated_request_is_recognised_as_ours
+        the_token_of_one_lock_is_invalid_for_another
+        a_deleted_lock_is_lost_and_not_created_again
+        a_replaced_lock_is_lost_and_not_touched
+        a_repeated_request_is_recognised
         renewal_keeps_the_lock
-        whoever_asks_without_being_granted_leaves_nothing
+        a_refused_request_leaves_no_trace
     } }
     checks! { rig; fencing {
         fencing_tokens_grow_with_every_grant
@@ -152,29 +152,29 @@ mod moving {
     } }
     checks! { rig; holder {
         busy_names_the_holder
-        busy_never_tells_a_token
+        busy_never_reveals_a_token
     } }
-    checks! { rig; dropped {
+    checks! { rig; cancellation {
         a_dropped_connect_leaves_the_store_usable
         a_dropped_acquire_leaves_the_store_usable
         a_dropped_release_leaves_the_store_usable
     } }
-    checks! { rig; line {
-        grants_come_in_the_order_of_the_line
-        taking_now_gets_what_is_not_claimed
-        a_silent_waiter_loses_the_turn_and_the_place
+    checks! { rig; queue {
+        waiters_are_served_first_come_first_served
+        a_request_without_waiting_gets_an_unclaimed_lock
+        a_silent_waiter_loses_its_turn_and_its_queue_position
     } }
     checks! { rig; sharing {
         a_writer_and_readers_exclude_each_other
-        each_reader_has_a_fencing_token_of_its_own
+        each_reader_has_its_own_fencing_token
     } }
-    checks! { rig; together {
-        no_order_of_the_names_is_a_deadlock
-        whoever_loses_one_has_lost_all
-        whoever_has_one_taken_away_has_lost_all
+    checks! { rig; several_locks {
+        no_order_of_the_names_causes_a_deadlock
+        losing_one_lock_loses_all
+        removing_one_lock_loses_all
     } }
     checks! { rig; min_hold {
-        the_lock_is_kept_for_the_least_time
-        the_least_time_outlasts_a_dlock_that_is_killed
+        the_lock_is_kept_for_min_hold
+        min_hold_outlasts_a_killed_dlock
     } }
 }

@@ -1,6 +1,6 @@
-//! What happens to a store in the midst of a check, and how a check goes on that is disturbed so.
+//! Disturbances of a store during a check, and how a disturbed check continues.
 
-// Nothing happens to files.
+// Files are not disturbed.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 use dlock::backend::StoreError;
@@ -8,37 +8,37 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long whoever is disturbed tries again.
+/// How long a disturbed client tries again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something that is done to the store at one moment of a check, or again and again.
+/// An action on the store at one moment of a check, or repeatedly.
 ///
-/// The moments are counted: each thing that a client does to the store, and each look of the check itself.
+/// The moments are counted: each action of a client on the store, and each inspection by the check itself.
 pub struct Disturbance {
     left: Cell<Option<usize>>,
-    /// Whether a question may go unanswered for it.
-    is_felt: bool,
+    /// Whether a request may stay without a reply because of it.
+    is_noticeable: bool,
     act: Arc<dyn Fn() + Send + Sync>,
 }
 
 #[cfg(feature = "redis")]
 impl Disturbance {
-    /// Does it before the thing number `moment` is done, from 0 on.
+    /// Runs it before action number `moment`, counted from 0.
     pub fn at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { left: Cell::new(Some(moment)), is_felt: true, act: Arc::new(act) }
+        Self { left: Cell::new(Some(moment)), is_noticeable: true, act: Arc::new(act) }
     }
 
-    /// The same, and nobody is to feel it.
-    pub fn unfelt_at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { is_felt: false, ..Self::at(moment, act) }
+    /// The same, without any effect on clients.
+    pub fn unnoticed_at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { is_noticeable: false, ..Self::at(moment, act) }
     }
 
-    /// What happens is done by somebody else.
+    /// The disturbance is caused elsewhere.
     pub fn elsewhere() -> Self {
-        Self { left: Cell::new(None), is_felt: true, act: Arc::new(|| {}) }
+        Self { left: Cell::new(None), is_noticeable: true, act: Arc::new(|| {}) }
     }
 
-    /// A moment that passes while nobody does anything.
+    /// A moment during which nothing else happens.
     pub fn step_now(&self) {
         if self.is_due() {
             (self.act)();
@@ -47,7 +47,7 @@ impl Disturbance {
 }
 
 impl Disturbance {
-    /// A moment that passes while those who wait beside the check go on.
+    /// A moment during which the clients that wait beside the check continue.
     pub async fn step(&self) {
         if self.is_due() {
             let act = self.act.clone();
@@ -55,7 +55,7 @@ impl Disturbance {
         }
     }
 
-    /// Whether it has been done.
+    /// Whether it has happened.
     pub fn is_over(&self) -> bool {
         self.left.get().is_none()
     }
@@ -67,24 +67,24 @@ impl Disturbance {
     }
 }
 
-/// How long a question is asked again that the store did not answer: not at all, unless it is disturbed.
+/// How long a request without a reply is repeated: not at all, unless the store is disturbed.
 pub struct Patience(Option<Instant>);
 
 impl Patience {
-    /// From now on.
+    /// Starts now.
     pub fn of(disturbance: Option<&Disturbance>) -> Self {
-        Self(disturbance.filter(|disturbance| disturbance.is_felt).map(|_| Instant::now() + PATIENCE))
+        Self(disturbance.filter(|disturbance| disturbance.is_noticeable).map(|_| Instant::now() + PATIENCE))
     }
 
-    /// Whether somebody is disturbed.
-    pub fn is_felt(&self) -> bool {
+    /// Whether the store is disturbed.
+    pub fn is_noticeable(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns after a moment, when it is time to ask again.
+    /// Returns after a moment, when it is time to repeat the request.
     ///
     /// # Panics
-    /// Nobody is disturbed, or no longer.
+    /// When the store is not disturbed, or no longer.
     #[track_caller]
     pub fn after(&self, error: &StoreError) -> impl Future<Output = ()> + use<> {
         let is_patient = self.0.is_some_and(|until| Instant::now() < until);

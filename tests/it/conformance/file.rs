@@ -17,7 +17,7 @@ impl FileRig {
         Self { place: Place::new(), foreign: Vec::new() }
     }
 
-    /// One of the lists that are noted beside a lock.
+    /// One of the lists in the sidecar of a lock.
     fn noted(&self, name: &str, list: &str) -> Vec<String> {
         let noted = self.place.noted(name);
         noted[list].as_array().into_iter().flatten().map(ToString::to_string).collect()
@@ -47,7 +47,7 @@ impl Rig for FileRig {
         false
     }
 
-    /// With all that is noted of it: who is noted as a holder and lives would still be believed to be one.
+    /// Including its sidecar: a live process that is recorded there would still count as a holder.
     fn delete(&mut self, name: &str) {
         std::fs::remove_file(self.place.lock_file(name)).unwrap();
         std::fs::remove_file(self.place.locks().join(format!("{name}.dlock"))).unwrap();
@@ -76,7 +76,7 @@ impl Rig for FileRig {
     fn foreign_unlock(&mut self, name: &str) {
         let path = self.place.lock_file(name);
         for (_, file) in self.foreign.extract_if(.., |(foreign, _)| *foreign == path) {
-            // A process that was just forked beside us has a copy of the descriptor, until it executes its program.
+            // A process that was just forked by another test has a copy of the descriptor until it calls exec.
             file.unlock().unwrap();
         }
     }
@@ -100,11 +100,11 @@ impl Rig for FileRig {
     fn is_untouched(&self, name: &str) -> bool {
         let path = self.place.lock_file(name);
         let is_ours = self.foreign.iter().any(|(foreign, _)| *foreign == path);
-        // Nobody can have locked it in the meantime without having found it free now.
+        // No other process can have locked it in the meantime without finding it free now.
         is_ours && std::fs::read_to_string(&path).unwrap() == FOREIGN && !Leash::at(path).is_free()
     }
 
-    /// A directory is always there.
+    /// A directory is always present.
     fn restart(&mut self) {}
 
     fn wipe(&mut self) {
@@ -116,7 +116,7 @@ impl Rig for FileRig {
     fn own_items(&self, _: &[&str]) -> Vec<String> {
         let names = std::fs::read_dir(self.place.locks()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
-        // The locks themselves are locked.
+        // The lock files themselves are locked.
         names.retain(|name| Leash::at(self.place.locks().join(name)).is_free());
         names
     }

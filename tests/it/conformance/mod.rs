@@ -1,8 +1,8 @@
-//! What every store promises, whichever it is.
+//! The promises of every store.
 //!
-//! A check is a plain async function over a [`rig::Rig`]. The list below turns each (store x check) into a test of its
-//! own, such as `conformance::file::a_stale_owner_cannot_release`. A new store brings a rig, a new promise one function
-//! and one line here.
+//! A check is a plain async function over a [`rig::Rig`]. The list below turns each (store x check) into a separate
+//! test, such as `conformance::file::a_stale_owner_cannot_release`. A new store adds a rig, a new promise adds one
+//! function and one line here.
 
 mod client;
 mod disturbance;
@@ -44,25 +44,25 @@ macro_rules! every_check {
                 a_stale_owner_cannot_release
                 another_token_cannot_renew
                 another_token_cannot_release
-                the_token_of_one_lock_is_nothing_to_another
-                a_deleted_lock_is_gone_and_is_not_created_anew
-                a_replaced_lock_is_taken_and_is_not_touched
-                a_repeated_request_is_recognised_as_ours
+                the_token_of_one_lock_is_invalid_for_another
+                a_deleted_lock_is_lost_and_not_created_again
+                a_replaced_lock_is_lost_and_not_touched
+                a_repeated_request_is_recognised
                 renewal_keeps_the_lock
-                whoever_asks_without_being_granted_leaves_nothing
+                a_refused_request_leaves_no_trace
             }
-            oversight {
-                looking_tells_of_those_who_hold_and_wait
-                looking_tells_whose_hold_a_token_proves
-                looking_leaves_nothing_and_takes_nothing
-                what_is_held_or_awaited_is_listed
+            admin {
+                inspect_reports_holders_and_waiters
+                inspect_reports_the_hold_that_a_token_proves
+                inspect_changes_nothing
+                held_and_awaited_locks_are_listed
                 the_last_outcomes_are_kept
-                a_revocation_is_told_with_the_next_renewal
-                only_the_hold_that_is_meant_is_revoked
-                a_hold_is_removed_only_where_it_is_not_in_a_descriptor
-                a_hold_that_was_not_seen_is_not_removed
-                a_foreign_hold_is_seen_and_is_removed_only_as_it_was_seen
-                a_dropped_look_leaves_the_store_usable
+                the_next_renewal_reports_a_revocation
+                only_the_given_hold_is_revoked
+                a_hold_is_removed_unless_it_lives_in_a_descriptor
+                a_hold_that_was_not_inspected_is_not_removed
+                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+                a_dropped_inspection_leaves_the_store_usable
             }
             fencing {
                 fencing_tokens_grow_with_every_grant
@@ -72,147 +72,147 @@ macro_rules! every_check {
             }
             holder {
                 busy_names_the_holder
-                busy_names_what_a_run_says_of_itself
-                busy_never_tells_a_token
+                busy_names_what_a_run_reports_of_itself
+                busy_never_reveals_a_token
                 a_foreign_holder_has_no_name
-                display_tells_no_secret
+                display_reveals_no_secret
             }
-            dropped {
+            cancellation {
                 a_dropped_connect_leaves_the_store_usable
                 a_dropped_acquire_leaves_the_store_usable
                 a_dropped_renew_leaves_the_store_usable
                 a_dropped_release_leaves_the_store_usable
             }
             names {
-                different_names_never_meet
-                different_names_never_meet_without_prefix_and_suffix
-                names_of_what_dlock_itself_stores_are_strangers_or_refused
-                what_is_told_of_one_name_is_not_told_of_another
+                different_names_never_collide
+                different_names_never_collide_without_prefix_and_suffix
+                names_of_side_keys_are_foreign_or_refused
+                a_notification_for_one_name_does_not_reach_another
             }
-            line {
-                grants_come_in_the_order_of_the_line
-                nobody_passes_those_who_come_first
-                who_is_called_is_told_and_the_many_are_not
-                taking_now_does_not_pass_somebody_in_line
-                taking_now_gets_what_is_not_claimed
-                a_dead_waiter_is_skipped_at_once
-                a_silent_waiter_loses_the_turn_and_the_place
-                who_leaves_the_line_leaves_nothing_and_passes_the_turn_on
-                what_a_foreign_client_gives_back_is_noticed
+            queue {
+                waiters_are_served_first_come_first_served
+                later_clients_do_not_overtake_waiters
+                only_the_called_waiter_is_notified
+                a_request_without_waiting_does_not_overtake_waiters
+                a_request_without_waiting_gets_an_unclaimed_lock
+                a_dead_waiter_is_skipped_without_delay
+                a_silent_waiter_loses_its_turn_and_its_queue_position
+                a_withdrawn_waiter_leaves_no_trace_and_passes_its_turn_on
+                a_release_by_a_foreign_client_is_noticed
                 a_foreign_client_is_not_polled
                 the_end_of_a_foreign_lease_is_noticed
             }
-            line_of_runs {
-                runs_are_served_in_the_order_of_the_line
-                a_run_that_does_not_wait_gets_what_is_not_claimed
-                a_run_that_does_not_wait_gives_up_when_the_turn_is_claimed
-                a_waiting_run_that_is_killed_stops_nobody
-                a_wait_that_is_over_leaves_nothing
-                a_signal_ends_a_wait_and_leaves_nothing
+            queue_of_runs {
+                runs_are_served_first_come_first_served
+                a_run_without_waiting_gets_an_unclaimed_lock
+                a_run_without_waiting_gives_up_when_the_turn_is_claimed
+                a_killed_waiting_run_blocks_no_other
+                an_expired_wait_leaves_no_trace
+                a_signal_ends_a_wait_and_leaves_no_trace
                 a_run_waits_for_a_foreign_client
             }
-            places {
-                asking_again_keeps_the_place
-                a_place_outlasts_its_connection
-                a_place_ends_with_its_lease
-                a_foreign_client_that_comes_first_costs_no_place
-                nobody_loses_a_place_while_a_foreign_client_holds_the_lock
+            queue_positions {
+                a_repeated_request_keeps_the_queue_position
+                a_queue_position_outlasts_its_connection
+                a_queue_position_ends_with_its_lease
+                a_foreign_client_that_acquires_first_costs_no_queue_position
+                waiters_keep_their_positions_while_a_foreign_client_holds_the_lock
             }
             sharing {
                 readers_share
                 all_readers_are_counted
-                each_reader_has_a_fencing_token_of_its_own
+                each_reader_has_its_own_fencing_token
                 a_writer_and_readers_exclude_each_other
-                runs_share_as_their_options_say
-                a_waiting_writer_stops_later_readers
+                runs_share_according_to_their_options
+                a_waiting_writer_blocks_later_readers
                 a_writer_is_not_starved
-                the_readers_at_the_head_are_called_together
-                every_reader_at_the_head_is_told
-                a_foreign_client_stays_out_until_the_last_reader_has_gone
-                a_short_lease_does_not_end_the_others
-                a_reader_that_dies_gives_back
-                a_run_that_reads_and_is_killed_gives_back
+                all_readers_at_the_head_are_called_together
+                every_reader_at_the_head_is_notified
+                a_foreign_client_is_excluded_until_the_last_reader_has_left
+                a_short_lease_does_not_end_other_readers
+                a_dead_reader_is_released
+                a_killed_shared_run_is_released
             }
             slots by prove_slots {
-                there_are_as_many_holders_as_slots
-                a_slot_stays_the_same
-                of_many_runs_no_two_have_the_same_slot
-                a_freed_slot_is_given_to_the_next_in_line
-                two_freed_slots_are_given_to_the_next_two
+                slots_limit_the_number_of_holders
+                a_hold_keeps_its_slot
+                concurrent_runs_have_different_slots
+                a_freed_slot_goes_to_the_next_waiter
+                two_freed_slots_go_to_the_next_two_waiters
                 exclusive_waits_for_every_slot
-                another_number_of_slots_is_refused
-                who_waits_has_agreed_on_the_number_of_slots_too
-                the_number_of_slots_may_change_when_nobody_uses_them
-                a_dead_holder_gives_its_slot_back
-                a_run_that_is_killed_gives_its_slot_back
-                a_foreign_client_stays_out_until_the_last_slot_is_free
+                a_different_slot_count_is_refused
+                a_different_slot_count_than_that_of_a_waiter_is_refused
+                the_slot_count_may_change_when_the_lock_is_unused
+                the_slot_of_a_dead_holder_is_freed
+                the_slot_of_a_killed_run_is_freed
+                a_foreign_client_is_excluded_until_the_last_slot_is_free
                 one_slot_is_exclusive
             }
-            together {
+            several_locks {
                 all_are_held_and_all_are_freed
-                all_or_none_is_taken
-                no_order_of_the_names_is_a_deadlock
-                the_command_is_told_of_all
-                whoever_loses_one_has_lost_all
-                whoever_has_one_taken_away_has_lost_all
-                what_is_had_is_kept_while_the_next_is_waited_for
-                what_is_lost_while_the_next_is_waited_for_is_taken_again
+                all_locks_or_none_are_acquired
+                no_order_of_the_names_causes_a_deadlock
+                the_environment_of_the_command_names_all_locks
+                losing_one_lock_loses_all
+                removing_one_lock_loses_all
+                held_locks_are_renewed_while_the_next_is_waited_for
+                a_lock_lost_while_the_next_is_waited_for_is_acquired_again
             }
             nesting {
                 a_nested_run_enters_at_once
                 fifty_deep_is_not_too_deep
-                the_outer_hold_goes_on_after_the_inner_one
+                the_outer_hold_continues_after_the_inner_one
                 an_inner_run_that_outlives_the_outer_keeps_the_lock
-                the_last_inside_decides
-                entering_twice_is_entering_once
-                entering_passes_those_in_line
+                the_last_inner_hold_decides
+                entering_is_idempotent
+                a_nested_entry_overtakes_waiters
                 an_inner_run_may_take_more_names
-                the_inner_command_finds_the_same_fencing_token
+                the_inner_command_gets_the_same_fencing_token
                 shared_inside_exclusive_is_granted
                 the_same_name_on_another_store_is_another_lock
-                who_is_inside_a_hold_that_is_gone_is_refused
+                entering_a_hold_that_is_gone_is_refused
             }
             nesting by prove_slots {
-                who_is_inside_has_the_slot_of_the_outer_one
+                an_inner_run_has_the_slot_of_the_outer_one
             }
             nesting_refused by prove_slots {
-                another_number_of_slots_inside_is_refused_at_once
+                a_different_slot_count_inside_is_refused_at_once
             }
             nesting_refused {
                 exclusive_inside_shared_is_refused_at_once
                 a_hold_whose_dlock_is_dead_is_ignored
-                a_hold_whose_dlock_lives_must_be_one
-                nobody_enters_a_lock_that_is_gone
-                nobody_enters_a_lock_that_was_taken_away
-                whoever_waits_for_its_own_ancestor_is_told
-                opposite_nesting_ends_by_the_wait
+                an_outer_hold_of_a_live_dlock_must_exist
+                an_inner_run_does_not_enter_a_lock_that_is_gone
+                an_inner_run_does_not_enter_a_lock_that_was_removed
+                waiting_for_an_ancestor_is_refused_with_an_explanation
+                a_deadlock_by_opposite_nesting_ends_with_the_wait
             }
             min_hold by prove_slots {
-                a_slot_is_kept_as_well
+                a_slot_is_kept_for_min_hold
             }
             min_hold {
-                the_lock_is_kept_for_the_least_time
-                a_longer_command_is_not_kept_up
-                whoever_comes_meanwhile_is_told_why
-                a_run_returns_as_soon_as_the_store_can_do_without_it
-                the_least_time_outlasts_a_dlock_that_is_killed
-                renewals_do_not_shorten_the_least_time
-                what_could_not_be_executed_is_not_kept
-                a_waiting_run_gets_it_when_the_least_time_is_over
-                a_grant_and_a_renewal_are_for_the_rest_and_not_less
-                a_release_with_a_rest_keeps_the_lock_for_nobody
-                the_least_time_of_an_inner_run_counts
+                the_lock_is_kept_for_min_hold
+                min_hold_does_not_delay_a_longer_command
+                busy_reports_that_min_hold_keeps_the_lock
+                a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
+                min_hold_outlasts_a_killed_dlock
+                renewals_do_not_shorten_min_hold
+                min_hold_does_not_apply_when_the_command_cannot_be_executed
+                a_waiting_run_is_granted_the_lock_when_min_hold_ends
+                a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold
+                a_release_within_min_hold_leaves_the_lock_without_a_holder
+                the_min_hold_of_an_inner_run_is_respected
             }
-            revoking {
-                who_is_to_give_up_hears_of_it_and_keeps_the_lock_until_then
-                another_hold_is_not_meant
-                only_one_of_several_is_told
-                all_who_are_inside_are_told
-                what_is_to_be_given_up_is_not_kept
-                what_nobody_runs_under_any_more_ends_at_once
-                a_hold_is_taken_away_only_where_a_store_has_it
-                a_foreign_lock_is_taken_away_only_where_a_store_has_it
-                what_is_gone_is_not_there_to_be_taken_away
+            revocation {
+                a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
+                a_revocation_does_not_apply_to_another_hold
+                only_one_of_several_holders_is_notified
+                all_nested_holds_are_notified
+                min_hold_does_not_apply_to_a_revoked_hold
+                a_lock_without_a_running_holder_ends_at_once
+                a_hold_is_removed_only_where_the_store_keeps_it
+                a_foreign_lock_is_removed_only_where_the_store_keeps_it
+                an_ended_hold_cannot_be_removed
             }
         }
     };
@@ -222,7 +222,7 @@ macro_rules! every_check {
 }
 use every_check;
 
-/// Some tests of one store: of one topic.
+/// The tests of one store on one topic.
 macro_rules! checks {
     ($rig:path; $topic:ident { $($check:ident)+ }) => {
         crate::conformance::checks! { $rig; $topic by prove { $($check)+ } }
@@ -238,7 +238,7 @@ macro_rules! checks {
 }
 use checks;
 
-/// Some checks of one store, in the midst of which something happens to it: after so many things that were done to it.
+/// Some checks of one store that is disturbed after the given number of actions.
 #[cfg(feature = "redis")]
 macro_rules! disturbed {
     ($rig:path; $($topic:ident { $($check:ident after $moment:literal)+ })+) => {

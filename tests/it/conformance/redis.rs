@@ -1,4 +1,4 @@
-//! One Redis: this system's, and the oldest that speaks RESP3.
+//! One Redis: this system's version, and the oldest with RESP3.
 
 use super::servers::{FamilyRig, Servers};
 use crate::support::redis::Redis;

@@ -1,5 +1,5 @@
-//! One Redis, with the locks of Redisson: what is in the key is a hash, so that every step of the scripts differs that reads,
-//! writes or frees it.
+//! One Redis, with the recipe of Redisson: the value of the key is a hash, so every step of the scripts that reads,
+//! writes or frees it differs.
 
 use super::rig::Rig;
 use crate::support::place::Place;
@@ -24,7 +24,7 @@ impl RedissonRig {
     }
 }
 
-/// The owner of somebody else's lock.
+/// The owner of a foreign lock.
 const FOREIGN: &str = "3f1e5b5e-0000-4000-8000-000000000000:1";
 
 fn key(name: &str) -> String {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 struct Five {
-    /// Those that answer.
+    /// The nodes that reply.
     living: Vec<usize>,
     masters: Arc<Mutex<Lent<Masters>>>,
     disturbance: Option<Rc<Disturbance>>,
@@ -26,7 +26,7 @@ impl Five {
         Self { living: (0..5).collect(), masters, disturbance: None }
     }
 
-    /// Two are down; the others have known for long what is held.
+    /// Two are down; the others have had their data for long enough to vote.
     fn without_two(down: [Down; 2]) -> Self {
         let mut five = Self::new();
         for (node, down) in [1, 3].into_iter().zip(down) {
@@ -40,13 +40,13 @@ impl Five {
         five
     }
 
-    /// One is restarted without what it knew, at this moment; all have known for long what is held.
-    fn with_one_that_forgets(moment: usize) -> Self {
+    /// One is restarted without its data at this moment; all have had their data for long enough to vote.
+    fn with_a_restarted_node(moment: usize) -> Self {
         let mut five = Self::new();
         five.masters().age(&five.living);
         let masters = five.masters.clone();
         let forget = move || masters.lock().unwrap().restart_empty(0);
-        five.disturbance = Some(Rc::new(Disturbance::unfelt_at(moment, forget)));
+        five.disturbance = Some(Rc::new(Disturbance::unnoticed_at(moment, forget)));
         five
     }
 
@@ -58,7 +58,7 @@ impl Five {
         self.living.len() == self.masters().count()
     }
 
-    /// Fewer than all that have forgotten everything would not count for the length of a lease.
+    /// If only some nodes lose all data, they do not vote for the length of a lease.
     fn age(&self) {
         if !self.are_all_there() {
             self.masters().age(&self.living);
@@ -68,9 +68,9 @@ impl Five {
 
 /// How a node is down.
 enum Down {
-    /// Nobody listens there.
+    /// Its port is closed.
     Dead,
-    /// It takes connections, and answers nothing.
+    /// It accepts connections, and never replies.
     Hanging,
 }
 
@@ -104,8 +104,8 @@ impl Servers for Five {
         self.disturbance.clone()
     }
 
-    /// All forget everything, as a set of nodes may that is new to everybody. Where some are dead the others keep what they
-    /// knew: it would take a lease until they count again.
+    /// All nodes lose all data, as a set of new nodes would have none. Where some are dead the others keep their
+    /// data: it would take a lease until they vote again.
     fn restart(&mut self) {
         for node in self.living.clone() {
             match self.are_all_there() {
@@ -155,8 +155,8 @@ mod without_two {
     crate::conformance::every_check!(rig);
 }
 
-/// Of two that are down one hangs: whatever is not granted has to be taken back from it, which takes its time.
-mod with_one_that_hangs {
+/// Of two nodes that are down one hangs: whatever is not granted has to be released there, which takes time.
+mod with_a_hung_node {
     use super::{Down, Five, RedlockRig};
     use crate::conformance::checks;
 
@@ -174,30 +174,30 @@ mod with_one_that_hangs {
     checks! { rig; ownership {
         a_stale_owner_cannot_renew
         a_stale_owner_cannot_release
-        a_replaced_lock_is_taken_and_is_not_touched
-        a_repeated_request_is_recognised_as_ours
+        a_replaced_lock_is_lost_and_not_touched
+        a_repeated_request_is_recognised
         renewal_keeps_the_lock
     } }
     checks! { rig; fencing {
         fencing_tokens_grow_over_a_deleted_lock
     } }
-    checks! { rig; line_of_runs {
-        a_wait_that_is_over_leaves_nothing
+    checks! { rig; queue_of_runs {
+        an_expired_wait_leaves_no_trace
     } }
     checks! { rig; sharing {
         a_writer_and_readers_exclude_each_other
     } }
-    checks! { rig; revoking {
-        who_is_to_give_up_hears_of_it_and_keeps_the_lock_until_then
+    checks! { rig; revocation {
+        a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
     } }
 }
 
-/// One of five comes back without what it knew, in the midst of a check, and nobody feels it.
-mod with_one_that_forgets {
+/// One of five returns without its data during a check, without any effect on clients.
+mod with_a_restarted_node {
     use super::{Five, RedlockRig};
 
     fn rig(moment: usize) -> RedlockRig {
-        RedlockRig::on(Five::with_one_that_forgets(moment))
+        RedlockRig::on(Five::with_a_restarted_node(moment))
     }
 
     crate::conformance::disturbed! { rig;
@@ -210,43 +210,43 @@ mod with_one_that_forgets {
             a_stale_owner_cannot_renew after 1
             a_stale_owner_cannot_release after 2
             another_token_cannot_release after 1
-            the_token_of_one_lock_is_nothing_to_another after 2
-            a_deleted_lock_is_gone_and_is_not_created_anew after 1
-            a_replaced_lock_is_taken_and_is_not_touched after 1
-            a_repeated_request_is_recognised_as_ours after 1
+            the_token_of_one_lock_is_invalid_for_another after 2
+            a_deleted_lock_is_lost_and_not_created_again after 1
+            a_replaced_lock_is_lost_and_not_touched after 1
+            a_repeated_request_is_recognised after 1
             renewal_keeps_the_lock after 1
-            whoever_asks_without_being_granted_leaves_nothing after 1
+            a_refused_request_leaves_no_trace after 1
         }
-        oversight {
-            a_revocation_is_told_with_the_next_renewal after 1
+        admin {
+            the_next_renewal_reports_a_revocation after 1
         }
         fencing {
             fencing_tokens_grow_with_every_grant after 50
         }
-        line {
-            who_leaves_the_line_leaves_nothing_and_passes_the_turn_on after 4
-            what_a_foreign_client_gives_back_is_noticed after 2
+        queue {
+            a_withdrawn_waiter_leaves_no_trace_and_passes_its_turn_on after 4
+            a_release_by_a_foreign_client_is_noticed after 2
         }
-        line_of_runs {
-            runs_are_served_in_the_order_of_the_line after 0
+        queue_of_runs {
+            runs_are_served_first_come_first_served after 0
         }
         sharing {
             readers_share after 5
-            a_waiting_writer_stops_later_readers after 4
-            every_reader_at_the_head_is_told after 5
+            a_waiting_writer_blocks_later_readers after 4
+            every_reader_at_the_head_is_notified after 5
         }
         nesting {
-            the_last_inside_decides after 2
+            the_last_inner_hold_decides after 2
         }
-        revoking {
-            all_who_are_inside_are_told after 2
+        revocation {
+            all_nested_holds_are_notified after 2
         }
     }
 }
 
-/// Without a majority nothing is granted, and what is held is not lost for that.
+/// Without a majority nothing is granted, and a held lock is not lost because of that.
 #[test]
-fn without_three_nothing_is_certain() {
+fn without_three_nodes_the_outcome_is_unknown() {
     let five = Five::new();
     let masters = five.masters.clone();
     let each = |act: fn(&Redis)| [0, 2, 4].iter().for_each(|node| act(masters.lock().unwrap().node(*node)));

@@ -1,4 +1,4 @@
-//! What a store has to be able to do to be checked.
+//! The operations that the checks need of a store.
 
 use super::disturbance::Disturbance;
 use crate::support::dlock::Dlock;
@@ -10,25 +10,25 @@ use dlock::lock::Mode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// One store, with the means to do to it what happens to stores.
+/// One store, with the means to disturb it.
 pub trait Rig {
-    /// Where runs take place.
+    /// The place of its runs.
     fn place(&self) -> &Place;
 
-    /// The store, for one test alone.
+    /// The store, for one test only.
     fn url(&self) -> String;
 
-    /// The same store with nothing put before or behind a name.
+    /// The same store without prefix and suffix of the names.
     fn exact_url(&self) -> String;
 
-    /// A URL of this kind of store with this secret in it, where it can have one; nobody need be there.
+    /// A URL of this kind of store with this secret in it, where it can have one; the server need not exist.
     fn url_with_secret(&self, secret: &str) -> Option<String>;
 
-    /// Whether a lock ends by itself; otherwise it lives as long as its holder's descriptor or session.
+    /// Whether a lock expires by itself; otherwise it exists as long as its holder's descriptor or session.
     fn has_leases(&self) -> bool;
 
-    /// Whether a store knows at once that one who waits in line is dead; otherwise the turn passes him when it is over.
-    fn knows_the_dead(&self) -> bool {
+    /// Whether a store knows at once that a waiter is dead; otherwise the turn is passed on when its time has expired.
+    fn detects_dead_waiters(&self) -> bool {
         true
     }
 
@@ -37,46 +37,46 @@ pub trait Rig {
         true
     }
 
-    /// Whether a lock can be held in this mode. That slots are refused where there are none is proved by every check that
-    /// is about them.
+    /// Whether a lock can be held in this mode. Every check of slots also proves that slots are refused where the store
+    /// has none.
     fn has(&self, mode: Mode) -> bool {
         self.has_slots() || !matches!(mode, Mode::Slots(_))
     }
 
-    /// What happens to the store in the midst of the check, if anything.
+    /// The disturbance of the store during the check, if any.
     fn disturbance(&self) -> Option<Rc<Disturbance>> {
         None
     }
 
-    /// Deletes a held lock behind everybody's back.
+    /// Deletes a held lock without notifying its clients.
     fn delete(&mut self, name: &str);
 
-    /// Puts somebody else's lock in the place of a held one.
+    /// Replaces a held lock with a foreign one.
     fn replace(&mut self, name: &str);
 
-    /// Whether somebody else's lock is as it was put there.
+    /// Whether the foreign lock is unchanged.
     fn is_untouched(&self, name: &str) -> bool;
 
-    /// Takes the lock as another program does that wants it for itself alone, until it gives it back or, where there are
-    /// leases, at most for so long. False when somebody has it.
+    /// Acquires the lock exclusively, as another program would, until its release or, where there
+    /// are leases, for at most this time. False when the lock is held.
     fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool;
 
-    /// Gives back what another program has taken.
+    /// Releases the lock of another program.
     fn foreign_unlock(&mut self, name: &str);
 
-    /// How many the store knows to wait for the lock.
+    /// The number of waiters for the lock that the store has recorded.
     fn waiters(&self, name: &str) -> usize;
 
-    /// What the store has of a lock besides its fencing counter: nothing when nobody holds it or waits for it.
+    /// What the store keeps of a lock besides its fencing counter: nothing when it has no holder and no waiter.
     fn traces(&self, name: &str) -> Vec<String>;
 
-    /// Stops and starts the store, which forgets what it may forget.
+    /// Stops and starts the store, which may lose what it need not keep.
     fn restart(&mut self);
 
-    /// Empties the store of everything.
+    /// Removes all data of the store.
     fn wipe(&mut self);
 
-    /// While these names, and no others, are held by way of the exact URL: what dlock itself has stored besides, as
+    /// While exactly these names are held by way of the exact URL: what dlock itself has stored besides, as
     /// names under the exact URL.
     fn own_items(&self, names: &[&str]) -> Vec<String>;
 
@@ -85,7 +85,7 @@ pub trait Rig {
         self.place().run().backend(self.url())
     }
 
-    /// Whether another program could have the lock for itself alone now.
+    /// Whether another program could acquire the lock exclusively now.
     fn is_free_to_others(&mut self, name: &str) -> bool {
         let free = self.foreign_lock(name, None);
         if free {
@@ -95,7 +95,7 @@ pub trait Rig {
     }
 }
 
-/// Understands a URL, with an empty environment.
+/// Parses a URL, with an empty environment.
 pub fn locate(url: &str) -> Result<Locator, UrlError> {
     Locator::new(&Url::parse(url)?, &|_| None)
 }
@@ -106,7 +106,7 @@ pub fn open(url: &str) -> Box<dyn Backend> {
     locate(url).unwrap_or_else(|error| panic!("{url}: {error}")).open()
 }
 
-/// Runs a check on a rig, as dlock runs a store: on one thread.
+/// Runs a check on a rig on one thread, as dlock does.
 pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, check(&mut rig));
@@ -114,7 +114,7 @@ pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
     assert!(is_over, "the check was over before anything happened to the store");
 }
 
-/// Runs a check of slots on a rig; where there are none, they must be refused instead.
+/// Runs a check of slots on a rig; where there are none, asserts instead that they are refused.
 pub fn prove_slots<R: Rig>(rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
     if rig.has_slots() {
         prove(rig, check);

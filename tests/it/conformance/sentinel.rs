@@ -36,8 +36,8 @@ impl Servers for Watched {
         vec![self.group.command(&["KEYS", "*"]).texts()]
     }
 
-    /// Who hears nothing may be on the way from the master that was.
-    fn knows_the_dead(&self) -> bool {
+    /// A client without pushes may be moving away from the former master.
+    fn detects_dead_waiters(&self) -> bool {
         false
     }
 
@@ -45,7 +45,7 @@ impl Servers for Watched {
         self.disturbance.clone()
     }
 
-    /// The master dies, and one of its replicas takes its place. What it has not been told is forgotten.
+    /// The master dies, and one of its replicas is promoted. Data that was not replicated is lost.
     fn restart(&mut self) {
         let group = Arc::get_mut(&mut self.group).expect("nobody else disturbs it");
         let dead = group.crash();
@@ -67,8 +67,8 @@ impl SentinelRig {
 
 super::every_check!(SentinelRig::new);
 
-/// The master is replaced in the midst of a check: after so many things that its clients have done to the store.
-mod failing_over {
+/// The master is replaced during a check: after the given number of actions of its clients on the store.
+mod failover {
     use super::{Disturbance, FamilyRig, Rc, Watched};
 
     fn rig(moment: usize) -> FamilyRig<Watched> {
@@ -86,34 +86,34 @@ mod failing_over {
         ownership {
             a_stale_owner_cannot_release after 3
             another_token_cannot_renew after 2
-            a_replaced_lock_is_taken_and_is_not_touched after 1
-            a_repeated_request_is_recognised_as_ours after 1
+            a_replaced_lock_is_lost_and_not_touched after 1
+            a_repeated_request_is_recognised after 1
             renewal_keeps_the_lock after 2
         }
         fencing {
             fencing_tokens_grow_with_every_grant after 50
         }
-        line {
-            grants_come_in_the_order_of_the_line after 17
-            nobody_passes_those_who_come_first after 5
-            what_a_foreign_client_gives_back_is_noticed after 2
+        queue {
+            waiters_are_served_first_come_first_served after 17
+            later_clients_do_not_overtake_waiters after 5
+            a_release_by_a_foreign_client_is_noticed after 2
         }
-        places {
-            asking_again_keeps_the_place after 5
-            a_place_outlasts_its_connection after 3
+        queue_positions {
+            a_repeated_request_keeps_the_queue_position after 5
+            a_queue_position_outlasts_its_connection after 3
         }
         sharing {
             readers_share after 4
-            a_waiting_writer_stops_later_readers after 4
-            every_reader_at_the_head_is_told after 4
+            a_waiting_writer_blocks_later_readers after 4
+            every_reader_at_the_head_is_notified after 4
         }
         slots {
-            there_are_as_many_holders_as_slots after 4
-            a_slot_stays_the_same after 4
+            slots_limit_the_number_of_holders after 4
+            a_hold_keeps_its_slot after 4
         }
-        revoking {
-            who_is_to_give_up_hears_of_it_and_keeps_the_lock_until_then after 3
-            all_who_are_inside_are_told after 2
+        revocation {
+            a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases after 3
+            all_nested_holds_are_notified after 2
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the rigs of the Redis family have in common: one or several servers that have a lock's keys.
+//! What the rigs of the Redis family have in common: one or several servers with the keys of a lock.
 
 use super::disturbance::Disturbance;
 use super::rig::Rig;
@@ -9,32 +9,32 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Servers that are one store.
+/// The servers of one store.
 pub trait Servers {
-    /// Where it is.
+    /// Their URL.
     fn url(&self) -> String;
 
-    /// The same without a prefix before the names.
+    /// The same without a prefix of the names.
     fn exact_url(&self) -> String {
         with(&self.url(), "prefix=")
     }
 
-    /// A URL of this kind, of servers that need not be there, by somebody who has this password.
+    /// A URL of this kind, of servers that need not exist, with this password.
     fn url_with_secret(&self, secret: &str) -> String;
 
-    /// One command about a key, on each server that can have it: one, or one of each that lives.
+    /// Runs one command about a key on each server that may have it: one server, or each live one.
     fn at(&self, key: &str, words: &[&str]) -> Vec<Value>;
 
-    /// The keys of each server that lives and can have any.
+    /// The keys of each live server that may have any.
     fn keys(&self) -> Vec<Vec<String>>;
 
-    /// On how many of those who are asked something has to be, to be.
+    /// The number of queried servers that must agree.
     fn quorum(&self) -> usize {
         1
     }
 
-    /// Whether a server knows who in line is connected to it, and hears what it is told.
-    fn knows_the_dead(&self) -> bool {
+    /// Whether a server knows which waiters are connected to it, and sees the notifications.
+    fn detects_dead_waiters(&self) -> bool {
         true
     }
 
@@ -49,7 +49,7 @@ pub trait Servers {
     /// Empties it.
     fn wipe(&mut self);
 
-    /// What happens to it in the midst of a check.
+    /// The disturbance during a check.
     fn disturbance(&self) -> Option<Rc<Disturbance>> {
         None
     }
@@ -62,18 +62,18 @@ pub fn with(url: &str, option: &str) -> String {
 
 /// The rig of such a store.
 pub struct FamilyRig<S: Servers> {
-    // What was started here ends before the servers are lent to the next test.
+    // The runs started here end before the servers are lent to the next test.
     place: Place,
     servers: S,
 }
 
 impl<S: Servers> FamilyRig<S> {
-    /// On these servers.
+    /// A rig on these servers.
     pub fn on(servers: S) -> Self {
         Self { place: Place::new(), servers }
     }
 
-    /// Whether so many servers as are needed gave this answer.
+    /// Whether a quorum of servers gave this reply.
     fn is_agreed(&self, answers: &[Value], expected: &Value) -> bool {
         answers.iter().filter(|answer| *answer == expected).count() >= self.servers.quorum()
     }
@@ -85,7 +85,7 @@ impl<S: Servers> FamilyRig<S> {
     }
 }
 
-/// What another program has put there.
+/// The value that another program has stored.
 const FOREIGN: &str = "somebody else's";
 
 fn key(name: &str) -> String {
@@ -113,8 +113,8 @@ impl<S: Servers> Rig for FamilyRig<S> {
         true
     }
 
-    fn knows_the_dead(&self) -> bool {
-        self.servers.knows_the_dead()
+    fn detects_dead_waiters(&self) -> bool {
+        self.servers.detects_dead_waiters()
     }
 
     fn has_slots(&self) -> bool {
@@ -134,7 +134,7 @@ impl<S: Servers> Rig for FamilyRig<S> {
         self.servers.at(&key(name), &["SET", &key(name), FOREIGN]);
     }
 
-    /// Like any client of Redlock: on each server, and on none when that is no majority.
+    /// Like any client of Redlock: on each server, and on none without a majority.
     fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
         let key = key(name);
         let mut command = vec!["SET", &key, FOREIGN, "NX"];
@@ -156,7 +156,7 @@ impl<S: Servers> Rig for FamilyRig<S> {
         self.servers.at(&key, &["EVAL", text, "1", &key, FOREIGN]);
     }
 
-    /// Each counts once, on however many servers it is known.
+    /// Each counts once, on however many servers it is recorded.
     fn waiters(&self, name: &str) -> usize {
         self.disturb();
         let queue = format!("dlock#queue:{{{}}}", key(name));
@@ -176,7 +176,7 @@ impl<S: Servers> Rig for FamilyRig<S> {
         let values = self.servers.at(&key, &["GET", &key]);
         let leases = self.servers.at(&key, &["PTTL", &key]);
         let (text, never) = (Value::Text(FOREIGN.into()), Value::Int(-1));
-        // A server that has forgotten everything in the midst of the check has not forgotten it for us.
+        // A server that lost all data during the check did not lose it for this test.
         let has_forgotten = self.servers.disturbance().is_some() && self.is_agreed(&values, &text);
         let is_there = |(value, lease): (&Value, &Value)| {
             *value == text && *lease == never || has_forgotten && *value == Value::Nil

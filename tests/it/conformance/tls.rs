@@ -1,4 +1,5 @@
-//! One Redis that speaks TLS only, wants a certificate of its clients, and lets them do what README.md says and no more.
+//! One Redis that accepts only TLS, requires a certificate of its clients, and gives them exactly the rights listed in
+//! README.md.
 
 use super::servers::{FamilyRig, Servers, with};
 use crate::support::redis::{Options, Redis};
@@ -14,7 +15,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// Where the user of this name is let in.
+    /// Where the user of this name can log in.
     fn url_of(&self, user: &str) -> String {
         let files = self.redis.certificates();
         let url = with(&self.redis.url(), &format!("cert_file={}", files.client.display()));
@@ -54,7 +55,7 @@ impl Servers for Guarded {
     }
 }
 
-/// The arguments that make a user of these rules.
+/// The arguments that create a user with these rules.
 fn user(name: &str, rules: &[&str]) -> Vec<String> {
     let password = format!(">{PASSWORD}");
     let words = ["--user", name, "on", &password].into_iter().chain(rules.iter().copied());
@@ -68,7 +69,7 @@ impl TlsRig {
         let directory = tempfile::Builder::new().prefix("it-tls-").tempdir().unwrap();
         std::fs::write(directory.path().join("password"), format!("{PASSWORD}\n")).unwrap();
         let rules = crate::minimal_rights::rules().concat();
-        // Without a prefix before the names, a key may be anything.
+        // Without a prefix of the names, a key may be anything.
         let mut exact: Vec<&str> = rules.iter().copied().filter(|rule| !rule.starts_with('~')).collect();
         exact.push("~*");
         let mut args = ["--tls-auth-clients", "yes"].map(str::to_owned).to_vec();

@@ -1,4 +1,4 @@
-//! Directories of lock files, good ones and bad ones.
+//! Directories of lock files, healthy and unhealthy ones.
 
 use super::{Findings, doctor, without_numbers};
 use crate::support::dlock::Dlock;
@@ -20,15 +20,15 @@ fn findings(place: &Place) -> Findings {
     Findings::of(doctor(place, &place.url()))
 }
 
-/// By another user than root, whom modes mean something to.
-fn by_nobody(place: &Place, run: Dlock) -> Dlock {
+/// As a user other than root, to whom modes apply.
+fn by_other_user(place: &Place, run: Dlock) -> Dlock {
     mode(&place.path("."), 0o755);
     let ids = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     run.wrapped_by(ids)
 }
 
 #[test]
-fn a_healthy_directory_has_nothing_but_good_findings() {
+fn a_healthy_directory_has_only_good_findings() {
     let place = Place::new();
     mode(&place.locks(), 0o700);
     let output = doctor(&place, &place.url()).output();
@@ -55,16 +55,16 @@ fn a_healthy_directory_has_nothing_but_good_findings() {
     assert_eq!(findings(&place).recommended_ttl_ms(), None, "there is no lease");
 }
 
-/// The default directory is made, as the first run would.
+/// The default directory is created, as the first run would.
 #[test]
-fn the_default_directory_is_made_and_said() {
+fn the_default_directory_is_created_and_reported() {
     let place = Place::new();
-    let output = by_nobody(&place, place.bare().arg("doctor").env("HOME", place.path("home"))).output();
+    let output = by_other_user(&place, place.bare().arg("doctor").env("HOME", place.path("home"))).output();
     assert_eq!(output.exit, Exit::Code(1), "not a home of theirs: {output:?}");
     assert!(output.stdout.contains("permission denied"), "{output:?}");
     mode(&place.home(), 0o777);
-    let output = by_nobody(&place, place.bare().arg("doctor").arg("-q")).output();
-    // Everybody may replace what is in that home.
+    let output = by_other_user(&place, place.bare().arg("doctor").arg("-q")).output();
+    // Everyone may replace the entries of that home.
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(1), ""), "{output:?}");
     assert!(output.stdout.contains("every user may replace"), "{output:?}");
     assert_eq!(entries(&place.path("home/.local/state/dlock")), 0);
@@ -72,7 +72,7 @@ fn the_default_directory_is_made_and_said() {
 
 /// F38
 #[test]
-fn a_directory_that_is_not_there_or_none_is_a_problem() {
+fn a_missing_directory_or_a_file_in_its_place_is_a_problem() {
     let place = Place::new();
     let found = Findings::of(doctor(&place, "file:///nonexistent/locks"));
     assert_eq!(found.only("directory", "problem"), "no such file or directory");
@@ -83,24 +83,24 @@ fn a_directory_that_is_not_there_or_none_is_a_problem() {
 
 /// F38
 #[test]
-fn a_directory_that_may_not_be_written_to_is_a_problem() {
+fn an_unwritable_directory_is_a_problem() {
     let place = Place::new();
     mode(&place.locks(), 0o755);
-    let found = Findings::of(by_nobody(&place, doctor(&place, &place.url())));
+    let found = Findings::of(by_other_user(&place, doctor(&place, &place.url())));
     assert_eq!(found.only("writing", "problem"), "cannot make a lock file: permission denied");
     assert_eq!(found.check("exclusion").len(), 0);
 }
 
-/// Whoever may rename there can put another file in the place of the lock file.
+/// A user who may rename there can replace the lock file.
 #[test]
-fn a_directory_in_which_everybody_may_rename_is_a_problem() {
+fn a_world_writable_directory_without_the_sticky_bit_is_a_problem() {
     let place = Place::new();
     for (bits, level) in [(0o700, "ok"), (0o755, "ok"), (0o777, "problem"), (0o1777, "warning")] {
         mode(&place.locks(), bits);
         let found = findings(&place);
         assert!(found.only("directory", level).contains(&format!("mode {bits:04o}")), "{found:?}");
     }
-    // So it is with one above it, also one to which only a link leads.
+    // The same holds for a directory above it, also one that is reached through a link.
     let open = place.path("open");
     fs::create_dir_all(open.join("locks")).unwrap();
     mode(&open.join("locks"), 0o700);
@@ -121,7 +121,7 @@ fn a_directory_of_another_user_is_a_warning() {
 
 /// F38
 #[test]
-fn a_network_file_system_is_a_warning_and_said_once() {
+fn a_network_file_system_is_one_warning() {
     let place = Place::new();
     let library = crate::network_file_systems::library(&place);
     let lying = |run: Dlock| run.env("LD_PRELOAD", &library).env("FS_MAGIC", "0x6969");
@@ -130,7 +130,7 @@ fn a_network_file_system_is_a_warning_and_said_once() {
     assert_eq!(found.at("problem"), [""; 0]);
 }
 
-/// On a tmpfs of its own with these options, after a text for the shell.
+/// On a separate tmpfs with these options, after a shell script.
 fn on_tmpfs(place: &Place, options: &str, prepare: &str) -> Findings {
     let directory = place.locks();
     let text = format!(

@@ -1,4 +1,4 @@
-//! A server that is as it should be.
+//! A healthy server.
 
 use super::{Findings, doctor, without_numbers};
 use crate::support::place::Place;
@@ -9,17 +9,17 @@ use crate::support::tls::Flaw;
 
 const FINDINGS: &str = "\
 ok       reachability    N:N in Nms
-ok       authentication  user default, the server wants no password; database N
+ok       authentication  user default, no password required; database N
 ok       latency         pN Nms, pN Nms of N pings
 ok       version         Redis N
 ok       role            a master without replicas
-ok       eviction        noeviction: no key is removed for want of memory
-ok       persistence     append-only file, synced at every write: a crash loses no lock
-ok       idle            connections that say nothing stay open (timeout N)
+ok       eviction        noeviction: no key is removed when memory is full
+ok       persistence     append-only file, synced on every write: a crash loses no lock
+ok       idle            idle connections stay open (timeout N)
 ok       one server      two connections have reached the same server
 ok       clock           the server's clock is Nms ahead of this host's
-ok       notifications   RESPN: who waits is called, and who holds a lock is told of its loss
-ok       rights          default may do all that is needed on dlock:* and dlock#*
+ok       notifications   RESPN: waiters are notified of their turn, holders of a lost lock
+ok       rights          default has all rights needed on dlock:* and dlock#*
 ok       lock            taken, renewed and given back in Nms
 ok       processes       a cgroup can be made: a whole tree is killed in one step
 ";
@@ -29,7 +29,7 @@ fn healthy() -> Redis {
 }
 
 #[test]
-fn a_healthy_server_has_nothing_but_good_findings() {
+fn a_healthy_server_has_only_good_findings() {
     let (redis, place) = (healthy(), Place::new());
     let output = doctor(&place, &redis.url()).output();
     let expected = format!("redis://N:N/N\n\n{FINDINGS}\nRecommended: --ttl Ns\nno problems, no warnings\n");
@@ -40,7 +40,7 @@ fn a_healthy_server_has_nothing_but_good_findings() {
 }
 
 #[test]
-fn a_healthy_server_is_told_to_programs_in_the_same_words() {
+fn the_findings_as_json_have_the_same_words() {
     let (redis, place) = (healthy(), Place::new());
     let output = doctor(&place, &redis.url()).arg("--json").output();
     let findings: Vec<String> = FINDINGS
@@ -57,20 +57,20 @@ fn a_healthy_server_is_told_to_programs_in_the_same_words() {
          \"recommended_ttl_ms\":N}}\n",
         findings.join(",")
     );
-    // What is put in place of the line about processes ends with the line, so that comes from the object itself.
+    // The placeholder for the line about processes ends the line, so the text comes from the object itself.
     let found = Findings::read(&output);
     let processes = found.only("processes", "ok");
     let stdout = output.stdout.replace(processes, "a cgroup can be made: a whole tree is killed in one step");
     assert_eq!((output.exit, without_numbers(&stdout)), (Exit::Code(0), expected));
 }
 
-/// Whatever a lock needs was tried, and nothing of it stays.
+/// Everything that a lock needs was tried, and no trace of it remains.
 #[test]
-fn nothing_is_left_of_the_scratch_lock() {
+fn the_scratch_lock_is_removed() {
     let (redis, place) = (healthy(), Place::new());
     Findings::of(doctor(&place, &redis.url()));
     assert_eq!(redis.command(&["KEYS", "*"]), Value::List(Vec::new()));
-    // And nothing is changed for others.
+    // And nothing changes for other clients.
     let run = place.run().backend(redis.url()).command(["true"]).output();
     assert_eq!(run.outcome(), (Exit::Code(0), "", ""));
     let keys = || {
@@ -83,7 +83,7 @@ fn nothing_is_left_of_the_scratch_lock() {
     assert_eq!(keys(), before);
 }
 
-/// An interrupted one leaves what ends by itself.
+/// An interrupted doctor leaves keys that expire.
 #[test]
 fn every_scratch_key_expires_by_itself() {
     let redis = Redis::start_with_args(&["--rename-command", "DEL", ""]);
@@ -97,7 +97,7 @@ fn every_scratch_key_expires_by_itself() {
 }
 
 #[test]
-fn a_server_with_a_certificate_tells_how_long_it_is_valid() {
+fn the_validity_of_a_server_certificate_is_reported() {
     let redis = Redis::start_with(Options { tls: Some(Flaw::None), persistent: true, ..Options::default() });
     let place = Place::new();
     let findings = Findings::of(doctor(&place, &redis.url()));
@@ -111,7 +111,7 @@ fn a_server_with_a_certificate_tells_how_long_it_is_valid() {
 
 /// As containers mount it.
 #[test]
-fn a_password_file_that_everybody_can_read_is_remarked_on() {
+fn a_world_readable_password_file_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let redis = Redis::start_with_args(&["--requirepass", "s3cret"]);
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What this host needs so that no command outlives its lock.
+//! What this host must provide so that no command outlives its lock.
 
 use super::{Findings, doctor};
 use crate::support::place::Place;

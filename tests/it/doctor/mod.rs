@@ -1,12 +1,10 @@
-//! `dlock doctor`: what it finds about stores that are well, and about those that are not.
+//! `dlock doctor`: its findings about healthy stores and about unhealthy ones.
 
-#[cfg(feature = "redis")]
-mod dead;
 mod files;
 #[cfg(feature = "redis")]
 mod healthy;
 mod host;
-mod printed;
+mod output;
 #[cfg(feature = "redis")]
 mod protocol;
 #[cfg(feature = "redis")]
@@ -15,23 +13,25 @@ pub mod readme;
 mod rights;
 #[cfg(feature = "redis")]
 mod servers;
+#[cfg(feature = "redis")]
+mod unreachable;
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use serde_json::Value;
 
-/// `dlock doctor -b URL`; the URL does not stand on the command line, because it may hold a password.
+/// `dlock doctor -b URL`; the URL is not on the command line, because it may contain a password.
 pub fn doctor(place: &Place, url: &str) -> Dlock {
     place.bare().arg("doctor").env("DLOCK_BACKEND", url)
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug)]
 pub struct Findings(Value);
 
 impl Findings {
-    /// Asks for JSON, and checks what is so whatever was found.
+    /// Requests JSON, and checks what holds for all findings.
     #[track_caller]
     pub fn of(dlock: Dlock) -> Self {
         let output = dlock.arg("--json").output();
@@ -65,7 +65,7 @@ impl Findings {
         self.0["findings"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Those of one check.
+    /// The findings of one check.
     pub fn check(&self, check: &str) -> Vec<&Value> {
         self.all().iter().filter(|finding| finding["check"] == check).collect()
     }
@@ -76,7 +76,7 @@ impl Findings {
         all.filter_map(|finding| finding["check"].as_str()).collect()
     }
 
-    /// What was found by the only finding of a check, of this level.
+    /// The text of the only finding of a check, of this level.
     #[track_caller]
     pub fn only(&self, check: &str, level: &str) -> &str {
         let found = self.check(check);
@@ -85,7 +85,7 @@ impl Findings {
         finding["found"].as_str().unwrap()
     }
 
-    /// That lease, in ms.
+    /// The recommended lease, in ms.
     pub fn recommended_ttl_ms(&self) -> Option<u64> {
         self.0["recommended_ttl_ms"].as_u64()
     }
@@ -109,7 +109,7 @@ pub fn without_numbers(text: &str) -> String {
             }
         }
     }
-    // Clocks differ a little, either way; and not every host lets us make a cgroup.
+    // Clocks differ a little, in either direction; and not every host allows the creation of a cgroup.
     let result = result.replace(" behind this host's", " ahead of this host's");
     let cgroup = |line: &str| match line.split_once("found one by one in /proc;") {
         Some((head, _)) => format!("{head}a cgroup can be made: a whole tree is killed in one step"),

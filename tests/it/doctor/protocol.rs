@@ -1,4 +1,4 @@
-//! What stands between dlock and a server.
+//! Intermediaries between dlock and a server.
 
 use super::{Findings, doctor};
 use crate::support::fake::Fake;
@@ -8,7 +8,7 @@ use crate::support::running::Exit;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-/// Connects each client to the next of some ports of this host; where it listens.
+/// Connects each client to the next of some ports of this host; returns its own port.
 pub fn balancer(targets: &[u16]) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -35,7 +35,7 @@ pub fn balancer(targets: &[u16]) -> u16 {
 }
 
 #[test]
-fn a_server_that_speaks_only_the_old_protocol_cannot_call() {
+fn a_server_with_only_resp2_cannot_push() {
     let redis = Redis::start_with_args(&["--rename-command", "HELLO", "", "--requirepass", "s3cret"]);
     let found = Findings::of(doctor(&Place::new(), &format!("redis://:s3cret@127.0.0.1:{}/0", redis.port())));
     assert_eq!(found.only("notifications", "warning"), "the server, or a proxy before it, speaks only RESP2");
@@ -45,11 +45,11 @@ fn a_server_that_speaks_only_the_old_protocol_cannot_call() {
     assert!(found.all().len() < 3, "that server is gone: {found:?}");
     let redis = Redis::start();
     let found = Findings::of(doctor(&Place::new(), &format!("{}?protocol=resp2", redis.url())));
-    assert_eq!(found.only("notifications", "warning"), "RESP2 was asked for (protocol=)");
+    assert_eq!(found.only("notifications", "warning"), "RESP2 was requested (protocol=)");
 }
 
 #[test]
-fn another_kind_of_server_is_a_problem_and_what_it_says_is_escaped() {
+fn another_kind_of_server_is_a_problem_and_its_reply_is_escaped() {
     let place = Place::new();
     for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n"] {
         let server = Fake::answering_once(answer);
@@ -72,9 +72,9 @@ fn another_kind_of_server_is_a_problem_and_what_it_says_is_escaped() {
     );
 }
 
-/// A server that answers everything with OK is none.
+/// A server that replies to everything with OK is not a Redis.
 #[test]
-fn a_server_that_says_yes_to_everything_is_not_believed() {
+fn a_server_that_accepts_everything_is_not_trusted() {
     let server = Fake::scripted(|words| {
         Some(match words[0].as_str() {
             "HELLO" => b"%1\r\n+server\r\n+redis\r\n".to_vec(),

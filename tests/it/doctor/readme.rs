@@ -1,13 +1,13 @@
-//! The diagnosis that README.md shows is a real one.
+//! The diagnosis in README.md is a real one.
 
 use super::without_numbers;
 use crate::readme::{Sandbox, all_blocks};
 
-/// The heading it stands under.
+/// The heading of its section.
 pub const SECTION: &str = "Is this store fit?";
 
 #[test]
-fn the_diagnosis_of_the_readme_is_what_doctor_prints() {
+fn the_diagnosis_in_the_readme_matches_the_output_of_doctor() {
     let blocks = all_blocks().into_iter();
     let [block] = blocks
         .filter(|block| block.section == SECTION && block.language == "console")
@@ -19,7 +19,7 @@ fn the_diagnosis_of_the_readme_is_what_doctor_prints() {
     let command = command.strip_prefix("$ ").expect("a command");
     let output = Sandbox::new().run(command);
     let printed = String::from_utf8(output.stdout).unwrap();
-    // The reader's server has another name, and its address is another one.
+    // The reader's server has another name and another address.
     let (shown, printed) = (without_numbers(&shown.join("\n")), without_numbers(&printed));
     let shown = shown.replace("redis.example.com", "N");
     assert_eq!((output.status.code(), printed), (Some(0), shown));

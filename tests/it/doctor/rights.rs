@@ -1,4 +1,4 @@
-//! Users who may not do everything: what is missing is named, and what is lost without it.
+//! Users with restricted rights: a missing right is named together with its consequence.
 
 use super::{Findings, doctor};
 use crate::support::place::Place;
@@ -8,7 +8,7 @@ use crate::support::running::Exit;
 
 const PASSWORD: &str = "s3cret";
 
-/// What dlock uses, and what else doctor looks at.
+/// The commands that dlock uses, and the others that doctor checks.
 const ALL: &[&str] = &[
     "+eval",
     "+evalsha",
@@ -46,7 +46,7 @@ const ALL: &[&str] = &[
 ];
 const PLACES: &[&str] = &["~dlock:*", "~dlock#*", "&dlock#call:*"];
 
-/// Makes the user `dlock` anew.
+/// Creates the user `dlock` again.
 fn allow(redis: &Redis, rules: &[&str]) {
     let password = format!(">{PASSWORD}");
     redis.command(&["ACL", "DELUSER", "dlock"]);
@@ -63,18 +63,18 @@ fn findings(redis: &Redis) -> Findings {
 }
 
 #[test]
-fn a_user_who_may_do_what_is_needed_has_every_right() {
+fn a_user_with_the_needed_rights_misses_none() {
     let redis = Redis::start();
     allow(&redis, &[ALL, PLACES].concat());
     let found = findings(&redis);
-    assert_eq!(found.only("rights", "ok"), "dlock may do all that is needed on dlock:* and dlock#*");
+    assert_eq!(found.only("rights", "ok"), "dlock has all rights needed on dlock:* and dlock#*");
     assert_eq!(found.at("problem"), [""; 0], "{found:?}");
     found.only("lock", "ok");
 }
 
-/// F29: each right by itself, and nothing stays behind whichever it is.
+/// F29: each right separately, and no trace remains whichever is missing.
 #[test]
-fn each_missing_command_is_named_with_what_is_lost() {
+fn each_forbidden_command_is_named_with_its_consequence() {
     let redis = Redis::start();
     let mut wrong = Vec::new();
     for missing in ALL {
@@ -84,7 +84,7 @@ fn each_missing_command_is_named_with_what_is_lost() {
         let name = missing[1..].replace('|', " ").to_uppercase();
         let rights = found.check("rights");
         let expected = format!("dlock may not run {name}");
-        // One may be needed for more than one thing.
+        // A right may be needed for more than one purpose.
         let is_named = rights.iter().all(|finding| finding["found"] == expected.as_str())
             && rights.iter().all(|finding| finding["remedy"] == format!("ACL SETUSER dlock {missing}"));
         if !is_named || rights.is_empty() {
@@ -153,16 +153,16 @@ fn missing_patterns_of_keys_and_channels_are_named() {
         assert_eq!(found.check("rights")[0]["found"], expected, "{places:?}: {found:?}");
         assert_eq!(redis.command(&["KEYS", "*"]), Value::List(Vec::new()), "{places:?}");
     }
-    // The prefix that is configured counts.
+    // The configured prefix is used.
     allow(&redis, &[ALL, &["~dlock#*", "&dlock#call:*"]].concat());
     let url = format!("redis://dlock:{PASSWORD}@127.0.0.1:{}/0?prefix=app:", redis.port());
     let found = Findings::of(doctor(&Place::new(), &url));
     assert_eq!(found.check("rights")[0]["found"], "dlock has no access to app:*");
 }
 
-/// As many hosted servers do it.
+/// As many hosted servers do.
 #[test]
-fn a_command_that_is_not_there_is_named() {
+fn a_command_unknown_to_the_server_is_named() {
     let redis =
         Redis::start_with_args(&["--rename-command", "EVALSHA", "", "--rename-command", "CONFIG", ""]);
     let found = Findings::of(doctor(&Place::new(), &redis.url()));
@@ -173,7 +173,7 @@ fn a_command_that_is_not_there_is_named() {
 
 /// F29
 #[test]
-fn a_wrong_password_is_a_problem_and_none_is_shown() {
+fn a_wrong_password_is_a_problem_and_is_not_shown() {
     let redis = Redis::start_with_args(&["--requirepass", "s3cret"]);
     let place = Place::new();
     let wrong = format!("redis://:wr0ng@127.0.0.1:{}/0", redis.port());

@@ -1,4 +1,4 @@
-//! Servers in states that endanger locks, and how far each is one.
+//! Servers in states that endanger locks, and the level of each.
 
 use super::{Findings, doctor};
 use crate::faults::shim::{Clocks, HOUR};
@@ -42,9 +42,9 @@ fn an_evicting_server_is_a_problem() {
     }
 }
 
-/// `accept` is for `run`, which would say it each time.
+/// `accept` is for `run`, which would print the warning each time.
 #[test]
-fn what_is_accepted_is_found_all_the_same() {
+fn accepted_warnings_are_still_reported() {
     let place = Place::new();
     let args = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--requirepass", "s3cret"];
     let redis = Redis::start_with(Options {
@@ -71,7 +71,7 @@ fn what_is_accepted_is_found_all_the_same() {
 
 /// F31
 #[test]
-fn a_server_that_is_nearly_or_wholly_full_is_told() {
+fn a_full_or_nearly_full_server_is_reported() {
     let redis = Redis::start();
     set(&redis, "maxmemory", "1gb");
     assert!(findings(&redis).only("memory", "ok").ends_with("% of 1.0 GiB used"));
@@ -89,7 +89,7 @@ fn a_server_that_is_nearly_or_wholly_full_is_told() {
 
 /// F26: what a restart loses, from nothing to everything.
 #[test]
-fn a_server_that_writes_nothing_to_disk_is_a_warning() {
+fn a_server_without_persistence_is_a_warning() {
     let redis = Redis::start();
     let persistence = || {
         let found = findings(&redis);
@@ -110,7 +110,7 @@ fn a_server_that_writes_nothing_to_disk_is_a_warning() {
 fn a_server_that_cannot_save_is_a_problem() {
     let redis = Redis::start_with_args(&["--dbfilename", "taken"]);
     set(&redis, "save", "3600 1");
-    // A directory cannot be replaced by the file that is to be written.
+    // A directory cannot be replaced by the file to be written.
     let directory = redis.command(&["CONFIG", "GET", "dir"]).texts().remove(1);
     std::fs::create_dir_all(format!("{directory}/taken/full")).unwrap();
     redis.command(&["BGSAVE"]);
@@ -137,7 +137,7 @@ fn a_replica_is_a_problem_and_names_its_master() {
     assert_eq!(found.only("role", "problem"), format!("a replica of 127.0.0.1:{port}"));
     assert_eq!(found.check("role")[0]["remedy"], format!("name the master, 127.0.0.1:{port}"));
     assert_eq!(found.at("problem"), ["role"]);
-    // Its master may lose what the replica does not have yet.
+    // Its master may lose writes that the replica does not have yet.
     let found = findings(&master);
     assert_eq!(found.only("role", "warning"), "a master with 1 replica");
     set(&master, "min-replicas-to-write", "1");
@@ -146,7 +146,7 @@ fn a_replica_is_a_problem_and_names_its_master() {
     });
     assert_eq!(
         findings(&master).only("role", "warning"),
-        "a master with 1 replica, at least 1 of them near when it writes"
+        "a master with 1 replica, at least 1 of them in sync when it writes"
     );
     drop(replica);
     until(SOON, "a lost replica", || {
@@ -157,7 +157,7 @@ fn a_replica_is_a_problem_and_names_its_master() {
 
 /// F27
 #[test]
-fn a_replica_that_has_lost_its_master_is_still_told() {
+fn a_replica_without_a_master_is_reported_as_a_replica() {
     let redis = Redis::start();
     set(&redis, "replica-serve-stale-data", "no");
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -233,7 +233,7 @@ fn a_skewed_clock_is_a_warning_and_an_hour_is_a_problem() {
         (-2 * HOUR, "problem", " behind this host's"),
     ] {
         clocks.set_wall(seconds);
-        // The server looks at its clock every now and then only.
+        // The server reads its clock only now and then.
         until(SOON, "a server that has seen its clock", || {
             let found = Findings::read(&doctor(&place, &redis.url()).arg("--json").output());
             found.check("clock")[0]["level"] == level
@@ -244,7 +244,7 @@ fn a_skewed_clock_is_a_warning_and_an_hour_is_a_problem() {
 
 /// Each ping is a step, so that all of them together may take longer than a step may.
 #[test]
-fn a_slow_server_wants_a_longer_lease() {
+fn a_slow_server_needs_a_longer_lease() {
     let pings = AtomicU32::new(0);
     let slow = Fake::scripted(move |words| {
         if words[0] == "PING" && pings.fetch_add(1, Ordering::Relaxed) < 4 {

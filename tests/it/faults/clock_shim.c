@@ -1,6 +1,6 @@
-/* Faults of clocks, preloaded into a program: what it believes of the time, and nothing else, is wrong.
+/* Clock faults, preloaded into a program: only the times that it reads are wrong.
  * The faults are in the file $CLOCK_FAULTS, which a test changes while the program runs. Raw system calls
- * only: this is called before any library is set up. */
+ * only: this is called before any library is initialised. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 struct faults {
     /* Added to the wall clock, in nanoseconds. */
     volatile int64_t wall;
-    /* How much too fast the clocks run that nobody sets, in millionths, from these moments on. */
+    /* How much too fast the clocks that cannot be set run, in millionths, from these moments on. */
     volatile int64_t rate, boot, monotonic;
 };
 
@@ -70,7 +70,7 @@ time_t time(time_t *t) {
     return now.tv_sec;
 }
 
-/* A timer on the wall clock is the pipe $CLOCK_WAS_SET: whoever writes to it has set the clock. */
+/* A timer on the wall clock is the pipe $CLOCK_WAS_SET: a write to it means that the clock was set. */
 int timerfd_create(int id, int flags) {
     const char *pipe = getenv("CLOCK_WAS_SET");
     if (id == CLOCK_REALTIME && pipe)

@@ -18,7 +18,7 @@ fn a_wall_clock_that_jumps_during_a_run_has_no_effect() {
         let before = scene.leases().len();
         clocks.set_wall(seconds);
         scene.await_renewals(1);
-        // Neither late nor in a hurry.
+        // Neither late nor early.
         assert!(scene.leases().len() <= before + 3, "{:?}", scene.proxy.flights());
     }
     scene.assert_undisturbed(run);
@@ -26,7 +26,7 @@ fn a_wall_clock_that_jumps_during_a_run_has_no_effect() {
 
 /// F18
 #[test]
-fn a_wall_clock_that_is_wrong_from_the_beginning_has_no_effect() {
+fn a_wall_clock_that_is_wrong_from_the_start_has_no_effect() {
     let scene = Scene::new();
     let clocks = Clocks::new(scene.place());
     for seconds in [HOUR, -HOUR, DAY, -DAY] {
@@ -46,7 +46,7 @@ fn a_wall_clock_that_is_slewed_has_no_effect() {
     let clocks = Clocks::new(scene.place());
     let run = scene.witness_of(clocks.of(scene.run()));
     let begun = Instant::now();
-    // 500 millionths too fast, as far as NTP goes, with a leap second in the middle.
+    // 500 millionths too fast, the limit of NTP, with a leap second in the middle.
     until(SOON, "more than a lease of slewing", || {
         let elapsed = begun.elapsed();
         let leap = if elapsed > Duration::from_secs(2) { 1_000_000_000 } else { 0 };
@@ -75,7 +75,7 @@ fn a_wall_clock_that_jumps_does_not_move_the_deadline() {
 
 /// F18
 #[test]
-fn a_wall_clock_that_jumps_neither_ends_a_wait_nor_prolongs_it() {
+fn a_wall_clock_jump_neither_ends_nor_extends_a_wait() {
     for seconds in [-DAY, DAY] {
         let scene = Scene::new();
         let mut holder = scene.leashed(scene.direct(), &["ignore-term"]).spawn();
@@ -92,8 +92,8 @@ fn a_wall_clock_that_jumps_neither_ends_a_wait_nor_prolongs_it() {
 
 /// F23
 #[test]
-fn a_wall_clock_that_was_set_makes_dlock_ask_at_once_and_kills_nobody() {
-    // The one sign that a paused virtual machine gives: its host corrects the clock afterwards.
+fn a_set_wall_clock_triggers_an_immediate_renewal_and_stops_no_command() {
+    // The only sign of a paused virtual machine: its host corrects the clock afterwards.
     let scene = Scene::new().ttl(600);
     let clocks = Clocks::new(scene.place());
     let mut run = scene.witness_of(clocks.of(scene.run()));
@@ -104,7 +104,7 @@ fn a_wall_clock_that_was_set_makes_dlock_ask_at_once_and_kills_nobody() {
         until(Duration::from_secs(10), "an immediate renewal", || scene.leases().len() > before);
         run.assert_running();
     }
-    // Neither once more nor without end.
+    // At most two more requests.
     let asked = scene.leases().len();
     scene.assert_undisturbed(run);
     assert!(scene.leases().len() <= asked + 2);
@@ -112,21 +112,21 @@ fn a_wall_clock_that_was_set_makes_dlock_ask_at_once_and_kills_nobody() {
 
 /// F23
 #[test]
-fn a_lock_that_was_lost_while_the_wall_clock_stood_still_is_noticed_when_it_is_set() {
+fn a_lock_lost_while_the_wall_clock_stood_still_is_noticed_when_the_clock_is_set() {
     let scene = Scene::new().ttl(600).without_push();
     let clocks = Clocks::new(scene.place());
     let mut run = scene.witness_of(clocks.of(scene.run()));
     scene.command(&["SET", &scene.key(), "somebody else"]);
     clocks.tell_that_it_was_set();
     let output = run.wait_within(Duration::from_secs(10));
-    scene.assert_says_lost(&output);
+    scene.assert_reports_loss(&output);
     assert_eq!(output.stdout, "ready\n");
 }
 
-/// F19: the deadline leaves a hundredth of the lease to a clock that is too slow. A lease of 10 s has
-/// 100 ms of it, of which the margin before the deadline is no part.
+/// F19: the deadline reserves a hundredth of the lease for a clock that is too slow. A lease of 10 s has
+/// 100 ms of it, not counting the margin before the deadline.
 #[test]
-fn a_clock_that_is_a_hundredth_too_slow_ends_the_command_before_its_lease() {
+fn a_clock_one_percent_too_slow_ends_the_command_before_its_lease() {
     let scene = Scene::new().ttl(10);
     let clocks = Clocks::new(scene.place());
     clocks.set_rate(-10_000);
@@ -136,12 +136,12 @@ fn a_clock_that_is_a_hundredth_too_slow_ends_the_command_before_its_lease() {
     scene.store.await_death_under_lock(&scene.leash);
     assert!(scene.last_tick() <= on_boot_clock(granted) + nanoseconds(Duration::from_secs(10)));
     let mut run = run;
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
 }
 
 /// F19
 #[test]
-fn a_clock_that_is_a_hundredth_wrong_disturbs_nobody() {
+fn a_clock_rate_error_of_one_percent_disturbs_no_command() {
     for millionths in [-10_000, 10_000] {
         let scene = Scene::new();
         let clocks = Clocks::new(scene.place());

@@ -7,7 +7,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
-/// A command that reports its signals, and whose dlock looks after its lock each third of a second.
+/// A command that reports its signals, and whose dlock checks its lock three times a second.
 fn witness(place: &Place) -> Running {
     let go = format!("leave:{}=5", place.arg("go"));
     let run = place.run().args(["--ttl", "1s"]);
@@ -17,14 +17,14 @@ fn witness(place: &Place) -> Running {
     run
 }
 
-/// The lock is gone: nobody else need be running yet, so the command is told to end.
+/// The lock is gone: there need not be another holder yet, so the command gets SIGTERM.
 #[track_caller]
 fn assert_lost(place: &Place, run: Running) {
     let said = assert_stopped(place, run);
     assert!(said.starts_with("ready\nTERM "), "{said}");
 }
 
-/// Somebody else may be running already, so the command is killed at once.
+/// There may be another holder already, so the command is killed at once.
 #[track_caller]
 fn assert_taken(place: &Place, run: Running) {
     assert_eq!(assert_stopped(place, run), "ready\n");
@@ -40,7 +40,7 @@ fn assert_stopped(place: &Place, mut run: Running) -> String {
     output.stdout.clone()
 }
 
-/// The token that a run on this place gets.
+/// The token of a run on this place.
 fn token(place: &Place) -> u64 {
     let output = place.run().sh("echo \"$DLOCK_FENCING_TOKEN\"").output();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
@@ -49,7 +49,7 @@ fn token(place: &Place) -> u64 {
 
 /// F09
 #[test]
-fn a_lock_file_that_is_unlinked_ends_the_command_and_is_not_made_anew() {
+fn an_unlinked_lock_file_ends_the_command_and_is_not_created_again() {
     let place = Place::new();
     let before = token(&place);
     let run = witness(&place);
@@ -61,7 +61,7 @@ fn a_lock_file_that_is_unlinked_ends_the_command_and_is_not_made_anew() {
 
 /// F10
 #[test]
-fn a_lock_file_that_is_replaced_ends_the_command_and_is_left_alone() {
+fn a_replaced_lock_file_ends_the_command_and_is_not_touched() {
     let place = Place::new();
     let run = witness(&place);
     let theirs = place.write("theirs", "somebody else's");
@@ -104,7 +104,7 @@ fn the_fencing_token_grows_over_a_lost_sidecar() {
     assert!(token(&place) > before);
 }
 
-/// F18, F20: a lock without a lease asks no clock.
+/// F18, F20: a lock without a lease does not depend on a clock.
 #[test]
 fn a_wall_clock_that_jumps_has_no_effect_on_files() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A cgroup whose members can be frozen, as a suspended host freezes everybody.
+//! A cgroup whose members can be frozen, as all processes of a suspended host are.
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
@@ -6,11 +6,11 @@ use crate::support::wait::{boot_ns, until};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A cgroup (version 2) of a test's own.
+/// A cgroup (version 2) for one test only.
 pub struct Freezer(PathBuf);
 
 impl Freezer {
-    /// Makes one below the cgroup that the tests run in.
+    /// Creates one below the cgroup of the tests.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
@@ -26,12 +26,12 @@ impl Freezer {
         Self(directory)
     }
 
-    /// Puts a dlock and all it starts into it.
+    /// Puts a dlock and everything it starts into it.
     pub fn of(&self, run: Dlock) -> Dlock {
         run.after_shell(&format!("echo $$ >'{}' || exit 99", self.0.join("cgroup.procs").display()))
     }
 
-    /// Freezes everybody in it; nobody runs when this returns.
+    /// Freezes all of its processes; none runs when this returns.
     #[track_caller]
     pub fn freeze(&self) {
         std::fs::write(self.0.join("cgroup.freeze"), "1").expect("a cgroup that can be frozen");
@@ -41,7 +41,7 @@ impl Freezer {
         });
     }
 
-    /// Thaws everybody in it, and returns a moment before that, on the clock that counts through suspend.
+    /// Thaws all of its processes, and returns a moment before that, on the clock that counts through suspend.
     pub fn thaw(&self) -> u64 {
         let before = boot_ns();
         std::fs::write(self.0.join("cgroup.freeze"), "0").expect("a cgroup that can be thawed");
@@ -54,7 +54,7 @@ impl Drop for Freezer {
         let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
         let _ = std::fs::write(self.0.join("cgroup.freeze"), "0");
         for _ in 0..1000 {
-            // Those of a dlock that was killed, too.
+            // Also those of a dlock that was killed.
             for entry in std::fs::read_dir(&self.0).into_iter().flatten().flatten() {
                 let _ = std::fs::remove_dir(entry.path());
             }

@@ -1,4 +1,4 @@
-//! F38: a file system that does not answer, as NFS without its server, or a frozen one.
+//! F38: a file system that does not respond, such as NFS without its server, or a frozen one.
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// No sidecar is opened as long as the file `$HANG` is there.
+/// No sidecar is opened while the file `$HANG` exists.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -89,7 +89,7 @@ fn a_hung_file_system_blocks_neither_signals_nor_the_runtime_limit() {
 }
 
 #[test]
-fn a_hung_file_system_is_unavailable_and_keeps_no_waiter_from_ending() {
+fn a_hung_file_system_is_unavailable_and_does_not_block_the_end_of_a_wait() {
     let hanging = Hanging::new();
     hanging.hang();
     let output = hanging.run().args(["--connect-timeout", "300ms"]).sh("echo ran").output();
@@ -100,7 +100,7 @@ fn a_hung_file_system_is_unavailable_and_keeps_no_waiter_from_ending() {
     hanging.await_hung();
     waiter.signal(Signal::SIGTERM);
     assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
-    // What was asked for when it ended is done by nobody.
+    // Operations requested when it ended are not carried out.
     fs::remove_file(hanging.place.path("hang")).unwrap();
     assert_eq!(hanging.place.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
 }

@@ -1,4 +1,4 @@
-//! Replies that come late, twice, or out of order: none of them makes a lease longer than it is.
+//! Replies that come late, twice, or out of order: none of them extends a lease.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -6,16 +6,16 @@ use crate::support::proxy::Way;
 use crate::support::wait::until;
 use std::time::Duration;
 
-/// Each reply comes so many hundredths of a lease late, from a moment in the middle of the run on.
+/// From a moment in the middle of the run on, each reply is late by this many hundredths of a lease.
 #[track_caller]
-fn late_replies_prolong_nothing(way: Way, hundredths: u64) {
+fn late_replies_extend_no_lease(way: Way, hundredths: u64) {
     let scene = Scene::new().ttl(2);
     let run = scene.ticker();
     let heir = scene.heir();
     scene.await_renewals(1);
     scene.proxy.delay(way, Duration::from_millis(20 * hundredths));
     // Late renewals may keep the lock alive at the store, but never the command: it is killed in time, or
-    // goes on under a lease that it has heard of in time.
+    // continues under a lease whose grant it received in time.
     scene.store.await_death_under_lock(&scene.leash);
     scene.assert_killed_in_time(run);
     scene.assert_inherits(heir);
@@ -23,34 +23,34 @@ fn late_replies_prolong_nothing(way: Way, hundredths: u64) {
 
 /// F15
 #[test]
-fn replies_that_are_half_a_lease_late_prolong_nothing() {
-    late_replies_prolong_nothing(Way::Down, 50);
+fn replies_half_a_lease_late_extend_no_lease() {
+    late_replies_extend_no_lease(Way::Down, 50);
 }
 
 /// F15
 #[test]
-fn replies_that_are_nearly_a_lease_late_prolong_nothing() {
-    late_replies_prolong_nothing(Way::Down, 90);
+fn replies_nearly_a_lease_late_extend_no_lease() {
+    late_replies_extend_no_lease(Way::Down, 90);
 }
 
 /// F15
 #[test]
-fn replies_that_are_more_than_a_lease_late_prolong_nothing() {
-    late_replies_prolong_nothing(Way::Down, 110);
+fn replies_more_than_a_lease_late_extend_no_lease() {
+    late_replies_extend_no_lease(Way::Down, 110);
 }
 
 /// F15
 #[test]
-fn renewals_that_arrive_late_prolong_nothing() {
+fn renewals_that_arrive_late_extend_no_lease() {
     for hundredths in [50, 90, 110] {
-        late_replies_prolong_nothing(Way::Up, hundredths);
+        late_replies_extend_no_lease(Way::Up, hundredths);
     }
 }
 
 /// F15
 #[test]
-fn renewals_that_are_late_but_in_time_keep_the_command_alive() {
-    // A sixth of a lease each way: an attempt may take so long.
+fn slow_renewals_within_the_lease_keep_the_command_alive() {
+    // A sixth of a lease each way: an attempt may take this time.
     let scene = Scene::new().ttl(6);
     let run = scene.witness();
     scene.proxy.delay(Way::Up, Duration::from_millis(250));
@@ -62,8 +62,8 @@ fn renewals_that_are_late_but_in_time_keep_the_command_alive() {
 
 /// F15
 #[test]
-fn a_reply_that_is_late_but_in_time_counts_from_the_sending_of_its_request() {
-    // Later than the margin before the deadline is long, and sooner than an attempt is given up.
+fn the_lease_of_a_slow_renewal_counts_from_the_sending_of_its_request() {
+    // Later than the margin before the deadline, and before an attempt is given up.
     let scene = Scene::new().ttl(6);
     let run = scene.ticker();
     scene.proxy.delay(Way::Down, Duration::from_millis(600));
@@ -76,7 +76,7 @@ fn a_reply_that_is_late_but_in_time_counts_from_the_sending_of_its_request() {
 
 /// F15
 #[test]
-fn a_renewal_that_arrives_twice_disturbs_nobody() {
+fn a_renewal_that_arrives_twice_has_no_effect() {
     for way in [Way::Up, Way::Down] {
         let scene = Scene::new();
         let run = scene.witness();
@@ -90,8 +90,8 @@ fn a_renewal_that_arrives_twice_disturbs_nobody() {
 
 /// F15
 #[test]
-fn a_reply_that_comes_twice_is_not_the_answer_to_the_next_renewal() {
-    // The store hears nothing any more after the reply that comes twice.
+fn a_duplicate_reply_is_not_taken_for_the_next_one() {
+    // After the reply that comes twice, no request reaches the store.
     let scene = Scene::new();
     let run = scene.ticker();
     scene.proxy.duplicate_next(Way::Down);
@@ -103,7 +103,7 @@ fn a_reply_that_comes_twice_is_not_the_answer_to_the_next_renewal() {
 
 /// F15
 #[test]
-fn renewals_that_overtake_each_other_disturb_nobody() {
+fn reordered_renewals_have_no_effect() {
     // A renewal is held; dlock gives it up and sends the next over another connection; then both arrive.
     let scene = Scene::new().ttl(6);
     let run = scene.witness();

@@ -1,4 +1,4 @@
-//! The store loses the lock, or gives it to somebody else, while the command runs.
+//! The store loses the lock, or grants it to another client, while the command runs.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -10,14 +10,14 @@ use crate::support::store::Store;
 use crate::support::wait::{eventually, until};
 use std::time::{Duration, Instant};
 
-/// How the store is asked to tell: by a push, far from any renewal, or by the next renewal.
+/// How the store reports the loss: by a push, long before the next renewal, or by the next renewal.
 #[derive(Clone, Copy)]
-enum Told {
+enum Notified {
     AtOnce,
     ByTheNextRenewal,
 }
 
-impl Told {
+impl Notified {
     fn scene(self, redis: Option<&Redis>) -> Scene {
         let scene = redis.map_or_else(Scene::new, Scene::on);
         match self {
@@ -29,42 +29,42 @@ impl Told {
     }
 }
 
-/// The lock is gone, and nobody else has it: SIGTERM, a grace, and never made anew.
+/// The lock is gone without a new holder: SIGTERM, a grace, and never created again.
 #[track_caller]
 fn is_lost_and_free(scene: &Scene, lose: impl FnOnce()) {
     let mut run = scene.witness();
     lose();
     run.await_stdout("TERM ");
     let output = run.wait();
-    scene.assert_says_lost(&output);
+    scene.assert_reports_loss(&output);
     assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
     assert_eq!(output.stdout.matches("TERM ").count(), 1, "{}", output.stdout);
     assert!(!scene.is_held(), "the lock was made anew");
     scene.assert_succession();
 }
 
-macro_rules! each_way_to_be_told {
+macro_rules! each_notification {
     ($($name:ident: $lose:expr;)+) => { $( mod $name {
         use super::*;
 
         #[test]
         fn ends_the_command_at_once_where_the_store_can_push() {
             let redis = Redis::start();
-            let scene = Told::AtOnce.scene(Some(&redis));
+            let scene = Notified::AtOnce.scene(Some(&redis));
             is_lost_and_free(&scene, || $lose(&scene));
         }
 
         #[test]
         fn ends_the_command_at_the_next_renewal() {
             let redis = Redis::start();
-            let scene = Told::ByTheNextRenewal.scene(Some(&redis));
+            let scene = Notified::ByTheNextRenewal.scene(Some(&redis));
             is_lost_and_free(&scene, || $lose(&scene));
         }
     } )+ };
 }
 
 // F09
-each_way_to_be_told! {
+each_notification! {
     a_key_that_is_deleted: |scene: &Scene| drop(scene.command(&["DEL", &scene.key()]));
     a_key_that_is_unlinked: |scene: &Scene| drop(scene.command(&["UNLINK", &scene.key()]));
     a_store_that_is_flushed: |scene: &Scene| drop(scene.command(&["FLUSHALL"]));
@@ -75,7 +75,7 @@ each_way_to_be_told! {
     a_key_that_is_evicted: evict;
 }
 
-/// Makes the server throw out everything that may expire.
+/// Makes the server evict every key that may expire.
 fn evict(scene: &Scene) {
     scene.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-random"]);
     scene.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -90,13 +90,13 @@ fn evict(scene: &Scene) {
 #[test]
 fn a_server_that_restarts_without_its_memory_ends_the_command_at_once() {
     let mut redis = Redis::start();
-    let scene = Told::AtOnce.scene(Some(&redis));
+    let scene = Notified::AtOnce.scene(Some(&redis));
     let mut run = scene.witness();
     redis.restart();
     run.await_stdout("TERM ");
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
     assert!(!scene.is_held(), "the lock was made anew");
-    // The counter went with the memory.
+    // The counter was lost with the data.
     scene.assert_succession();
 }
 
@@ -110,25 +110,25 @@ fn a_command_that_ignores_sigterm_is_killed_after_at_most_a_second() {
     scene.leash.await_free();
     assert!(lost.elapsed() < Duration::from_secs(30));
     let mut run = run;
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
 }
 
 /// F09
 #[test]
-fn a_lock_that_is_lost_is_noticed_at_the_first_renewal_after_it() {
+fn a_lost_lock_is_noticed_at_the_next_renewal() {
     let scene = Scene::new().without_push();
     let mut run = scene.witness();
     scene.await_renewals(1);
     scene.command(&["DEL", &scene.key()]);
     let lost = Instant::now();
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
     let asked = scene.leases().into_iter().filter(|flight| flight.at > lost).count();
     assert_eq!(asked, 2, "it takes one question, and there is nothing to release, but an outcome to note");
 }
 
 /// F09
 #[test]
-fn a_lock_that_is_lost_and_then_a_store_that_hangs_end_the_command_in_time() {
+fn a_lost_lock_on_a_store_that_then_hangs_ends_the_command_in_time() {
     let scene = Scene::new();
     let run = scene.ticker();
     scene.await_renewals(1);
@@ -137,13 +137,13 @@ fn a_lock_that_is_lost_and_then_a_store_that_hangs_end_the_command_in_time() {
     scene.assert_killed_in_time(run);
 }
 
-/// Somebody else has it: SIGKILL at once, and what is theirs stays as it is.
+/// Another client has it: SIGKILL at once, and that client's lock stays unchanged.
 #[track_caller]
 fn is_taken(scene: &Scene, mut run: Running, take: &[&str]) {
     let [command, arguments @ ..] = take else { panic!("a command") };
     let key = scene.key();
     let words: Vec<&str> = [*command, &key].into_iter().chain(arguments.iter().copied()).collect();
-    // In one step: between two the lock would be free.
+    // In one step: between two steps the lock would be free.
     let mut client = crate::support::redis::Connection::to(scene.store.space().port()).unwrap();
     client.command(&["MULTI"]);
     client.command(&["DEL", &scene.key()]);
@@ -151,29 +151,29 @@ fn is_taken(scene: &Scene, mut run: Running, take: &[&str]) {
     client.command(&["EXEC"]);
     let theirs = client.command(&["DUMP", &scene.key()]);
     let output = run.wait();
-    scene.assert_says_lost(&output);
+    scene.assert_reports_loss(&output);
     assert_eq!(output.stdout, "ready\n", "it was given time beside somebody else");
-    assert!(output.stderr.contains("somebody else holds it now"), "{}", output.stderr);
+    assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
     assert_eq!(client.command(&["DUMP", &scene.key()]), theirs);
     assert_eq!(client.command(&["PTTL", &scene.key()]), Value::Int(-1), "theirs was given an end");
     client.command(&["DEL", &scene.key()]);
     scene.assert_succession();
 }
 
-macro_rules! each_value_of_somebody_else {
+macro_rules! each_foreign_value {
     ($($name:ident: $take:expr;)+) => { $( mod $name {
         use super::*;
 
         #[test]
         fn kills_the_command_at_once_where_the_store_can_push() {
-            let scene = Told::AtOnce.scene(None);
+            let scene = Notified::AtOnce.scene(None);
             let run = scene.witness();
             is_taken(&scene, run, &$take);
         }
 
         #[test]
         fn kills_the_command_at_the_next_renewal() {
-            let scene = Told::ByTheNextRenewal.scene(None);
+            let scene = Notified::ByTheNextRenewal.scene(None);
             let run = scene.witness();
             is_taken(&scene, run, &$take);
         }
@@ -181,7 +181,7 @@ macro_rules! each_value_of_somebody_else {
 }
 
 // F10
-each_value_of_somebody_else! {
+each_foreign_value! {
     another_token: ["SET", "somebody else"];
     an_empty_value: ["SET", ""];
     a_list: ["RPUSH", "1", "2"];
@@ -192,8 +192,8 @@ each_value_of_somebody_else! {
 
 /// F10
 #[test]
-fn a_lock_that_dlock_itself_took_over_is_lost() {
-    // The key goes, and another dlock is there first.
+fn a_lock_taken_over_by_another_dlock_is_lost() {
+    // The key is deleted, and another dlock acquires the lock first.
     let scene = Scene::new().without_push();
     let mut first = scene.leashed(scene.run(), &["ignore-term"]).spawn();
     first.await_ready();
@@ -202,25 +202,25 @@ fn a_lock_that_dlock_itself_took_over_is_lost() {
     let second = scene.stranger();
     scene.proxy.heal();
     let output = first.wait();
-    scene.assert_says_lost(&output);
-    assert!(output.stderr.contains("somebody else holds it now"), "{}", output.stderr);
+    scene.assert_reports_loss(&output);
+    assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
     scene.assert_undisturbed(second);
 }
 
-/// F11: what an operator did to the key's end is undone by the next renewal.
+/// F11: an operator's change of the key's expiry is undone by the next renewal.
 #[track_caller]
-fn is_put_right(told: Told, change: &[&str]) {
+fn is_put_right(told: Notified, change: &[&str]) {
     let scene = match told {
-        Told::AtOnce => Scene::new().ttl(60),
-        Told::ByTheNextRenewal => Scene::new().ttl(6).without_push(),
+        Notified::AtOnce => Scene::new().ttl(60),
+        Notified::ByTheNextRenewal => Scene::new().ttl(6).without_push(),
     };
     let run = scene.witness();
     let key = scene.key();
     let words: Vec<&str> = [change[0], &key].into_iter().chain(change[1..].iter().copied()).collect();
     assert_eq!(scene.command(&words), Value::Int(1));
     let (least, most) = match told {
-        Told::AtOnce => (50_000, 60_000),
-        Told::ByTheNextRenewal => (5_000, 6_000),
+        Notified::AtOnce => (50_000, 60_000),
+        Notified::ByTheNextRenewal => (5_000, 6_000),
     };
     eventually(SOON, "a lease as long as it was", || (least..=most).contains(&scene.pttl()).then_some(()));
     scene.assert_undisturbed(run);
@@ -228,34 +228,34 @@ fn is_put_right(told: Told, change: &[&str]) {
 
 /// F11
 #[test]
-fn an_end_that_was_taken_away_is_put_back() {
-    for told in [Told::AtOnce, Told::ByTheNextRenewal] {
+fn a_removed_expiry_is_restored() {
+    for told in [Notified::AtOnce, Notified::ByTheNextRenewal] {
         is_put_right(told, &["PERSIST"]);
     }
 }
 
 /// F11
 #[test]
-fn an_end_that_was_moved_is_put_back() {
-    is_put_right(Told::AtOnce, &["PEXPIRE", "20000"]);
-    is_put_right(Told::ByTheNextRenewal, &["PEXPIRE", "3900"]);
-    for told in [Told::AtOnce, Told::ByTheNextRenewal] {
+fn a_changed_expiry_is_restored() {
+    is_put_right(Notified::AtOnce, &["PEXPIRE", "20000"]);
+    is_put_right(Notified::ByTheNextRenewal, &["PEXPIRE", "3900"]);
+    for told in [Notified::AtOnce, Notified::ByTheNextRenewal] {
         is_put_right(told, &["PEXPIRE", "86400000"]);
     }
 }
 
 /// F11
 #[test]
-fn a_lock_whose_end_was_taken_away_is_free_after_the_command() {
+fn a_lock_with_a_removed_expiry_is_free_after_the_command() {
     let scene = Scene::new().ttl(600).without_push();
     let run = scene.witness();
     scene.command(&["PERSIST", &scene.key()]);
     scene.assert_undisturbed(run);
 }
 
-/// F11: nobody is told before the next renewal, and until then others ask.
+/// F11: no notification is sent before the next renewal, and until then other clients send requests.
 #[test]
-fn who_shares_a_lock_keeps_it_though_every_end_was_taken_away() {
+fn a_shared_lock_is_kept_although_every_expiry_was_removed() {
     let store = Store::redis();
     let url = format!("{}&protocol=resp2", store.url());
     let mut reader = store.run_with_ttl("600s").backend(&url).arg("-s").probe(["ignore-term"]).spawn();
@@ -277,18 +277,18 @@ fn who_shares_a_lock_keeps_it_though_every_end_was_taken_away() {
 
 /// F11
 #[test]
-fn a_lock_whose_end_was_moved_nearer_than_the_next_renewal_is_lost() {
+fn a_lock_that_expires_before_the_next_renewal_is_lost() {
     let scene = Scene::new().without_push();
     let mut run = scene.witness();
     scene.await_renewals(1);
     scene.command(&["PEXPIRE", &scene.key(), "50"]);
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
     scene.assert_succession();
 }
 
-/// The rig: a reply that is held is a push, too.
+/// Checks the rig: a held reply may be a push.
 #[test]
-fn a_push_that_is_lost_is_made_up_for_by_the_next_renewal() {
+fn a_lost_push_is_compensated_by_the_next_renewal() {
     let scene = Scene::new();
     let mut run = scene.witness();
     scene.await_renewals(1);
@@ -296,5 +296,5 @@ fn a_push_that_is_lost_is_made_up_for_by_the_next_renewal() {
     scene.command(&["DEL", &scene.key()]);
     std::thread::sleep(Duration::from_millis(50));
     scene.proxy.heal();
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
 }

@@ -1,4 +1,4 @@
-//! What a server forgets, and a server that has no room.
+//! A server that loses its script cache, and a server without free memory.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -9,7 +9,7 @@ use crate::support::wait::until;
 
 /// F30
 #[test]
-fn scripts_that_the_server_has_forgotten_disturb_nobody() {
+fn flushed_scripts_are_sent_again() {
     let redis = Redis::start();
     let scene = Scene::on(&redis);
     let run = scene.witness();
@@ -18,7 +18,7 @@ fn scripts_that_the_server_has_forgotten_disturb_nobody() {
         scene.await_renewals(2);
     }
     redis.command(&["SCRIPT", "FLUSH"]);
-    // No renewal was missed: each one was answered, and none had to be asked twice.
+    // No renewal was missed: each one got a reply, and none was repeated.
     assert!(scene.leases().iter().all(|flight| flight.answered.is_some() && flight.commands.len() <= 3));
     scene.assert_undisturbed(run);
 }
@@ -32,7 +32,7 @@ fn full(redis: &Redis) {
 
 /// F31
 #[test]
-fn a_server_that_is_full_is_named() {
+fn a_full_server_is_named() {
     let redis = Redis::start();
     full(&redis);
     let scene = Scene::on(&redis);
@@ -45,7 +45,7 @@ fn a_server_that_is_full_is_named() {
 
 /// F31
 #[test]
-fn a_server_that_is_full_is_waited_out() {
+fn a_full_server_is_waited_for() {
     let redis = Redis::start();
     full(&redis);
     let scene = Scene::on(&redis);
@@ -57,7 +57,7 @@ fn a_server_that_is_full_is_waited_out() {
 
 /// F31
 #[test]
-fn a_lock_on_a_server_that_becomes_full_is_renewed_and_released() {
+fn a_lock_on_a_server_that_fills_up_is_renewed_and_released() {
     for scene_of in [Scene::on, |redis: &Redis| Scene::on(redis).without_push()] {
         let redis = Redis::start();
         let scene = scene_of(&redis);
@@ -75,7 +75,7 @@ fn a_lock_on_a_server_that_becomes_full_is_renewed_and_released() {
 
 /// F31
 #[test]
-fn whoever_finds_the_lock_held_on_a_full_server_is_told_so() {
+fn busy_is_reported_on_a_full_server() {
     let redis = Redis::start();
     let scene = Scene::on(&redis);
     let run = scene.witness();

@@ -1,6 +1,6 @@
-//! Faults of the lock: of the store, of the way to it, of clocks, of dlock's own halves.
+//! Faults of the lock: of the store, of the network, of clocks, of dlock's own processes.
 //!
-//! What holds in every row: no two guarded trees are alive at once, a later grant's fencing token is larger,
+//! What holds in every case: no two guarded trees are alive at once, a later grant's fencing token is larger,
 //! dlock ends, and its exit status is of the right class.
 
 mod files;
@@ -9,11 +9,11 @@ mod hung_files;
 pub(crate) mod shim;
 
 #[cfg(feature = "redis")]
-mod acquiring;
+mod acquisition;
 #[cfg(feature = "redis")]
 mod clocks;
 #[cfg(feature = "redis")]
-mod connecting;
+mod connections;
 #[cfg(feature = "redis")]
 mod freezer;
 #[cfg(feature = "redis")]
@@ -31,7 +31,7 @@ mod permissions;
 #[cfg(feature = "redis")]
 mod pressure;
 #[cfg(feature = "redis")]
-mod releasing;
+mod release;
 #[cfg(feature = "redis")]
 mod scene;
 #[cfg(feature = "redis")]
@@ -39,7 +39,7 @@ mod server_clock;
 #[cfg(feature = "redis")]
 mod server_states;
 #[cfg(feature = "redis")]
-mod suspended;
+mod suspension;
 #[cfg(feature = "redis")]
 mod timing;
 #[cfg(feature = "redis")]

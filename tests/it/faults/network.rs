@@ -1,4 +1,4 @@
-//! A network that swallows packets: a name space with a Redis in it, and a packet filter.
+//! A network that drops packets: a network namespace with a Redis in it, and a packet filter.
 
 use super::timing::nanoseconds;
 use crate::support::dlock::Dlock;
@@ -16,14 +16,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// A network of its own with a server in it, which is reached from outside by a socket in the file system.
-struct Island {
+/// A separate network with a server in it, which is reached from outside through a socket in the file system.
+struct IsolatedNetwork {
     place: Place,
     socket: PathBuf,
     server: Child,
 }
 
-impl Island {
+impl IsolatedNetwork {
     fn new() -> Self {
         let place = Place::new();
         let socket = place.path("redis.sock");
@@ -43,7 +43,7 @@ impl Island {
         Self { place, socket, server }
     }
 
-    /// Words that run what follows them in that network.
+    /// The command prefix that runs a program in that network.
     fn inside(&self) -> [String; 2] {
         ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.server.id())]
     }
@@ -66,14 +66,14 @@ impl Island {
         assert!(status.success(), "{rules}");
     }
 
-    /// Swallows every packet between dlock and the server, without a word to either.
+    /// Drops every packet between dlock and the server, without a reset.
     fn drop_packets(&self, which: &str) {
         self.filter(&format!(
             "add chain inet f i {{ type filter hook input priority 0; }}; add rule inet f i tcp {which} 6379 drop"
         ));
     }
 
-    /// Lets them pass again; TCP will send them once more.
+    /// Lets packets pass again; TCP retransmits them.
     fn heal(&self) {
         self.filter("flush table inet f");
     }
@@ -91,13 +91,13 @@ impl Island {
     fn lease_end(&self) -> u64 {
         let end = self.command(&["PEXPIRETIME", "dlock:x"]).int();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        // The server rounds down to its millisecond.
+        // The server rounds down to milliseconds.
         let rest = i128::from(end) * 1_000_000 - i128::try_from(now.as_nanos()).unwrap();
         u64::try_from(i128::from(boot_ns()) + rest).unwrap()
     }
 }
 
-impl Drop for Island {
+impl Drop for IsolatedNetwork {
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();
@@ -105,8 +105,8 @@ impl Drop for Island {
 }
 
 /// F12
-fn packets_that_vanish_end_the_command_in_time(which: &str) {
-    let island = Island::new();
+fn lost_packets_end_the_command_in_time(which: &str) {
+    let island = IsolatedNetwork::new();
     let leash = island.place.leash();
     let mut run = island.leashed(TTL, &["tick", &island.place.arg("tick")]);
     let first = island.lease_end();
@@ -117,13 +117,13 @@ fn packets_that_vanish_end_the_command_in_time(which: &str) {
     leash.await_free();
     let last: u64 = island.place.read("tick").trim().parse().unwrap();
     let deadline = end - nanoseconds(TTL / 100 + Duration::from_millis(2));
-    // The store's reading of the time of the renewal is later than its sending, and a millisecond coarse.
+    // The store's time of the renewal is later than its sending, and rounded to a millisecond.
     assert!(last <= deadline + 1_000_000, "{:?} too late", Duration::from_nanos(last - deadline));
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
     until(SOON, "the end of the lease", || island.command(&["EXISTS", "dlock:x"]) == Value::Int(0));
-    // What TCP kept sending arrives now.
+    // The packets that TCP retransmits arrive now.
     island.heal();
     assert_eq!(island.command(&["EXISTS", "dlock:x"]), Value::Int(0));
     assert_eq!(island.run(TTL).sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
@@ -131,20 +131,20 @@ fn packets_that_vanish_end_the_command_in_time(which: &str) {
 
 /// F12
 #[test]
-fn requests_that_vanish_end_the_command_in_time() {
-    packets_that_vanish_end_the_command_in_time("dport");
+fn dropped_requests_end_the_command_in_time() {
+    lost_packets_end_the_command_in_time("dport");
 }
 
-/// F12, F14: the lease that dlock has heard of ends before that at the store, if any.
+/// F12, F14: the lease known to dlock ends before that at the store, if any.
 #[test]
-fn packets_that_vanish_both_ways_end_the_command_in_time() {
-    packets_that_vanish_end_the_command_in_time("sport 6379 drop; add rule inet f i tcp dport");
+fn packets_lost_both_ways_end_the_command_in_time() {
+    lost_packets_end_the_command_in_time("sport 6379 drop; add rule inet f i tcp dport");
 }
 
 /// F13
 #[test]
-fn packets_that_vanish_for_a_third_of_a_lease_disturb_nobody() {
-    let island = Island::new();
+fn packets_lost_for_a_third_of_a_lease_do_not_disturb_the_command() {
+    let island = IsolatedNetwork::new();
     let go = island.place.arg("go");
     let ttl = 2 * TTL;
     let mut run = island.leashed(ttl, &["signals", &format!("leave:{go}=5")]);
@@ -159,10 +159,10 @@ fn packets_that_vanish_for_a_third_of_a_lease_disturb_nobody() {
     assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
 }
 
-/// F56: a NAT forgets the idle connection of a waiter, so that it does not hear that it is called.
+/// F56: a NAT drops the state of a waiter's idle connection, so that notifications do not arrive.
 #[test]
 fn a_waiter_notices_within_seconds_that_its_idle_connection_is_gone() {
-    let island = Island::new();
+    let island = IsolatedNetwork::new();
     let ttl = 20 * TTL;
     let go = island.place.arg("go");
     let mut holder = island.leashed(ttl, &["signals", &format!("leave:{go}=0")]);

@@ -1,4 +1,4 @@
-//! The store, or the way to it, fails while the command runs: for a while, or for ever.
+//! The store, or the connection to it, fails while the command runs: for a while, or permanently.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -8,7 +8,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::wait::until;
 use std::time::{Duration, Instant};
 
-/// Where a fault begins: right after a renewal, so that its length alone decides.
+/// The moment at which a fault begins: right after a renewal, so that its length alone decides.
 #[track_caller]
 fn right_after_a_renewal(scene: &Scene) -> Instant {
     scene.await_renewals(1);
@@ -19,7 +19,7 @@ fn sleep_until(moment: Instant) {
     std::thread::sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-/// F04, F13, F17: a fault that is over after half a lease.
+/// F04, F13, F17: a fault that ends after half a lease.
 #[track_caller]
 fn is_survived(scene: &Scene, begin: impl FnOnce(), end: impl FnOnce()) {
     let run = scene.witness();
@@ -33,14 +33,14 @@ fn is_survived(scene: &Scene, begin: impl FnOnce(), end: impl FnOnce()) {
 
 /// F04
 #[test]
-fn a_store_that_refuses_for_half_a_lease_disturbs_nobody() {
+fn a_store_that_refuses_for_half_a_lease_does_not_disturb_the_command() {
     let scene = Scene::new().ttl(6);
     is_survived(&scene, || scene.proxy.refuse(), || scene.proxy.heal());
 }
 
 /// F04
 #[test]
-fn connections_that_break_disturb_nobody() {
+fn broken_connections_do_not_disturb_the_command() {
     let scene = Scene::new();
     let run = scene.witness();
     for _ in 0..3 {
@@ -54,14 +54,14 @@ fn connections_that_break_disturb_nobody() {
 
 /// F13
 #[test]
-fn a_partition_that_heals_after_half_a_lease_disturbs_nobody() {
+fn a_partition_of_half_a_lease_does_not_disturb_the_command() {
     let scene = Scene::new().ttl(6);
     is_survived(&scene, || scene.proxy.hold_both(), || scene.proxy.heal());
 }
 
 /// F14
 #[test]
-fn a_partition_of_one_direction_that_heals_after_half_a_lease_disturbs_nobody() {
+fn a_one_way_partition_of_half_a_lease_does_not_disturb_the_command() {
     for way in [Way::Up, Way::Down] {
         let scene = Scene::new().ttl(6);
         is_survived(&scene, || scene.proxy.hold(way), || scene.proxy.heal());
@@ -70,7 +70,7 @@ fn a_partition_of_one_direction_that_heals_after_half_a_lease_disturbs_nobody() 
 
 /// F17
 #[test]
-fn a_server_that_is_stopped_for_half_a_lease_disturbs_nobody() {
+fn a_server_stopped_for_half_a_lease_does_not_disturb_the_command() {
     let redis = Redis::start();
     let scene = Scene::on(&redis).ttl(6);
     is_survived(&scene, || redis.stop(), || redis.resume());
@@ -78,7 +78,7 @@ fn a_server_that_is_stopped_for_half_a_lease_disturbs_nobody() {
 
 /// F08
 #[test]
-fn a_server_that_restarts_with_its_memory_disturbs_nobody() {
+fn a_restart_of_a_persistent_server_does_not_disturb_the_command() {
     let mut redis = Redis::start_with(Options { persistent: true, ..Options::default() });
     let scene = Scene::on(&redis).ttl(6);
     let run = scene.witness();
@@ -102,7 +102,7 @@ fn is_deadly(scene: &Scene, begin: impl FnOnce()) -> Running {
 
 /// F05
 #[test]
-fn a_store_that_refuses_for_ever_ends_the_command_in_time() {
+fn a_store_that_refuses_permanently_ends_the_command_in_time() {
     let scene = Scene::new();
     let heir = is_deadly(&scene, || scene.proxy.refuse());
     scene.assert_inherits(heir);
@@ -110,7 +110,7 @@ fn a_store_that_refuses_for_ever_ends_the_command_in_time() {
 
 /// F05
 #[test]
-fn a_server_that_dies_for_ever_ends_the_command_in_time() {
+fn a_dead_server_ends_the_command_in_time() {
     let mut redis = Redis::start();
     let scene = Scene::on(&redis);
     let run = scene.ticker();
@@ -121,32 +121,32 @@ fn a_server_that_dies_for_ever_ends_the_command_in_time() {
 
 /// F05
 #[test]
-fn the_command_is_told_once_and_given_its_grace() {
+fn the_command_gets_one_sigterm_and_its_grace() {
     let scene = Scene::new();
     let mut run = scene.witness();
     scene.proxy.refuse();
     run.await_stdout("TERM ");
-    // Until it is killed the lock is still its own.
+    // Until it is killed it still has the lock.
     assert!(scene.is_held());
     let output = run.wait();
-    scene.assert_says_lost(&output);
+    scene.assert_reports_loss(&output);
     assert_eq!(output.stdout.matches("TERM ").count(), 1, "{}", output.stdout);
     scene.assert_succession();
 }
 
 /// F05
 #[test]
-fn a_command_that_ends_at_its_sigterm_is_still_one_that_lost_its_lock() {
+fn a_command_that_ends_at_sigterm_is_still_reported_as_lost() {
     let scene = Scene::new();
     let mut run = scene.leashed(scene.run(), &["signals", "exit:TERM=0"]).spawn();
     run.await_ready();
     scene.proxy.refuse();
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
 }
 
 /// F05
 #[test]
-fn with_on_lost_warn_the_command_goes_on_without_a_store() {
+fn with_on_lost_warn_the_command_continues_without_a_store() {
     let scene = Scene::new().ttl(1);
     let mut run = scene.witness_of(scene.run().args(["--on-lost", "warn"]));
     scene.proxy.refuse();
@@ -171,7 +171,7 @@ fn a_partition_without_a_reset_ends_the_command_in_time() {
 fn a_command_that_was_stopped_in_a_partition_stays_stopped_when_it_heals() {
     let scene = Scene::new();
     let heir = is_deadly(&scene, || scene.proxy.hold_both());
-    // Everything that was held arrives now, at a store that may have given the lock to somebody else.
+    // Everything that was held arrives now, at a store that may have granted the lock to another client.
     scene.proxy.heal();
     scene.assert_inherits(heir);
     assert_eq!(scene.tokens().len(), 2, "it ran again");
@@ -181,7 +181,7 @@ fn a_command_that_was_stopped_in_a_partition_stays_stopped_when_it_heals() {
 
 /// F13
 #[test]
-fn what_arrives_late_does_not_touch_the_next_holder() {
+fn delayed_requests_do_not_touch_the_next_holder() {
     let scene = Scene::new();
     let run = scene.ticker();
     scene.await_renewals(1);
@@ -198,8 +198,8 @@ fn what_arrives_late_does_not_touch_the_next_holder() {
 
 /// F14
 #[test]
-fn replies_that_are_lost_do_not_prolong_the_commands_life() {
-    // The store hears every renewal; dlock does not hear that it did.
+fn lost_replies_do_not_extend_the_run_of_the_command() {
+    // The store receives every renewal; dlock receives no reply.
     let scene = Scene::new();
     let heir = is_deadly(&scene, || scene.proxy.hold(Way::Down));
     scene.assert_inherits(heir);
@@ -207,7 +207,7 @@ fn replies_that_are_lost_do_not_prolong_the_commands_life() {
 
 /// F14
 #[test]
-fn requests_that_are_lost_end_the_command_in_time() {
+fn lost_requests_end_the_command_in_time() {
     let scene = Scene::new();
     let heir = is_deadly(&scene, || scene.proxy.hold(Way::Up));
     scene.assert_inherits(heir);
@@ -215,7 +215,7 @@ fn requests_that_are_lost_end_the_command_in_time() {
 
 /// F17
 #[test]
-fn a_server_that_is_stopped_for_two_leases_ends_the_command_in_time() {
+fn a_server_stopped_for_two_leases_ends_the_command_in_time() {
     let redis = Redis::start();
     let scene = Scene::on(&redis);
     let run = scene.ticker();

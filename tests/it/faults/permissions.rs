@@ -1,4 +1,4 @@
-//! A server that asks who we are, and what we may do.
+//! A server with authentication and access rules.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -9,7 +9,7 @@ use crate::support::resp::Value;
 use crate::support::running::{Exit, Output};
 use crate::support::wait::eventually;
 
-/// What a dlock needs, besides a connection.
+/// The rights that dlock needs, besides a connection.
 const RIGHTS: &[&str] = &["on", ">secret", "~*", "&*", "+@all"];
 
 #[track_caller]
@@ -28,13 +28,13 @@ fn user(redis: &Redis, rules: &[&str]) {
     assert_eq!(redis.command(&words), Value::Text("OK".into()), "{words:?}");
 }
 
-/// A run as `user@`, or as nobody in particular, with a password that does not stand on its command line.
+/// A run as `user@`, or without a user, with a password that is not on its command line.
 fn at(redis: &Redis, user: &str, password: &str) -> Dlock {
     let run = Place::new().run().backend(format!("redis://{user}127.0.0.1:{}/0", redis.port()));
     run.env("REDISCLI_AUTH", password)
 }
 
-/// No lock, and no word of a holder; a counter only ever grows, and may stay.
+/// No lock and no record of a holder; a counter only ever grows, and may remain.
 #[track_caller]
 fn nothing_is_left(redis: &Redis) {
     let mut keys = redis.command(&["KEYS", "*"]).texts();
@@ -44,7 +44,7 @@ fn nothing_is_left(redis: &Redis) {
 
 /// F29
 #[test]
-fn a_server_that_wants_a_password_refuses_who_has_none() {
+fn a_server_that_requires_a_password_refuses_a_client_without_one() {
     let redis = Redis::start_with_args(&["--requirepass", "secret"]);
     for protocol in ["2", "3"] {
         let url = format!("redis://127.0.0.1:{}/0?protocol={protocol}", redis.port());
@@ -56,10 +56,10 @@ fn a_server_that_wants_a_password_refuses_who_has_none() {
 
 /// F29
 #[test]
-fn a_wrong_password_is_refused_and_leaves_nothing_behind() {
+fn a_wrong_password_is_refused_and_leaves_no_trace() {
     let guarded = Redis::start_with_args(&["--requirepass", "secret"]);
     assert_refused(at(&guarded, "", "wrong"), "password");
-    // Here whoever has not logged in may do everything, as by default.
+    // Here unauthenticated clients have all rights, as by default.
     let open = Redis::start();
     user(&open, RIGHTS);
     for (user, protocol) in [("alice", 3), ("alice", 2), ("nobody", 3), ("nobody", 2)] {
@@ -72,7 +72,7 @@ fn a_wrong_password_is_refused_and_leaves_nothing_behind() {
 
 /// F29
 #[test]
-fn a_user_who_is_switched_off_is_refused() {
+fn a_disabled_user_is_refused() {
     let redis = Redis::start();
     user(&redis, &["off", ">secret", "~*", "+@all"]);
     assert_refused(at(&redis, "alice@", "secret"), "password");
@@ -81,7 +81,7 @@ fn a_user_who_is_switched_off_is_refused() {
 
 /// F29
 #[test]
-fn a_right_that_is_missing_is_named() {
+fn a_missing_right_is_named() {
     for (rules, word) in [
         (["-eval", "~*"], "eval"),
         (["-@scripting", "~*"], "eval"),
@@ -100,7 +100,7 @@ fn a_right_that_is_missing_is_named() {
 
 /// F29
 #[test]
-fn rights_that_dlock_can_do_without_are_not_asked_for() {
+fn optional_rights_are_not_required() {
     let redis = Redis::start();
     user(&redis, RIGHTS);
     user(&redis, &["-client", "-publish", "-subscribe", "-psubscribe", "-info", "-keys", "resetchannels"]);
@@ -108,7 +108,7 @@ fn rights_that_dlock_can_do_without_are_not_asked_for() {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
 }
 
-/// A scene whose dlocks are alice.
+/// A scene whose dlocks log in as alice.
 fn as_alice(redis: &Redis) -> Scene {
     user(redis, RIGHTS);
     Scene::on(redis).logged_in("alice", "secret")
@@ -116,14 +116,14 @@ fn as_alice(redis: &Redis) -> Scene {
 
 /// F29
 #[test]
-fn a_user_who_is_deleted_during_the_run_loses_the_lock_in_time() {
+fn a_user_deleted_during_the_run_loses_the_lock_in_time() {
     let redis = Redis::start();
     let scene = as_alice(&redis);
     let run = scene.ticker();
     scene.await_renewals(1);
     assert_eq!(redis.command(&["ACL", "DELUSER", "alice"]), Value::Int(1));
-    // What is sent from here on is no renewal.
-    let good = scene.last_answered();
+    // Requests sent from here on are not renewals.
+    let good = scene.last_replied();
     scene.store.await_death_under_lock(&scene.leash);
     let output = scene.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
@@ -133,14 +133,14 @@ fn a_user_who_is_deleted_during_the_run_loses_the_lock_in_time() {
 
 /// F29
 #[test]
-fn a_user_whose_rights_are_taken_during_the_run_loses_the_lock_in_time() {
+fn a_user_whose_rights_are_revoked_during_the_run_loses_the_lock_in_time() {
     let redis = Redis::start();
     let scene = as_alice(&redis);
     let run = scene.ticker();
     scene.await_renewals(1);
     user(&redis, &["-eval", "-evalsha"]);
-    // What is sent from here on is no renewal.
-    let good = scene.last_answered();
+    // Requests sent from here on are not renewals.
+    let good = scene.last_replied();
     scene.store.await_death_under_lock(&scene.leash);
     let output = scene.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("eval"), "the reason: {}", output.stderr);
@@ -150,7 +150,7 @@ fn a_user_whose_rights_are_taken_during_the_run_loses_the_lock_in_time() {
 
 /// F29
 #[test]
-fn a_password_that_is_changed_is_read_anew_from_its_file() {
+fn a_changed_password_is_read_again_from_its_file() {
     let redis = Redis::start();
     let scene = as_alice(&redis);
     let file = scene.place().write("password", "secret\n");
@@ -159,22 +159,22 @@ fn a_password_that_is_changed_is_read_anew_from_its_file() {
     scene.await_renewals(1);
     user(&redis, &["resetpass", ">another"]);
     scene.place().write("password", "another\n");
-    // Redis closes no connection for a changed password; a new one has to know it.
+    // Redis closes no connection when a password changes; a new one needs the new password.
     scene.proxy.close();
     scene.await_renewals(2);
     scene.assert_undisturbed(run);
 }
 
-/// F29: whoever is in stays in; the next connection is refused.
+/// F29: existing connections stay; the next connection is refused.
 #[test]
-fn a_user_who_is_switched_off_during_the_run_loses_the_lock_with_the_connection() {
+fn a_user_disabled_during_the_run_loses_the_lock_with_the_connection() {
     let redis = Redis::start();
     let scene = as_alice(&redis);
     let run = scene.ticker();
     user(&redis, &["off"]);
     scene.await_renewals(2);
-    // What is sent from here on is no renewal.
-    let good = scene.last_answered();
+    // Requests sent from here on are not renewals.
+    let good = scene.last_replied();
     scene.proxy.close();
     let output = scene.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
@@ -184,7 +184,7 @@ fn a_user_who_is_switched_off_during_the_run_loses_the_lock_with_the_connection(
 
 /// F29
 #[test]
-fn a_password_file_that_is_gone_for_a_while_loses_nothing() {
+fn a_temporarily_missing_password_file_loses_nothing() {
     let redis = Redis::start();
     let scene = as_alice(&redis);
     let file = scene.place().write("password", "secret\n");
@@ -193,7 +193,7 @@ fn a_password_file_that_is_gone_for_a_while_loses_nothing() {
     scene.await_renewals(1);
     std::fs::remove_file(&file).unwrap();
     scene.proxy.close();
-    // Nobody can be asked who has no password; one that is wrong is refused.
+    // Without a password nothing can be requested; a wrong one is refused.
     scene.place().write("password", "wrong\n");
     let before = scene.leases().len();
     eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
@@ -204,7 +204,7 @@ fn a_password_file_that_is_gone_for_a_while_loses_nothing() {
 
 /// F29
 #[test]
-fn a_right_that_comes_back_in_time_is_enough() {
+fn a_right_restored_in_time_suffices() {
     let redis = Redis::start();
     let scene = as_alice(&redis).ttl(6);
     let run = scene.witness();
@@ -217,7 +217,7 @@ fn a_right_that_comes_back_in_time_is_enough() {
     scene.assert_undisturbed(run);
 }
 
-/// F29: the greeting fails, and the question that went with it must not be left answered.
+/// F29: the greeting fails, and the request sent with it must not take effect.
 #[test]
 fn a_database_that_does_not_exist_leaves_nothing_in_another() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! A host that has no time, or no memory, for dlock.
+//! A host without CPU time, or without memory, for dlock.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -7,15 +7,15 @@ use crate::support::wait::until;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Processes that do nothing but compute.
-struct Hogs(Vec<Child>);
+/// Processes that only use CPU time.
+struct BusyProcesses(Vec<Child>);
 
-impl Hogs {
+impl BusyProcesses {
     fn start(scene: &Scene, count: usize) -> Self {
         let hog = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "while :; do :; done"]);
-            // So that they are found and killed even when this test is.
+            // So that they are found and killed even when this test is killed.
             command.env(Marker::VARIABLE, scene.place().marker().value());
             command.spawn().expect("a shell")
         };
@@ -23,7 +23,7 @@ impl Hogs {
     }
 }
 
-impl Drop for Hogs {
+impl Drop for BusyProcesses {
     fn drop(&mut self) {
         for hog in &mut self.0 {
             let _ = hog.kill();
@@ -36,7 +36,7 @@ impl Drop for Hogs {
 #[test]
 fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
     let scene = Scene::new();
-    let hogs = Hogs::start(&scene, 8);
+    let hogs = BusyProcesses::start(&scene, 8);
     let witness = scene.witness();
     // Two leases.
     scene.await_renewals(6);
@@ -53,9 +53,9 @@ fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
 
 /// F25
 #[test]
-fn halves_whose_memory_is_taken_away_over_and_over_lose_no_lease_and_kill_in_time() {
+fn a_dlock_paged_out_repeatedly_loses_no_lease_and_kills_in_time() {
     let scene = Scene::new();
-    // Who may lock memory has locked it by the time it could be taken away.
+    // A process that may lock memory has locked it before it could be paged out.
     let may_not = ["prlimit", "--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"];
     let run = scene.ticker_of(scene.run().wrapped_by(may_not));
     let halves = [run.pid(), run.guard()];
@@ -76,8 +76,8 @@ fn halves_whose_memory_is_taken_away_over_and_over_lose_no_lease_and_kill_in_tim
     scene.assert_succession();
 }
 
-/// Takes from a process all memory that can be read again from its file (process_madvise(2)), as a host
-/// short of memory does. Returns how many bytes that was tried for with success.
+/// Pages out all memory of a process that can be read again from its file (process_madvise(2)), as a host
+/// short of memory does. Returns the number of bytes for which that succeeded.
 fn page_out(pid: i32) -> usize {
     const MADV_PAGEOUT: i32 = 21;
     let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else { return 0 };
@@ -90,7 +90,7 @@ fn page_out(pid: i32) -> usize {
         let number = |text| usize::from_str_radix(text, 16).expect("an address");
         let (from, to) = (number(from), number(to));
         let area = libc::iovec { iov_base: std::ptr::without_provenance_mut(from), iov_len: to - from };
-        // SAFETY: the kernel reads one iovec; the advice changes where memory is, not what is in it.
+        // SAFETY: the kernel reads one iovec; the advice changes where memory is, not its content.
         let advised =
             unsafe { libc::syscall(libc::SYS_process_madvise, pidfd, &raw const area, 1, MADV_PAGEOUT, 0) };
         bytes += usize::try_from(advised).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! A command under a lease, whose dlock reaches the store through a proxy that writes down what was sent
-//! when: from that follows by when the command has to be dead.
+//! A command under a lease, whose dlock reaches the store through a proxy that records what was sent
+//! and when: from that follows the time by which the command must be dead.
 
 use crate::support::dlock::Dlock;
 use crate::support::flight::Flight;
@@ -15,13 +15,13 @@ use crate::support::{SOON, process};
 use std::path::Path;
 use std::time::Duration;
 
-/// One lock of a test's own, and the way to it.
+/// One lock for one test only, and the proxy in front of it.
 pub struct Scene {
-    /// Where the lock is.
+    /// The store of the lock.
     pub store: Store,
-    /// In front of it.
+    /// The proxy.
     pub proxy: Proxy,
-    /// What every command of the test holds.
+    /// The leash of every command of the test.
     pub leash: Leash,
     pub(super) ttl: Duration,
     user: String,
@@ -35,7 +35,7 @@ impl Scene {
         Self::of(Store::redis())
     }
 
-    /// On a Redis of the test's own, with a lease of 3 s.
+    /// On a Redis for one test only, with a lease of 3 s.
     pub fn on(redis: &Redis) -> Self {
         Self::of(Store::on(redis))
     }
@@ -60,7 +60,7 @@ impl Scene {
         self
     }
 
-    /// Over RESP2, in which the server cannot tell of changes.
+    /// Over RESP2, where the server cannot push.
     pub fn without_push(mut self) -> Self {
         self.query = "&protocol=resp2".to_owned();
         self
@@ -81,7 +81,7 @@ impl Scene {
         self
     }
 
-    /// Where the runs take place.
+    /// The place of the runs.
     pub fn place(&self) -> &Place {
         &self.store.place
     }
@@ -91,12 +91,12 @@ impl Scene {
         self.store.space().key("x")
     }
 
-    /// One command to the store itself.
+    /// Runs one command on the store itself.
     pub fn command(&self, words: &[&str]) -> crate::support::resp::Value {
         self.store.space().command(words)
     }
 
-    /// Whether somebody holds the lock.
+    /// Whether the lock is held.
     pub fn is_held(&self) -> bool {
         self.store.is_held()
     }
@@ -115,12 +115,12 @@ impl Scene {
         self.run_at(self.proxy.port())
     }
 
-    /// `dlock run` on the lock past the proxy.
+    /// `dlock run` on the lock without the proxy.
     pub fn direct(&self) -> Dlock {
         self.run_at(self.store.space().port())
     }
 
-    /// A probe that writes down its fencing token first.
+    /// A probe that writes its fencing token to a file first.
     pub fn recording(&self, run: Dlock, args: &[&str]) -> Dlock {
         let mut command = vec![
             "sh".to_owned(),
@@ -140,7 +140,7 @@ impl Scene {
         self.recording(run, &words)
     }
 
-    /// A command that writes down the time over and over and ignores what can be ignored. It ticks when
+    /// A command that writes the time to a file repeatedly and ignores every signal it can. It ticks when
     /// this returns.
     #[track_caller]
     pub fn ticker(&self) -> Running {
@@ -155,7 +155,7 @@ impl Scene {
         run
     }
 
-    /// A command that reports each signal, and leaves with status 5 when it is told to. It is ready when
+    /// A command that reports each signal, and exits with status 5 on request. It is ready when
     /// this returns.
     #[track_caller]
     pub fn witness(&self) -> Running {
@@ -171,7 +171,7 @@ impl Scene {
         run
     }
 
-    /// A witness past the proxy who is not on the leash, which is somebody else's.
+    /// A witness without the proxy, which is not on the leash: it belongs to another client.
     #[track_caller]
     pub fn stranger(&self) -> Running {
         let go = format!("leave:{}=5", self.place().arg("go"));
@@ -180,12 +180,12 @@ impl Scene {
         run
     }
 
-    /// Tells the witnesses to leave.
+    /// Makes the witnesses exit.
     pub fn go(&self) {
         self.place().write("go", "");
     }
 
-    /// Tells the witness to leave, and asserts that nothing ever happened to it: no signal, no word from
+    /// Makes the witness exit, and asserts that it was undisturbed: no signal, no message of
     /// dlock, the lock free afterwards.
     #[track_caller]
     pub fn assert_undisturbed(&self, mut run: Running) {
@@ -196,30 +196,30 @@ impl Scene {
         self.assert_succession();
     }
 
-    /// Waits until the tree is dead, asserts that it was so in time, and that dlock says so.
+    /// Waits until the tree is dead, asserts that this was in time, and that dlock reports it.
     #[track_caller]
     pub fn assert_killed_in_time(&self, mut run: Running) -> Output {
         self.leash.await_free();
         self.assert_last_tick_in_time();
         let output = run.wait();
-        self.assert_says_lost(&output);
+        self.assert_reports_loss(&output);
         output
     }
 
-    /// The same where the store goes on answering, but `renewal` was the last one that it granted.
+    /// The same where the store still replies, but `renewal` was the last one that it granted.
     #[track_caller]
     pub fn assert_killed_in_time_after(&self, mut run: Running, renewal: &Flight) -> Output {
         self.leash.await_free();
         let (last, deadline) = (self.last_tick(), self.deadline_after(renewal));
         assert!(last <= deadline, "the command ran {} ns past its deadline", last - deadline);
         let output = run.wait();
-        self.assert_says_lost(&output);
+        self.assert_reports_loss(&output);
         output
     }
 
-    /// Asserts that dlock ended as after the loss of its lock, and that nobody is left.
+    /// Asserts that dlock ended as after the loss of its lock, and that no process is left.
     #[track_caller]
-    pub fn assert_says_lost(&self, output: &Output) {
+    pub fn assert_reports_loss(&self, output: &Output) {
         assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
         assert_eq!(output.stdout.lines().next(), Some("ready"), "{}", output.stdout);
         assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
@@ -227,8 +227,8 @@ impl Scene {
         assert!(self.leash.is_free(), "somebody is left");
     }
 
-    /// A dlock that waits past the proxy, and whose command says whether everybody on the leash is dead.
-    /// It waits when this returns.
+    /// A dlock that waits without the proxy, and whose command reports whether every process on the leash is dead.
+    /// It is waiting when this returns.
     #[track_caller]
     pub fn heir(&self) -> Running {
         let run = self.direct().args(["-v", "--wait", "forever"]);
@@ -237,7 +237,7 @@ impl Scene {
         heir
     }
 
-    /// Asserts that the heir got the lock when everybody else was dead, with a larger fencing token.
+    /// Asserts that the heir got the lock when all other processes were dead, with a larger fencing token.
     #[track_caller]
     pub fn assert_inherits(&self, mut heir: Running) {
         let output = heir.wait();
@@ -245,7 +245,7 @@ impl Scene {
         self.assert_tokens_grow();
     }
 
-    /// Asserts that whoever comes next gets the lock, while nobody lives, with a larger fencing token.
+    /// Asserts that the next run gets the lock, while no process is alive, with a larger fencing token.
     #[track_caller]
     pub fn assert_succession(&self) {
         let run = self.direct().args(["--wait", "forever"]);
@@ -260,7 +260,7 @@ impl Scene {
         text.lines().map(|line| line.parse().expect("a fencing token")).collect()
     }
 
-    /// Asserts that each fencing token is larger than those before, and below 2^53.
+    /// Asserts that each fencing token is larger than the earlier ones, and below 2^53.
     #[track_caller]
     pub fn assert_tokens_grow(&self) {
         let tokens = self.tokens();
@@ -268,12 +268,12 @@ impl Scene {
         assert!(tokens.iter().all(|token| (1..1 << 53).contains(token)), "{tokens:?}");
     }
 
-    /// The milliseconds that are left of the key.
+    /// The remaining lifetime of the key in milliseconds.
     pub fn pttl(&self) -> i64 {
         self.command(&["PTTL", &self.key()]).int()
     }
 
-    /// Stops dlock at the moment when the answer to its request for the lock has come, but was not read.
+    /// Stops dlock when the reply to its request for the lock has arrived, but was not read.
     #[track_caller]
     pub fn stopped_before_the_grant(&self, run: Dlock) -> Running {
         use nix::sys::signal::Signal;

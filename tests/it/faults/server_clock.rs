@@ -1,4 +1,4 @@
-//! The wall clock of the Redis server, by which it counts its leases.
+//! The wall clock of the Redis server, which determines its leases.
 
 use super::scene::Scene;
 use super::shim::{Clocks, HOUR};
@@ -25,10 +25,10 @@ fn a_server_clock_that_jumps_ahead_loses_the_lock_and_ends_the_command() {
         let scene = if push { Scene::on(&redis).ttl(600) } else { Scene::on(&redis).ttl(6).without_push() };
         let mut run = scene.witness();
         clocks.set_wall(HOUR);
-        // The key has expired; the server finds out at its own pace, or when it is asked.
+        // The key has expired; the server deletes it at some later time, or when it is accessed.
         until(SOON, "an expired key", || !scene.is_held());
         let output = run.wait();
-        scene.assert_says_lost(&output);
+        scene.assert_reports_loss(&output);
         assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
         assert!(!scene.is_held(), "the lock was made anew");
         scene.assert_succession();
@@ -44,7 +44,7 @@ fn a_server_clock_that_jumps_ahead_for_a_moment_only_is_noticed() {
     clocks.set_wall(HOUR);
     until(SOON, "an expired key", || !scene.is_held());
     clocks.set_wall(0);
-    scene.assert_says_lost(&run.wait());
+    scene.assert_reports_loss(&run.wait());
     // The counter, not the clock, makes the next token larger.
     scene.assert_succession();
 }
@@ -77,7 +77,7 @@ fn the_fencing_token_grows_over_a_server_clock_that_jumps_back() {
 
 /// F21
 #[test]
-fn whoever_waits_for_a_lock_that_a_clock_made_long_is_told_and_not_held_up() {
+fn a_waiter_for_a_lease_extended_by_a_clock_jump_is_notified_without_delay() {
     let (clocks, redis, _place) = server();
     let scene = Scene::on(&redis).ttl(600);
     let mut run = scene.ticker();
@@ -94,7 +94,7 @@ fn whoever_waits_for_a_lock_that_a_clock_made_long_is_told_and_not_held_up() {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
         assert!(output.stderr.contains("is held by"), "{}", output.stderr);
     }
-    // It ends: when the clock is right again, at the latest.
+    // It ends when the clock is right again, at the latest.
     clocks.set_wall(HOUR);
     scene.assert_succession();
 }

@@ -1,4 +1,4 @@
-//! A server that answers, but cannot serve: named, waited out, and never taken for contention.
+//! A server that replies, but cannot serve: named, waited for, and never mistaken for contention.
 
 use super::scene::Scene;
 use crate::doctor::{Findings, doctor};
@@ -11,7 +11,7 @@ use crate::support::running::Exit;
 use crate::support::server::free_port;
 use crate::support::wait::{eventually, until};
 
-/// A state that a server can be put into and brought out of again.
+/// A state that a server can be put into and taken out of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Readonly,
@@ -25,7 +25,7 @@ enum State {
 use State::{Busy, Clusterdown, Masterdown, Misconf, Noreplicas, Readonly};
 
 impl State {
-    /// What the server says in it.
+    /// The server's error reply in it.
     fn code(self) -> String {
         format!("{self:?}").to_uppercase()
     }
@@ -58,7 +58,7 @@ impl State {
             Misconf => {
                 ok(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
                 ok(&["CONFIG", "SET", "save", "3600 1"]);
-                // A directory cannot be replaced by the file that is to be written.
+                // A directory cannot be replaced by the file to be written.
                 let directory = redis.command(&["CONFIG", "GET", "dir"]).texts().remove(1);
                 std::fs::create_dir_all(format!("{directory}/taken/full")).unwrap();
                 redis.command(&["BGSAVE"]);
@@ -72,7 +72,7 @@ impl State {
     fn is_entered(self, redis: &Redis) -> bool {
         let words: &[&str] = match self {
             Busy => &["PING"],
-            // Before that, a write is refused for being one.
+            // Before that, a write is refused for another reason.
             Masterdown => &["GET", "state"],
             _ => &["SET", "state", "entered"],
         };
@@ -182,7 +182,7 @@ each_state! {
     a_cluster_that_is_down: Clusterdown;
 }
 
-/// F27, F05: in that state for ever.
+/// F27, F05: permanently in that state.
 #[track_caller]
 fn ends_the_command_in_time(state: State) {
     let redis = state.server();
@@ -190,8 +190,8 @@ fn ends_the_command_in_time(state: State) {
     let run = scene.ticker();
     scene.await_renewals(1);
     state.enter(&redis);
-    // What is sent from here on is no renewal.
-    let good = scene.last_answered();
+    // Requests sent from here on are not renewals.
+    let good = scene.last_replied();
     let output = scene.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains(&state.code()), "the reason: {}", output.stderr);
 }
@@ -204,7 +204,7 @@ fn a_server_that_becomes_a_replica_ends_the_command_in_time() {
 
 /// F27
 #[test]
-fn a_server_that_runs_a_script_for_ever_ends_the_command_in_time() {
+fn a_server_stuck_in_a_script_ends_the_command_in_time() {
     ends_the_command_in_time(Busy);
 }
 
@@ -232,8 +232,8 @@ fn a_server_that_is_still_loading_is_named_and_waited_out() {
 
 /// F27
 #[test]
-fn a_slot_that_is_on_its_way_is_named_and_tried_again() {
-    // TRYAGAIN takes two nodes of a cluster; what it says is enough here.
+fn a_migrating_slot_is_named_and_tried_again() {
+    // TRYAGAIN takes two nodes of a cluster; the error reply is sufficient here.
     let fake = Fake::scripted(|words| {
         Some(match words[0].as_str() {
             "EVAL" | "EVALSHA" => b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_vec(),

@@ -1,4 +1,4 @@
-//! Clocks that are wrong, for one program: a library that is preloaded into it, and the faults in a file.
+//! Wrong clocks for one program: a library that is preloaded into it, and the faults in a file.
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -16,7 +16,7 @@ pub const HOUR: i64 = 3600;
 /// One day.
 pub const DAY: i64 = 24 * HOUR;
 
-/// The clocks of the programs that it was given to.
+/// The clocks of the programs with this library.
 pub struct Clocks {
     faults: File,
     faults_path: PathBuf,
@@ -24,7 +24,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Right ones, so far.
+    /// Correct ones, initially.
     pub fn new(place: &Place) -> Self {
         let faults_path = place.write("faults", "");
         let faults = File::options().write(true).open(&faults_path).expect("a file for the faults");
@@ -39,28 +39,28 @@ impl Clocks {
         [("LD_PRELOAD", library()), ("CLOCK_FAULTS", &self.faults_path), ("CLOCK_WAS_SET", &self.was_set)]
     }
 
-    /// Gives a dlock these clocks; its command must do without, by `unset LD_PRELOAD`.
+    /// Gives a dlock these clocks; its command must remove them with `unset LD_PRELOAD`.
     pub fn of(&self, run: Dlock) -> Dlock {
         self.variables().into_iter().fold(run, |run, (name, value)| run.env(name, value))
     }
 
-    /// Lets the wall clock go wrong by so many seconds.
+    /// Sets the wall clock wrong by this many seconds.
     pub fn set_wall(&self, seconds: i64) {
         self.set_wall_nanoseconds(seconds * 1_000_000_000);
     }
 
-    /// Lets the wall clock go wrong by so many nanoseconds.
+    /// Sets the wall clock wrong by this many nanoseconds.
     pub fn set_wall_nanoseconds(&self, nanoseconds: i64) {
         self.faults.write_all_at(&nanoseconds.to_ne_bytes(), 0).expect("a fault");
     }
 
-    /// Tells whoever wants to know it that somebody has set the wall clock.
+    /// Notifies every program that watches for it that the wall clock was set.
     pub fn tell_that_it_was_set(&self) {
         let mut pipe = File::options().read(true).write(true).open(&self.was_set).expect("the pipe");
         pipe.write_all(b".").expect("a word");
     }
 
-    /// Lets the clocks that nobody sets run at another rate, from now on: so many millionths too fast.
+    /// Makes the clocks that cannot be set run at another rate, from now on: this many millionths too fast.
     pub fn set_rate(&self, millionths: i64) {
         use nix::time::{ClockId, clock_gettime};
         let now = |clock: ClockId| {
@@ -77,7 +77,7 @@ impl Clocks {
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // Beside the test binary, whose directory is cargo's to clean.
+        // Beside the test binary, in a directory that cargo cleans.
         let directory = std::env::current_exe().expect("our own path");
         let stem = directory.with_extension("clocks");
         let (source, library) = (stem.with_extension("c"), stem.with_extension("so"));
@@ -94,7 +94,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// The rig: a program with wrong clocks reads wrong times.
+/// Checks the rig: a program with wrong clocks reads wrong times.
 #[test]
 fn a_wrong_wall_clock_is_believed() {
     let place = Place::new();

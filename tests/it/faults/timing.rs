@@ -1,4 +1,4 @@
-//! When a command has to be dead, from what the proxy wrote down.
+//! The time by which a command must be dead, from the record of the proxy.
 
 use super::scene::Scene;
 use crate::support::SOON;
@@ -6,11 +6,11 @@ use crate::support::flight::Flight;
 use crate::support::wait::{boot_ns, until};
 use std::time::{Duration, Instant};
 
-/// What has to be between the death of the tree and the end of its lease, besides a hundredth of it.
+/// The time required between the death of the tree and the end of its lease, besides a hundredth of it.
 const SKEW: Duration = Duration::from_millis(2);
 
 impl Scene {
-    /// Waits for so many more renewals to be answered, from now on.
+    /// Waits until this many more renewals got a reply, from now on.
     #[track_caller]
     pub fn await_renewals(&self, count: usize) {
         let now = Instant::now();
@@ -19,28 +19,28 @@ impl Scene {
         });
     }
 
-    /// Every flight so far that asked for the lease, or for its renewal, or its release.
+    /// Every flight so far with a request for the lease, its renewal, or its release.
     pub fn leases(&self) -> Vec<Flight> {
         let mut flights = self.proxy.flights();
         flights.retain(|flight| flight.names().iter().any(|name| name.starts_with("EVAL")));
         flights
     }
 
-    /// The last flight so far that was answered.
+    /// The last flight so far that got a reply.
     #[track_caller]
-    pub fn last_answered(&self) -> Flight {
+    pub fn last_replied(&self) -> Flight {
         self.leases().into_iter().rfind(|flight| flight.answered.is_some()).expect("an answer")
     }
 
-    /// By when, on the clock that counts through suspend, a tree must be dead that has heard what was
-    /// answered until `moment`; zero when nothing was.
+    /// The time, on the clock that counts through suspend, by which a tree must be dead that has received the
+    /// replies sent until `moment`; zero without any.
     pub fn deadline_at(&self, moment: u64) -> u64 {
         let good = self.leases().into_iter();
         let good = good.filter(|flight| flight.answered.is_some_and(|at| on_boot_clock(at) <= moment));
         good.map(|flight| self.deadline_after(&flight)).max().unwrap_or(0)
     }
 
-    /// By when a tree must be dead of which this was the last renewal.
+    /// The time by which a tree must be dead whose last renewal was this one.
     pub fn deadline_after(&self, renewal: &Flight) -> u64 {
         on_boot_clock(renewal.at) + nanoseconds(self.ttl - self.ttl / 100 - SKEW)
     }
@@ -50,7 +50,7 @@ impl Scene {
         self.place().read("tick").trim().parse().expect("a ticker has ticked")
     }
 
-    /// Asserts that the ticker did nothing after its deadline.
+    /// Asserts that the ticker executed nothing after its deadline.
     #[track_caller]
     pub fn assert_last_tick_in_time(&self) {
         let last = self.last_tick();
@@ -67,7 +67,7 @@ impl Scene {
     }
 }
 
-/// A moment of the standard library's clock on the clock that counts through suspend.
+/// Converts a moment of the standard library's clock to the clock that counts through suspend.
 pub fn on_boot_clock(instant: Instant) -> u64 {
     boot_ns() - nanoseconds(instant.elapsed())
 }

@@ -1,4 +1,4 @@
-//! How often the store is asked.
+//! The number of requests to the store.
 
 use super::scene::Scene;
 use crate::support::flight::Flight;
@@ -21,7 +21,7 @@ fn one_flight_before_the_command_and_one_to_release() {
     }
 }
 
-/// The names of what was sent, flight by flight.
+/// The names of the commands sent, flight by flight.
 fn names(flights: &[Flight]) -> Vec<Vec<String>> {
     flights.iter().map(Flight::names).collect()
 }
@@ -40,7 +40,7 @@ fn a_server_is_sent_the_text_of_the_script_once() {
     }
 }
 
-/// A user without the right to EVALSHA is asked to send the text, and does so at once from then on.
+/// Without the right to EVALSHA dlock sends the text of the script after the refusal, and at once from then on.
 #[test]
 fn a_refused_digest_is_not_sent_again_on_the_same_connection() {
     let redis = Redis::start();
@@ -51,12 +51,12 @@ fn a_refused_digest_is_not_sent_again_on_the_same_connection() {
 }
 
 /// F54: what TCP sends before the first acknowledgement, at an MTU of 1,500 (RFC 6928; 52 bytes of each packet are
-/// headers and time stamps). A flight that is larger costs a round trip more.
+/// headers and time stamps). A larger flight costs another round trip.
 const INITIAL_WINDOW: usize = 10 * 1448;
 
-/// F54: three round trips with the connection's own, the command started after two.
+/// F54: three round trips including that of the connection, the command started after two.
 #[test]
-fn a_run_is_two_small_flights_over_one_connection() {
+fn a_run_takes_two_small_round_trips_on_one_connection() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all"]);
     for user in [None, Some("job")] {
@@ -78,8 +78,8 @@ fn a_run_is_two_small_flights_over_one_connection() {
     }
 }
 
-/// F54: where each round trip takes a second. That of the connection itself is not delayed by the proxy: with it, the command
-/// starts after two, and the run ends after three.
+/// F54: where each round trip takes a second. That of the connection itself is not delayed by the proxy: with it, the
+/// command starts after two, and the run ends after three.
 #[test]
 fn a_distant_server_costs_one_round_trip_to_start_and_one_to_release() {
     let redis = Redis::start();
@@ -104,7 +104,7 @@ fn a_distant_server_costs_one_round_trip_to_start_and_one_to_release() {
 
 #[test]
 fn the_command_starts_after_the_first_flight() {
-    // Whatever else is on its way is lost: the command has to be there without it.
+    // Everything else in flight is lost: the command must run without it.
     let scene = Scene::new();
     let mut run = scene.leashed(scene.run(), &["ignore-term"]).spawn();
     run.await_ready();
@@ -113,7 +113,7 @@ fn the_command_starts_after_the_first_flight() {
 }
 
 #[test]
-fn a_holder_asks_at_most_three_times_per_lease() {
+fn a_holder_sends_at_most_three_requests_per_lease() {
     let scene = Scene::new();
     let run = scene.witness();
     scene.await_renewals(1);
@@ -128,7 +128,7 @@ fn a_holder_asks_at_most_three_times_per_lease() {
 }
 
 #[test]
-fn a_holder_that_was_told_of_a_change_asks_once() {
+fn a_holder_notified_of_a_change_sends_one_request() {
     let scene = Scene::new().ttl(600);
     let run = scene.witness();
     let before = scene.leases().len();

@@ -1,4 +1,4 @@
-//! `flock -s` and `flock -x` beside those who share a lock file, and those who wait for it.
+//! `flock -s` and `flock -x` together with sharing holders of a lock file, and their waiters.
 
 use super::Flock;
 use crate::support::SOON;
@@ -17,14 +17,14 @@ fn start(run: Dlock) -> Running {
     run.stdin(Stdio::piped()).sh("echo ready; exec cat").spawn()
 }
 
-/// One who has the lock until his standard input is closed.
+/// A holder until its standard input is closed.
 fn hold(place: &Place, mode: &[&str]) -> Running {
     let mut run = start(place.run().args(mode));
     run.await_ready();
     run
 }
 
-/// One who is in line when this returns.
+/// A waiter that is in the queue when this returns.
 fn wait(place: &Place, mode: &[&str], position: usize) -> Running {
     let mut run = start(place.run().args(mode).args(["-v", "--wait", "forever"]));
     run.await_stderr(&format!("waiting at position {position}\n"));
@@ -52,7 +52,7 @@ fn flock_gets_it(place: &Place, options: &[&str]) -> bool {
     }
 }
 
-/// Runs the command once, and tells whether it got the lock.
+/// Runs the command once, and returns whether it got the lock.
 fn dlock_gets_it(place: &Place, mode: &[&str]) -> bool {
     let run = place.run().args(mode).sh("echo ran").output();
     match run.outcome() {
@@ -64,7 +64,7 @@ fn dlock_gets_it(place: &Place, mode: &[&str]) -> bool {
 
 /// F49
 #[test]
-fn flock_waits_for_the_last_of_those_who_share() {
+fn flock_waits_for_the_last_sharing_holder() {
     for mode in [SHARED, SLOTS] {
         let place = Place::new();
         let [first, second, third] = [(); 3].map(|()| hold(&place, mode));
@@ -83,7 +83,7 @@ fn flock_waits_for_the_last_of_those_who_share() {
     }
 }
 
-/// F49: those who share keep each other's company, whoever they are.
+/// F49: sharing clients share, whichever program they are.
 #[test]
 fn flock_shares_with_readers() {
     let place = Place::new();
@@ -102,7 +102,7 @@ fn flock_shares_with_readers() {
 
 /// F49
 #[test]
-fn an_exclusive_flock_keeps_out_who_would_share() {
+fn an_exclusive_flock_excludes_sharing_clients() {
     let place = Place::new();
     let flock = Flock::holding(&place, &["--exclusive"]);
     for mode in [SHARED, SLOTS] {
@@ -110,7 +110,7 @@ fn an_exclusive_flock_keeps_out_who_would_share() {
         {
             let run = place.run().args(mode).arg(patience).command(["touch", "t"]).output();
             assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(75), ""));
-            let line = format!("dlock: x is held by another program on {} (no dlock); {end}", place.url());
+            let line = format!("dlock: x is held by another program on {} (not a dlock); {end}", place.url());
             assert!(run.stderr.starts_with(&line), "{}", run.stderr);
         }
     }
@@ -119,9 +119,9 @@ fn an_exclusive_flock_keeps_out_who_would_share() {
     assert!(!place.path("t").exists());
 }
 
-/// F49: each in his turn: two readers, the writer who came after them, the reader who came after him.
+/// F49: in order: two readers, the writer that came after them, the reader that came after it.
 #[test]
-fn those_in_line_are_woken_by_the_end_of_flock_in_their_order() {
+fn the_end_of_flock_wakes_waiters_in_order() {
     let place = Place::new();
     let flock = Flock::holding(&place, &["--exclusive"]);
     let mut readers = [wait(&place, SHARED, 1), wait(&place, SHARED, 2)];
@@ -139,9 +139,9 @@ fn those_in_line_are_woken_by_the_end_of_flock_in_their_order() {
     end(last);
 }
 
-/// F49: as many as there are slots, and the next when one is given back.
+/// F49: as many as there are slots, and the next when one is released.
 #[test]
-fn as_many_slots_as_there_are_are_given_when_flock_ends() {
+fn all_slots_are_granted_when_flock_ends() {
     let place = Place::new();
     let flock = Flock::holding(&place, &["--exclusive"]);
     let mut waiters = [1, 2, 3, 4].map(|position| wait(&place, SLOTS, position));
@@ -156,9 +156,9 @@ fn as_many_slots_as_there_are_are_given_when_flock_ends() {
     assert!(flock_gets_it(&place, &["--exclusive"]));
 }
 
-/// F49: the kernel would let every later reader in beside a `flock -s` while a writer waits.
+/// F49: the kernel would admit every later reader beside a `flock -s` while a writer waits.
 #[test]
-fn a_writer_that_waits_for_a_shared_flock_is_not_passed_by_later_readers() {
+fn later_readers_do_not_overtake_a_writer_waiting_for_a_shared_flock() {
     let place = Place::new();
     let flock = Flock::holding(&place, &["--shared"]);
     let mut writer = wait(&place, EXCLUSIVE, 1);

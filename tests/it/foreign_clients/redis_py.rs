@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Does what it is told on standard input, line by line, and says what came of it.
+/// Executes commands from standard input, line by line, and prints their results.
 const SCRIPT: &str = r#"
 import sys
 import redis
@@ -73,7 +73,7 @@ impl Client {
         Self::start(place, "redis", "redis", SCRIPT, &[&space.port().to_string(), &space.key(name), timeout])
     }
 
-    /// What a script drives that takes its lock by this module.
+    /// The input of a script that takes its lock with this module.
     pub(crate) fn start(
         place: &Place,
         module: &str,
@@ -94,7 +94,7 @@ impl Client {
         Self { child, log, seen: 0 }
     }
 
-    /// Says a word, and returns what came of it.
+    /// Sends a command, and returns its result.
     pub(crate) fn ask(&mut self, word: &str) -> String {
         self.say(word);
         self.answer()
@@ -104,7 +104,7 @@ impl Client {
         self.child.stdin.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 
-    /// The next line that it has not been asked for yet.
+    /// The next line of output.
     pub(crate) fn answer(&mut self) -> String {
         let line = eventually(SOON, "an answer of redis-py", || {
             let text = read(&self.log);
@@ -144,9 +144,9 @@ fn dlock_is_excluded_by_redis_py() {
         assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
         let told = match timeout {
             "0" => {
-                "(no dlock, a key without expiry, which stays until somebody deletes it); not waiting, see --wait\n"
+                "(not a dlock, a key without expiry, which stays until it is deleted); not waiting, see --wait\n"
             }
-            _ => "(no dlock, for another ",
+            _ => "(not a dlock, for another ",
         };
         let beginning = format!("dlock: x is held by another program on {} {told}", space.url());
         assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
@@ -164,7 +164,7 @@ fn dlock_is_excluded_by_redis_py() {
 
 /// F49
 #[test]
-fn a_waiting_dlock_gets_it_when_redis_py_releases() {
+fn a_waiter_is_granted_the_lock_when_redis_py_releases() {
     let (space, place) = scene();
     let mut python = Client::new(&place, &space, "x", "600");
     assert_eq!(python.ask("try"), "try True");
@@ -180,7 +180,7 @@ fn a_waiting_dlock_gets_it_when_redis_py_releases() {
 
 /// F49
 #[test]
-fn a_waiting_dlock_gets_it_when_the_lease_of_redis_py_ends() {
+fn a_waiter_is_granted_the_lock_when_the_lease_of_redis_py_ends() {
     let (space, place) = scene();
     let mut python = Client::new(&place, &space, "x", "0.5");
     assert_eq!(python.ask("try"), "try True");
@@ -217,9 +217,9 @@ fn redis_py_is_excluded_by_dlock() {
     assert_eq!(python.ask("release"), "release None");
 }
 
-/// F49: no process stands behind the lock.
+/// F49: no process holds the lock.
 #[test]
-fn redis_py_is_excluded_by_a_token_until_it_is_given_back() {
+fn redis_py_is_excluded_by_a_token_until_its_release() {
     let (space, place) = scene();
     let mut python = Client::new(&place, &space, "x", "600");
     let url = space.url();
@@ -242,9 +242,9 @@ fn redis_py_is_excluded_by_a_token_until_it_is_given_back() {
     assert_eq!(python.ask("release"), "release None");
 }
 
-/// F49: redis-py does not release or extend what is a dlock's, nor a dlock what is redis-py's.
+/// F49: redis-py does not release or extend a dlock's lock, nor does a dlock touch that of redis-py.
 #[test]
-fn neither_touches_what_it_has_lost_to_the_other() {
+fn neither_touches_a_lock_lost_to_the_other() {
     let (space, place) = scene();
     let key = space.key("x");
     let mut python = Client::new(&place, &space, "x", "600");
@@ -259,7 +259,7 @@ fn neither_touches_what_it_has_lost_to_the_other() {
 
     let mut python = Client::new(&place, &space, "x", "600");
     space.command(&["DEL", &key]);
-    // Whoever is quicker: dlock never takes a lost lock again, so in the end it is redis-py's.
+    // Whichever is quicker: dlock never takes a lost lock again, so in the end redis-py has it.
     until(SOON, "redis-py to have it", || python.ask("try") == "try True");
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
@@ -270,7 +270,7 @@ fn neither_touches_what_it_has_lost_to_the_other() {
 
 /// An application's lock is taken by its exact key, with an empty prefix.
 #[test]
-fn the_exact_key_of_an_application_can_be_taken() {
+fn the_exact_key_of_an_application_can_be_locked() {
     let (space, place) = scene();
     let mut python = Client::new(&place, &space, "app:lock", "600");
     assert_eq!(python.ask("try"), "try True");

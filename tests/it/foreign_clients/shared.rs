@@ -1,4 +1,5 @@
-//! Readers and holders of slots beside redis-py, which knows neither: to it the lock is taken until the last has gone.
+//! Readers and holders of slots together with redis-py, which has neither: to it the lock is held until the last has
+//! left.
 
 use super::redis_py::Client;
 use crate::support::SOON;
@@ -14,7 +15,7 @@ use std::time::Duration;
 const SHARED: &[&str] = &["--shared"];
 const SLOTS: &[&str] = &["--slots", "3"];
 
-/// One who never ends his wait by looking himself: the next look is minutes away.
+/// A waiter that does not poll within the test: its next poll is minutes away.
 const PATIENT: &[&str] = &["-v", "--ttl", "10m", "--wait", "forever"];
 
 struct Scene {
@@ -31,14 +32,14 @@ impl Scene {
         self.place.run().backend(self.space.url()).args(mode)
     }
 
-    /// One who has the lock until his standard input is closed.
+    /// A holder until its standard input is closed.
     fn hold(&self, mode: &[&str]) -> Running {
         let mut run = start(self.run(mode).args(["--ttl", "3s"]));
         run.await_ready();
         run
     }
 
-    /// One who is in line when this returns.
+    /// A waiter that is in the queue when this returns.
     fn wait(&self, mode: &[&str], position: usize) -> Running {
         let mut run = start(self.run(mode).args(PATIENT));
         run.await_stderr(&format!("waiting at position {position}\n"));
@@ -49,7 +50,7 @@ impl Scene {
         Client::new(&self.place, &self.space, "x", timeout)
     }
 
-    /// Nothing of ours is left under the lock's name but what is remembered of it.
+    /// Only the permanent keys of dlock are left under the lock's name.
     #[track_caller]
     fn assert_left_clean(&self) {
         let key = self.space.key("x");
@@ -73,7 +74,7 @@ fn has_it(run: &Running) -> bool {
     run.stdout().contains("ready\n")
 }
 
-/// However the first of them, whose token once was the lock, has gone, and for longer than a lease.
+/// However the first of them, whose token was the lock's value, has left, and for longer than a lease.
 fn redis_py_waits_for_the_last(mode: &[&str]) {
     let scene = Scene::new();
     let mut python = scene.python("600");
@@ -107,7 +108,7 @@ fn redis_py_waits_for_the_last_slot() {
 
 /// F49
 #[test]
-fn redis_py_keeps_out_who_would_share() {
+fn redis_py_excludes_sharing_clients() {
     let scene = Scene::new();
     for timeout in ["0", "600"] {
         let mut python = scene.python(timeout);
@@ -119,7 +120,7 @@ fn redis_py_keeps_out_who_would_share() {
                 let refused = scene.run(mode).arg(patience).command(["touch", "t"]).output();
                 assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
                 let beginning =
-                    format!("dlock: x is held by another program on {} (no dlock, ", scene.space.url());
+                    format!("dlock: x is held by another program on {} (not a dlock, ", scene.space.url());
                 assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
             }
         }
@@ -130,10 +131,10 @@ fn redis_py_keeps_out_who_would_share() {
     assert!(!scene.place.path("t").exists());
 }
 
-/// F49: redis-py tells nobody that it lets go, and those who wait know it at once, each in his turn: two readers, the
-/// writer who came after them, the reader who came after him.
+/// F49: redis-py does not announce its release, and the waiters notice it at once, in order: two readers, the
+/// writer that came after them, the reader that came after it.
 #[test]
-fn those_in_line_are_woken_by_redis_py_in_their_order() {
+fn redis_py_wakes_waiters_in_order() {
     let scene = Scene::new();
     for timeout in ["0", "600"] {
         let mut python = scene.python(timeout);
@@ -155,9 +156,9 @@ fn those_in_line_are_woken_by_redis_py_in_their_order() {
     }
 }
 
-/// F49: as many as there are slots, and the next when one is given back.
+/// F49: as many as there are slots, and the next when one is released.
 #[test]
-fn as_many_slots_as_there_are_are_given_when_redis_py_lets_go() {
+fn all_slots_are_granted_when_redis_py_releases() {
     let scene = Scene::new();
     let mut python = scene.python("600");
     assert_eq!(python.ask("try"), "try True");
@@ -180,7 +181,7 @@ fn as_many_slots_as_there_are_are_given_when_redis_py_lets_go() {
 
 /// F49: a lease of redis-py's that ends by itself lets the same ones in.
 #[test]
-fn readers_get_it_together_when_the_lease_of_redis_py_ends() {
+fn readers_are_granted_together_when_the_lease_of_redis_py_ends() {
     let scene = Scene::new();
     let mut python = scene.python("1.5");
     assert_eq!(python.ask("try"), "try True");
@@ -193,9 +194,9 @@ fn readers_get_it_together_when_the_lease_of_redis_py_ends() {
     scene.assert_left_clean();
 }
 
-/// F49, F10: what is redis-py's now is not touched, and none of those who shared it goes on.
+/// F49, F10: redis-py's lock is not touched, and none of the former sharing holders continues.
 #[test]
-fn all_who_share_end_when_redis_py_has_their_lock() {
+fn all_sharing_holders_stop_when_redis_py_takes_their_lock() {
     for mode in [SHARED, SLOTS] {
         let scene = Scene::new();
         let key = scene.space.key("x");

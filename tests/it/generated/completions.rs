@@ -9,7 +9,7 @@ use crate::support::running::Exit;
 use crate::support::store::Store;
 
 #[test]
-fn the_committed_scripts_are_those_that_dlock_prints() {
+fn the_committed_scripts_match_the_output_of_dlock() {
     let place = Place::new();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("completions");
     let mut committed: Vec<String> = std::fs::read_dir(&directory)
@@ -32,7 +32,7 @@ fn the_committed_scripts_are_those_that_dlock_prints() {
 }
 
 #[test]
-fn a_shell_that_is_missing_or_unknown_is_told() {
+fn a_missing_or_unknown_shell_is_reported() {
     let place = Place::new();
     let missing =
         "dlock: no shell: did you mean: dlock completions bash (or zsh, fish, powershell, elvish)\n";
@@ -42,7 +42,7 @@ fn a_shell_that_is_missing_or_unknown_is_told() {
 }
 
 #[test]
-fn every_shell_completes_commands_options_values_and_what_is_behind_the_dashes() {
+fn every_shell_completes_commands_options_values_and_the_command_after_the_dashes() {
     let place = Place::new();
     for mut shell in Shell::each(&place) {
         place.write("data one.txt", "");
@@ -65,7 +65,7 @@ fn every_shell_completes_commands_options_values_and_what_is_behind_the_dashes()
 
 /// Names come out of a store that others can write to.
 #[test]
-fn a_name_from_the_store_is_text_and_never_something_to_run() {
+fn a_name_from_the_store_is_text_and_never_executed() {
     for name in [
         "a b",
         "it's",
@@ -88,7 +88,7 @@ fn a_name_from_the_store_is_text_and_never_something_to_run() {
         for mut shell in Shell::each(&place) {
             place.write("answer", &format!("values\n{name}\tlock\n"));
             let ran = shell.runs(&format!("dlock run {TAB}"));
-            // fish would insert a tilde as it is, and so it is not offered there.
+            // fish would insert a tilde literally, so it is not offered there.
             let expected =
                 if (name, shell.name()) == ("~", "fish") { "[run]".into() } else { format!("[run][{name}]") };
             assert_eq!(ran, expected, "{}", shell.name());
@@ -98,7 +98,7 @@ fn a_name_from_the_store_is_text_and_never_something_to_run() {
 }
 
 #[test]
-fn every_shell_completes_the_name_of_a_lock_that_somebody_holds() {
+fn every_shell_completes_the_name_of_a_held_lock() {
     for store in Store::each() {
         let run = store.run_with_ttl("30s").name("nightly backup").stdin(Stdio::piped());
         let mut holder = run.sh("echo ready; exec cat").spawn();
@@ -112,9 +112,9 @@ fn every_shell_completes_the_name_of_a_lock_that_somebody_holds() {
     }
 }
 
-/// What a shell that breaks words at colons has to put together again.
+/// A shell that splits words at colons has to join them again.
 #[test]
-fn bash_completes_a_name_with_a_colon_from_its_middle() {
+fn bash_completes_a_partial_name_with_a_colon() {
     let place = Place::new();
     let mut bash = Shell::bash(&place);
     place.write("answer", "values\nteam:nightly job\tlock\n");
@@ -129,9 +129,9 @@ fn bash_completes_a_name_with_a_colon_from_its_middle() {
     }
 }
 
-/// With the package bash-completion the command behind the dashes is completed by its own completion.
+/// With the package bash-completion the command after the dashes is completed by its own completion.
 #[test]
-fn bash_hands_the_command_on_with_its_place_on_the_line() {
+fn bash_passes_the_command_on_with_its_cursor_position() {
     let place = Place::new();
     let mut bash = Shell::bash(&place);
     bash.tell("_command_offset() { COMPREPLY=(\"${COMP_WORDS[$1]}-at-$1\"); }");
@@ -143,9 +143,9 @@ fn bash_hands_the_command_on_with_its_place_on_the_line() {
     assert_eq!(bash.runs("dlock run x -- rsy\t"), "[run][x][--][rsy-at-4]");
 }
 
-/// fish tells all its candidates, and what they are.
+/// fish shows all its candidates with their descriptions.
 #[test]
-fn fish_shows_all_values_and_what_they_are() {
+fn fish_shows_all_values_with_descriptions() {
     let place = Place::new();
     let mut fish = Command::new("fish");
     let path =
@@ -162,9 +162,9 @@ fn fish_shows_all_values_and_what_they_are() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
-/// PowerShell cannot be had from Debian: its script is looked at instead.
+/// PowerShell is not available in Debian: its script is only inspected.
 #[test]
-fn the_script_for_powershell_evaluates_nothing_and_quotes_what_it_inserts() {
+fn the_powershell_script_evaluates_nothing_and_quotes_its_insertions() {
     let script = Place::new().bare().args(["completions", "powershell"]).output().stdout;
     assert!(script.contains("Register-ArgumentCompleter -Native -CommandName dlock"), "{script}");
     assert!(script.contains("__complete \"=$current\" @before 2>$null"), "{script}");

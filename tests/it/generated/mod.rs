@@ -1,6 +1,6 @@
-//! What dlock prints about itself: completion scripts and man pages.
+//! Generated output of dlock about itself: completion scripts and man pages.
 
+mod completion_values;
 mod completions;
 mod pages;
-mod questions;
 mod shell;

@@ -1,4 +1,4 @@
-//! Man pages: committed as dlock makes them, without a word of complaint by those who render them.
+//! Man pages: committed as dlock generates them, and rendered without warnings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn files(directory: &Path) -> BTreeMap<String, String> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), read(entry.path()))).collect()
 }
 
-/// All pages as this binary makes them, in a directory that is not there before.
+/// All pages as this binary generates them, in a new directory.
 fn made() -> (Place, PathBuf) {
     let place = Place::new();
     let directory = place.path("new/pages");
@@ -28,7 +28,7 @@ fn made() -> (Place, PathBuf) {
     (place, directory)
 }
 
-/// What a program prints, on both streams; it must be there.
+/// The output of a program, on both streams; the program must be installed.
 fn printed(program: &str, package: &str, arguments: &[&str], page: &Path) -> (Option<i32>, String, String) {
     let output = Command::new(program)
         .args(arguments)
@@ -51,7 +51,7 @@ fn rendered(page: &Path) -> String {
 }
 
 #[test]
-fn the_committed_man_pages_are_those_that_dlock_makes() {
+fn the_committed_man_pages_match_those_that_dlock_generates() {
     let (_place, directory) = made();
     let (made, committed) = (files(&directory), files(&repository("man")));
     let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
@@ -70,7 +70,7 @@ fn dlock_man_prints_the_page_of_dlock() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_told() {
+fn an_unwritable_directory_is_reported() {
     let place = Place::new();
     place.write("file", "");
     let output = place.bare().args(["man", "file"]).output();
@@ -83,7 +83,7 @@ fn a_directory_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn whoever_renders_the_pages_finds_nothing_to_warn_of() {
+fn the_pages_render_without_warnings() {
     let (_place, directory) = made();
     for name in files(&directory).keys() {
         let page = directory.join(name);
@@ -97,7 +97,7 @@ fn whoever_renders_the_pages_finds_nothing_to_warn_of() {
     }
 }
 
-/// The words before the two columns of a help text that begin with a dash.
+/// The words before the two columns of a help text that start with a dash.
 fn options_in(help: &str) -> Vec<&str> {
     let lines = help.lines().filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split([' ', ',', '[', ']']));
@@ -131,10 +131,10 @@ fn each_command_has_a_page_that_names_all_its_options_and_sections() {
     }
 }
 
-/// What the page says that a user of Redis needs is enough, and there is nothing to say about it.
+/// The rights that the page gives to a user of Redis suffice, and cause no message.
 #[cfg(feature = "redis")]
 #[test]
-fn the_user_of_redis_in_the_page_may_do_what_a_run_needs() {
+fn the_redis_user_of_the_page_has_the_rights_of_a_run() {
     use crate::support::redis::Redis;
     let (_place, directory) = made();
     let page = rendered(&directory.join("dlock-backends.7"));

@@ -1,4 +1,4 @@
-//! An interactive shell that has read its completion script, and somebody who types.
+//! An interactive shell that has loaded its completion script, and its keyboard.
 
 use std::process::Command;
 
@@ -8,15 +8,15 @@ use crate::support::pty::{PROMPT, Terminal};
 
 pub const TAB: &str = "\t";
 
-/// A shell on a terminal, with a `dlock` in its PATH that prints its arguments. What its completion script asks, the
-/// real one answers, or the file `answer` if there is one.
+/// A shell on a terminal, with a `dlock` in its PATH that prints its arguments. Requests of its completion script go to
+/// the real one, or are replied to from the file `answer` if it exists.
 pub struct Shell {
     name: String,
     terminal: Terminal,
 }
 
 impl Shell {
-    /// Those that can be had here. PowerShell cannot: its script is only looked at.
+    /// The shells available here. PowerShell is not: its script is only inspected.
     pub fn each(place: &Place) -> Vec<Shell> {
         vec![Shell::bash(place), Shell::zsh(place), Shell::fish(place), Shell::elvish(place)]
     }
@@ -94,7 +94,7 @@ impl Shell {
         &self.name
     }
 
-    /// Types a command that prints nothing.
+    /// Types a command without output.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
         self.terminal.line(line);

@@ -1,6 +1,6 @@
 //! A server that is none, or that wants to do harm: 69, in bounded memory and bounded time.
 
-mod lies;
+mod invalid_replies;
 
 use crate::support::SOON;
 use crate::support::fake::Fake;
@@ -9,7 +9,7 @@ use crate::support::process::{self, status_field};
 use crate::support::running::{Exit, Output, Running};
 use std::time::Duration;
 
-/// What a hostile server may cost above what a silent one does, in KiB.
+/// The memory that a hostile server may cost above that of a silent one, in KiB.
 const ALLOWANCE: u64 = 16 * 1024;
 
 /// The largest resident set so far of each process of a run, in KiB; less than before where one has ended.
@@ -19,7 +19,7 @@ fn peaks(run: &Running) -> u64 {
     tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
 }
 
-/// Lets a run try for a while, over and over, so that its size can be seen; returns how it ended and its peak.
+/// Lets a run try repeatedly for a while, so that its size can be measured; returns how it ended and its peak.
 fn watched(server: &Fake) -> (Output, u64) {
     let place = Place::new();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
@@ -42,14 +42,14 @@ fn watched(server: &Fake) -> (Output, u64) {
     }
 }
 
-/// The peak of a run whose server says nothing.
+/// The peak of a run whose server is silent.
 fn idle() -> u64 {
     let (output, peak) = watched(&Fake::silent());
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""));
     peak
 }
 
-/// One hostile server, and what to call it.
+/// One hostile server, and its name.
 type Case = (String, Fake);
 
 fn case(what: impl Into<String>, server: Fake) -> Case {
@@ -108,7 +108,7 @@ fn a_server_of_another_protocol_is_69() {
 
 /// F47
 #[test]
-fn a_malformed_answer_is_69() {
+fn a_malformed_reply_is_69() {
     let answers = [
         "$-5\r\n",
         "*-7\r\n",
@@ -139,7 +139,7 @@ fn a_malformed_answer_is_69() {
 
 /// F47
 #[test]
-fn an_announced_length_is_not_believed() {
+fn an_announced_length_is_not_trusted() {
     let filler = vec![b'a'; 65536];
     let mut cases = Vec::new();
     for head in [
@@ -160,7 +160,7 @@ fn an_announced_length_is_not_believed() {
 
 /// F47
 #[test]
-fn an_announced_count_is_not_believed() {
+fn an_announced_count_is_not_trusted() {
     let mut cases = Vec::new();
     for head in [
         "*1000000000\r\n",
@@ -179,7 +179,7 @@ fn an_announced_count_is_not_believed() {
 
 /// F47
 #[test]
-fn a_deeply_nested_answer_is_69() {
+fn a_deeply_nested_reply_is_69() {
     let levels = ["*1\r\n", "%1\r\n", "~1\r\n", ">1\r\n", "|1\r\n", "*2\r\n:1\r\n", "%1\r\n:1\r\n"];
     let nested = |level: &str| case(format!("{level:?} in itself"), Fake::endless("", level.repeat(10_000)));
     assert_withstands_all(levels.map(nested));
@@ -187,7 +187,7 @@ fn a_deeply_nested_answer_is_69() {
 
 /// F47
 #[test]
-fn answers_without_end_are_69() {
+fn endless_replies_are_69() {
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
     let endless = [
         ("letters", "a".repeat(65536)),
@@ -202,7 +202,7 @@ fn answers_without_end_are_69() {
 
 /// F47
 #[test]
-fn a_slow_answer_is_69() {
+fn a_slow_reply_is_69() {
     let idle = idle();
     let pause = Duration::from_millis(20);
     for (first, again) in

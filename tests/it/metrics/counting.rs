@@ -1,4 +1,4 @@
-//! What is counted of a run, and that no run is lost.
+//! The counters of a run, and that no run is missed.
 
 use super::{counts, runs, value};
 use crate::reports::assert_nothing_else;
@@ -40,7 +40,7 @@ fn every_outcome_is_counted_under_its_name() {
             ("usage", 1),
         ]);
         assert_eq!(runs(&store.place, "x"), expected);
-        // Those that asked, and those that had it.
+        // Those that requested the lock, and those that held it.
         assert_eq!(value(&store.place, "dlock_wait_seconds_count{name=\"x\"}"), Some(7.0));
         assert_eq!(value(&store.place, "dlock_hold_seconds_count{name=\"x\"}"), Some(4.0));
     }
@@ -62,9 +62,9 @@ fn failures_of_a_store_are_counted() {
     assert_eq!(runs(&store.place, "x"), counts([("denied", 1), ("lost", 1), ("unavailable", 1)]));
 }
 
-/// What stands for a name in a command line that makes no sense may be none: such a run is counted without one.
+/// The word in the position of a name in an invalid command line may not be a name: such a run is counted without one.
 #[test]
-fn wrong_usage_is_counted_under_the_names_that_are_sure() {
+fn usage_errors_are_counted_under_the_valid_names() {
     let store = Store::file();
     let run = || store.run().args(["--metrics-file", "m"]);
     assert_eq!(run().args(["-n", "-w", "5"]).command(["true"]).output().exit, Exit::Code(64));
@@ -82,14 +82,14 @@ fn wrong_usage_is_counted_under_the_names_that_are_sure() {
 }
 
 #[test]
-fn what_was_last_is_told() {
+fn the_last_outcome_is_recorded() {
     let store = Store::file();
     let run = || store.run().args(["--metrics-file", "m"]);
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     let gauge = |gauge: &str| value(&store.place, &format!("{gauge}{{name=\"x\"}}"));
     let last_run = || gauge("dlock_last_run_timestamp_seconds").unwrap();
 
-    // One that never ran tells nothing of a command.
+    // A run that never started its command has no data about one.
     assert_eq!(run().command(["no-such-command"]).output().exit, Exit::Code(127));
     assert_eq!(gauge("dlock_last_exit_status"), None);
     assert_eq!(gauge("dlock_last_fencing_token"), None);
@@ -115,7 +115,7 @@ fn what_was_last_is_told() {
 }
 
 #[test]
-fn each_of_several_names_has_its_series() {
+fn each_of_several_names_has_its_own_series() {
     for store in Store::each() {
         let run = store.run().args(["--metrics-file", "m", "a", "b", "a"]);
         assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
@@ -129,7 +129,7 @@ fn each_of_several_names_has_its_series() {
     }
 }
 
-/// One after another adds to what others have counted, whatever came of each of them.
+/// Each adds to the counts of the others, whatever their outcomes.
 #[test]
 fn concurrent_runs_lose_no_count() {
     let store = Store::file();

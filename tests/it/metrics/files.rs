@@ -1,4 +1,4 @@
-//! The file of `--metrics-file`: whose it is, and what happens when it cannot be written.
+//! The file of `--metrics-file`: its owner, and failures to write it.
 
 use super::{counts, runs};
 use crate::reports::assert_nothing_else;
@@ -9,13 +9,16 @@ use nix::sys::resource::{Resource, setrlimit};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-/// Said before the command runs, and the file stays what it is.
+/// Reported before the command runs, and the file is not changed.
 #[test]
 fn a_file_of_others_is_refused_and_left_alone() {
     for (content, why) in [
-        ("node_load1 0.5\n", "line 1: node_load1 is no metric of dlock"),
+        ("node_load1 0.5\n", "line 1: node_load1 is not a metric of dlock"),
         ("# TYPE dlock_runs_total counter\n{}\n", "line 2: neither a sample nor a comment"),
-        ("dlock_runs_total{name=\"x\"} 1\n", "line 1: no sample of dlock_runs_total as dlock writes it"),
+        (
+            "dlock_runs_total{name=\"x\"} 1\n",
+            "line 1: not a sample of dlock_runs_total in the format of dlock",
+        ),
         (
             "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1\ndlock_runs_to",
             "line 2: neither a sample nor a comment",
@@ -24,7 +27,9 @@ fn a_file_of_others_is_refused_and_left_alone() {
         let place = Place::new();
         place.write("m", content);
         let output = place.run().args(["--metrics-file", "m"]).command(["touch", "ran"]).output();
-        let line = format!("dlock: --metrics-file: 'm': is not a file of ours: {why}; it is left as it is\n");
+        let line = format!(
+            "dlock: --metrics-file: 'm': is not a metrics file of dlock: {why}; it is left unchanged\n"
+        );
         assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
         assert_eq!(place.read("m"), content);
         assert!(!place.path("ran").exists() && !place.lock_file("x").exists());
@@ -32,24 +37,24 @@ fn a_file_of_others_is_refused_and_left_alone() {
     let place = Place::new();
     std::fs::write(place.path("m"), b"\xff\n").unwrap();
     let output = place.run().args(["--metrics-file", "m"]).command(["true"]).output();
-    assert_eq!(output.outcome(), (Exit::Code(64), "", "dlock: --metrics-file: 'm': is no text\n"));
+    assert_eq!(output.outcome(), (Exit::Code(64), "", "dlock: --metrics-file: 'm': is not UTF-8\n"));
 }
 
 #[test]
-fn only_a_regular_file_can_count() {
+fn only_a_regular_file_can_hold_counters() {
     let place = Place::new();
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     for path in ["fifo", "/dev/null", "/dev/stderr"] {
         let output = place.run().args(["--metrics-file", path]).command(["touch", "ran"]).output();
-        let line = format!("dlock: --metrics-file: '{path}' is no regular file, which counters need\n");
+        let line = format!("dlock: --metrics-file: '{path}' is not a regular file, which counters need\n");
         assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
         assert!(!place.path("ran").exists());
     }
 }
 
-/// Neither is written then, for each would overwrite the other.
+/// Neither is written then, as each would overwrite the other.
 #[test]
-fn one_file_cannot_be_both() {
+fn report_and_metrics_cannot_share_a_file() {
     let place = Place::new();
     symlink("f", place.path("link")).unwrap();
     for path in ["f", "./f", "link", "home/../f"] {
@@ -72,7 +77,7 @@ fn a_bad_metrics_file_is_in_the_report() {
     assert!(report["error"].as_str().unwrap().starts_with("--metrics-file: 'm'"), "{report}");
 }
 
-/// node_exporter reads it as another user; whoever has chosen another mode keeps it.
+/// node_exporter reads it as another user; a mode chosen by the user is kept.
 #[test]
 fn a_new_file_can_be_read_by_others_and_an_old_one_keeps_its_mode() {
     let place = Place::new();
@@ -90,7 +95,7 @@ fn a_new_file_can_be_read_by_others_and_an_old_one_keeps_its_mode() {
 
 /// An empty one, as `touch` or `install` make it, is taken; comments may go.
 #[test]
-fn an_empty_file_is_begun() {
+fn an_empty_file_is_initialised() {
     let place = Place::new();
     for content in ["", "# made by hand\n"] {
         place.write("m", content);
@@ -101,7 +106,7 @@ fn an_empty_file_is_begun() {
 }
 
 #[test]
-fn a_symbolic_link_stays_one() {
+fn a_symbolic_link_is_preserved() {
     let place = Place::new();
     std::fs::create_dir(place.path("d")).unwrap();
     symlink("d/metrics", place.path("m")).unwrap();
@@ -113,27 +118,27 @@ fn a_symbolic_link_stays_one() {
     }
 }
 
-/// What becomes of the file while the command runs changes nothing about the run.
+/// Whatever happens to the file while the command runs does not affect the run.
 #[test]
 fn a_file_that_is_damaged_while_the_command_runs_is_left_alone() {
     let place = Place::new();
     let run = || place.run().args(["--metrics-file", "m"]).sh("echo hello >m; exit 7");
-    let line = "dlock: --metrics-file: this run is not counted: is not a file of ours: line 1: neither a sample nor a \
-                comment; it is left as it is\n";
+    let line = "dlock: --metrics-file: this run is not counted: is not a metrics file of dlock: line 1: neither a sample nor a \
+                comment; it is left unchanged\n";
     assert_eq!(run().output().outcome(), (Exit::Code(7), "", line));
     assert_eq!(place.read("m"), "hello\n");
     place.write("m", "");
     assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(7), "", ""));
 }
 
-/// The lock is free long before; and dlock does not wait for ever.
+/// The lock is free long before; and the wait of dlock is limited.
 #[test]
-fn one_who_keeps_the_file_locked_is_not_waited_for_for_ever() {
+fn a_file_kept_locked_is_not_waited_for_indefinitely() {
     let place = Place::new();
     let lock = File::create(place.path(".m.lock")).unwrap();
     lock.lock().unwrap();
     let output = place.run().args(["--metrics-file", "m"]).sh("exit 7").output();
-    let line = "dlock: --metrics-file: this run is not counted: others keep writing it\n";
+    let line = "dlock: --metrics-file: this run is not counted: other processes keep it locked\n";
     assert_eq!(output.outcome(), (Exit::Code(7), "", line));
     assert!(!place.path("m").exists());
     drop(lock);
@@ -144,7 +149,7 @@ fn one_who_keeps_the_file_locked_is_not_waited_for_for_ever() {
 
 /// A lock file that leads elsewhere is not followed.
 #[test]
-fn a_lock_file_that_is_a_link_is_refused() {
+fn a_link_as_lock_file_is_refused() {
     let place = Place::new();
     place.write("target", "content");
     symlink("target", place.path(".m.lock")).unwrap();
@@ -159,9 +164,9 @@ fn no_room() -> std::io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?)
 }
 
-/// The room is gone in the end: the counts are what they were.
+/// The disk fills up at the end: the counts stay unchanged.
 #[test]
-fn a_full_disk_leaves_the_counts_and_the_status() {
+fn a_full_disk_keeps_the_counts_and_the_status() {
     let store = Store::file();
     let run = || store.run().args(["--metrics-file", "m"]);
     assert_eq!(run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
@@ -173,9 +178,9 @@ fn a_full_disk_leaves_the_counts_and_the_status() {
     assert_nothing_else(&store.place);
 }
 
-/// Nothing that is collected by its name lies beside it, not even for a moment.
+/// No file that would be collected by its name is created beside it, not even temporarily.
 #[test]
-fn nothing_else_looks_like_metrics() {
+fn no_other_content_counts_as_metrics() {
     let place = Place::new();
     std::fs::create_dir(place.path("d")).unwrap();
     let run = place.run().args(["--metrics-file", "d/dlock.prom"]);

@@ -1,4 +1,4 @@
-//! `--metrics-file`: what is counted, that nothing is lost, and that Prometheus understands it.
+//! `--metrics-file`: the counters, that nothing is lost, and that Prometheus can read it.
 
 mod counting;
 mod files;
@@ -6,7 +6,7 @@ mod prometheus;
 
 use crate::support::place::Place;
 
-/// The value of a series, as it stands in the file `m`.
+/// The value of a series in the file `m`.
 #[track_caller]
 fn value(place: &Place, series: &str) -> Option<f64> {
     let text = place.read("m");
@@ -16,7 +16,7 @@ fn value(place: &Place, series: &str) -> Option<f64> {
     value
 }
 
-/// How many runs of `name` had each outcome; those that never happened are left out.
+/// The number of runs of `name` with each outcome; outcomes that never happened are omitted.
 #[track_caller]
 fn runs(place: &Place, name: &str) -> Vec<(String, u64)> {
     let text = place.read("m");

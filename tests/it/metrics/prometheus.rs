@@ -1,4 +1,4 @@
-//! What Prometheus itself says to the metrics and to the alert rules.
+//! Prometheus' own checks of the metrics and of the alert rules.
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
@@ -17,11 +17,11 @@ fn assert_success(mut command: Command) {
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {text}");
-    // A metric that could be better is said so, and is no failure.
+    // A suggestion for a metric is printed, and is not a failure.
     assert!(!text.contains("WARN"), "{text}");
 }
 
-/// Names are the users' own, and may be anything but control characters.
+/// Names are chosen by users, and may contain anything but control characters.
 #[test]
 fn hostile_names_are_understood() {
     let place = Place::new();
@@ -49,7 +49,7 @@ fn hostile_names_are_understood() {
         "+Inf",
     ];
     for names in names.chunks(7) {
-        // Once each, and all of them again in what is read.
+        // Once each, and all of them again in the output of the parser.
         let run = place.run().args(["--metrics-file", "m"]).args(names);
         assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
         let mut check = promtool(&["check", "metrics"]);
@@ -83,9 +83,9 @@ fn the_alert_rules_fire_when_they_should() {
     }
 }
 
-/// Every metric that a rule asks for is one that dlock writes.
+/// Every metric used in a rule is one that dlock writes.
 #[test]
-fn the_alert_rules_ask_for_what_is_written() {
+fn the_alert_rules_query_existing_metrics() {
     let place = Place::new();
     let run = place.run().args(["--metrics-file", "m"]);
     assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));

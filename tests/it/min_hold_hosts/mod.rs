@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How far the second clock is behind, counted from the end of the first run.
 const LATE: Duration = Duration::from_secs(2);
 
-/// What the crontab says besides the lock's place and the command.
+/// The options in the crontab besides the lock's place and the command.
 const LINE: [&str; 4] = ["-n", "-q", "-E", "0"];
 const MIN_HOLD: [&str; 2] = ["--min-hold", "50s"];
 

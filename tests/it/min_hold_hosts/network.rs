@@ -1,4 +1,4 @@
-//! Two hosts, each with a network, a host name and processes of its own, and between them a Redis.
+//! Two hosts with separate networks, host names and processes, and a Redis between them.
 
 use super::LINE;
 use crate::support::SOON;
@@ -24,7 +24,7 @@ pub struct Network {
     hosts: Vec<Host>,
 }
 
-/// A host, which lives as long as the first process of its own process namespace.
+/// A host, which exists as long as the first process of its PID namespace.
 struct Host {
     namespaces: Child,
     init: i32,
@@ -57,12 +57,12 @@ impl Network {
     pub fn run(&self, host: usize, options: &[&str], text: &str) -> Dlock {
         let run = self.place.run().backend("redis://10.77.0.1").name("minutely");
         let target = format!("--target={}", self.hosts[host].init);
-        // Whoever enters another mount namespace stands at its root.
+        // A process that enters another mount namespace is at its root.
         let run = run.args(options).sh(text).after_shell(&format!("cd '{}'", self.place.arg(".")));
         run.wrapped_by(["nsenter", target.as_str(), "--net", "--uts", "--mount", "--pid"])
     }
 
-    /// Runs the line of the crontab, in silence and with success.
+    /// Runs the line of the crontab, which must succeed without a message.
     #[track_caller]
     pub fn fire(&self, host: usize, options: &[&str], text: &str) {
         let output = self.run(host, &[&LINE, options].concat(), text).output();
@@ -76,12 +76,12 @@ impl Network {
         resp::read_value(&mut BufReader::new(stream)).unwrap()
     }
 
-    /// Whether somebody holds the lock.
+    /// Whether the lock is held.
     pub fn is_held(&self) -> bool {
         self.command(&["EXISTS", KEY]) == Value::Int(1)
     }
 
-    /// Waits until the server was asked for so many more locks or leases.
+    /// Waits until the server has received this many more requests for locks or leases.
     #[track_caller]
     pub fn await_questions(&self, more: usize) {
         let asked = || {
@@ -150,7 +150,7 @@ impl Host {
 }
 
 fn start(mut command: Command) -> Child {
-    // Some versions of unshare say something about a child that was killed.
+    // Some versions of unshare report a killed child.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_for_ever(command, "util-linux")
 }

@@ -26,13 +26,13 @@ fn first(place: &Place) -> Running {
 }
 
 #[test]
-fn a_dlock_that_comes_late_does_not_run_a_short_job_again() {
+fn a_late_dlock_does_not_repeat_a_short_job() {
     let place = Place::new();
     let mut run = first(&place);
     fire(&place, &MIN_HOLD);
     assert_eq!(place.read("ran"), "ran\n");
     assert!(!place.lock_is_free("minutely"), "flock(1) is kept out, too");
-    // Told to end, it goes with the status of its command, and other dlocks keep to the least time even so.
+    // After SIGTERM it exits with the status of its command, and other dlocks still respect min hold.
     run.signal(Signal::SIGTERM);
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
     fire(&place, &MIN_HOLD);
@@ -40,10 +40,10 @@ fn a_dlock_that_comes_late_does_not_run_a_short_job_again() {
 }
 
 #[test]
-fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed() {
+fn a_late_dlock_does_not_repeat_the_job_of_a_killed_one() {
     let place = Place::new();
     let mut run = first(&place);
-    // Both halves.
+    // dlock and its guard.
     run.marker().kill_all();
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
     fire(&place, &MIN_HOLD);
@@ -51,7 +51,7 @@ fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed(
 }
 
 #[test]
-fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed_with_its_job() {
+fn a_late_dlock_does_not_repeat_the_job_killed_with_its_dlock() {
     let place = Place::new();
     let run = place.run().name("minutely").args(LINE).args(MIN_HOLD);
     let mut run = run.sh("echo ran >>ran; sleep 1000").spawn();
@@ -64,7 +64,7 @@ fn a_dlock_that_comes_late_does_not_run_it_again_after_the_first_one_was_killed_
 }
 
 #[test]
-fn without_a_least_time_the_job_runs_twice() {
+fn without_min_hold_the_job_runs_twice() {
     let place = Place::new();
     fire(&place, &[]);
     be_late();

@@ -10,13 +10,13 @@ use crate::support::wait::{boot_ns, throughout, until};
 use crate::support::{SOON, probe};
 use std::time::Duration;
 
-/// What is left of 3 s when a hundredth of it, and 2 ms, are left to the difference of two clocks.
+/// The rest of 3 s when a hundredth of it, and 2 ms, are reserved for the difference of two clocks.
 const DEAD_WITHIN: Duration = Duration::from_millis(2968);
 
-/// Hardly less than a third of 3 s.
+/// Slightly less than a third of 3 s.
 const RENEWED_AFTER: Duration = Duration::from_millis(900);
 
-/// Two dlocks on one lock, each with its own way to the store, and each with a process that outlives SIGTERM.
+/// Two dlocks on one lock, each with its own connection to the store, and each with a process that ignores SIGTERM.
 struct Scene {
     store: Store,
     outer_way: Proxy,
@@ -26,7 +26,7 @@ struct Scene {
     run: Running,
 }
 
-/// What asked for a lease and was answered.
+/// Requests for a lease that got a reply.
 fn granted(flights: &[Flight]) -> impl DoubleEndedIterator<Item = &Flight> {
     let asks = |flight: &&Flight| flight.names().iter().any(|name| name.starts_with("EVAL"));
     flights.iter().filter(asks).filter(|flight| flight.answered.is_some())
@@ -58,7 +58,7 @@ impl Scene {
         Self { store, outer_way, inner_way, outer_leash, inner_leash, run }
     }
 
-    /// Asserts that the inner command did nothing after the end of what was granted on this way.
+    /// Asserts that the inner command did nothing after the end of the lease granted on this connection.
     #[track_caller]
     fn assert_dead_in_time(&self, way: &Proxy) {
         let last: u64 = self.store.place.read("tick").trim().parse().expect("a ticker has ticked");
@@ -86,7 +86,7 @@ fn both_trees_are_dead_before_the_lease_ends() {
 }
 
 #[test]
-fn the_inner_tree_is_dead_in_time_when_only_the_inner_one_hears_nothing() {
+fn the_inner_tree_is_dead_in_time_when_only_the_inner_store_is_silent() {
     let mut scene = Scene::start();
     scene.inner_way.hold_both();
     scene.store.await_death_under_lock(&scene.inner_leash);
@@ -104,7 +104,7 @@ fn the_inner_tree_is_dead_in_time_when_only_the_inner_one_hears_nothing() {
 }
 
 #[test]
-fn both_trees_are_dead_in_time_when_only_the_outer_one_hears_nothing() {
+fn both_trees_are_dead_in_time_when_only_the_outer_store_is_silent() {
     let mut scene = Scene::start();
     scene.outer_way.hold_both();
     scene.store.await_death_under_lock(&scene.inner_leash);

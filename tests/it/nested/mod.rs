@@ -12,16 +12,16 @@ use crate::support::{SOON, probe, process};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// Longer than the lease of those who are killed.
+/// Longer than the lease of the killed ones.
 const PAST_THE_LEASE: Duration = Duration::from_secs(4);
 
-/// The words of a dlock on the lock `x` with a probe as its command, to be part of the command of another one.
+/// The arguments of a dlock on the lock `x` with a probe as its command, for use in the command of another one.
 fn inner<const N: usize>(url: &str, probe: [&str; N]) -> Vec<String> {
     let dlock = [BINARY, "run", "-b", url, "--ttl", "3s", "x", "--"].map(str::to_owned);
     dlock.into_iter().chain(probe::command(probe)).collect()
 }
 
-/// `sh -c TEXT` with these words as `$@`.
+/// `sh -c TEXT` with these arguments as `$@`.
 fn shell(text: &str, words: Vec<String>) -> Vec<String> {
     ["sh", "-c", text, "sh"].into_iter().map(str::to_owned).chain(words).collect()
 }
@@ -35,20 +35,20 @@ fn inner_of(run: &Running) -> i32 {
     inner.expect("an inner dlock").pid
 }
 
-/// Somebody else who does not wait gets nothing.
+/// Another client without waiting is refused.
 #[track_caller]
 fn assert_held(store: &Store) {
     assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(75));
 }
 
-/// Who has waited gets it, and nobody who was on the leash lives then.
+/// A waiter is granted the lock, and no process on the leash is alive then.
 #[track_caller]
 fn assert_inherits(heir: &mut Running) {
     let output = heir.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
 }
 
-/// Somebody else gets it, and nobody who was on the leash lives then.
+/// Another client is granted the lock, and no process on the leash is alive then.
 #[track_caller]
 fn assert_succession(store: &Store, leash: &Leash) {
     let output = store.run().args(["--wait", "forever"]).probe(["heir", leash.path()]).output();
@@ -91,8 +91,8 @@ fn fifty_dlocks_enter_one_lock_and_signals_and_statuses_traverse_them_all() {
     }
 }
 
-/// A dlock whose command has ended and has left another dlock behind, in a session of its own and with a probe on the
-/// leash, which works until the file `go` is there.
+/// A dlock whose command has ended and has left another dlock, in a separate session and with a probe on the
+/// leash, which works until the file `go` exists.
 #[track_caller]
 fn outlived(store: &Store) -> Running {
     let (leash, log, go) = (store.place.leash(), store.place.arg("log"), store.place.arg("go"));
@@ -107,7 +107,7 @@ fn outlived(store: &Store) -> Running {
 
 /// S32
 #[test]
-fn a_dlock_that_outlives_the_one_it_is_in_keeps_the_lock() {
+fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
     for store in Store::each() {
         let leash = store.place.leash();
         let mut run = outlived(&store);
@@ -128,7 +128,7 @@ fn a_dlock_that_outlives_the_one_it_is_in_keeps_the_lock() {
 
 /// S16, S32: the outer one's descriptor is the lock, so it stays until the inner one has ended; but it may be killed.
 #[test]
-fn a_dlock_takes_the_lock_over_when_the_one_it_has_outlived_is_killed() {
+fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
     let store = Store::file();
     let leash = store.place.leash();
     let mut run = outlived(&store);
@@ -136,7 +136,7 @@ fn a_dlock_takes_the_lock_over_when_the_one_it_has_outlived_is_killed() {
     throughout(Duration::from_millis(500), "the outer one stays", || run.poll().is_none());
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
-    // Between the two flock(1) might get it for an instant, a dlock not.
+    // Between the two flock(1) might get it for an instant, a dlock cannot.
     until(SOON, "the inner one has taken the lock over", || store.is_held());
     throughout(PAST_THE_LEASE, "the inner one keeps the lock", || store.is_held() && heir.poll().is_none());
     store.place.write("go", "");
@@ -146,7 +146,7 @@ fn a_dlock_takes_the_lock_over_when_the_one_it_has_outlived_is_killed() {
 
 /// S16, S32
 #[test]
-fn killing_the_outer_dlock_kills_the_inner_ones_tree() {
+fn killing_the_outer_dlock_kills_the_inner_tree() {
     for store in Store::each() {
         let leash = store.place.leash();
         let pids = store.place.arg("pids");
@@ -162,14 +162,14 @@ fn killing_the_outer_dlock_kills_the_inner_ones_tree() {
         assert_inherits(&mut heir);
         assert!(!process::alive(inner));
         until(SOON, "the end of everybody", || store.place.marker().bearers().is_empty());
-        // The inner one has had no time to remove what it had made there.
+        // The inner one has had no time to remove what it had created there.
         until(SOON, "the end of the cgroups", || process::cgroups_named_after(&halves).is_empty());
     }
 }
 
 /// S16, S32
 #[test]
-fn killing_the_inner_dlock_kills_its_tree_while_the_outer_one_holds_on() {
+fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
     for store in Store::each() {
         let (leash, pids) = (store.place.leash(), store.place.arg("pids"));
         let (go, witness) = (store.place.arg("go"), probe::path());

@@ -1,4 +1,4 @@
-//! What the tests run under `dlock`: a small program that says what happens to it.
+//! The program that the tests run under `dlock`: it reports what happens to it.
 //!
 //! `probe [--leash FILE] MODE [ARG...]`. With `--leash` it takes a shared flock(2) on FILE through a
 //! descriptor that everything it forks inherits: FILE can be locked exclusively as soon as, and not
@@ -7,7 +7,7 @@
 // A probe that cannot do its work must die loudly.
 #![allow(clippy::unwrap_used)]
 
-// Of what the tests know about processes the probe needs the way to end them.
+// The probe needs only the functions of the tests that end processes.
 #[allow(dead_code)]
 #[path = "../support/process.rs"]
 mod process;
@@ -59,7 +59,7 @@ fn main() {
     }
 }
 
-/// Says that everything is set up.
+/// Reports that everything is set up.
 fn ready() {
     say("ready");
 }
@@ -108,7 +108,7 @@ fn fork() -> bool {
     }
 }
 
-/// Ends at once, without flushing what a parent has buffered too.
+/// Exits at once, without flushing inherited buffers.
 fn leave(code: i32) -> ! {
     // SAFETY: _exit(2) has no requirements.
     unsafe { libc::_exit(code) }

@@ -1,4 +1,4 @@
-//! Signals: which come, from whom, how often.
+//! Signals: which arrive, from which sender, how often.
 
 use crate::{leave, ready, say};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -6,14 +6,14 @@ use std::path::Path;
 
 /// Prints a line for each signal, `NAME kernel` or `NAME PID`, after `ready`.
 ///
-/// Rules: `exit:NAME=N` leaves with N at that signal; `die:NAME` dies of it; `stop:NAME` stops itself at it;
-/// `leave:FILE=N` leaves with N once FILE exists.
+/// Rules: `exit:NAME=N` exits with N at that signal; `die:NAME` dies of it; `stop:NAME` stops itself at it;
+/// `leave:FILE=N` exits with N once FILE exists.
 pub fn report(rules: &[&str]) -> ! {
     let mut wanted = SigSet::all();
     for not in [Signal::SIGKILL, Signal::SIGSTOP, Signal::SIGCHLD, Signal::SIGSEGV, Signal::SIGBUS] {
         wanted.remove(not);
     }
-    // The kernel keeps even an ignored signal for who blocks it; what was ignored at start is not reported.
+    // The kernel keeps even an ignored signal for a process that blocks it; signals ignored at start are not reported.
     for signal in Signal::iterator().filter(|signal| crate::startup::was_ignored(*signal)) {
         wanted.remove(signal);
     }
@@ -45,7 +45,7 @@ pub fn report(rules: &[&str]) -> ! {
     }
 }
 
-/// Takes the next signal and who sent it, if one comes within some milliseconds.
+/// Takes the next signal and its sender, if one arrives within some milliseconds.
 fn next(wanted: &SigSet) -> Option<(Signal, String)> {
     let patience = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
     // SAFETY: an all-zero siginfo is a valid value.
@@ -58,7 +58,7 @@ fn next(wanted: &SigSet) -> Option<(Signal, String)> {
     Some((signal, sender))
 }
 
-/// Dies of a signal, named or numbered, as if it had never been touched.
+/// Dies of a signal, named or numbered, with its default action.
 pub fn die(signal: &str) -> ! {
     let number =
         signal.parse::<i32>().unwrap_or_else(|_| format!("SIG{signal}").parse::<Signal>().unwrap() as i32);

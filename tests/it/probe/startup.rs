@@ -1,4 +1,4 @@
-//! What was inherited, seen before Rust's start-up code changes it: that code ignores SIGPIPE and
+//! The inherited state, before Rust's start-up code changes it: that code ignores SIGPIPE and
 //! opens /dev/null in place of a closed standard stream.
 
 use nix::sys::signal::Signal;
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 static OPEN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: the C library calls what is in this section before `main`, with arguments that may be ignored.
+// SAFETY: the C library calls the functions in this section before `main`, with arguments that may be ignored.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
     for (fd, open) in (0..).zip(&OPEN) {
-        // SAFETY: F_GETFD only asks.
+        // SAFETY: F_GETFD only reads.
         open.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1, Ordering::Relaxed);
     }
     for signal in 1..=64 {
         // SAFETY: an all-zero sigaction is a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the call only asks; the C library refuses it for the signals it keeps for itself.
+        // SAFETY: the call only reads; the C library refuses it for the signals it reserves.
         let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
         if known && action.sa_sigaction == libc::SIG_IGN {
             IGNORED.fetch_or(bit(signal), Ordering::Relaxed);

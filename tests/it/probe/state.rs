@@ -1,4 +1,4 @@
-//! What a process has inherited, or finds.
+//! The state that a process has inherited, or finds.
 
 use crate::{say, startup};
 use nix::sys::signal::Signal;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-/// Prints each open descriptor and what it is.
+/// Prints each open descriptor and its target.
 pub fn descriptors() {
     let mut lines = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -33,7 +33,7 @@ pub fn print() {
             status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
         line.trim().to_owned()
     };
-    // Rust's start-up code has ignored SIGPIPE, whatever it was.
+    // Rust's start-up code has ignored SIGPIPE, whatever its action was.
     let pipe = startup::bit(libc::SIGPIPE);
     let mut ignored = u64::from_str_radix(&field("SigIgn"), 16).unwrap();
     ignored = if startup::was_ignored(Signal::SIGPIPE) { ignored | pipe } else { ignored & !pipe };
@@ -94,12 +94,12 @@ fn death_signal() -> i32 {
 }
 
 fn timer_slack() -> i32 {
-    // SAFETY: the call only asks.
+    // SAFETY: the call only reads.
     unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }
 }
 
-/// Prints what the terminal on standard input says about this process, as one JSON object, and waits for a
-/// line: what a session leader leaves in a terminal when it ends is not always shown.
+/// Prints what the terminal on standard input reports about this process, as one JSON object, and waits for a
+/// line: the output of a session leader just before its end is not always shown.
 pub fn terminal() {
     // SAFETY: standard input stays open while this runs.
     let input = unsafe { BorrowedFd::borrow_raw(0) };

@@ -4,9 +4,9 @@ use crate::{boot_ns, fork, leave, pause_for_ever, ready, say, work};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Grows a line of DEPTH processes, each in a session of its own and an orphan (double fork), which
-/// write their pids to FILE, ignore what can be ignored and live for ever. Says `ready` when the last
-/// of them is there, then lives on like them, or leaves with a status: `then exit N`.
+/// Grows a chain of DEPTH processes, each in a separate session and an orphan (double fork), which
+/// write their pids to FILE, ignore every signal they can and live forever. Prints `ready` when the last
+/// of them has started, then lives on like them, or exits with a status: `then exit N`.
 pub fn grow(depth: usize, file: &str, then: &[&str]) -> ! {
     work::ignore_every_signal();
     let (mut last, announce) = std::io::pipe().unwrap();
@@ -15,7 +15,7 @@ pub fn grow(depth: usize, file: &str, then: &[&str]) -> ! {
         branch(depth, file, announce);
     }
     drop(announce);
-    // One byte from the end of the line, or the end of the pipe when somebody died too early.
+    // One byte from the end of the chain, or the end of the pipe when a process died too early.
     assert!(depth == 0 || last.read_exact(&mut [0]).is_ok(), "the tree has died while it grew");
     reap_children();
     match then {
@@ -32,7 +32,7 @@ pub fn grow(depth: usize, file: &str, then: &[&str]) -> ! {
     }
 }
 
-/// One member: a session of its own, then an orphan, then the rest of the line below it.
+/// One member: a new session, then an orphan, then the rest of the chain below it.
 fn branch(depth: usize, file: &str, mut announce: std::io::PipeWriter) -> ! {
     nix::unistd::setsid().unwrap();
     if !fork() {
@@ -55,7 +55,7 @@ fn write_down(file: &str) {
     file.write_all(format!("{}\n", std::process::id()).as_bytes()).unwrap();
 }
 
-/// Forks COUNT children that ignore what can be ignored and live for ever, says `ready`, and lives for ever itself.
+/// Forks COUNT children that ignore every signal they can and live forever, prints `ready`, and lives forever itself.
 pub fn many(count: usize) -> ! {
     work::ignore_every_signal();
     for _ in 0..count {
@@ -67,7 +67,7 @@ pub fn many(count: usize) -> ! {
     pause_for_ever()
 }
 
-/// Forks COUNT children, each in a session of its own, says `ready`, and lives for ever like them.
+/// Forks COUNT children, each in a separate session, prints `ready`, and lives forever like them.
 pub fn sessions(count: usize) -> ! {
     work::ignore_every_signal();
     for _ in 0..count {
@@ -80,8 +80,8 @@ pub fn sessions(count: usize) -> ! {
     pause_for_ever()
 }
 
-/// Forks PROCESSES children in sessions of their own with THREADS threads each, says `ready` when all threads are
-/// there, and lives for ever like them.
+/// Forks PROCESSES children in separate sessions with THREADS threads each, prints `ready` when all threads are
+/// running, and lives forever like them.
 pub fn with_threads(processes: usize, threads: usize) -> ! {
     work::ignore_every_signal();
     for _ in 0..processes {
@@ -102,8 +102,8 @@ pub fn with_threads(processes: usize, threads: usize) -> ! {
     pause_for_ever()
 }
 
-/// Leaves an orphan in a session of its own that is not dumpable, so that /proc hides it under hidepid=2; says `ready` and lives
-/// for ever like it.
+/// Leaves an orphan in a separate session that is not dumpable, so that /proc hides it under hidepid=2; prints `ready`
+/// and lives forever like it.
 pub fn hide() -> ! {
     work::ignore_every_signal();
     let (mut is_hidden, announce) = std::io::pipe().unwrap();
@@ -123,8 +123,8 @@ pub fn hide() -> ! {
     pause_for_ever()
 }
 
-/// Starts LINES lines of processes: each process forks its successor in a new session and ends, without a pause. When
-/// nobody reaps them, they say `crowded` and pause for ever before the host runs out of processes.
+/// Starts LINES chains of processes: each process forks its successor in a new session and ends, without a pause. When
+/// they are not reaped, they print `crowded` and pause forever before the host runs out of processes.
 pub fn run_away(lines: usize) -> ! {
     work::ignore_every_signal();
     let many = tasks() + 6000;
@@ -148,8 +148,8 @@ pub fn run_away(lines: usize) -> ! {
     pause_for_ever()
 }
 
-/// Starts WIDTH lines of processes of which each one forks the next and leaves: whoever is found in
-/// /proc is gone by the time it is signalled. When nobody reaps them, they say `crowded` and pause for ever
+/// Starts WIDTH chains of processes of which each one forks the next and exits: a process found in
+/// /proc is gone by the time it is signalled. When they are not reaped, they print `crowded` and pause forever
 /// before the host runs out of processes.
 pub fn fork_for_ever(width: usize) -> ! {
     work::ignore_every_signal();
@@ -182,7 +182,7 @@ fn tasks() -> u32 {
     load.split(' ').nth(3).and_then(|tasks| tasks.split_once('/')?.1.parse().ok()).unwrap_or(0)
 }
 
-/// Leaves COUNT orphans behind which end at once, at most a hundred of them at a time.
+/// Leaves COUNT orphans which end at once, at most a hundred of them at a time.
 pub fn orphan_zombies(count: usize) {
     for _ in 0..count {
         if fork() {
@@ -206,7 +206,7 @@ pub fn short_children(count: usize) {
     say("done");
 }
 
-/// Sits in vfork(2) behind a child that never calls exec.
+/// Waits in vfork(2) for a child that never calls exec.
 pub fn wait_in_vfork() -> ! {
     ready();
     // SAFETY: without CLONE_VM this is fork(2), except that the parent waits; there is one thread only.

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 /// The names whose witnesses this process has inherited.
 const INHERITED: &str = "WITNESSED";
-/// Who tells: one number for everything that one run of dlock starts.
+/// The writer: one number for everything that one run of dlock starts.
 const RUN: &str = "WITNESS_RUN";
 
-/// Bytes of a witness file. One who holds a lock alone has them all locked for writing, one who shares it for reading,
-/// and one of several slots has those of its slot and of a seat: so whatever may not be together cannot be.
+/// Bytes of a witness file. An exclusive holder has all of them locked for writing, a sharing one for reading,
+/// and a holder of one of several slots has those of its slot and of a seat: so incompatible holds conflict.
 const SLOTS: i64 = 0;
 const SEATS: i64 = 100;
 const ALL: i64 = 200;
-/// More slots than this nobody asks for.
+/// No test uses more slots than this.
 const MOST: i64 = 3;
 
-/// What the innermost dlock holds, as `DLOCK_HELD` says.
+/// The holds of the innermost dlock, from `DLOCK_HELD`.
 struct Hold {
     name: String,
     mode: String,
@@ -28,13 +28,13 @@ struct Hold {
 }
 
 /// Locks a witness file for each lock that is held, appends `start NAME MODE SLOT FENCING NS PID RUN` to DIRECTORY/log,
-/// starts a daemon if the words say `daemon`, runs what is behind `inside` and appends `inside STATUS RUN`, works, and
-/// appends `end ...`. Who finds a witness that does not go together with it appends `overlap ...` first.
+/// starts a daemon if the words contain `daemon`, runs what follows `inside` and appends `inside STATUS RUN`, works,
+/// and appends `end ...`. A process that finds an incompatible witness appends `overlap ...` first.
 pub fn stand(directory: &str, ms: &str, then: &[&str]) -> ! {
     let path = format!("{directory}/log");
     let mut log = std::fs::File::options().create(true).append(true).open(path).unwrap();
     let run = std::env::var(RUN).unwrap();
-    // In one write each: what others write does not come in between.
+    // One write for each record: records of other processes do not interleave.
     let mut tell = |line: String| log.write_all(format!("{line} {run}\n").as_bytes()).unwrap();
     let holds = holds();
     let inherited = std::env::var(INHERITED).unwrap_or_default();
@@ -86,21 +86,21 @@ fn holds() -> Vec<Hold> {
         .map(|hold| {
             let text = |key: &str| hold[key].as_str().unwrap().to_owned();
             let (name, mode) = (text("name"), text("mode"));
-            // Of several names, the variable tells the slot of the first.
+            // Of several names, the variable has the slot of the first.
             let slot = if mode == "slots" && name == first { slot() } else { None };
             Hold { name, mode, slot, fencing: hold["fencing_token"].to_string() }
         })
         .collect()
 }
 
-/// Locks what belongs to this hold, through a descriptor that everything we start inherits. Returns whether all of it was
-/// free.
+/// Locks the bytes of this hold, through a descriptor that every child inherits. Returns whether all of it
+/// was free.
 fn occupy(directory: &str, hold: &Hold) -> bool {
     let path = format!("{directory}/{}.witness", hold.name);
     let file =
         std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     let fd = file.as_raw_fd();
-    // SAFETY: the descriptor is open, and stays so until everybody who inherits it has ended.
+    // SAFETY: the descriptor is open, and stays so until every process that inherits it has ended.
     assert_eq!(unsafe { libc::fcntl(file.into_raw_fd(), libc::F_SETFD, 0) }, 0);
     match hold.mode.as_str() {
         "exclusive" => lock(fd, libc::F_WRLCK, SLOTS, ALL),
@@ -113,12 +113,12 @@ fn occupy(directory: &str, hold: &Hold) -> bool {
     }
 }
 
-/// Any seat will do; one that somebody leaves while we look may be behind us.
+/// Any seat is sufficient; one that is freed during the search may be missed.
 fn sit_down(fd: i32) -> bool {
     (0..10).any(|_| (0..MOST).any(|seat| lock(fd, libc::F_WRLCK, SEATS + seat, 1)))
 }
 
-/// An open file description lock (`fcntl(2)`), if it can be had at once.
+/// An open file description lock (`fcntl(2)`), if it is available at once.
 fn lock(fd: i32, kind: i32, start: i64, length: i64) -> bool {
     let range = libc::flock {
         l_type: kind as libc::c_short,
@@ -131,7 +131,7 @@ fn lock(fd: i32, kind: i32, start: i64, length: i64) -> bool {
     unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) == 0 }
 }
 
-/// Leaves a daemon behind, in a session of its own and without a parent, which lives until it is killed.
+/// Leaves a daemon, in a separate session and without a parent, which lives until it is killed.
 fn leave_a_daemon() {
     if fork() {
         nix::unistd::setsid().unwrap();

@@ -1,4 +1,4 @@
-//! Work whose beginning and end can be seen afterwards.
+//! Work whose start and end can be seen afterwards.
 
 use crate::process::Marker;
 use crate::{boot_ns, leave, pause_for_ever, ready, say};
@@ -39,7 +39,7 @@ pub fn hold(file: &str, then: &[&str]) -> ! {
     leave(code)
 }
 
-/// Writes the time into the first bytes of FILE, over and over: its last instruction can be read there.
+/// Writes the time into the first bytes of FILE repeatedly: its last instruction can be read there.
 pub fn tick(file: &str) -> ! {
     ignore_every_signal();
     let file = std::fs::File::options().create(true).truncate(false).write(true).open(file).unwrap();
@@ -53,14 +53,14 @@ pub fn tick(file: &str) -> ! {
     }
 }
 
-/// Ignores TERM and whatever else can be ignored, and lives for ever.
+/// Ignores TERM and every other signal it can, and lives forever.
 pub fn ignore_term() -> ! {
     ignore_every_signal();
     ready();
     pause_for_ever()
 }
 
-/// Stops itself; says so before, and says when it goes on.
+/// Stops itself; prints a line before, and one when it is continued.
 pub fn stop() -> ! {
     ready();
     nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
@@ -68,7 +68,7 @@ pub fn stop() -> ! {
     pause_for_ever()
 }
 
-/// Says whether everybody who held a leash is dead: `clean`, or `overlap`.
+/// Prints whether every process that held a leash is dead: `clean`, or `overlap`.
 pub fn heir(leash: &str) {
     let file = std::fs::File::options().create(true).append(true).open(leash).unwrap();
     // SAFETY: flock(2) on a descriptor that is open.
@@ -76,13 +76,13 @@ pub fn heir(leash: &str) {
     say(if free { "clean" } else { "overlap" });
 }
 
-/// Waits until standard input ends, and kills everybody who carries a mark.
+/// Waits until standard input ends, and kills every process that carries a marker.
 pub fn reap(mark: &str) {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     Marker::from(mark.to_owned()).kill_all();
 }
 
-/// From a set-user-id file: becomes root for good, so that who started it may not signal it.
+/// From a set-user-id file: becomes root permanently, so that its caller may not signal it.
 pub fn become_root() -> ! {
     let root = nix::unistd::Uid::from_raw(0);
     nix::unistd::setresuid(root, root, root).unwrap();

@@ -1,7 +1,7 @@
-//! Locks in files, and another program that keeps a sidecar locked for moments.
+//! Locks in files, and another program that locks a sidecar for short times.
 
-use super::draw::{Draw, NAMES};
-use super::weather::Stage;
+use super::fault_plan::{NAMES, Rng};
+use super::store_faults::FaultyStore;
 use crate::support::place::Place;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,12 +18,12 @@ impl Files {
     }
 }
 
-impl Stage for Files {
-    fn disturb(&mut self, draw: &mut Draw) -> String {
+impl FaultyStore for Files {
+    fn disturb(&mut self, draw: &mut Rng) -> String {
         let name = NAMES[draw.between(0, NAMES.len() - 1)];
         self.locked = File::open(self.place.path(&format!("locks/{name}.dlock"))).ok();
         if let Some(file) = &self.locked {
-            // SAFETY: the descriptor is open; the lock goes when the file is closed.
+            // SAFETY: the descriptor is open; the lock ends when the file is closed.
             unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
         }
         format!("sidecar of {name} locked")

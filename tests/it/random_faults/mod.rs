@@ -1,23 +1,23 @@
-//! Twelve dlocks at a time, of random kinds, on four locks. They, their guards and their commands are killed, stopped and told
-//! to end at random moments, while the store is stopped, killed and cut off.
+//! Twelve dlocks at a time, of random kinds, on four locks. They, their guards and their commands are killed, stopped
+//! and signalled at random moments, while the store is stopped, killed and disconnected.
 //!
-//! `tests/run.sh` leaves these tests out, and `tests/faults.sh` runs them; `DLOCK_TEST_RANDOM_SECONDS` (default 120) is how
-//! long they go on on files and on Redis, a quarter of it on each other store. `DLOCK_TEST_RANDOM_SEED` repeats the choices
-//! of an earlier run, though not what the scheduler made of them. A test that fails prints the seed.
+//! `tests/run.sh` skips these tests, and `tests/faults.sh` runs them; `DLOCK_TEST_RANDOM_SECONDS` (default 120) is
+//! their duration on files and on Redis, and a quarter of it on each other store. `DLOCK_TEST_RANDOM_SEED` repeats the
+//! choices of an earlier run, but not their scheduling. A test that fails prints the seed.
 
-mod chronicle;
-pub mod draw;
+mod event_log;
+pub mod fault_plan;
 mod files;
 mod run;
 #[cfg(feature = "redis")]
 mod servers;
-mod weather;
+mod store_faults;
 
-use self::chronicle::Chronicle;
-use self::draw::{Draw, NAMES};
+use self::event_log::EventLog;
+use self::fault_plan::{NAMES, Rng};
 use self::files::Files;
 use self::run::{Run, witness};
-use self::weather::{Stage, Weather};
+use self::store_faults::{FaultyStore, StoreFaults};
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use crate::support::wait::{boot_ns, until};
@@ -30,17 +30,17 @@ use std::time::{Duration, Instant};
 /// At a time.
 const CROWD: usize = 12;
 
-/// How long the last of them may take to get their turns, and to end.
+/// Time limit for the last of them to get their turns, and to end.
 const DRAIN: Duration = Duration::from_secs(90);
 
-/// What was appended to the log since the last look.
+/// What was appended to the log since the last read.
 struct Tail {
     path: PathBuf,
     read: u64,
 }
 
 impl Tail {
-    /// The runs of which somebody has written.
+    /// The runs that have been recorded.
     fn runs(&mut self) -> Vec<usize> {
         let Ok(mut file) = std::fs::File::open(&self.path) else { return Vec::new() };
         let mut text = String::new();
@@ -59,13 +59,13 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// All runs on one store.
-struct Ordeal {
+struct Campaign {
     store: Store,
-    stage: Box<dyn Stage>,
+    faulty_store: Box<dyn FaultyStore>,
     has_slots: bool,
     span: Duration,
-    draw: Draw,
-    weather: Weather,
+    draw: Rng,
+    faults: StoreFaults,
     /// When each dlock was started, in nanoseconds since boot.
     begun: Vec<u64>,
     ends: BTreeMap<usize, Exit>,
@@ -73,36 +73,36 @@ struct Ordeal {
     pids: Vec<i32>,
 }
 
-impl Ordeal {
-    /// On this store, for a part of the time.
-    fn on(store: Store, stage: impl Stage + 'static, quarters: u32) -> Self {
+impl Campaign {
+    /// On this store, for a share of the time.
+    fn on(store: Store, faulty_store: impl FaultyStore + 'static, quarters: u32) -> Self {
         let span = Duration::from_secs(number("DLOCK_TEST_RANDOM_SECONDS").unwrap_or(120)) * quarters / 4;
         let seed = number("DLOCK_TEST_RANDOM_SEED").unwrap_or_else(boot_ns);
         // Shown when the test fails.
         println!("DLOCK_TEST_RANDOM_SEED={seed}");
         Self {
             store,
-            stage: Box::new(stage),
+            faulty_store: Box::new(faulty_store),
             has_slots: true,
             span,
-            draw: Draw::from(seed),
-            weather: Weather::from(seed.wrapping_add(1)),
+            draw: Rng::from(seed),
+            faults: StoreFaults::from(seed.wrapping_add(1)),
             begun: Vec::new(),
             ends: BTreeMap::new(),
             pids: Vec::new(),
         }
     }
 
-    /// Everything in turn.
+    /// Runs all phases in turn.
     #[track_caller]
-    fn go_through(mut self) {
-        self.rage();
-        self.perish();
-        if self.stage.has_leases() {
+    fn run_all_phases(mut self) {
+        self.run_with_faults();
+        self.kill_all();
+        if self.faulty_store.has_leases() {
             self.assert_nothing_left();
         }
-        self.visit();
-        self.judge();
+        self.acquire_each();
+        self.check_log();
         self.assert_nothing_left();
     }
 
@@ -113,38 +113,38 @@ impl Ordeal {
         run
     }
 
-    /// Lets them come, suffer and go.
+    /// Starts them, applies their faults, and collects them.
     #[track_caller]
-    fn rage(&mut self) {
+    fn run_with_faults(&mut self) {
         let begin = Instant::now();
         let mut crowd: Vec<Run> = Vec::new();
         let mut log = Tail { path: self.store.place.path("log"), read: 0 };
         while begin.elapsed() < self.span || !crowd.is_empty() {
             if begin.elapsed() < self.span {
-                self.weather.pass(&mut *self.stage);
+                self.faults.pass(&mut *self.faulty_store);
                 if crowd.len() < CROWD {
                     crowd.push(self.start_one());
                 }
             } else {
-                // The last ones wait for ever, perhaps.
-                self.weather.clear(&mut *self.stage);
+                // The last ones may wait without a limit.
+                self.faults.clear(&mut *self.faulty_store);
             }
             let seen = log.runs();
             for run in &mut crowd {
-                run.suffer(seen.contains(&run.number));
+                run.apply_faults(seen.contains(&run.number));
             }
-            self.let_go(&mut crowd);
+            self.collect_ended(&mut crowd);
             assert!(begin.elapsed() < self.span + DRAIN, "{} are left: {crowd:#?}", crowd.len());
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.weather.clear(&mut *self.stage);
+        self.faults.clear(&mut *self.faulty_store);
         let bearers = || self.store.place.marker().bearers();
         until(SOON, "the end of every process", || bearers().is_empty());
     }
 
-    /// Lets a last crowd come, and kills all of it at once: no dlock is left to clear up behind them.
+    /// Starts a last crowd, and kills all of it at once: no dlock is left to clean up.
     #[track_caller]
-    fn perish(&mut self) {
+    fn kill_all(&mut self) {
         let mut crowd: Vec<Run> = Vec::new();
         let begin = Instant::now();
         while crowd.len() < CROWD || begin.elapsed() < Duration::from_secs(1) {
@@ -155,14 +155,14 @@ impl Ordeal {
         }
         crowd.iter_mut().for_each(Run::kill);
         until(SOON, "the end of every process", || {
-            self.let_go(&mut crowd);
+            self.collect_ended(&mut crowd);
             crowd.is_empty() && self.store.place.marker().bearers().is_empty()
         });
     }
 
-    /// Looks who of them has ended.
+    /// Collects those that have ended.
     #[track_caller]
-    fn let_go(&mut self, crowd: &mut Vec<Run>) {
+    fn collect_ended(&mut self, crowd: &mut Vec<Run>) {
         crowd.retain_mut(|run| match run.end(&self.store) {
             Some(exit) => {
                 self.ends.insert(run.number, exit);
@@ -172,8 +172,8 @@ impl Ordeal {
         });
     }
 
-    /// Nothing is left in the store, nor on the host. Leases and places of those who were killed end by themselves, and
-    /// `dlock status` takes them out of the index.
+    /// No trace is left in the store or on the host. Leases and queue positions of killed ones expire, and
+    /// `dlock status` removes them from the index.
     #[track_caller]
     fn assert_nothing_left(&self) {
         let url = self.store.url();
@@ -183,7 +183,7 @@ impl Ordeal {
         while begin.elapsed() < SOON {
             let status = status();
             assert_eq!(status.exit, Exit::Code(0), "{}", status.stderr);
-            traces = self.stage.traces();
+            traces = self.faulty_store.traces();
             if traces.is_empty() {
                 break;
             }
@@ -196,7 +196,7 @@ impl Ordeal {
 
     /// One more on each lock, which finds it free.
     #[track_caller]
-    fn visit(&mut self) {
+    fn acquire_each(&mut self) {
         for name in NAMES {
             let (number, begun) = (self.begun.len(), boot_ns());
             let run = self.store.run().name(name).args(["--wait", "forever"]);
@@ -207,20 +207,20 @@ impl Ordeal {
         }
     }
 
-    /// Looks at what they have written down.
+    /// Reads their records.
     #[track_caller]
-    fn judge(&self) {
-        let chronicle = Chronicle::read(&self.store.place.read("log"));
-        println!("{} runs, {} faults of the store; {chronicle}", self.begun.len(), self.weather.faults.len());
+    fn check_log(&self) {
+        let events = EventLog::read(&self.store.place.read("log"));
+        println!("{} runs, {} faults of the store; {events}", self.begun.len(), self.faults.faults.len());
         println!("exits: {:?}", self.exits());
-        chronicle.assert_in_order(&self.begun);
-        chronicle.assert_ran_as(&self.ends);
+        events.assert_in_order(&self.begun);
+        events.assert_ran_as(&self.ends);
         if self.span >= Duration::from_secs(30) {
-            chronicle.assert_lively(self.has_slots);
+            events.assert_lively(self.has_slots);
         }
     }
 
-    /// How many have ended in each way.
+    /// The number of runs for each way to end.
     fn exits(&self) -> BTreeMap<String, usize> {
         let mut exits = BTreeMap::new();
         for exit in self.ends.values() {
@@ -234,13 +234,13 @@ impl Ordeal {
 fn nothing_overlaps_and_nothing_is_left_on_files() {
     let store = Store::file();
     let files = Files::of(&store.place);
-    Ordeal::on(store, files, 4).go_through();
+    Campaign::on(store, files, 4).run_all_phases();
 }
 
 #[cfg(feature = "redis")]
 mod on_servers {
-    use super::Ordeal;
-    use super::servers::{PERSISTENT, Troupe};
+    use super::Campaign;
+    use super::servers::{FaultyServers, PERSISTENT};
     use crate::support::cluster::{self, Cluster};
     use crate::support::masters::{self, Masters};
     use crate::support::proxy::Proxy;
@@ -258,7 +258,7 @@ mod on_servers {
         let redis = Redis::start_with(Options { persistent: true, ..Options::default() });
         let proxy = Proxy::to(redis.port());
         let store = Store::on(&redis).behind(proxy.port());
-        Ordeal::on(store, Troupe { servers: redis, proxy: Some(proxy) }, 4).go_through();
+        Campaign::on(store, FaultyServers { servers: redis, proxy: Some(proxy) }, 4).run_all_phases();
     }
 
     #[test]
@@ -267,14 +267,14 @@ mod on_servers {
         let redis =
             Redis::start_with(Options { persistent: true, tls, plain_port: true, ..Options::default() });
         let store = Store::at(redis.url());
-        Ordeal::on(store, Troupe { servers: redis, proxy: None }, 1).go_through();
+        Campaign::on(store, FaultyServers { servers: redis, proxy: None }, 1).run_all_phases();
     }
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_a_cluster() {
         let cluster = Cluster::start_with(cluster::Plan { args: persistent(), ..cluster::Plan::default() });
         let store = Store::at(cluster.url());
-        Ordeal::on(store, Troupe { servers: cluster, proxy: None }, 1).go_through();
+        Campaign::on(store, FaultyServers { servers: cluster, proxy: None }, 1).run_all_phases();
     }
 
     #[test]
@@ -282,15 +282,15 @@ mod on_servers {
         let plan = sentinels::Plan { args: persistent(), ..sentinels::Plan::default() };
         let group = Sentinels::start_with(plan);
         let store = Store::at(group.url());
-        Ordeal::on(store, Troupe { servers: group, proxy: None }, 1).go_through();
+        Campaign::on(store, FaultyServers { servers: group, proxy: None }, 1).run_all_phases();
     }
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_redlock() {
         let masters = Masters::start_with(masters::Plan { args: persistent(), ..masters::Plan::default() });
         let store = Store::at(masters.url());
-        let mut ordeal = Ordeal::on(store, Troupe { servers: masters, proxy: None }, 1);
-        ordeal.has_slots = false;
-        ordeal.go_through();
+        let mut campaign = Campaign::on(store, FaultyServers { servers: masters, proxy: None }, 1);
+        campaign.has_slots = false;
+        campaign.run_all_phases();
     }
 }

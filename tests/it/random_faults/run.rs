@@ -1,6 +1,6 @@
-//! One dlock, and what happens to it.
+//! One dlock, and its faults.
 
-use super::draw::{Draw, Kind, Patience, Strike, Victim};
+use super::fault_plan::{Kind, Patience, Rng, Strike, Victim};
 use crate::support::dlock::BINARY;
 use crate::support::probe;
 use crate::support::process::{self, Stat};
@@ -10,7 +10,7 @@ use crate::support::wait::boot_ns;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
-/// How long a dlock may live on after a signal that ends it: a grace, a release, and what a busy machine adds.
+/// How long a dlock may live after a signal that ends it: a grace, a release, and the delay of a busy machine.
 const FAREWELL: Duration = Duration::from_secs(30);
 
 pub struct Run {
@@ -22,22 +22,22 @@ pub struct Run {
     due: Vec<Due>,
     running: Running,
     started: Instant,
-    /// When its command was seen to run.
+    /// When its command was first seen to run.
     runs_since: Option<Instant>,
     /// When it was sent a signal that ends it.
     told: Option<Instant>,
 }
 
-/// What is left of a strike.
+/// The rest of a strike.
 struct Due {
     strike: Strike,
-    /// The process that is stopped now.
+    /// The process that is currently stopped.
     stopped: Option<Stat>,
 }
 
 impl Run {
-    /// Draws one by lot, and starts it.
-    pub fn start(store: &Store, has_slots: bool, number: usize, draw: &mut Draw) -> Self {
+    /// Draws one at random, and starts it.
+    pub fn start(store: &Store, has_slots: bool, number: usize, draw: &mut Rng) -> Self {
         let (kind, strikes) = draw.run(has_slots);
         let begun = boot_ns();
         let run = store.place.run().backend(store.url()).args(&kind.options).args(&kind.names[1..]);
@@ -53,8 +53,8 @@ impl Run {
         self.running.pid()
     }
 
-    /// Does to it what is due. `runs`: its command has written something.
-    pub fn suffer(&mut self, runs: bool) {
+    /// Applies the faults that are due. `runs`: its command has written a record.
+    pub fn apply_faults(&mut self, runs: bool) {
         if runs {
             self.runs_since.get_or_insert_with(Instant::now);
         }
@@ -96,7 +96,7 @@ impl Run {
         true
     }
 
-    /// Kills it now, whatever else was to happen.
+    /// Kills it now, whatever other faults are planned.
     pub fn kill(&mut self) {
         self.due.clear();
         let strike = Strike {
@@ -110,7 +110,7 @@ impl Run {
         self.running.signal(Signal::SIGKILL);
     }
 
-    /// The process that is meant; none when it has ended, or has not begun.
+    /// The target process; none when it has ended, or has not started.
     fn victim(&self, victim: Victim) -> Option<Stat> {
         let pid = self.running.pid();
         let child = |pid| process::children(pid).into_iter().find(Stat::is_alive);
@@ -121,7 +121,7 @@ impl Run {
                 let guard = child(pid)?;
                 process::children(guard.pid).into_iter().find(|stat| stat.is_alive() && stat.comm == "probe")
             }
-            // The child of a command, not one of our own halves.
+            // The child of a command, not one of dlock's own processes.
             Victim::Inner => {
                 let tree = process::descendants(pid);
                 let commands: Vec<i32> =
@@ -131,7 +131,7 @@ impl Run {
         }
     }
 
-    /// How it has ended, if it has: as something ends to which that has happened.
+    /// How it has ended, if it has: a way that is possible after its faults.
     #[track_caller]
     pub fn end(&mut self, store: &Store) -> Option<Exit> {
         let output = self.running.poll()?.clone();
@@ -154,7 +154,7 @@ impl Run {
         Some(output.exit)
     }
 
-    /// Whatever happens, there is no panic, and every line is dlock's own.
+    /// Whatever happens, there is no panic, and every line is one of dlock's messages.
     #[track_caller]
     fn assert_calm(&self, output: &Output) {
         let is_ours = |line: &str| line.starts_with("dlock: ");
@@ -168,7 +168,7 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// Sends a signal to a process, unless another one has got its number since.
+/// Sends a signal to a process, unless its pid was recycled.
 fn send(victim: Option<&Stat>, signal: Signal) {
     if let Some(victim) = victim
         && Stat::of(victim.pid).is_some_and(|stat| stat.start == victim.start)

@@ -1,22 +1,22 @@
-//! Locks in servers of the Redis family, which are stopped, killed, started again and cut off.
+//! Locks in servers of the Redis family, which are stopped, killed, restarted and disconnected.
 //!
-//! They write each change to disk before they acknowledge it: a store that forgets would lose locks, and two commands
-//! would rightly run at once.
+//! They write each change to disk before they acknowledge it: a store that loses data would lose locks, and two
+//! commands would legitimately run at the same time.
 
-use super::draw::Draw;
-use super::weather::Stage;
+use super::fault_plan::Rng;
+use super::store_faults::FaultyStore;
 use crate::support::cluster::Cluster;
 use crate::support::masters::{Masters, SINCE};
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::{Redis, is_memory};
 use crate::support::sentinels::Sentinels;
 
-/// Arguments of a server that forgets nothing.
+/// Arguments of a server that loses no data.
 pub const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Servers that are one store.
+/// The servers of one store.
 pub trait Servers {
-    /// How many.
+    /// Number of servers.
     fn count(&self) -> usize;
 
     /// One of them.
@@ -68,7 +68,7 @@ impl Servers for Cluster {
     }
 }
 
-/// No server is silent long enough for a fail-over, in which a write may be lost.
+/// No server is silent long enough for a failover, in which a write may be lost.
 impl Servers for Sentinels {
     fn count(&self) -> usize {
         3
@@ -83,14 +83,14 @@ impl Servers for Sentinels {
     }
 }
 
-/// Them, and what is wrong with them.
-pub struct Troupe<S: Servers> {
+/// The servers and their current faults.
+pub struct FaultyServers<S: Servers> {
     pub servers: S,
     /// In front of a single server.
     pub proxy: Option<Proxy>,
 }
 
-impl<S: Servers> Troupe<S> {
+impl<S: Servers> FaultyServers<S> {
     fn all(&self) -> impl Iterator<Item = &Redis> {
         (0..self.servers.count()).map(|number| self.servers.server(number))
     }
@@ -106,8 +106,8 @@ impl<S: Servers> Troupe<S> {
     }
 }
 
-impl<S: Servers> Stage for Troupe<S> {
-    fn disturb(&mut self, draw: &mut Draw) -> String {
+impl<S: Servers> FaultyStore for FaultyServers<S> {
+    fn disturb(&mut self, draw: &mut Rng) -> String {
         let number = draw.between(0, self.servers.count() - 1);
         let choice = draw.between(0, if self.proxy.is_some() { 6 } else { 2 });
         match (choice, &self.proxy) {
@@ -145,7 +145,7 @@ impl<S: Servers> Stage for Troupe<S> {
     fn heal(&mut self) {
         if let Some(proxy) = &self.proxy {
             proxy.heal();
-            // What was lost on the way is not sent again; a connection on which that happened is of no use.
+            // Lost bytes are not sent again; a connection on which that happened is unusable.
             proxy.close();
             proxy.forget_flights();
         }

@@ -1,17 +1,17 @@
-//! The captures of `dlock status` in the README, which are what it shows.
+//! The captures of `dlock status` in the README match its output.
 
 use super::{Sandbox, blocks};
 use crate::support::SOON;
 use crate::support::wait::until;
 use std::process::Child;
 
-/// A line of a table without what differs from run to run.
+/// A line of a table without the parts that differ between runs.
 fn row(line: &str) -> Vec<String> {
     let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
     cells.map(anything).collect()
 }
 
-/// What can be anything, by its kind.
+/// Placeholders for variable parts, by their kind.
 fn anything(cell: &str) -> String {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_duration = |text: &str| {
@@ -41,7 +41,7 @@ fn user() -> String {
     nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name
 }
 
-/// Starts what the captures show, in the order of their lines, and waits until it is so.
+/// Starts the processes in the captures, in the order of their lines, and waits until they are ready.
 fn play(sandbox: &Sandbox) -> Scene {
     for script in ["deploy.sh", "report.sh", "reindex.sh", "render.sh"] {
         sandbox.place.script(script, "#!/bin/sh\nexec sleep 1000\n");
@@ -66,7 +66,7 @@ fn play(sandbox: &Sandbox) -> Scene {
             String::from_utf8_lossy(&output.stdout).matches(text).count() == times
         });
     };
-    // What happened to the backup.
+    // The outcomes of the backup.
     sandbox.place.write("go", "");
     assert!(dlock(None, "nightly -- ./backup.sh 0").wait().unwrap().success());
     for file in ["go", "started"] {
@@ -77,7 +77,7 @@ fn play(sandbox: &Sandbox) -> Scene {
     assert_eq!(dlock(None, "nightly -- ./backup.sh 0").wait().unwrap().code(), Some(75));
     sandbox.place.write("go", "");
     assert_eq!(failing.wait().unwrap().code(), Some(1));
-    // Who is there now.
+    // The current holders and waiters.
     let mut scene = Scene(Vec::new());
     for (job, arguments, script, times) in [
         (Some("1234"), "--note 'release 1.2' deploy -- ./deploy.sh", "deploy.sh", 1),
@@ -94,7 +94,7 @@ fn play(sandbox: &Sandbox) -> Scene {
     scene
 }
 
-/// Those who hold and wait, until this value goes.
+/// The holders and waiters, until this value is dropped.
 struct Scene(Vec<Child>);
 
 impl Drop for Scene {
@@ -106,16 +106,16 @@ impl Drop for Scene {
     }
 }
 
-/// The captures of `dlock status` are what it prints, but for hosts, processes, users, times and tokens.
+/// The captures of `dlock status` match its output, except for hosts, processes, users, times and tokens.
 #[test]
-fn the_captures_of_the_readme_are_what_is_shown() {
+fn the_captures_of_the_readme_match_the_output() {
     let sandbox = Sandbox::new();
     let _scene = play(&sandbox);
     let mut captures = blocks("text");
-    // The rules for a user have tests of their own.
+    // The rules for a user have separate tests.
     captures.retain(|block| block.section != crate::minimal_rights::SECTION);
     let [now, history, watched] = captures.try_into().ok().expect("three captures");
-    // The backup that is kept by --min-hold has run since the history was captured.
+    // The backup kept by --min-hold has run since the history was captured.
     for block in [history, now, watched] {
         let command = block.text[0].strip_prefix("$ ").expect("a command");
         if command == "dlock status" {

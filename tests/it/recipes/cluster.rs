@@ -1,4 +1,4 @@
-//! The recipes in a Redis Cluster, where every key of a lock has to be in one slot.
+//! The recipes in a Redis Cluster, where every key of a lock must be in one slot.
 
 use crate::support::cluster::Cluster;
 use crate::support::place::Place;
@@ -6,10 +6,10 @@ use crate::support::resp::Value;
 use crate::support::running::Exit;
 
 #[test]
-fn a_name_whose_other_keys_are_in_other_slots_is_refused() {
+fn a_name_with_keys_in_different_slots_is_refused() {
     let place = Place::new();
     let run = |recipe: &str, name: &str| {
-        // Nobody is contacted.
+        // No server is contacted.
         let url = format!("redis-cluster://127.0.0.1:1?recipe={recipe}");
         place.run().backend(url).name(name).command(["touch", "t"]).output()
     };
@@ -20,14 +20,14 @@ fn a_name_whose_other_keys_are_in_other_slots_is_refused() {
         let refused = run(recipe, name);
         assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(64), ""), "{}", refused.stderr);
         let said = format!(
-            "recipe={recipe} in a Redis Cluster needs a name with a part in braces, as {{name}}: {other}\n"
+            "recipe={recipe} in a Redis Cluster needs a name with a part in braces, such as {{name}}: {other}\n"
         );
         assert!(refused.stderr.ends_with(&said), "{}", refused.stderr);
     }
     assert!(!place.path("t").exists());
 }
 
-/// F49: taken, counted and given back, on whichever node it is.
+/// F49: acquired, counted and released, on whichever node it is.
 #[test]
 fn the_recipes_work_in_a_cluster() {
     let (cluster, place) = (Cluster::lent(), Place::new());
@@ -39,7 +39,7 @@ fn the_recipes_work_in_a_cluster() {
             let key = format!("{prefix}{name}");
             let signal = format!("lock-signal:{name}");
             if recipe == "python-redis-lock" {
-                // It says that it is free once more, instead.
+                // The release is announced once more, instead.
                 cluster.command_at(&key, &["RPUSH", &signal, "stale"]);
             }
             let url = format!("{}?recipe={recipe}", cluster.url());

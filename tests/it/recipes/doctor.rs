@@ -1,4 +1,4 @@
-//! What `dlock doctor` says of a recipe.
+//! What `dlock doctor` reports about a recipe.
 
 use crate::doctor::{Findings, doctor};
 use crate::support::place::Place;
@@ -7,7 +7,7 @@ use crate::support::resp::Value;
 
 const PASSWORD: &str = "s3cret";
 
-/// The rights of a user who shares locks with others.
+/// The rights of a user who shares locks with other programs.
 const RIGHTS: &[(&str, &[&str])] = &[
     (
         "redisson",
@@ -22,13 +22,13 @@ fn findings(redis: &Redis, recipe: &str, user: &str) -> Findings {
 }
 
 #[test]
-fn the_recipe_and_what_it_shares_are_told() {
+fn the_recipe_and_its_clients_are_reported() {
     let redis = Redis::start();
     let found = |recipe: &str| findings(&redis, recipe, "").only("recipe", "ok").to_owned();
-    assert!(found("redisson").contains("counts fencing tokens on with dlock (redisson_lock_token:*)"));
-    assert!(found("python-redis-lock").contains("told by lock-signal:*"));
+    assert!(found("redisson").contains("shares the fencing counter with dlock (redisson_lock_token:*)"));
+    assert!(found("python-redis-lock").contains("notified through lock-signal:*"));
     assert!(findings(&redis, "plain", "").check("recipe").is_empty());
-    // What was tried is gone, or goes by itself within a second.
+    // The scratch keys are gone, or expire within a second.
     for key in redis.command(&["KEYS", "*"]).texts() {
         assert!(key.starts_with("lock-signal:{dlock-doctor-"), "{key}");
         assert!((-2..=1_000).contains(&redis.command(&["PTTL", &key]).int()), "{key}");
@@ -37,7 +37,7 @@ fn the_recipe_and_what_it_shares_are_told() {
 
 /// F29
 #[test]
-fn a_right_that_a_recipe_needs_is_named_when_it_is_missing() {
+fn a_missing_right_for_a_recipe_is_named() {
     let redis = Redis::start();
     let user = format!("dlock:{PASSWORD}@");
     let allow = |recipe: &str, places: &[&str]| {
@@ -62,7 +62,7 @@ fn a_right_that_a_recipe_needs_is_named_when_it_is_missing() {
             let remedy = found.check("rights")[0]["remedy"].as_str().unwrap().to_owned();
             assert_eq!(remedy, format!("ACL SETUSER dlock {missing}"), "{recipe}");
             if level == "warning" {
-                // The others are not told, but the lock is taken and given back.
+                // Other clients are not notified, but the lock is acquired and released.
                 found.only("lock", "ok");
             }
         }

@@ -1,13 +1,14 @@
-//! Whose key meets whom: what is somebody's by one recipe is nobody's to take by another, and the sentence names the option.
+//! Keys of different recipes: a lock held by one recipe cannot be acquired by another, and the message names the
+//! option.
 
 use super::Scene;
-use super::played::Thread;
+use super::simulated_clients::Thread;
 use crate::support::resp::Value;
 use crate::support::running::Exit;
 
 const RECIPES: [&str; 3] = ["plain", "redisson", "python-redis-lock"];
 
-/// Commands that take a lock as others do, and what each recipe says of that.
+/// Commands that acquire a lock as other programs do, and the message of each recipe about it.
 const HOLDERS: &[(&[&str], [Option<&str>; 3])] = &[
     (&["SET", "KEY", "token", "PX", "600000"], [None, Some(STRING), None]),
     (
@@ -23,14 +24,14 @@ const HOLDERS: &[(&[&str], [Option<&str>; 3])] = &[
 ];
 const STRING: &str = ", a key of type string, as most clients make it (recipe=plain)";
 const HASH: &str = ", a key of type hash, as Redisson makes it (recipe=redisson)";
-const IMMORTAL: &str = ", a key without expiry, which stays until somebody deletes it";
+const IMMORTAL: &str = ", a key without expiry, which stays until it is deleted";
 const READ_WRITE: &str =
-    ", a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name)";
-const ZSET: &str = ", a key of type zset, as Symfony makes it (no recipe knows it)";
+    ", a key of type hash, as Redisson's RReadWriteLock makes it (no recipe supports it: use another name)";
+const ZSET: &str = ", a key of type zset, as Symfony makes it (no recipe supports it)";
 const LIST: &str =
     ", a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)";
 
-/// The same key by every recipe: `lock:` stands before it for all.
+/// The same key for every recipe: its prefix is `lock:` for all.
 fn scenes() -> [Scene; 3] {
     let space = crate::support::redis::Keyspace::new();
     let prefix = format!("lock:{}", space.prefix());
@@ -39,7 +40,7 @@ fn scenes() -> [Scene; 3] {
 
 /// F46, F49
 #[test]
-fn whatever_somebody_has_put_there_keeps_every_recipe_out_and_is_named() {
+fn any_foreign_value_excludes_every_recipe_and_is_named() {
     let scenes = scenes();
     for (command, hints) in HOLDERS {
         let key = scenes[0].key.clone();
@@ -55,12 +56,12 @@ fn whatever_somebody_has_put_there_keeps_every_recipe_out_and_is_named() {
                     "{}",
                     refused.stderr
                 );
-                let said = format!("(no dlock{}", hint.unwrap_or(", for another "));
+                let said = format!("(not a dlock{}", hint.unwrap_or(", for another "));
                 assert!(refused.stderr.contains(&said), "{}: {} {said}", scene.url, refused.stderr);
             }
             assert_eq!(scene.content(), before, "{}", scene.url);
             assert!(!scene.place.path("t").exists());
-            // What was shown can be taken away, whichever recipe looks at it.
+            // The shown hold can be removed, whichever recipe inspected it.
             let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
             assert!(shown.stdout.contains("held, "), "{}", shown.stdout);
             let broken =
@@ -73,7 +74,7 @@ fn whatever_somebody_has_put_there_keeps_every_recipe_out_and_is_named() {
     }
 }
 
-/// Two dlocks that do not agree on the recipe exclude each other even so, and one that waits is called.
+/// Two dlocks with different recipes exclude each other nevertheless, and a waiter is notified.
 #[test]
 fn dlocks_of_different_recipes_exclude_each_other() {
     let scenes = scenes();
@@ -91,9 +92,9 @@ fn dlocks_of_different_recipes_exclude_each_other() {
     }
 }
 
-/// What the libraries of others find when a dlock holds the key: the matrix of dlock-recipes(7).
+/// What other libraries find when a dlock holds the key: the matrix of dlock-recipes(7).
 #[test]
-fn others_find_a_dlocks_key_as_they_find_one_of_its_recipe() {
+fn clients_of_a_recipe_see_the_key_of_dlock_as_their_own_kind() {
     let [plain, redisson, _] = scenes();
     let key = plain.key.clone();
     let mut java = Thread::new(&plain, 1);
@@ -110,6 +111,6 @@ fn others_find_a_dlocks_key_as_they_find_one_of_its_recipe() {
     let _run = redisson.holding(&[]);
     assert_eq!(set(&redisson), Value::Nil);
     assert!(matches!(java.lock(60_000), Value::Int(_)));
-    // It does not see an RLock, Redisson's own neither.
+    // It does not see an RLock, not even that of Redisson itself.
     assert_eq!(java.lock_as_reader(), Value::Nil);
 }

@@ -1,15 +1,16 @@
-//! Locks that the programs of others take in a way of their own (`?recipe=`): each excludes and wakes the other, both ways.
+//! Locks that other programs take in their own way (`?recipe=`): each excludes and wakes the other, in both
+//! directions.
 //!
-//! Redisson is played by what it has a server do; the real one needs Java, and is tried elsewhere. python-redis-lock is the
-//! real one.
+//! Redisson is simulated by its requests to a server; the real one needs Java, and is tested elsewhere.
+//! python-redis-lock the real one.
 
 mod cluster;
 mod doctor;
 mod matrix;
-mod played;
 mod python_redis_lock;
 mod redisson;
-mod redisson_told;
+mod redisson_notifications;
+mod simulated_clients;
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -18,7 +19,7 @@ use crate::support::resp::Value;
 use crate::support::running::Running;
 use std::process::Stdio;
 
-/// Part of a server, with a lock `x` that a recipe tells how to take.
+/// Part of a server, with a lock `x` that is acquired according to a recipe.
 struct Scene {
     space: Keyspace,
     place: Place,
@@ -52,7 +53,7 @@ impl Scene {
         run
     }
 
-    /// A run that waits for `x`, and asks by itself only when the test is long over.
+    /// A run that waits for `x`, and does not poll before the test has ended.
     #[track_caller]
     fn waiting(&self, options: &[&str]) -> Running {
         let run = self.run().args(["-v", "--ttl", "10m", "--wait", "forever"]).args(options);
@@ -69,7 +70,7 @@ impl Scene {
         self.space.command(words)
     }
 
-    /// What is in the lock's key, whichever type it has.
+    /// The content of the lock's key, of whichever type.
     fn content(&self) -> Value {
         self.command(&["DUMP", &self.key])
     }

@@ -1,4 +1,4 @@
-//! The `Lock` of python-redis-lock, on the same key: whoever waits there pops from a list.
+//! The `Lock` of python-redis-lock, on the same key: its waiters pop from a list.
 
 use super::Scene;
 use crate::foreign_clients::redis_py::Client;
@@ -11,7 +11,7 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Does what it is told on standard input, line by line, and says what came of it.
+/// Executes commands from standard input, line by line, and prints their results.
 const SCRIPT: &str = r#"
 import logging
 import sys
@@ -45,7 +45,7 @@ fn signal(scene: &Scene) -> String {
     scene.key.replacen("lock:", "lock-signal:", 1)
 }
 
-/// The library with the lock of a scene, and a lease of so many seconds; 0 is none.
+/// The library with the lock of a scene, and a lease of this many seconds; 0 means none.
 fn python(scene: &Scene, expire: &str) -> Client {
     let name = scene.key.strip_prefix("lock:").unwrap();
     let arguments = [&scene.space.port().to_string(), name, expire];
@@ -63,8 +63,11 @@ fn dlock_is_excluded_by_python_redis_lock() {
         for options in [&["--exclusive"][..], &["--shared"], &["--slots", "3"], &["--wait", "200ms"]] {
             let refused = scene.run().args(options).command(["touch", "t"]).output();
             assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
-            let told =
-                if expire == "0" { "(no dlock, a key without expiry" } else { "(no dlock, for another " };
+            let told = if expire == "0" {
+                "(not a dlock, a key without expiry"
+            } else {
+                "(not a dlock, for another "
+            };
             assert!(refused.stderr.contains(told), "{}", refused.stderr);
         }
         assert_eq!((scene.content(), python.ask("owned").as_str()), (before, "owned True"));
@@ -74,9 +77,9 @@ fn dlock_is_excluded_by_python_redis_lock() {
     assert!(!scene.place.path("t").exists());
 }
 
-/// F49: it sleeps for ten minutes unless it is told.
+/// F49: it sleeps for ten minutes unless it is notified.
 #[test]
-fn python_redis_lock_is_excluded_by_dlock_and_told_when_that_ends() {
+fn python_redis_lock_is_excluded_by_dlock_and_notified_of_its_end() {
     let scene = scene();
     let mut client = scene.client();
     let mut python = python(&scene, "600");
@@ -93,9 +96,9 @@ fn python_redis_lock_is_excluded_by_dlock_and_told_when_that_ends() {
     assert_eq!(python.ask("release"), "release None");
 }
 
-/// Of all who wait for the list one is served, as when the library itself gives the lock back.
+/// Of all waiters for the list one is served, as when the library itself releases the lock.
 #[test]
-fn one_of_those_who_wait_is_told() {
+fn one_of_several_waiters_is_notified() {
     let scene = scene();
     let mut first = python(&scene, "600");
     let mut second = python(&scene, "600");
@@ -116,10 +119,10 @@ fn one_of_those_who_wait_is_told() {
     assert_eq!(other.ask("release"), "release None");
 }
 
-/// One who waits for the signal, as the library does.
-struct Popper(BufReader<TcpStream>);
+/// A waiter for the signal, as in the library.
+struct ListWaiter(BufReader<TcpStream>);
 
-impl Popper {
+impl ListWaiter {
     fn of(scene: &Scene) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", scene.space.port())).unwrap();
         stream.write_all(&resp::encode(&["BLPOP", &signal(scene), "0"])).unwrap();
@@ -131,13 +134,13 @@ impl Popper {
         resp::read_value(&mut self.0).ok()
     }
 
-    /// Nothing has come although the time for it is over.
+    /// Asserts that nothing has arrived within the time.
     fn is_silent(&mut self) -> bool {
         self.within(Duration::from_millis(50)).is_none()
     }
 
     #[track_caller]
-    fn assert_told(mut self, scene: &Scene) {
+    fn assert_notified(mut self, scene: &Scene) {
         let told = self.within(SOON).expect("a signal").texts();
         assert_eq!(told, [signal(scene), "1".to_owned()]);
         assert_eq!(scene.command(&["EXISTS", &scene.key]), Value::Int(0));
@@ -151,40 +154,40 @@ fn every_end_of_a_hold_is_signalled() {
     let scene = scene();
     let ask = |words: &[&str]| scene.place.bare().arg(words[0]).args(["-b", &scene.url]).args(&words[1..]);
 
-    let popper = Popper::of(&scene);
+    let popper = ListWaiter::of(&scene);
     assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(0));
-    popper.assert_told(&scene);
+    popper.assert_notified(&scene);
 
-    let mut popper = Popper::of(&scene);
+    let mut popper = ListWaiter::of(&scene);
     let mut runs = [scene.holding(&["--shared"]), scene.holding(&["--shared"])];
     drop(runs[0].take_stdin());
     assert_eq!(runs[0].wait().exit, Exit::Code(0));
     assert!(popper.is_silent());
     drop(runs[1].take_stdin());
     assert_eq!(runs[1].wait().exit, Exit::Code(0));
-    popper.assert_told(&scene);
+    popper.assert_notified(&scene);
 
-    let mut popper = Popper::of(&scene);
+    let mut popper = ListWaiter::of(&scene);
     let token = ask(&["acquire", "--ttl", "60s", "x"]).output().stdout;
     assert!(popper.is_silent());
     assert_eq!(ask(&["release", "x"]).env("DLOCK_TOKEN", token.trim_end()).output().exit, Exit::Code(0));
-    popper.assert_told(&scene);
+    popper.assert_notified(&scene);
 
-    let mut popper = Popper::of(&scene);
+    let mut popper = ListWaiter::of(&scene);
     assert_eq!(scene.run().args(["--min-hold", "10m"]).command(["true"]).output().exit, Exit::Code(0));
     assert!(popper.is_silent());
     assert_eq!(ask(&["break", "--yes", "x"]).output().exit, Exit::Code(0));
-    popper.assert_told(&scene);
+    popper.assert_notified(&scene);
 
-    let popper = Popper::of(&scene);
+    let popper = ListWaiter::of(&scene);
     scene.command(&["SET", &scene.key, "somebody-elses", "PX", "60000"]);
     assert_eq!(ask(&["break", "--yes", "--force", "x"]).output().exit, Exit::Code(0));
-    popper.assert_told(&scene);
+    popper.assert_notified(&scene);
 }
 
-/// A signal that nobody waits for must not wake somebody much later, who would find the lock held.
+/// A signal without a waiter must not wake one much later, which would find the lock held.
 #[test]
-fn a_signal_that_nobody_waits_for_is_gone_after_a_second() {
+fn a_signal_without_a_waiter_expires_after_a_second() {
     let scene = scene();
     scene.command(&["RPUSH", &signal(&scene), "1", "1"]);
     assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(0));
@@ -195,7 +198,7 @@ fn a_signal_that_nobody_waits_for_is_gone_after_a_second() {
 
 /// F49
 #[test]
-fn a_waiting_dlock_gets_it_when_python_redis_lock_gives_it_back() {
+fn a_waiter_is_granted_the_lock_when_python_redis_lock_releases() {
     let scene = scene();
     for (expire, end) in [("600", "release"), ("0", "release"), ("600", "reset")] {
         let mut python = python(&scene, expire);
@@ -216,7 +219,7 @@ fn a_waiting_dlock_gets_it_when_python_redis_lock_gives_it_back() {
 
 /// F49
 #[test]
-fn a_waiting_dlock_gets_it_when_the_lease_of_python_redis_lock_ends() {
+fn a_waiter_is_granted_the_lock_when_the_lease_of_python_redis_lock_ends() {
     let scene = scene();
     let mut python = python(&scene, "1");
     assert_eq!(python.ask("try"), "try True");
@@ -228,7 +231,7 @@ fn a_waiting_dlock_gets_it_when_the_lease_of_python_redis_lock_ends() {
 
 /// F49
 #[test]
-fn python_redis_lock_stays_out_until_the_last_who_shares_has_gone() {
+fn python_redis_lock_is_excluded_until_the_last_sharing_holder_has_left() {
     let scene = scene();
     let mut python = python(&scene, "600");
     for options in [&["--shared"][..], &["--slots", "3"]] {
@@ -245,7 +248,7 @@ fn python_redis_lock_stays_out_until_the_last_who_shares_has_gone() {
 
 /// F10, F49
 #[test]
-fn neither_touches_what_it_has_lost_to_the_other() {
+fn neither_touches_a_lock_lost_to_the_other() {
     let scene = scene();
     let mut python = python(&scene, "600");
     assert_eq!(python.ask("try"), "try True");

@@ -1,7 +1,7 @@
 //! The `RLock` of Redisson, on the same key.
 
 use super::Scene;
-use super::played::Thread;
+use super::simulated_clients::Thread;
 use crate::support::SOON;
 use crate::support::redis::{Keyspace, await_renewal};
 use crate::support::resp::Value;
@@ -15,14 +15,15 @@ fn scene() -> (Scene, Thread) {
     (scene, thread)
 }
 
-/// F49: as often as it has been entered, so often it has to be left.
+/// F49: every entry needs an exit.
 #[test]
-fn dlock_is_excluded_by_an_rlock_until_that_has_been_left_as_often_as_entered() {
+fn dlock_is_excluded_by_an_rlock_until_every_entry_is_left() {
     let (scene, mut java) = scene();
     assert_eq!([java.lock(60_000), java.lock(60_000)], [Value::Nil, Value::Nil]);
     let before = scene.content();
     let beginning = format!(
-        "dlock: x is held by another program on redis://127.0.0.1:{}/0?recipe=redisson&prefix={} (no dlock, for another ",
+        "dlock: x is held by another program on redis://127.0.0.1:{}/0?recipe=redisson&prefix={} (not a dlock, \
+        for another ",
         scene.space.port(),
         scene.space.prefix()
     );
@@ -53,7 +54,7 @@ fn an_rlock_is_excluded_by_dlock_for_longer_than_a_lease() {
         await_renewal(|| client.command(&["PTTL", &scene.key]).int());
         assert!(matches!(java.lock(60_000), Value::Int(_)));
     }
-    // It is none of theirs to renew or to give back.
+    // It is not theirs to renew or to release.
     assert_eq!((java.renew(), java.unlock()), (Value::Int(0), Value::Nil));
     run.assert_running();
     drop(run.take_stdin());
@@ -63,7 +64,7 @@ fn an_rlock_is_excluded_by_dlock_for_longer_than_a_lease() {
 
 /// F49
 #[test]
-fn a_waiting_dlock_gets_it_when_an_rlock_is_given_back_for_the_last_time() {
+fn a_waiter_is_granted_the_lock_at_the_last_unlock_of_an_rlock() {
     let (scene, mut java) = scene();
     for options in [&["--exclusive"][..], &["--shared"], &["--slots", "2"]] {
         assert_eq!([java.lock(600_000), java.lock(600_000)], [Value::Nil, Value::Nil]);
@@ -78,7 +79,7 @@ fn a_waiting_dlock_gets_it_when_an_rlock_is_given_back_for_the_last_time() {
 
 /// F49: a Java program that has crashed.
 #[test]
-fn a_waiting_dlock_gets_it_when_the_lease_of_an_rlock_ends() {
+fn a_waiter_is_granted_the_lock_when_the_lease_of_an_rlock_ends() {
     let (scene, mut java) = scene();
     assert_eq!(java.lock(500), Value::Nil);
     let run = scene.run().args(["--wait", "forever"]).sh("echo ran").output();
@@ -86,9 +87,9 @@ fn a_waiting_dlock_gets_it_when_the_lease_of_an_rlock_ends() {
     assert_eq!(java.renew(), Value::Int(0));
 }
 
-/// Readers and holders of slots are one owner to it, whoever of them comes and goes.
+/// Readers and holders of slots are one owner to it, whichever of them join and leave.
 #[test]
-fn an_rlock_stays_out_until_the_last_who_shares_has_gone() {
+fn an_rlock_is_excluded_until_the_last_sharing_holder_has_left() {
     let (scene, mut java) = scene();
     for options in [&["--shared"][..], &["--slots", "3"]] {
         let mut first = scene.holding(options);
@@ -104,9 +105,9 @@ fn an_rlock_stays_out_until_the_last_who_shares_has_gone() {
     }
 }
 
-/// The hold changes hands without a moment in which it is free.
+/// The hold is passed on without a moment in which it is free.
 #[test]
-fn an_rlock_stays_out_when_the_first_owner_leaves_others_inside() {
+fn an_rlock_is_excluded_while_nested_holds_outlive_the_first_owner() {
     let (scene, mut java) = scene();
     let inner = format!(
         "{} run --ttl 3s -b '{}' x -- sh -c 'echo inside; until [ -e go ]; do sleep 0.01; done' >out",
@@ -125,9 +126,9 @@ fn an_rlock_stays_out_when_the_first_owner_leaves_others_inside() {
     until(SOON, "the end of the inner run", || java.lock(60_000) == Value::Nil);
 }
 
-/// F10: what is theirs now is not touched.
+/// F10: the other client's hold is not touched.
 #[test]
-fn dlock_does_not_touch_what_an_rlock_has_got_since() {
+fn dlock_does_not_touch_a_lock_that_an_rlock_has_taken_since() {
     let (scene, mut java) = scene();
     for options in [&["--exclusive"][..], &["--shared"]] {
         let mut run = scene.holding(options);
@@ -141,9 +142,9 @@ fn dlock_does_not_touch_what_an_rlock_has_got_since() {
     }
 }
 
-/// F09: long before the next renewal, because the server says that somebody has touched the lock.
+/// F09: long before the next renewal, because the server pushes every change of the lock.
 #[test]
-fn a_hold_that_somebody_deletes_is_lost_at_once() {
+fn a_deleted_hold_is_lost_at_once() {
     let (scene, _) = scene();
     let mut run = scene.run().args(["--ttl", "10m"]).sh("echo ready; exec sleep 600").spawn();
     run.await_ready();
@@ -151,7 +152,7 @@ fn a_hold_that_somebody_deletes_is_lost_at_once() {
     assert_eq!(run.wait().exit, Exit::Code(76));
 }
 
-/// Each counts on from where the other was, and what both count with never ends.
+/// Each continues from the other's counter, and the shared counter never expires.
 #[test]
 fn fencing_tokens_grow_on_both_sides() {
     let (scene, mut java) = scene();
@@ -175,14 +176,14 @@ fn fencing_tokens_grow_on_both_sides() {
         last = dlock();
         assert!(last > ours, "{last} after {ours}");
     }
-    // One that is ahead of the server's clock.
+    // A counter ahead of the server's clock.
     scene.command(&["SET", &counter, "3769824800123456"]);
     assert_eq!((dlock(), java.fenced()), (3769824800123457, Some(3769824800123458)));
 }
 
-/// An application's lock is taken by its exact key, with braces in it too.
+/// An application's lock is acquired by its exact key, including braces.
 #[test]
-fn the_exact_key_of_an_application_can_be_taken() {
+fn the_exact_key_of_an_application_can_be_locked() {
     let space = Keyspace::new();
     let prefix = format!("{}{{app}}:", space.prefix());
     let scene = Scene::with_prefix("redisson", &prefix, space);
@@ -195,14 +196,15 @@ fn the_exact_key_of_an_application_can_be_taken() {
     assert_eq!(java.fenced().unwrap(), run.stdout.trim().parse::<u64>().unwrap() + 1);
 }
 
-/// `RReadWriteLock` does not see who holds an `RLock`: dlock does, and says what to do.
+/// `RReadWriteLock` does not see the holder of an `RLock`: dlock does, and reports what to do.
 #[test]
 fn a_read_write_lock_on_the_same_key_is_named() {
     let (scene, mut java) = scene();
     assert_eq!(java.lock_as_reader(), Value::Nil);
     let before = scene.content();
     let refused = scene.run().command(["true"]).output();
-    let named = "(no dlock, a key of type hash, as Redisson's RReadWriteLock makes it (no recipe knows it: use another name), for another ";
+    let named = "(not a dlock, a key of type hash, as Redisson's RReadWriteLock makes it (no recipe supports it: \
+    use another name), for another ";
     assert_eq!(refused.exit, Exit::Code(75));
     assert!(refused.stderr.contains(named), "{}", refused.stderr);
     let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
@@ -210,9 +212,9 @@ fn a_read_write_lock_on_the_same_key_is_named() {
     assert_eq!(scene.content(), before);
 }
 
-/// Where one has come beside us, two may run: ours is stopped, and theirs is left alone.
+/// When one is taken beside a hold, two may run: dlock stops its command, and does not touch the other lock.
 #[test]
-fn a_read_write_lock_taken_over_a_hold_is_its_loss() {
+fn a_read_write_lock_taken_over_a_hold_makes_it_lost() {
     let (scene, mut java) = scene();
     let mut run = scene.holding(&[]);
     assert_eq!(java.lock_as_reader(), Value::Nil, "it looks at the mode alone");
@@ -221,9 +223,9 @@ fn a_read_write_lock_taken_over_a_hold_is_its_loss() {
     assert_eq!(scene.command(&["HGET", &scene.key, java.id()]), Value::Text("1".into()));
 }
 
-/// `status` tells a dlock's hold from a Java program's.
+/// `status` distinguishes a dlock's hold from a Java program's.
 #[test]
-fn status_shows_who_holds_it() {
+fn status_shows_the_rlock_as_holder() {
     let (scene, mut java) = scene();
     let show = |url: &str| {
         let shown = scene.place.bare().args(["status", "--json", "-b", url, "x"]).output();

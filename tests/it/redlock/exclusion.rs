@@ -1,4 +1,4 @@
-//! One holder at a majority, with a fencing token that the majority has given, in one round trip.
+//! One holder at a majority, with a fencing token granted by the majority, in one round trip.
 
 use super::scene::{ALL, KEY, Scene};
 use crate::support::monitor::Monitor;
@@ -7,7 +7,7 @@ use crate::support::store::Store;
 use std::time::Duration;
 
 #[test]
-fn a_run_holds_the_lock_at_every_node_and_leaves_nothing() {
+fn a_run_holds_the_lock_at_every_node_and_leaves_no_trace() {
     let scene = Scene::new();
     let run = scene.witness();
     scene.await_held_at(&ALL);
@@ -16,7 +16,7 @@ fn a_run_holds_the_lock_at_every_node_and_leaves_nothing() {
 }
 
 #[test]
-fn a_held_lock_excludes_others_who_are_told_by_whom() {
+fn a_held_lock_excludes_others_and_busy_names_the_holder() {
     let scene = Scene::new();
     let run = scene.witness();
     let output = scene.run().command(["true"]).output();
@@ -36,10 +36,10 @@ fn fencing_tokens_grow_and_all_nodes_agree_on_them() {
 }
 
 #[test]
-fn fencing_tokens_grow_whichever_majority_gives_them() {
+fn fencing_tokens_grow_whichever_majority_grants() {
     let scene = Scene::old();
     let mut last = scene.token();
-    // Three times the same, so that the others are far behind.
+    // The same three each time, so that the others are far behind.
     for nodes in [[0, 1, 2], [0, 1, 2], [0, 1, 2], [2, 3, 4], [3, 4, 0], [1, 2, 3], [0, 2, 4], [1, 3, 4]] {
         let others: Vec<usize> = ALL.into_iter().filter(|node| !nodes.contains(node)).collect();
         scene.foreign_lock(&others, "somebody else's");
@@ -54,7 +54,7 @@ fn fencing_tokens_grow_whichever_majority_gives_them() {
 
 /// From the second grant on.
 #[test]
-fn a_grant_is_one_flight_to_each_node_and_a_release_is_one() {
+fn a_grant_and_a_release_take_one_round_trip_to_each_node() {
     let scene = Scene::new();
     scene.token();
     let monitors: Vec<Monitor> = ALL.iter().map(|node| Monitor::of(scene.masters.node(*node))).collect();
@@ -96,7 +96,7 @@ fn a_nested_run_enters_at_once_with_the_same_fencing_token() {
 }
 
 #[test]
-fn readers_share_and_keep_a_writer_out() {
+fn readers_share_and_exclude_a_writer() {
     let scene = Scene::new();
     let reader = scene.witness_of(scene.run().arg("--shared"));
     let other = scene.token_of(scene.run().arg("--shared"));
@@ -108,7 +108,7 @@ fn readers_share_and_keep_a_writer_out() {
 }
 
 #[test]
-fn the_lock_is_kept_for_the_least_time_at_every_node() {
+fn the_lock_is_kept_for_min_hold_at_every_node() {
     let scene = Scene::new();
     assert_eq!(scene.run().args(["--min-hold", "30s"]).command(["true"]).output().exit, Exit::Code(0));
     assert_eq!(scene.held_at(&ALL), [true; 5]);
@@ -118,7 +118,7 @@ fn the_lock_is_kept_for_the_least_time_at_every_node() {
 }
 
 #[test]
-fn a_token_is_taken_renewed_checked_and_given_back() {
+fn a_token_is_acquired_renewed_checked_and_released() {
     let scene = Scene::new();
     let url = scene.masters.url();
     let token = scene.place.arg("token");
@@ -174,9 +174,9 @@ fn status_shows_one_holder_with_one_fencing_token() {
     );
 }
 
-/// A partial hold, as that of somebody who asks at the same moment.
+/// A partial hold, like that of a concurrent claim.
 #[test]
-fn what_is_held_at_too_few_nodes_is_not_shown_and_does_not_exclude() {
+fn a_hold_at_a_minority_is_not_shown_and_does_not_exclude() {
     let scene = Scene::old();
     scene.foreign_lock(&[0, 1], "somebody else's");
     let url = scene.masters.url();
@@ -190,7 +190,7 @@ fn what_is_held_at_too_few_nodes_is_not_shown_and_does_not_exclude() {
     assert_eq!(scene.held_at(&[3, 4]), [false, false], "what was granted is given back");
 }
 
-/// Who locks with redsync, redlock-py or node-redlock sets the same key at each node.
+/// Clients of redsync, redlock-py or node-redlock set the same key at each node.
 #[test]
 fn a_foreign_client_at_a_majority_is_excluded_and_excludes() {
     let scene = Scene::old();
@@ -204,7 +204,7 @@ fn a_foreign_client_at_a_majority_is_excluded_and_excludes() {
 }
 
 #[test]
-fn a_dlock_that_is_killed_gives_the_lock_back_with_its_lease() {
+fn the_lock_of_a_killed_dlock_ends_with_its_lease() {
     let scene = Scene::new();
     let run = scene.witness();
     let heir = scene.heir();
@@ -215,9 +215,9 @@ fn a_dlock_that_is_killed_gives_the_lock_back_with_its_lease() {
     drop(run);
 }
 
-/// The same names in another store are strangers.
+/// The same names in another store are different locks.
 #[test]
-fn one_of_the_nodes_alone_is_another_store() {
+fn a_single_node_is_a_different_store() {
     let scene = Scene::new();
     let run = scene.witness();
     let one = Store::on(scene.masters.node(0));

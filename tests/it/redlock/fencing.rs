@@ -1,11 +1,11 @@
-//! Fencing tokens while everything else goes wrong: leases shorter than the work, locks that are deleted, claims that are
-//! left halfway and repeated, readers beside each other, and nodes that come back with all they knew, with less, or with
-//! nothing. What the exploration of the model shows of the rules, this shows of the servers that keep them.
+//! Fencing tokens during all other faults: leases shorter than the work, deleted locks, claims that
+//! are cancelled halfway and repeated, concurrent readers, and nodes that return with all their data, with less, or
+//! with none. The exploration of the model tests the rules; this tests the servers that follow them.
 //!
-//! `DLOCK_TEST_RANDOM_SEED` repeats the choices of an earlier run, though not what the scheduler made of them.
+//! `DLOCK_TEST_RANDOM_SEED` repeats the choices of an earlier run, but not their scheduling.
 
 use crate::conformance::rig::open;
-use crate::random_faults::draw::Draw;
+use crate::random_faults::fault_plan::Rng;
 use crate::support::SOON;
 use crate::support::masters::Masters;
 use dlock::backend::{Attempt, Intent};
@@ -22,15 +22,15 @@ const KEY: &str = "dlock:x";
 const COUNTER: &str = "dlock#fencing:{dlock:x}";
 /// At a time.
 const CLAIMS: usize = 6;
-/// Before it is over there have been so many grants, and so many restarts of each kind.
+/// The test ends after this many grants, and this many restarts of each kind.
 const GRANTS: usize = 100;
 const RESTARTS: usize = 3;
-/// How long that may take.
+/// Time limit.
 const LONGEST: Duration = SOON.saturating_mul(4);
-/// So long does a node not count that was restarted.
+/// A restarted node does not vote for this time.
 const TTL: Duration = Duration::from_millis(300);
 
-/// What happened to the nodes.
+/// The restarts of the nodes.
 #[derive(Debug, Default, Clone, Copy)]
 struct Restarts {
     with_all: usize,
@@ -55,7 +55,7 @@ impl Ledger {
         self.tokens.last().copied().unwrap_or(0)
     }
 
-    /// Notes the token of a claim before whose first request that was the largest.
+    /// Records the token of a claim; `largest` was the largest one before its first request.
     #[track_caller]
     fn note(&mut self, token: u64, before: u64) {
         assert!(token > before, "{token} was given after {before}");
@@ -63,8 +63,8 @@ impl Ledger {
     }
 }
 
-/// Deletes locks and restarts nodes until it is over, which is also when the test has failed.
-fn torment(masters: &mut Masters, mut draw: Draw, over: &AtomicBool, restarts: &Mutex<Restarts>) {
+/// Deletes locks and restarts nodes until the test is over, also when it has failed.
+fn disturb(masters: &mut Masters, mut draw: Rng, over: &AtomicBool, restarts: &Mutex<Restarts>) {
     let mut saved = BTreeSet::new();
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(draw.between(1, 8) as u64));
@@ -107,14 +107,14 @@ fn claim(mode: Mode) -> Claim {
     }
 }
 
-/// One claim after another, each by a client of its own.
-async fn claims(url: &str, mut draw: Draw, ledger: &RefCell<Ledger>, is_over: impl Fn() -> bool) {
+/// One claim after another, each by a new client.
+async fn claims(url: &str, mut draw: Rng, ledger: &RefCell<Ledger>, is_over: impl Fn() -> bool) {
     while !is_over() {
         let claim = claim(if draw.percent(40) { Mode::Shared } else { Mode::Exclusive });
         let mut store = open(url);
         let before = ledger.borrow().largest();
         let mut granted = false;
-        // The second time as somebody does whose first request has got no answer.
+        // The second time as a client does whose first request got no reply.
         for _ in 0..draw.between(1, 2) {
             let halfway = Duration::from_millis(draw.between(0, 12) as u64);
             let patience = if draw.percent(35) { halfway } else { SOON };
@@ -130,7 +130,7 @@ async fn claims(url: &str, mut draw: Draw, ledger: &RefCell<Ledger>, is_over: im
         }
         sleep(Duration::from_millis(draw.between(0, 20) as u64)).await;
         if granted && draw.percent(50) {
-            // Gives the nodes that have lost the lock another one. What comes of it does not matter here.
+            // Claims another one at the nodes that have lost the lock. The result does not matter here.
             let _ = store.renew(&claim, Duration::ZERO).await;
         }
         if granted && draw.percent(50) {
@@ -139,17 +139,17 @@ async fn claims(url: &str, mut draw: Draw, ledger: &RefCell<Ledger>, is_over: im
     }
 }
 
-/// Says that it is over also when it ends in a panic.
-struct Over<'a>(&'a AtomicBool);
+/// Marks the end of the test, also when it ends in a panic.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn no_fencing_token_is_given_twice_or_out_of_order_whatever_nodes_lose() {
+fn no_fencing_token_repeats_or_decreases_whatever_nodes_lose() {
     let seed = std::env::var("DLOCK_TEST_RANDOM_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(crate::support::wait::boot_ns);
     println!("DLOCK_TEST_RANDOM_SEED={seed}");
@@ -158,8 +158,8 @@ fn no_fencing_token_is_given_twice_or_out_of_order_whatever_nodes_lose() {
     let (over, restarts) = (AtomicBool::new(false), Mutex::new(Restarts::default()));
     let ledger = RefCell::new(Ledger::default());
     std::thread::scope(|scope| {
-        let _over = Over(&over);
-        scope.spawn(|| torment(&mut masters, Draw::from(seed), &over, &restarts));
+        let _over = SetOnDrop(&over);
+        scope.spawn(|| disturb(&mut masters, Rng::from(seed), &over, &restarts));
         let until = Instant::now() + LONGEST;
         let is_over = || {
             let (grants, restarts) = (ledger.borrow().tokens.len(), *restarts.lock().unwrap());
@@ -167,7 +167,7 @@ fn no_fencing_token_is_given_twice_or_out_of_order_whatever_nodes_lose() {
             grants >= GRANTS && restarts.are_enough()
         };
         let all = (1..=CLAIMS).map(|claim| {
-            let draw = Draw::from(seed.wrapping_add(claim as u64));
+            let draw = Rng::from(seed.wrapping_add(claim as u64));
             claims(&url, draw, &ledger, is_over)
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -176,11 +176,11 @@ fn no_fencing_token_is_given_twice_or_out_of_order_whatever_nodes_lose() {
     println!("{} grants, {:?}", ledger.borrow().tokens.len(), restarts.lock().unwrap());
 }
 
-/// One that counts only what it has would give the numbers again that it gave after it was saved.
+/// A node that considers only its own counter would repeat the numbers it issued after its snapshot.
 #[test]
-fn a_node_that_comes_back_with_an_older_counter_gives_no_number_twice() {
+fn a_node_restored_with_an_older_counter_repeats_no_number() {
     let mut masters = Masters::lent();
-    // Since for ever, so that they count.
+    // With old records, so that they vote.
     for node in 0..5 {
         let server = masters.node(node);
         let info = server.command(&["INFO", "server"]).text();
@@ -210,7 +210,7 @@ fn a_node_that_comes_back_with_an_older_counter_gives_no_number_twice() {
     assert!(token > 2001, "{token} was given after 2001");
 }
 
-/// Asks until a majority grants the lock, and releases it. Returns the token.
+/// Repeats the request until a majority grants the lock, and releases it. Returns the token.
 async fn grant(url: &str) -> u64 {
     let until = Instant::now() + SOON;
     loop {
@@ -227,7 +227,7 @@ async fn grant(url: &str) -> u64 {
     }
 }
 
-/// Goes on with all of them until all have ended.
+/// Runs all of them until all have ended.
 async fn together<'a>(all: Vec<impl Future<Output = ()> + 'a>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {

@@ -1,11 +1,11 @@
 //! A lock on a majority of independent masters.
 
-mod examining;
+mod data_loss;
+mod doctor;
 mod exclusion;
 mod fencing;
-mod forgetting;
-mod losing;
+mod node_failures;
+mod queue;
 mod scene;
-mod splitting;
+mod split_votes;
 mod urls;
-mod waiting;

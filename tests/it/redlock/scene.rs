@@ -16,26 +16,26 @@ pub const KEY: &str = "dlock:x";
 /// The key of its counter.
 const COUNTER: &str = "dlock#fencing:{dlock:x}";
 
-/// Five masters of a test's own.
+/// Five masters for one test only.
 pub struct Scene {
-    /// Where runs take place.
+    /// The place of the runs.
     pub place: Place,
-    /// Where the lock is.
+    /// The masters.
     pub masters: Lent<Masters>,
-    /// What every command of the test holds.
+    /// The leash of every command of the test.
     pub leash: Leash,
     ttl: String,
 }
 
 impl Scene {
-    /// On masters that no dlock has asked before, with a lease of 3 s.
+    /// On masters without any data of dlock, with a lease of 3 s.
     pub fn new() -> Self {
         let place = Place::new();
         let leash = place.leash();
         Self { place, masters: Masters::lent(), leash, ttl: "3s".to_owned() }
     }
 
-    /// On masters that have known all for very long.
+    /// On masters whose data is old enough that they vote.
     pub fn old() -> Self {
         let scene = Self::new();
         scene.age(&[0, 1, 2, 3, 4]);
@@ -48,7 +48,7 @@ impl Scene {
         self
     }
 
-    /// Makes nodes ones that have known all for very long.
+    /// Ages the data of nodes so far that they vote.
     pub fn age(&self, nodes: &[usize]) {
         self.masters.age(nodes);
     }
@@ -58,12 +58,12 @@ impl Scene {
         self.run_at(&self.masters.url())
     }
 
-    /// `dlock run` on some of them, or on the way to them.
+    /// `dlock run` on some of them, or through proxies.
     pub fn run_at(&self, url: &str) -> Dlock {
         self.place.run().backend(url).args(["--ttl", &self.ttl])
     }
 
-    /// Tells its fencing token, and ends.
+    /// Prints its fencing token, and ends.
     #[track_caller]
     pub fn token(&self) -> u64 {
         self.token_of(self.run())
@@ -77,7 +77,8 @@ impl Scene {
         output.stdout.trim().parse().expect("a fencing token")
     }
 
-    /// A command on the leash that says so and reports each signal until it is told to go. It is ready when this returns.
+    /// A command on the leash that reports each signal until it is told to exit. It is ready when this
+    /// returns.
     #[track_caller]
     pub fn witness(&self) -> Running {
         self.witness_of(self.run())
@@ -92,7 +93,7 @@ impl Scene {
         run
     }
 
-    /// Tells the witness to leave, and asserts that nothing ever happened to it.
+    /// Makes the witness exit, and asserts that it was undisturbed.
     #[track_caller]
     pub fn assert_undisturbed(&self, mut run: Running) {
         run.assert_running();
@@ -100,7 +101,7 @@ impl Scene {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
     }
 
-    /// Somebody who waits, and then says whether everybody on the leash is dead. It waits when this returns.
+    /// A waiter that then reports whether every process on the leash is dead. It is waiting when this returns.
     #[track_caller]
     pub fn heir(&self) -> Running {
         let run = self.run().args(["-v", "--wait", "forever"]).probe(["heir", self.leash.path()]);
@@ -121,7 +122,7 @@ impl Scene {
         until(SOON, "a lock at these nodes", || self.held_at(nodes).iter().all(|held| *held));
     }
 
-    /// What these nodes have of the lock besides what they remember for ever.
+    /// The keys of the lock at these nodes, except the permanent ones.
     pub fn traces(&self, nodes: &[usize]) -> Vec<String> {
         let keys = |node: &usize| self.masters.node(*node).command(&["KEYS", "*"]).texts();
         let mut keys: Vec<String> = nodes.iter().flat_map(keys).collect();
@@ -135,7 +136,7 @@ impl Scene {
         nodes.iter().map(|node| get(node).text().parse().expect("a counter")).collect()
     }
 
-    /// Takes the lock at some nodes as another program does.
+    /// Acquires the lock at some nodes as another program does.
     pub fn foreign_lock(&self, nodes: &[usize], token: &str) {
         for node in nodes {
             let taken = self.masters.node(*node).command(&["SET", KEY, token, "NX", "PX", "60000"]);
@@ -147,7 +148,7 @@ impl Scene {
 /// All of them.
 pub const ALL: [usize; 5] = [0, 1, 2, 3, 4];
 
-/// Asserts that a run failed because of its store, and says this.
+/// Asserts that a run failed because of its store, with this message.
 #[track_caller]
 pub fn assert_unavailable(output: &Output, says: &str) {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);

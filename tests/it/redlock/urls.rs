@@ -1,4 +1,4 @@
-//! Nodes as a URL names them, and what is wrong with some.
+//! Nodes in a URL, and invalid ones.
 
 use super::scene::{SINCE, Scene, assert_unavailable};
 use crate::support::masters::{Masters, Plan};
@@ -7,7 +7,7 @@ use crate::support::redis::Redis;
 use crate::support::running::Exit;
 
 #[test]
-fn an_even_or_single_list_is_allowed_and_says_what_it_tolerates() {
+fn an_even_or_single_list_is_allowed_and_its_tolerance_is_reported() {
     let masters = Masters::start_many(4);
     for (nodes, says) in [
         (&[0][..], "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"),
@@ -22,18 +22,18 @@ fn an_even_or_single_list_is_allowed_and_says_what_it_tolerates() {
 }
 
 #[test]
-fn three_nodes_say_nothing() {
+fn three_nodes_cause_no_message() {
     let masters = Masters::start_many(3);
     let output = Place::new().run().backend(masters.url()).command(["echo", "ran"]).output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
 #[test]
-fn wrong_lists_are_refused_before_anybody_is_asked() {
+fn invalid_lists_are_refused_before_any_node_is_contacted() {
     for (url, says) in [
-        ("redlock://", "redlock:// takes independent masters, as redlock://h1,h2,h3,h4,h5"),
+        ("redlock://", "redlock:// takes independent masters, such as redlock://h1,h2,h3,h4,h5"),
         ("redlock://h1,h2,h1:6379", "h1:6379 is named twice"),
-        ("redlock://h1,h2,h3/x", "'x' is no database number"),
+        ("redlock://h1,h2,h3/x", "'x' is not a database number"),
         ("redlock://h1,h2,h3?ca_file=/x", "'ca_file' needs TLS"),
     ] {
         let output = Place::new().run().backend(url).command(["true"]).output();
@@ -43,7 +43,7 @@ fn wrong_lists_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn slots_are_refused_before_anybody_is_asked() {
+fn slots_are_refused_before_any_node_is_contacted() {
     let run = || Place::new().run().backend("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
     let output = run().args(["--slots", "2"]).command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(64));
@@ -53,7 +53,7 @@ fn slots_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn one_server_by_two_names_is_found_out() {
+fn one_server_under_two_names_is_detected() {
     let scene = Scene::new();
     let port = |node: usize| scene.masters.node(node).port();
     let url = format!("redlock://127.0.0.1:{},127.0.0.1:{},localhost:{}", port(0), port(1), port(0));
@@ -65,7 +65,7 @@ fn one_server_by_two_names_is_found_out() {
 }
 
 #[test]
-fn a_replica_is_no_node() {
+fn a_replica_is_not_accepted_as_a_node() {
     let scene = Scene::old();
     let port = scene.masters.node(0).port().to_string();
     for node in [1, 2, 3] {
@@ -78,7 +78,7 @@ fn a_replica_is_no_node() {
     for node in [2, 3] {
         scene.masters.node(node).command(&["REPLICAOF", "NO", "ONE"]);
     }
-    // Old enough to count, and so young that all are awaited.
+    // Old enough to vote, and young enough that all are awaited.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     for node in [0, 2, 3, 4] {
         let since = format!("{} node{node}", now.as_millis() - 3_600_000);
@@ -87,13 +87,13 @@ fn a_replica_is_no_node() {
     let output = scene.run().command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
     let warning =
-        format!("127.0.0.1:{} is a replica, which does no part of a Redlock", scene.masters.node(1).port());
+        format!("127.0.0.1:{} is a replica, which cannot be part of a Redlock", scene.masters.node(1).port());
     assert_eq!(output.stderr.matches(&warning).count(), 1, "{}", output.stderr);
     scene.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]
-fn a_wrong_password_is_said_to_be_one() {
+fn a_wrong_password_is_reported() {
     let masters =
         Masters::start_with(Plan { count: Some(3), password: Some("right".into()), ..Plan::default() });
     let wrong = masters.url().replace("right", "wrong");
@@ -104,7 +104,7 @@ fn a_wrong_password_is_said_to_be_one() {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
 }
 
-/// A node that refuses us is as good as one that is down.
+/// A node that refuses the login counts as one that is down.
 #[test]
 fn one_node_with_another_password_is_tolerated() {
     let scene = Scene::old();
@@ -116,7 +116,7 @@ fn one_node_with_another_password_is_tolerated() {
 }
 
 #[test]
-fn all_nodes_may_speak_tls() {
+fn all_nodes_may_use_tls() {
     let masters = Masters::start_with(Plan { count: Some(3), tls: true, ..Plan::default() });
     assert!(masters.url().starts_with("redlocks://"), "{}", masters.url());
     let output = Place::new().run().backend(masters.url()).command(["echo", "ran"]).output();
@@ -124,9 +124,9 @@ fn all_nodes_may_speak_tls() {
 }
 
 #[test]
-fn nodes_that_are_not_redis_are_unavailable() {
+fn nodes_of_another_kind_of_server_are_unavailable() {
     let redis = Redis::start();
     let url = format!("redlock://127.0.0.1:{},127.0.0.1:1,127.0.0.1:2", redis.port());
     let output = Place::new().run().backend(url).command(["true"]).output();
-    assert_unavailable(&output, "2 of 3 nodes cannot be asked (127.0.0.1:1: ");
+    assert_unavailable(&output, "2 of 3 nodes are unavailable (127.0.0.1:1: ");
 }

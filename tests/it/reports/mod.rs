@@ -10,24 +10,24 @@ use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
 
-/// What a report is to say. Times and what differs from host to host are told apart from null only.
-struct Told<'a> {
+/// The expected content of a report. Times and values that differ between hosts are only distinguished from null.
+struct Expected<'a> {
     outcome: &'a str,
     dlock_exit: i32,
     exit_status: Option<i32>,
     signal: Option<i32>,
     names: &'a [&'a str],
     backend: Option<&'a str>,
-    /// The locks were ours; then whether they were given back.
+    /// The locks were held; then whether they were released.
     released: Option<bool>,
     holder: &'a str,
     error: Option<&'a str>,
 }
 
-/// A run of `x` on this store that was refused before anything was asked.
-fn refused<'a>(outcome: &'a str, dlock_exit: i32, store: &'a Store) -> Told<'a> {
+/// A run of `x` on this store that was refused before the store was queried.
+fn refused<'a>(outcome: &'a str, dlock_exit: i32, store: &'a Store) -> Expected<'a> {
     let (names, backend) = (&["x"], Some(store.url()));
-    Told {
+    Expected {
         outcome,
         dlock_exit,
         exit_status: None,
@@ -41,15 +41,15 @@ fn refused<'a>(outcome: &'a str, dlock_exit: i32, store: &'a Store) -> Told<'a> 
 }
 
 /// A run of `x` on this store whose command ended like this.
-fn ran(store: &Store, exit: Exit) -> Told<'_> {
+fn ran(store: &Store, exit: Exit) -> Expected<'_> {
     let (dlock_exit, exit_status, signal) = match exit {
         Exit::Code(status) => (status, Some(status), None),
         Exit::Signal(signal) => (128 + signal, None, Some(signal)),
     };
-    Told { exit_status, signal, released: Some(true), ..refused("ran", dlock_exit, store) }
+    Expected { exit_status, signal, released: Some(true), ..refused("ran", dlock_exit, store) }
 }
 
-impl Told<'_> {
+impl Expected<'_> {
     fn json(&self) -> String {
         let or_null = |value: Option<String>| value.unwrap_or_else(|| "null".into());
         let text = |text: Option<&str>| or_null(text.map(|text| serde_json::Value::from(text).to_string()));
@@ -77,7 +77,7 @@ impl Told<'_> {
         )
     }
 
-    /// Asserts that this is what the report `r` in the place says, and that dlock ended as it says.
+    /// Asserts that this is the content of the report `r` in the place, and that dlock ended accordingly.
     #[track_caller]
     fn assert(&self, place: &Place, output: &Output) {
         assert_eq!(normal(&place.read("r")), self.json(), "{output:?}");
@@ -91,7 +91,7 @@ impl Told<'_> {
     }
 }
 
-/// The line that dlock has said, without its beginning.
+/// The message of dlock, without its start.
 #[track_caller]
 fn said(output: &Output) -> &str {
     let line = output.stderr.strip_prefix("dlock: ").and_then(|line| line.strip_suffix('\n'));
@@ -106,7 +106,7 @@ pub fn assert_nothing_else(place: &Place) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A report with what differs from run to run replaced by what it is, unless it is null.
+/// A report in which values that differ between runs are replaced by their kind, unless they are null.
 fn normal(report: &str) -> String {
     let mut text = report.to_owned();
     for (key, shown) in [

@@ -1,6 +1,6 @@
-//! What is reported of each way in which a run can end.
+//! The report of each way in which a run can end.
 
-use super::{Told, ran, refused, said};
+use super::{Expected, ran, refused, said};
 use crate::support::SOON;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
@@ -52,23 +52,23 @@ fn all_locks_are_reported() {
     for store in Store::each() {
         let run = store.run().args(["--report", "r", "b \"c\"", "a\\", "x"]);
         let output = run.command(["true"]).output();
-        let told = Told { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
+        let told = Expected { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
         told.assert(&store.place, &output);
     }
 }
 
 #[test]
-fn who_holds_the_lock_is_reported() {
+fn the_holder_is_reported() {
     for store in Store::each() {
         let holder = holding(&store);
         let holder_seen = seen(&holder, &store);
-        let told = |exit| Told { holder: &holder_seen, ..refused("contended", exit, &store) };
+        let told = |exit| Expected { holder: &holder_seen, ..refused("contended", exit, &store) };
         for options in [&["--no-wait"][..], &["--wait", "10ms"]] {
             let output = store.run().args(options).args(["--report", "r"]).command(["true"]).output();
-            Told { error: Some(said(&output)), ..told(75) }.assert(&store.place, &output);
+            Expected { error: Some(said(&output)), ..told(75) }.assert(&store.place, &output);
         }
         let output = store.run().args(["-E", "0", "--report", "r"]).command(["true"]).output();
-        Told { error: Some(said(&output)), ..told(0) }.assert(&store.place, &output);
+        Expected { error: Some(said(&output)), ..told(0) }.assert(&store.place, &output);
     }
 }
 
@@ -105,11 +105,11 @@ fn a_signal_that_ends_the_wait_is_reported() {
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_reported_with_how_it_was_stopped() {
+fn a_command_over_max_runtime_is_reported_with_how_it_was_stopped() {
     for store in Store::each() {
         let run = store.run().args(["--max-runtime", "1ms", "--report", "r"]);
         let output = run.command(["sleep", "1000"]).output();
-        let told = Told {
+        let told = Expected {
             outcome: "max_runtime",
             dlock_exit: 124,
             error: Some(said(&output)),
@@ -125,13 +125,13 @@ fn a_command_that_cannot_be_run_is_reported() {
         store.place.write("plain", "");
         for (command, exit) in [("./plain", 126), ("no-such-command", 127)] {
             let output = store.run().args(["--report", "r"]).command([command]).output();
-            let told = Told { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
+            let told = Expected { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
             told.assert(&store.place, &output);
         }
-        // What only exec can tell, under the lock.
+        // Errors that only exec detects, under the lock.
         store.place.script("script", "#!/no/such/interpreter\n");
         let output = store.run().args(["--report", "r"]).command(["./script"]).output();
-        let told = Told {
+        let told = Expected {
             released: Some(true),
             error: Some(said(&output)),
             ..refused("not_executable", 126, &store)
@@ -145,13 +145,13 @@ fn options_that_contradict_each_other_are_reported() {
     for store in Store::each() {
         let run = store.run().args(["--no-wait", "--wait", "5", "--report", "r"]);
         let output = run.command(["true"]).output();
-        Told { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
+        Expected { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
     }
 }
 
-/// What stands behind `--` is the command's.
+/// Everything after `--` belongs to the command.
 #[test]
-fn a_command_line_that_cannot_be_understood_is_reported() {
+fn an_invalid_command_line_is_reported() {
     let store = Store::file();
     let place = &store.place;
     for args in [
@@ -161,8 +161,8 @@ fn a_command_line_that_cannot_be_understood_is_reported() {
         &["run", "--report", "r", "--ttl"],
     ] {
         let output = place.bare().args(args).output();
-        let told = Told { names: &[], backend: None, ..refused("usage", 64, &store) };
-        Told { error: Some(said(&output)), ..told }.assert(place, &output);
+        let told = Expected { names: &[], backend: None, ..refused("usage", 64, &store) };
+        Expected { error: Some(said(&output)), ..told }.assert(place, &output);
     }
     for args in [
         &["run", "--bad", "x", "--", "true", "--report", "r"][..],
@@ -176,15 +176,15 @@ fn a_command_line_that_cannot_be_understood_is_reported() {
 }
 
 #[test]
-fn names_that_are_none_are_reported_as_none() {
+fn invalid_names_are_reported_as_an_empty_list() {
     let store = Store::file();
     let output = store.run().name("..").args(["--report", "r"]).command(["true"]).output();
-    let told = Told { names: &[], ..refused("usage", 64, &store) };
-    Told { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let told = Expected { names: &[], ..refused("usage", 64, &store) };
+    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
 }
 
 #[test]
-fn a_bad_environment_or_url_is_reported() {
+fn an_invalid_environment_or_url_is_reported() {
     let store = Store::file();
     let nowhere = "file:///no/such/directory";
     let run = || store.place.run().args(["--report", "r"]).command(["true"]);
@@ -194,25 +194,25 @@ fn a_bad_environment_or_url_is_reported() {
         (Some(nowhere), run().backend(nowhere)),
     ] {
         let output = run.output();
-        let told = Told { backend, error: Some(said(&output)), ..refused("config", 78, &store) };
+        let told = Expected { backend, error: Some(said(&output)), ..refused("config", 78, &store) };
         told.assert(&store.place, &output);
     }
 }
 
 #[test]
-fn the_death_of_the_guarding_half_is_reported() {
+fn the_death_of_the_guard_is_reported() {
     for store in Store::each() {
         let mut run = store.run().args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
         run.await_ready();
         crate::support::process::send(run.guard(), Signal::SIGKILL);
         let output = run.wait();
         let told =
-            Told { released: Some(true), error: Some(said(&output)), ..refused("internal", 70, &store) };
+            Expected { released: Some(true), error: Some(said(&output)), ..refused("internal", 70, &store) };
         told.assert(&store.place, &output);
     }
 }
 
-/// The times are those of the run, and the lock is free before the report is there.
+/// The times are those of the run, and the lock is free before the report is written.
 #[test]
 fn times_are_those_of_the_run() {
     let store = Store::file();
@@ -232,9 +232,9 @@ fn times_are_those_of_the_run() {
     assert!(ms("waited_ms") + ms("held_ms") <= elapsed, "{report} {elapsed}");
 }
 
-/// What `--min-hold` keeps was given up all the same.
+/// A lock kept by `--min-hold` was released nevertheless.
 #[test]
-fn a_lock_that_is_kept_for_a_while_counts_as_released() {
+fn a_lock_kept_by_min_hold_counts_as_released() {
     for store in Store::each() {
         let run = store.run().args(["--min-hold", "300ms", "--report", "r"]);
         let output = run.command(["true"]).output();
@@ -242,7 +242,7 @@ fn a_lock_that_is_kept_for_a_while_counts_as_released() {
     }
 }
 
-/// Nobody waits for a report to be written: here it cannot be, for as long as nobody reads the FIFO.
+/// The end of a run does not wait for the report: here it cannot be written until the FIFO is read.
 #[test]
 fn the_lock_is_free_before_the_report_is_written() {
     let store = Store::file();

@@ -1,4 +1,5 @@
-//! What another user puts where a report or metrics are to be written, before dlock looks or while the command runs.
+//! Files that another user plants where a report or metrics are to be written, before the check or while the command
+//! runs.
 
 use super::assert_nothing_else;
 use crate::support::place::Place;
@@ -7,10 +8,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 
 const ATTACKER: u32 = 12345;
-/// What the attacker does, in a text for the shell.
+/// The attack, as a shell script.
 const AS_ATTACKER: &str = "setpriv --reuid=12345 --regid=12345 --clear-groups sh -c";
 
-/// A place with a directory `shared` of this mode, and a file of ours beside it.
+/// A place with a directory `shared` of this mode, and a file of the user beside it.
 fn shared(mode: u32) -> Place {
     let place = Place::new();
     for (directory, mode) in [(".", 0o755), ("shared", mode)] {
@@ -34,8 +35,8 @@ fn assert_untouched(place: &Place) {
 
 #[test]
 fn a_link_of_another_user_is_never_followed() {
-    let everybodys = "it belongs to somebody else, in a directory of everybody's";
-    let link = "it is a symbolic link that belongs to somebody else";
+    let everybodys = "it belongs to another user, in a world-writable directory";
+    let link = "it is a symbolic link that belongs to another user";
     for (mode, why) in [(0o777, everybodys), (0o1777, everybodys), (0o755, link)] {
         let place = shared(mode);
         symlink("../target", place.path("shared/r")).unwrap();
@@ -50,7 +51,7 @@ fn a_link_of_another_user_is_never_followed() {
     }
 }
 
-/// Neither is its owner or mode taken over.
+/// Neither its owner nor its mode is adopted.
 #[test]
 fn a_link_that_is_planted_while_the_command_runs_is_not_followed() {
     for (mode, option) in [(0o777, "--report"), (0o1777, "--report"), (0o777, "--metrics-file")] {
@@ -62,7 +63,7 @@ fn a_link_that_is_planted_while_the_command_runs_is_not_followed() {
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
         assert_untouched(&place);
     }
-    // One of our own, too: it was not there when the path was followed.
+    // Also a link of the user: it did not exist when the path was resolved.
     let place = shared(0o755);
     let output = place.run().args(["--report", "shared/r"]).sh("ln -s ../target shared/r; exit 7").output();
     let line = "dlock: --report: cannot write 'shared/r': it is no longer a regular file\n";
@@ -70,9 +71,9 @@ fn a_link_that_is_planted_while_the_command_runs_is_not_followed() {
     assert_untouched(&place);
 }
 
-/// A FIFO that nobody writes to, and a device without an end; also of our own.
+/// A FIFO without a writer, and a device without an end; also of the user.
 #[test]
-fn what_is_planted_for_the_metrics_neither_hangs_nor_fills_the_memory() {
+fn a_planted_metrics_file_neither_hangs_nor_exhausts_memory() {
     for (attack, why) in [
         ("mkfifo shared/m", "cannot be read: not a regular file"),
         ("ln -s /dev/zero shared/m", "cannot be read: too many symbolic links encountered"),
@@ -100,9 +101,9 @@ fn a_lock_of_the_metrics_that_is_a_fifo_is_refused() {
     assert_eq!(output.outcome(), (Exit::Code(64), "", line));
 }
 
-/// What the path leads to when the command has ended does not count.
+/// The target of the path when the command has ended does not matter.
 #[test]
-fn a_directory_that_is_exchanged_while_the_command_runs_changes_nothing() {
+fn a_directory_replaced_while_the_command_runs_changes_nothing() {
     let place = shared(0o777);
     std::fs::create_dir_all(place.path("shared/out")).unwrap();
     std::fs::create_dir(place.path("secret")).unwrap();
@@ -127,7 +128,7 @@ fn a_path_through_a_link_to_a_directory_works() {
 
 /// As a build does with its output.
 #[test]
-fn a_directory_that_the_command_makes_anew_gets_the_report() {
+fn a_directory_recreated_by_the_command_gets_the_report() {
     let place = Place::new();
     std::fs::create_dir(place.path("out")).unwrap();
     let output = place.run().args(["--report", "out/r"]).sh("rm -r out; mkdir out").output();

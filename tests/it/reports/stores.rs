@@ -1,23 +1,23 @@
-//! What is reported of a store that fails, and of a lock that is lost.
+//! The report of a failed store, and of a lost lock.
 
-use super::{Told, ran, refused, said};
+use super::{Expected, ran, refused, said};
 use crate::support::redis::Redis;
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use nix::sys::signal::Signal;
 
 #[test]
-fn a_store_that_cannot_be_reached_is_reported() {
+fn an_unreachable_store_is_reported() {
     let store = Store::file();
     let url = "redis://127.0.0.1:1/0";
     let output = store.place.run().backend(url).args(["--report", "r"]).command(["true"]).output();
-    let told = Told { backend: Some(url), ..refused("unavailable", 69, &store) };
-    Told { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let told = Expected { backend: Some(url), ..refused("unavailable", 69, &store) };
+    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
 }
 
-/// No password is in a report, whoever named it where.
+/// No password is in a report, wherever it was given.
 #[test]
-fn a_store_that_refuses_us_is_reported_without_the_password() {
+fn a_refused_login_is_reported_without_the_password() {
     let redis = Redis::start_with_args(&["--requirepass", "hunter2"]);
     let store = Store::file();
     let with = format!("redis://:wrong-hunter3@127.0.0.1:{}/0", redis.port());
@@ -25,8 +25,8 @@ fn a_store_that_refuses_us_is_reported_without_the_password() {
     let run = store.place.run().no_backend().env("DLOCK_BACKEND", with).args(["--report", "r"]);
     let output = run.command(["true"]).output();
     assert!(!store.place.read("r").contains("hunter"), "{}", store.place.read("r"));
-    let told = Told { backend: Some(&without), ..refused("denied", 77, &store) };
-    Told { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let told = Expected { backend: Some(&without), ..refused("denied", 77, &store) };
+    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn no_token_is_in_a_report() {
 }
 
 #[test]
-fn a_lock_that_was_lost_is_reported_with_how_the_command_was_stopped() {
+fn a_lost_lock_is_reported_with_how_the_command_was_stopped() {
     let store = Store::redis();
     let mut run = store.run().args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
     run.await_ready();
     store.space().command(&["DEL", &store.space().key("x")]);
     let output = run.wait();
-    let told = Told {
+    let told = Expected {
         outcome: "lost",
         dlock_exit: 76,
         released: Some(false),
@@ -60,9 +60,9 @@ fn a_lock_that_was_lost_is_reported_with_how_the_command_was_stopped() {
     told.assert(&store.place, &output);
 }
 
-/// With `--on-lost warn` the command's status is dlock's, and only the report tells what happened.
+/// With `--on-lost warn` dlock exits with the command's status, and only the report shows the loss.
 #[test]
-fn a_lock_that_was_lost_is_reported_when_the_command_goes_on() {
+fn a_lost_lock_is_reported_when_the_command_continues() {
     let store = Store::redis();
     let run = store.run().args(["--on-lost", "warn", "--report", "r"]);
     let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
@@ -71,7 +71,7 @@ fn a_lock_that_was_lost_is_reported_when_the_command_goes_on() {
     run.await_stderr("was lost");
     store.place.write("go", "");
     let output = run.wait();
-    let told = Told {
+    let told = Expected {
         outcome: "lost",
         released: Some(false),
         error: Some(said(&output)),
@@ -92,12 +92,12 @@ fn a_lock_that_could_not_be_released_is_reported() {
     let output = run.wait();
     assert!(output.stderr.contains("could not be released"), "{}", output.stderr);
     let url = redis.url();
-    let told = Told { backend: Some(&url), released: Some(false), ..ran(&store, Exit::Code(0)) };
+    let told = Expected { backend: Some(&url), released: Some(false), ..ran(&store, Exit::Code(0)) };
     told.assert(&store.place, &output);
 }
 
 #[test]
-fn a_holder_that_is_no_dlock_is_reported_as_foreign() {
+fn a_holder_other_than_dlock_is_reported_as_foreign() {
     let store = Store::redis();
     let key = store.space().key("x");
     let foreign = |expires: &str, immortal: bool| {
@@ -113,12 +113,12 @@ fn a_holder_that_is_no_dlock_is_reported_as_foreign() {
     ] {
         store.space().command(set);
         let output = store.run().args(["--report", "r"]).command(["true"]).output();
-        let told = Told { holder: &holder, ..refused("contended", 75, &store) };
-        Told { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+        let told = Expected { holder: &holder, ..refused("contended", 75, &store) };
+        Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
     }
 }
 
-/// What others have agreed on makes an option wrong, which only the store can tell.
+/// An option that contradicts what other clients agreed on, which only the store can detect.
 #[test]
 fn a_refusal_by_the_store_is_reported() {
     for store in Store::each() {
@@ -126,7 +126,7 @@ fn a_refusal_by_the_store_is_reported() {
         let mut holder = run.sh("echo ready; exec cat").spawn();
         holder.await_ready();
         let output = store.run().args(["--slots", "3", "--report", "r"]).command(["true"]).output();
-        Told { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
+        Expected { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where a report is written, and what happens when it cannot be.
+//! The file of a report, and failures to write it.
 
 use super::{assert_nothing_else, ran};
 use crate::support::SOON;
@@ -13,9 +13,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::Stdio;
 
-/// Said before the command runs, and before anybody is asked for the lock.
+/// Reported before the command runs, and before the lock is requested.
 #[test]
-fn a_file_that_cannot_be_written_is_refused_before_anything_happens() {
+fn an_unwritable_file_is_refused_before_anything_happens() {
     let place = Place::new();
     place.write("file", "content");
     std::fs::create_dir(place.path("directory")).unwrap();
@@ -44,7 +44,7 @@ fn a_file_that_cannot_be_written_is_refused_before_anything_happens() {
 }
 
 #[test]
-fn an_empty_name_is_none() {
+fn an_empty_name_counts_as_unset() {
     let place = Place::new();
     let output = place.run().args(["--report", ""]).command(["touch", "ran"]).output();
     assert_eq!(output.exit, Exit::Code(64));
@@ -66,7 +66,7 @@ fn the_mode_is_what_a_user_expects() {
     }
 }
 
-/// Whoever has the old one open reads it to its end: it is another file.
+/// A reader of the old one can read it to its end: the new one is another file.
 #[test]
 fn a_report_is_replaced_and_never_rewritten() {
     let store = Store::file();
@@ -81,7 +81,7 @@ fn a_report_is_replaced_and_never_rewritten() {
 }
 
 #[test]
-fn a_symbolic_link_stays_one() {
+fn a_symbolic_link_is_preserved() {
     let place = Place::new();
     std::fs::create_dir(place.path("elsewhere")).unwrap();
     symlink("elsewhere/link", place.path("r")).unwrap();
@@ -95,9 +95,9 @@ fn a_symbolic_link_stays_one() {
     }
 }
 
-/// In a directory like /tmp nobody makes us replace a file of their choice.
+/// In a directory such as /tmp no other user can make dlock replace a file of their choice.
 #[test]
-fn what_others_have_put_into_a_directory_of_everybodys_is_refused() {
+fn files_of_others_in_a_world_writable_directory_are_refused() {
     let place = Place::new();
     let shared = place.path("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -115,14 +115,14 @@ fn what_others_have_put_into_a_directory_of_everybodys_is_refused() {
     };
     for (name, option) in names.into_iter().flat_map(|name| [(name, "--report"), (name, "--metrics-file")]) {
         let line = format!(
-            "dlock: {option}: cannot write 'shared/{name}': it belongs to somebody else, in a directory of \
-             everybody's\n"
+            "dlock: {option}: cannot write 'shared/{name}': it belongs to another user, in a \
+             world-writable directory\n"
         );
         assert_eq!(run(name, option).outcome(), (Exit::Code(64), "", line.as_str()));
         assert!(!place.path("ran").exists());
     }
     assert_eq!(place.read("target"), "content");
-    // Our own, and a new one.
+    // A file of the user, and a new one.
     std::os::unix::fs::lchown(shared.join("link"), Some(nix::unistd::getuid().as_raw()), None).unwrap();
     for name in ["link", "new"] {
         assert_eq!(run(name, "--report").outcome(), (Exit::Code(0), "", ""));
@@ -130,7 +130,7 @@ fn what_others_have_put_into_a_directory_of_everybodys_is_refused() {
     assert!(place.read("target").starts_with("{\"version\":1,"));
 }
 
-/// A log that standard error goes to gets the report where it has come to, and stays the same file.
+/// A log file on standard error gets the report at its current end, and stays the same file.
 #[test]
 fn a_descriptor_that_is_open_is_written_to() {
     let store = Store::file();
@@ -169,7 +169,7 @@ fn a_pipe_and_a_device_are_written_to() {
     assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
 }
 
-/// Nor does the check before the command end whoever reads the FIFO.
+/// The check before the command does not end the reader of the FIFO either.
 #[test]
 fn a_fifo_is_written_to() {
     let store = Store::file();
@@ -186,17 +186,17 @@ fn a_fifo_is_written_to() {
 }
 
 #[test]
-fn a_fifo_that_nobody_reads_keeps_nothing_up() {
+fn a_fifo_without_a_reader_delays_nothing() {
     let place = Place::new();
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let output = place.run().args(["--report", "fifo"]).sh("exit 7").output();
-    let line = "dlock: --report: cannot write 'fifo': nobody reads it\n";
+    let line = "dlock: --report: cannot write 'fifo': it has no reader\n";
     assert_eq!(output.outcome(), (Exit::Code(7), "", line));
 }
 
 /// S05: the same when a signal ends a wait, which is not to take the two seconds that a reader else gets.
 #[test]
-fn a_fifo_that_nobody_reads_does_not_hold_up_a_signal() {
+fn a_fifo_without_a_reader_does_not_delay_a_signal() {
     let place = Place::new();
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut holder = place.run().probe(["ignore-term"]).spawn();
@@ -210,12 +210,12 @@ fn a_fifo_that_nobody_reads_does_not_hold_up_a_signal() {
     assert!(told.elapsed() < std::time::Duration::from_millis(1900), "{:?}", told.elapsed());
 }
 
-/// At most so many bytes for a file: to one who writes, a disk that is full looks like that.
+/// A limit on the file size: to a writer, a full disk looks like that.
 fn no_room() -> std::io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?)
 }
 
-/// The room is gone in the end: a warning, the command's own status, and what was there is still there, whole.
+/// The disk fills up at the end: a warning, the command's own status, and the old content is still complete.
 #[test]
 fn a_full_disk_leaves_the_old_report_and_the_status() {
     let place = Place::new();
@@ -229,7 +229,7 @@ fn a_full_disk_leaves_the_old_report_and_the_status() {
     assert_nothing_else(&place);
 }
 
-/// The same before there is anything but a command line.
+/// The same when there is only a command line.
 #[test]
 fn a_full_disk_leaves_the_status_of_wrong_usage() {
     let place = Place::new();
@@ -244,7 +244,7 @@ fn a_full_disk_leaves_the_status_of_wrong_usage() {
 }
 
 #[test]
-fn a_directory_that_goes_while_the_command_runs_is_warned_of() {
+fn a_directory_removed_while_the_command_runs_causes_a_warning() {
     let place = Place::new();
     std::fs::create_dir(place.path("d")).unwrap();
     let output = place.run().args(["--report", "d/r"]).sh("rmdir d; exit 7").output();
@@ -254,7 +254,7 @@ fn a_directory_that_goes_while_the_command_runs_is_warned_of() {
 
 /// Two that hold different locks write one file: it is one of the two, whole, at every moment.
 #[test]
-fn concurrent_reports_are_never_mixed() {
+fn concurrent_reports_never_mix() {
     let place = Place::new();
     let mut runs: Vec<Running> = (0..20)
         .map(|n| {

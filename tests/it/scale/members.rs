@@ -19,7 +19,7 @@ const STEPS: usize = 20;
 /// Lease of members that do not expire while a test runs, in ms.
 const LONG: u64 = 3_600_000;
 
-/// Members of the lock `x`, each of which asks what a `dlock run` with the same options asks.
+/// Members of the lock `x`, each of which sends the requests of a `dlock run` with the same options.
 struct Crowd {
     client: Connection,
     digest: String,
@@ -29,7 +29,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Of runs with these options; one real run goes before and shows how they ask.
+    /// With these options; one real run goes first and shows its requests.
     fn of(redis: &Redis, options: &[&str]) -> Self {
         let proxy = Proxy::to(redis.port());
         let mut client = redis.connect();
@@ -41,7 +41,7 @@ impl Crowd {
         let digest = client.command(&["SCRIPT", "LOAD", &words[1]]).text();
         let mut claim: Vec<serde_json::Value> = serde_json::from_str(&words[5]).expect("arguments");
         assert_eq!(claim[0], "acquire");
-        // Nothing is left to be found out about the server.
+        // Everything about the server is known by now.
         claim[14] = json!("0");
         Self { client, digest, lock: words[3].clone(), claim }
     }
@@ -98,7 +98,7 @@ impl Crowd {
         Cost { what: what.to_owned(), commands: calls.iter().map(|(_, calls)| calls).sum(), calls }
     }
 
-    /// What each kind of step costs while so many members hold the lock.
+    /// The cost of each kind of step while this many members hold the lock.
     fn costs(&mut self, members: usize) -> Vec<Cost> {
         for member in 0..members {
             self.join(member, LONG);
@@ -120,7 +120,7 @@ impl Crowd {
     }
 }
 
-/// What some steps of a kind cost.
+/// The cost of some steps of a kind.
 #[derive(Debug)]
 struct Cost {
     what: String,
@@ -152,8 +152,8 @@ fn assert_flat(few: &[Cost], many: &[Cost]) {
     }
 }
 
-/// Five thousand members cost what ten cost; and they neither keep a real run from sharing the lock nor make another lock
-/// lose its lease.
+/// Five thousand members cost as much as ten; and they neither prevent a real run from sharing the lock nor make
+/// another lock lose its lease.
 fn is_flat(options: &[&str]) {
     let few = Crowd::of(&Redis::start(), options).costs(FEW);
     let redis = Redis::start();
@@ -176,19 +176,19 @@ fn is_flat(options: &[&str]) {
 
 /// F53
 #[test]
-fn five_thousand_readers_cost_what_ten_cost() {
+fn five_thousand_readers_cost_as_much_as_ten() {
     is_flat(&["--shared"]);
 }
 
 /// F53
 #[test]
-fn five_thousand_slots_cost_what_ten_cost() {
+fn five_thousand_slots_cost_as_much_as_ten() {
     is_flat(&["--slots", "6000"]);
 }
 
 /// F53: readers that wait for a writer are granted the lock one after another.
 #[test]
-fn five_thousand_waiting_readers_cost_what_a_hundred_cost() {
+fn five_thousand_waiting_readers_cost_as_much_as_a_hundred() {
     let cost = |waiters: usize| {
         let redis = Redis::start();
         let mut crowd = Crowd::of(&redis, &["--shared"]);
@@ -208,7 +208,7 @@ fn five_thousand_waiting_readers_cost_what_a_hundred_cost() {
     assert!(many * 2 <= few * 3, "{few} and {many} commands for each");
 }
 
-/// F53: so many members that end at the same time are removed in several steps, and keep nobody waiting.
+/// F53: many members that expire at the same time are removed in several steps, and delay no waiter.
 #[test]
 fn expired_members_are_removed_in_several_steps() {
     let redis = Redis::start();
@@ -217,7 +217,7 @@ fn expired_members_are_removed_in_several_steps() {
     for member in 0..MANY {
         crowd.join(member, 30_000);
     }
-    // As if the server had been stopped for so long.
+    // As if the server had been stopped for that time.
     for member in 0..MANY {
         let token = format!("{member:032}");
         redis.command(&["DEL", &format!("dlock#member:{{dlock:x}}:{token}")]);
@@ -235,9 +235,9 @@ fn expired_members_are_removed_in_several_steps() {
     assert_eq!(crowd.claim(100_000, LONG, false)[3], Value::Int(1), "slot 0 has a living owner");
 }
 
-/// F53: a crowd all of which has expired keeps nobody waiting either.
+/// F53: a crowd that has expired completely delays no waiter.
 #[test]
-fn a_lock_whose_members_have_all_expired_is_taken_at_once() {
+fn a_lock_whose_members_have_all_expired_is_acquired_at_once() {
     let redis = Redis::start();
     let mut crowd = Crowd::of(&redis, &["--shared"]);
     for member in 0..1_000 {
@@ -253,9 +253,9 @@ fn a_lock_whose_members_have_all_expired_is_taken_at_once() {
     assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-/// A wrong number of slots is refused by what one of the waiters wants.
+/// A different slot count is refused by comparing it with one of the waiters.
 #[test]
-fn a_wrong_number_of_slots_is_refused_without_reading_the_queue() {
+fn a_different_slot_count_is_refused_without_reading_the_queue() {
     let cost = |waiters: usize| {
         let redis = Redis::start();
         let mut crowd = Crowd::of(&redis, &["--slots", "4"]);
@@ -301,7 +301,7 @@ fn a_large_foreign_value_is_not_read() {
 
 /// One at the head may be called at any moment; one at the end has to wait for all others first.
 #[test]
-fn waiters_that_cannot_be_notified_ask_less_often_further_back() {
+fn waiters_without_pushes_poll_less_often_further_back() {
     let redis = Redis::start_with_args(&["--rename-command", "SUBSCRIBE", ""]);
     let place = Place::new();
     redis.command(&["SET", "dlock:x", "foreign"]);

@@ -1,5 +1,5 @@
-//! Large trees of processes that ignore every signal, and a store that falls silent just after a renewal: the last process is
-//! dead before the lease ends.
+//! Large trees of processes that ignore every signal, and a store that falls silent just after a renewal: the last
+//! process is dead before the lease ends.
 
 use crate::lost_trees::after_a_theft;
 use crate::support::SOON;
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 /// How dlock is run.
 #[derive(Clone, Copy, Debug)]
 enum As {
-    /// As root, with a cgroup of the command's own.
+    /// As root, with a separate cgroup for the command.
     Root,
     /// As root, where no cgroup can be found.
     RootWithoutCgroups,
@@ -21,8 +21,8 @@ enum As {
     User,
 }
 
-/// Runs the probe in this mode under a lease of 3 s, and asserts that nobody is alive when the lease ends by the clock of
-/// the store.
+/// Runs the probe in this mode under a lease of 3 s, and asserts that no process is alive when the lease ends by the
+/// clock of the store.
 #[track_caller]
 fn dies_in_time(how: As, mode: &[&str]) {
     let redis = Redis::start();
@@ -88,7 +88,7 @@ each_tree! {
     two_thousand_sessions: ["sessions", "2000"];
     two_thousand_in_one_group: ["many", "2000"];
     twenty_processes_of_five_hundred_threads: ["threads", "20", "500"];
-    sixty_lines_that_run_away: ["runaway", "60"];
+    sixty_escaping_branches: ["runaway", "60"];
 }
 
 /// S23
@@ -99,7 +99,7 @@ fn two_thousand_processes_die_after_a_theft() {
 
 /// S40: the guard is killed, and dlock does its work.
 #[test]
-fn sixty_lines_that_run_away_die_without_a_guard() {
+fn sixty_escaping_branches_die_without_a_guard() {
     use crate::support::process;
     use nix::sys::signal::Signal;
     for hidden in [false, true] {

@@ -1,6 +1,6 @@
-//! What doctor finds out about sentinels.
+//! The findings of doctor about sentinels.
 
-use super::stage::{Says, Stage};
+use super::stage::{FakeReply, FakeService};
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use crate::support::sentinels::Sentinels;
@@ -28,7 +28,7 @@ fn owned<const N: usize>(findings: [(&str, String); N]) -> Vec<(String, String)>
 }
 
 #[test]
-fn a_sound_service_is_told() {
+fn a_healthy_service_is_reported() {
     let group = Sentinels::lent();
     let output = examine(&group.url());
     let master = format!("127.0.0.1:{}", group.master().port());
@@ -41,17 +41,17 @@ fn a_sound_service_is_told() {
             names(1),
             names(2),
             ("ok", format!("3 of 3 sentinels name {master}")),
-            ("ok", "3 sentinels, of which 2 have to find the master down".to_owned()),
+            ("ok", "3 sentinels, of which 2 have to agree that the master is down".to_owned()),
             ("ok", "2 of 2 are up".to_owned()),
         ])
     );
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
-    // The master is examined as any other server.
+    // The master is examined like any other server.
     assert_eq!(findings(&output, &["lock", "role"]).len(), 2);
 }
 
 #[test]
-fn too_few_sentinels_in_the_url_and_replicas_for_a_lock_are_told() {
+fn too_few_sentinels_in_the_url_and_too_few_replicas_are_reported() {
     let group = Sentinels::lent();
     let url = format!("redis-sentinel://127.0.0.1:{}/locks/0?wait_replicas=3", group.sentinel(0).port());
     let output = examine(&url);
@@ -59,7 +59,10 @@ fn too_few_sentinels_in_the_url_and_replicas_for_a_lock_are_told() {
     assert_eq!(
         seen,
         owned([
-            ("warning", "3 sentinels, of which 2 have to find the master down; the URL names 1".to_owned()),
+            (
+                "warning",
+                "3 sentinels, of which 2 have to agree that the master is down; the URL names 1".to_owned()
+            ),
             ("ok", "2 of 2 are up".to_owned()),
             ("problem", "2 are connected, and wait_replicas=3 have to confirm a lock".to_owned()),
         ])
@@ -68,12 +71,12 @@ fn too_few_sentinels_in_the_url_and_replicas_for_a_lock_are_told() {
 }
 
 #[test]
-fn sentinels_that_could_not_decide_are_told() {
+fn sentinels_without_a_quorum_are_reported() {
     let mut group = Sentinels::lent();
     for sentinel in [0, 1] {
         group.sentinel_mut(sentinel).kill();
     }
-    group.be_patient_for(std::time::Duration::from_millis(500));
+    group.set_down_after(std::time::Duration::from_millis(500));
     let output = crate::support::wait::eventually(crate::support::SOON, "a quorum that is missed", || {
         let output = examine(&group.url());
         let told = findings(&output, &["quorum"]);
@@ -87,39 +90,39 @@ fn sentinels_that_could_not_decide_are_told() {
     assert_eq!(levels, ["warning", "warning", "ok", "problem"]);
 }
 
-/// Each of them has a second of its own.
+/// Each of them has its own second.
 #[test]
-fn a_sentinel_that_hangs_is_told_and_the_rest_examined() {
-    let stage = Stage::new();
-    stage.all_say([Says::Hangs, stage.name(0, 0), stage.name(0, 0)]);
+fn a_hung_sentinel_is_reported_and_the_others_are_examined() {
+    let stage = FakeService::new();
+    stage.all_say([FakeReply::Hangs, stage.name(0, 0), stage.name(0, 0)]);
     let output = examine(&stage.url());
     let seen = findings(&output, &["sentinels", "agreement"]);
     assert_eq!((seen[0].0.as_str(), seen[1].0.as_str()), ("warning", "ok"), "{seen:?}");
-    assert!(seen[0].1.ends_with("it does not answer within 1s"), "{seen:?}");
+    assert!(seen[0].1.ends_with("no answer within 1s"), "{seen:?}");
     let master = format!("2 of 3 sentinels name 127.0.0.1:{}", stage.servers[0].port());
     assert_eq!(seen[3], ("ok".to_owned(), master));
     assert_eq!(findings(&output, &["lock"]).len(), 1, "{}", output.stdout);
 }
 
 #[test]
-fn sentinels_that_disagree_are_told() {
-    let stage = Stage::new();
+fn sentinels_that_disagree_are_reported() {
+    let stage = FakeService::new();
     stage.all_say([stage.name(0, 0), stage.name(0, 0), stage.name(1, 9)]);
     let master = format!("127.0.0.1:{}", stage.servers[0].port());
     let seen = findings(&examine(&stage.url()), &["agreement"]);
     assert_eq!(seen, owned([("warning", format!("2 of 3 sentinels name {master}"))]));
 
-    stage.all_say([stage.name(0, 0), Says::Refuses, stage.name(1, 9)]);
+    stage.all_say([stage.name(0, 0), FakeReply::Refuses, stage.name(1, 9)]);
     let master = format!("127.0.0.1:{}", stage.servers[1].port());
     let seen = findings(&examine(&stage.url()), &["agreement"]);
-    let found = format!("1 of 3 sentinels name {master}, which is not more than half of them");
+    let found = format!("1 of 3 sentinels name {master}, which is not a majority");
     assert_eq!(seen, owned([("problem", found)]));
 }
 
 #[test]
-fn sentinels_that_know_nothing_are_a_problem() {
-    let stage = Stage::new();
-    stage.all_say([Says::KnowsNothing, Says::Refuses, Says::KnowsNothing]);
+fn sentinels_without_any_service_are_a_problem() {
+    let stage = FakeService::new();
+    stage.all_say([FakeReply::KnowsNothing, FakeReply::Refuses, FakeReply::KnowsNothing]);
     let output = examine(&stage.url());
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     let seen = findings(&output, &["agreement"]);

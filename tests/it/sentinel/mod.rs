@@ -1,12 +1,12 @@
-//! A master that sentinels name: which one is believed, and what becomes of a lock when there is another.
+//! A master named by sentinels: which one is used, and what happens to a lock when it is replaced.
 //!
-//! What sentinels do is not up to a test, and takes seconds. So most of these stand on sentinels that say what the test
-//! wants, in front of real servers; those of `failing_over` have real ones.
+//! Real sentinels cannot be controlled by a test, and take seconds. So most of these tests use fake ones with scripted
+//! replies, in front of real servers; those of `failover` have real ones.
 
-mod choosing;
+mod authentication;
 mod doctor;
-mod failing_over;
-mod following;
-mod proving;
+mod failover;
+mod master_change;
+mod master_choice;
 mod replicas;
 mod stage;

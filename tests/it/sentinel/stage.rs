@@ -1,4 +1,4 @@
-//! Two servers, and sentinels that name as the master whom the test wants.
+//! Two servers, and sentinels that name the master chosen by the test.
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
@@ -12,35 +12,35 @@ use crate::support::wait::until;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the sentinels call the servers.
+/// The name of the service.
 pub const SERVICE: &str = "locks";
 
-/// What one sentinel says.
+/// The reply of one sentinel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Says {
-    /// The master listens on this port, since the fail-over of this number.
+pub enum FakeReply {
+    /// The master listens on this port, since the failover of this number.
     Names(u16, u64),
-    /// It knows another service only.
+    /// It knows only another service.
     KnowsNothing,
-    /// It does not answer.
+    /// It does not reply.
     Hangs,
     /// It closes the connection.
     Refuses,
 }
 
-/// A sentinel that obeys the test.
-pub struct Puppet {
+/// A sentinel controlled by the test.
+pub struct FakeSentinel {
     fake: Fake,
-    says: Arc<Mutex<Says>>,
+    says: Arc<Mutex<FakeReply>>,
 }
 
-impl Puppet {
-    fn that(says: Says) -> Self {
+impl FakeSentinel {
+    fn that(says: FakeReply) -> Self {
         let says = Arc::new(Mutex::new(says));
         let theirs = Arc::clone(&says);
         let fake = Fake::scripted(move |words| {
             let mut says = *lock(&theirs);
-            while says == Says::Hangs {
+            while says == FakeReply::Hangs {
                 std::thread::sleep(Duration::from_millis(3));
                 says = *lock(&theirs);
             }
@@ -49,29 +49,29 @@ impl Puppet {
         Self { fake, says }
     }
 
-    /// Changes what it says.
-    pub fn say(&self, says: Says) {
+    /// Changes its reply.
+    pub fn say(&self, says: FakeReply) {
         *lock(&self.says) = says;
     }
 
-    /// How many connections it has had.
+    /// Number of its connections so far.
     pub fn connections(&self) -> usize {
         self.fake.connections()
     }
 
-    /// Every command it was sent.
+    /// Every command that it received.
     pub fn commands(&self) -> Vec<Vec<String>> {
         self.fake.commands()
     }
 }
 
-impl Drop for Puppet {
+impl Drop for FakeSentinel {
     fn drop(&mut self) {
-        self.say(Says::Refuses);
+        self.say(FakeReply::Refuses);
     }
 }
 
-fn answer(says: Says, words: &[String]) -> Option<Vec<u8>> {
+fn answer(says: FakeReply, words: &[String]) -> Option<Vec<u8>> {
     let list = |items: &[&str]| {
         let items: Vec<u8> = items.iter().flat_map(|item| bulk(item)).collect();
         items
@@ -80,12 +80,12 @@ fn answer(says: Says, words: &[String]) -> Option<Vec<u8>> {
     let question = words.get(1).map(|word| word.to_lowercase()).unwrap_or_default();
     let ours = words.get(2).is_some_and(|service| service == SERVICE);
     Some(match (says, question.as_str()) {
-        (Says::Refuses | Says::Hangs, _) => return None,
+        (FakeReply::Refuses | FakeReply::Hangs, _) => return None,
         (_, "masters") => array(1, array(2, list(&["name", SERVICE]))),
-        (Says::Names(port, _), "get-master-addr-by-name") if ours => {
+        (FakeReply::Names(port, _), "get-master-addr-by-name") if ours => {
             array(2, list(&["127.0.0.1", &port.to_string()]))
         }
-        (Says::Names(_, epoch), "master") if ours => {
+        (FakeReply::Names(_, epoch), "master") if ours => {
             array(4, list(&["name", SERVICE, "config-epoch", &epoch.to_string()]))
         }
         (_, "get-master-addr-by-name") => b"*-1\r\n".to_vec(),
@@ -98,25 +98,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Two servers and three sentinels.
-pub struct Stage {
-    /// Where the runs take place.
+pub struct FakeService {
+    /// The place of the runs.
     pub place: Place,
-    /// The master at first, and the other one.
+    /// The initial master, and the other server.
     pub servers: [Redis; 2],
-    /// All of them name server 0 at first.
-    pub sentinels: Vec<Puppet>,
-    /// What every command of the test holds.
+    /// All of them initially name server 0.
+    pub sentinels: Vec<FakeSentinel>,
+    /// The leash of every command of the test.
     pub leash: Leash,
 }
 
-impl Stage {
-    /// Of servers that know nothing of each other.
+impl FakeService {
+    /// With independent servers.
     pub fn new() -> Self {
         let servers = [Redis::start(), Redis::start()];
-        let first = Says::Names(servers[0].port(), 0);
+        let first = FakeReply::Names(servers[0].port(), 0);
         let place = Place::new();
         let leash = place.leash();
-        Self { place, servers, sentinels: (0..3).map(|_| Puppet::that(first)).collect(), leash }
+        Self { place, servers, sentinels: (0..3).map(|_| FakeSentinel::that(first)).collect(), leash }
     }
 
     /// Server 1 is a replica of server 0.
@@ -128,7 +128,7 @@ impl Stage {
         stage
     }
 
-    /// Waits until the replica has what the master has.
+    /// Waits until the replica has the data of the master.
     #[track_caller]
     pub fn await_copy(&self) {
         let mut client = self.servers[0].connect();
@@ -140,15 +140,15 @@ impl Stage {
         until(SOON, "the replica", || client.command(&["WAIT", "1", "100"]) == Value::Int(1));
     }
 
-    /// Makes server 1 a master, and all sentinels name it. Server 0 has not been told, and is a master too.
+    /// Makes server 1 a master, and all sentinels name it. Server 0 is not notified, and stays a master too.
     pub fn fail_over(&self) {
         self.servers[1].command(&["REPLICAOF", "NO", "ONE"]);
         self.all_name(1, 1);
     }
 
-    /// What one sentinel says of a server.
-    pub fn name(&self, server: usize, epoch: u64) -> Says {
-        Says::Names(self.servers[server].port(), epoch)
+    /// The reply of a sentinel that names this server.
+    pub fn name(&self, server: usize, epoch: u64) -> FakeReply {
+        FakeReply::Names(self.servers[server].port(), epoch)
     }
 
     /// All sentinels name this server.
@@ -156,8 +156,8 @@ impl Stage {
         self.all_say([self.name(server, epoch); 3]);
     }
 
-    /// Each says this.
-    pub fn all_say(&self, says: [Says; 3]) {
+    /// Sets the reply of each.
+    pub fn all_say(&self, says: [FakeReply; 3]) {
         for (sentinel, says) in self.sentinels.iter().zip(says) {
             sentinel.say(says);
         }
@@ -184,7 +184,7 @@ impl Stage {
         self.place.run().backend(self.url()).args(["--ttl", ttl])
     }
 
-    /// A command that reports each signal, and leaves with status 5 when it is told to. It is ready when this returns.
+    /// A command that reports each signal, and exits with status 5 on request. It is ready when this returns.
     #[track_caller]
     pub fn witness(&self, run: Dlock) -> Running {
         let go = format!("leave:{}=5", self.place.arg("go"));
@@ -193,7 +193,7 @@ impl Stage {
         run
     }
 
-    /// Tells the witnesses to leave.
+    /// Makes the witnesses exit.
     pub fn go(&self) {
         self.place.write("go", "");
     }
@@ -203,28 +203,28 @@ impl Stage {
         self.servers[server].command(&["EXISTS", "dlock:x"]) == Value::Int(1)
     }
 
-    /// What is left of the lock at a server.
+    /// The remaining lease of the lock at a server.
     pub fn left(&self, server: usize) -> i64 {
         self.servers[server].command(&["PTTL", "dlock:x"]).int()
     }
 
-    /// Waits until a server has been asked to renew the lock.
+    /// Waits until a server has received a renewal of the lock.
     #[track_caller]
     pub fn await_renewal(&self, server: usize) {
         crate::support::redis::await_renewal(|| self.left(server));
     }
 
-    /// How many wait for the lock at a server.
+    /// The number of waiters for the lock at a server.
     pub fn waiters(&self, server: usize) -> i64 {
         self.servers[server].command(&["ZCARD", "dlock#queue:{dlock:x}"]).int()
     }
 
-    /// Somebody else takes the lock at a server.
+    /// Another client acquires the lock at a server.
     pub fn take_for_another(&self, server: usize) {
         self.servers[server].command(&["SET", "dlock:x", "somebody else's", "PX", "600000"]);
     }
 
-    /// Somebody else gives it back.
+    /// Another client releases it.
     pub fn free_for_another(&self, server: usize) {
         self.servers[server].command(&["DEL", "dlock:x"]);
     }

@@ -1,4 +1,4 @@
-//! A sidecar that becomes something that no dlock of this version wrote: refused, never guessed at, never overwritten.
+//! A sidecar with content that no dlock of this version wrote: refused, never guessed at, never overwritten.
 
 use super::{assert_run, end, hold, noted, sidecar};
 use crate::support::place::Place;
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-/// What can be in its place, and why it is refused.
+/// The content in its place, and why it is refused.
 const DAMAGES: &[(&str, i32, &str)] = &[
     ("garbage", 78, "PATH: not written by dlock, or damaged"),
     ("half", 78, "PATH: not written by dlock, or damaged"),
@@ -16,7 +16,7 @@ const DAMAGES: &[(&str, i32, &str)] = &[
     ("link", 77, "cannot use PATH: it is a symbolic link, which dlock does not follow"),
 ];
 
-/// Puts it in the place of the sidecar; what was there stays open in whoever has it open.
+/// Replaces the sidecar; the old file stays open in processes that have it open.
 fn damage(place: &Place, what: &str) {
     let path = sidecar(place);
     let good = fs::read_to_string(&path).unwrap();
@@ -35,15 +35,15 @@ fn damage(place: &Place, what: &str) {
     fs::rename(place.write("other", &content), path).unwrap();
 }
 
-/// What can be seen to change when somebody writes.
+/// What shows that another process has written.
 fn state(path: &Path) -> (u64, Vec<u8>) {
     let mtime = fs::symlink_metadata(path).unwrap();
     (mtime.mtime_nsec() as u64, fs::read(path).unwrap_or_default())
 }
 
-/// F38, F46: the holder ends in peace, the others are told why they cannot go on, and the lock is free.
+/// F38, F46: the holder ends normally, the waiters report why they cannot continue, and the lock is free.
 #[test]
-fn a_sidecar_that_is_damaged_while_others_wait_ends_their_wait() {
+fn a_damaged_sidecar_ends_the_wait_of_waiters() {
     for (what, code, why) in DAMAGES {
         let place = Place::new();
         let path = sidecar(&place);
@@ -67,7 +67,7 @@ fn a_sidecar_that_is_damaged_while_others_wait_ends_their_wait() {
         assert_run(place.run(), *code, &line);
         assert_eq!(state(&path), damaged, "{what} was changed");
         assert_eq!(place.read("log"), "", "{what}: somebody ran");
-        // Whoever takes it away has repaired it.
+        // Removing it repairs the lock.
         if *what == "directory" {
             fs::remove_dir(&path).unwrap()
         } else {

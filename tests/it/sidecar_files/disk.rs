@@ -1,4 +1,4 @@
-//! A file system that is full, or may not be written to any more: a small one of the test's own.
+//! A file system that is full, or has become read-only: a small one for one test only.
 
 use super::{assert_held, assert_one_at_a_time, assert_run, end, hold, noted};
 use crate::support::SOON;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A directory of locks on a tmpfs(5) in a mount namespace, which goes with the process that keeps it.
+/// A directory of locks on a tmpfs(5) in a mount namespace, which exists as long as the process in it.
 struct Disk {
     place: Place,
     keeper: Child,
@@ -48,7 +48,7 @@ impl Disk {
 
     fn run(&self) -> Dlock {
         let target = format!("--target={}", self.keeper.id());
-        // Whoever enters another mount namespace stands at its root.
+        // A process that enters another mount namespace is at its root.
         let run = self.place.run().after_shell(&format!("cd '{}'", self.place.arg(".")));
         run.wrapped_by(["nsenter", target.as_str(), "--mount"])
     }
@@ -61,7 +61,7 @@ impl Disk {
         assert!(command.arg(self.place.locks()).status().unwrap().success());
     }
 
-    /// Uses up all that is left.
+    /// Uses up all remaining space.
     fn fill(&self) {
         let mut size = 0;
         while fs::write(self.path("fill"), vec![b'x'; size + 4096]).is_ok() {
@@ -70,7 +70,7 @@ impl Disk {
         fs::write(self.path("fill"), vec![b'x'; size]).unwrap();
     }
 
-    /// The line of one who cannot write the sidecar.
+    /// The message of a run that cannot write the sidecar.
     fn refusal(&self, why: &str) -> String {
         format!(
             "dlock: x on {}: cannot use {}: {why}; the command did not run, see --retry\n",
@@ -94,9 +94,9 @@ impl Drop for Disk {
 const FULL: &str = "no space left on device";
 const READ_ONLY: &str = "read-only file system";
 
-/// F38: what cannot be noted is not taken, and `--retry` waits until it can.
+/// F38: a lock that cannot be recorded is not acquired, and `--retry` waits until it can.
 #[test]
-fn a_full_disk_takes_no_lock_and_leaves_none() {
+fn on_a_full_disk_no_lock_is_acquired_and_none_remains() {
     let disk = Disk::new("size=4k");
     disk.fill();
     for mode in [&["--exclusive"][..], &["--shared"], &["--slots", "3"]] {
@@ -108,14 +108,14 @@ fn a_full_disk_takes_no_lock_and_leaves_none() {
     fs::remove_file(disk.path("fill")).unwrap();
     let output = patient.wait();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
-    // The sidecar has the room that it needs now.
+    // The sidecar has the space that it needs now.
     disk.fill();
     assert_run(disk.run(), 0, "");
 }
 
-/// F38: no room for one more file.
+/// F38: no space for one more file.
 #[test]
-fn a_disk_without_room_for_another_file_takes_no_lock() {
+fn on_a_disk_without_free_inodes_no_lock_is_acquired() {
     let disk = Disk::new("nr_inodes=2");
     let line = format!(
         "dlock: x on {}: cannot use {}: {FULL}; the command did not run, see --retry\n",
@@ -128,19 +128,19 @@ fn a_disk_without_room_for_another_file_takes_no_lock() {
     assert_run(disk.run(), 0, "");
 }
 
-/// F38: the line has become too long for the room that there is. Who comes now finds no place in it; those who have one
-/// keep it, and the sidecar stays what it was.
+/// F38: the queue has become too long for the space. New waiters cannot join it; those in the queue
+/// keep their positions, and the sidecar stays unchanged.
 #[test]
-fn a_line_that_outgrows_the_disk_is_not_torn() {
+fn a_queue_that_outgrows_the_disk_is_not_truncated() {
     let disk = Disk::new("size=4k");
     let holder = hold(disk.run());
     let run = || disk.run().args(["--note", &"n".repeat(500)]);
     let waiter = || noted(&disk.place, run().args(["--wait", "forever"])).spawn();
     let mut waiters: Vec<Running> = vec![waiter()];
-    // The others may find none.
+    // The others may not find any.
     waiters[0].await_stderr("waiting at position");
     waiters.extend((1..12).map(|_| waiter()));
-    // As many as find a place do; then each new one meets what the last has left.
+    // As many as fit join; then each new one finds the space left by the last.
     for _ in 0..10 {
         assert_held(run());
     }
@@ -154,15 +154,15 @@ fn a_line_that_outgrows_the_disk_is_not_torn() {
     assert_run(disk.run(), 0, "");
 }
 
-/// F38: held is held, and free is nobody's; who waits goes on when it can be written to again.
+/// F38: a held lock stays held, and a free one cannot be acquired; a waiter continues when the file system is writable.
 #[test]
-fn a_disk_that_becomes_read_only_lets_nobody_in() {
+fn on_a_disk_that_becomes_read_only_no_lock_is_granted() {
     let disk = Disk::new("size=1m");
     let holder = hold(disk.run());
     let mut waiter = noted(&disk.place, disk.run().args(["--wait", "forever"])).spawn();
     waiter.await_stderr("waiting at position 1\n");
-    // What is open for writing stays so; nothing more can be opened like that. (The kernel refuses to make a file system
-    // read-only while anything is, unless the disk itself has failed.)
+    // Files open for writing stay so; no more can be opened like that. (The kernel refuses to make a file
+    // system read-only while anything is, unless the disk itself has failed.)
     disk.mount(&["--bind", disk.place.locks().to_str().unwrap()]);
     disk.mount(&["-o", "remount,bind,ro"]);
     assert_held(disk.run());

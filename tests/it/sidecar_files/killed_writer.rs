@@ -1,4 +1,4 @@
-//! A dlock that is killed while it writes. The kernel copies a long text page by page and looks for a fatal signal in
+//! A dlock that is killed during a write. The kernel copies a long text page by page and checks for a fatal signal in
 //! between, so that a file can end up half new and half old (`generic_perform_write` in Linux' mm/filemap.c).
 
 use super::{assert_one_at_a_time, assert_run, end, hold, wait};
@@ -44,9 +44,9 @@ fn shim(place: &Place) -> PathBuf {
     library
 }
 
-/// F38, F41: the line is longer than a page, and the one at its head dies while he notes that the lock is his.
+/// F38, F41: the queue is longer than a page, and its first waiter dies while it records that it holds the lock.
 #[test]
-fn a_dlock_that_is_killed_while_it_writes_leaves_what_others_can_read() {
+fn a_dlock_killed_during_a_write_leaves_a_readable_sidecar() {
     let place = Place::new();
     let library = shim(&place);
     let holder = hold(place.run());

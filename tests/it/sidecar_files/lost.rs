@@ -1,4 +1,4 @@
-//! A sidecar that is deleted, emptied or replaced by another that is as good as any.
+//! A sidecar that is deleted, emptied or replaced by another valid one.
 
 use super::{assert_held, assert_one_at_a_time, assert_run, end, hold, noted, sidecar, wait};
 use crate::support::SOON;
@@ -9,12 +9,12 @@ use crate::support::wait::until;
 use std::fs;
 use std::time::Duration;
 
-/// What becomes of it.
+/// What happens to it.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Deleted,
     Emptied,
-    /// Another file with nothing in it.
+    /// Another, empty file.
     ReplacedByNothing,
     /// Another file with the same content, as from a backup.
     ReplacedByACopy,
@@ -33,7 +33,7 @@ fn change(place: &Place, change: Change) {
     fs::rename(place.write("other", &content), path).unwrap();
 }
 
-/// One who is not told in time what has become of the line would look again after a minute.
+/// A waiter that misses the notification would check again only after a minute.
 #[track_caller]
 fn all_run(mut waiters: Vec<Running>) {
     for waiter in &mut waiters {
@@ -44,7 +44,7 @@ fn all_run(mut waiters: Vec<Running>) {
 
 /// F38
 #[test]
-fn a_lost_sidecar_lets_nobody_in_and_keeps_nobody_waiting() {
+fn a_lost_sidecar_grants_no_lock_and_blocks_no_waiter() {
     for what in [Deleted, Emptied, ReplacedByNothing, ReplacedByACopy] {
         let place = Place::new();
         let holder = hold(place.run());
@@ -65,7 +65,7 @@ fn a_lost_sidecar_lets_nobody_in_and_keeps_nobody_waiting() {
 
 /// F38
 #[test]
-fn a_lost_sidecar_lets_no_writer_in_beside_readers() {
+fn a_lost_sidecar_admits_no_writer_beside_readers() {
     for what in [Deleted, Emptied, ReplacedByNothing, ReplacedByACopy] {
         let place = Place::new();
         let readers = [(); 2].map(|()| hold(place.run().arg("--shared")));
@@ -81,10 +81,10 @@ fn a_lost_sidecar_lets_no_writer_in_beside_readers() {
     }
 }
 
-/// F38: the kernel counts no slots, and lets readers in beside those who have them. A slot is not given out twice; that
-/// readers are kept out again is seen to when the holders look after their lock, a third of the ttl later at most.
+/// F38: the kernel counts no slots, and admits readers beside holders of slots. A slot is not granted twice; that
+/// readers are excluded again is ensured when the holders check their lock, a third of the ttl later at most.
 #[test]
-fn a_lost_sidecar_lets_nobody_in_beside_those_who_have_all_slots() {
+fn a_lost_sidecar_admits_no_holder_beyond_the_slots() {
     for what in [Deleted, Emptied, ReplacedByNothing, ReplacedByACopy] {
         let place = Place::new();
         let holders = [(); 2].map(|()| hold(place.run().args(["--ttl", "1s", "--slots", "2"])));
@@ -93,16 +93,16 @@ fn a_lost_sidecar_lets_nobody_in_beside_those_who_have_all_slots() {
         until(Duration::from_secs(10), &format!("readers to be kept out again: {what:?}"), || {
             place.run().arg("--shared").command(["true"]).output().exit == Exit::Code(75)
         });
-        // One of the holders has been heard of, and perhaps not both.
+        // One of the holders is known again, and perhaps not both.
         assert_held(place.run().args(["--slots", "2"]));
         holders.into_iter().for_each(end);
         assert_run(place.run().args(["--slots", "2"]), 0, "");
     }
 }
 
-/// F38: what the outer one holds cannot be found any more; to let the inner one in would be a guess.
+/// F38: the hold of the outer one is no longer recorded; admitting the inner one would be a guess.
 #[test]
-fn a_dlock_inside_a_hold_whose_sidecar_is_lost_is_refused_and_does_not_hang() {
+fn a_nested_dlock_with_a_lost_sidecar_is_refused_and_does_not_hang() {
     let place = Place::new();
     let inner = format!(
         "rm '{}'; '{BINARY}' run -b '{}' --wait forever x -- echo ran; echo $?",
@@ -117,9 +117,9 @@ fn a_dlock_inside_a_hold_whose_sidecar_is_lost_is_refused_and_does_not_hang() {
     assert_run(place.run(), 0, "");
 }
 
-/// F38: after a restart of the host nobody who is noted can be there, whatever is said of how long he keeps the lock.
+/// F38: after a restart of the host no recorded process can exist, whatever its recorded lease.
 #[test]
-fn those_of_an_earlier_boot_are_not_believed() {
+fn entries_of_an_earlier_boot_are_ignored() {
     let place = Place::new();
     let mut keeper = place.run().args(["--min-hold", "1h"]).command(["true"]).spawn();
     until(SOON, "one who keeps the lock", || place.read("locks/x.dlock").contains("\"ended_at\":1"));

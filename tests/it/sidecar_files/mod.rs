@@ -1,6 +1,6 @@
-//! F38: what happens to the file beside a lock file while the lock is in use. The lock file alone keeps foreign programs
-//! out; in its sidecar dlocks agree on everything else. Whatever becomes of that: nobody gets in who must not, and nobody
-//! hangs.
+//! F38: changes of the file beside a lock file while the lock is in use. The lock file alone excludes foreign
+//! programs; in its sidecar dlocks agree on everything else. Whatever happens to it: no client is admitted wrongly,
+//! and none hangs.
 
 mod damaged;
 mod disk;
@@ -19,25 +19,25 @@ fn sidecar(place: &Place) -> PathBuf {
     place.locks().join("x.dlock")
 }
 
-/// A command that has the lock until its standard input is closed.
-fn until_told(run: Dlock) -> Dlock {
+/// A command that holds the lock until its standard input is closed.
+fn until_stdin_closes(run: Dlock) -> Dlock {
     run.stdin(Stdio::piped()).sh("echo ready; exec cat")
 }
 
-/// One who has the lock until [`end`].
+/// A holder that keeps the lock until [`end`].
 #[track_caller]
 fn hold(run: Dlock) -> Running {
-    let mut run = until_told(run).spawn();
+    let mut run = until_stdin_closes(run).spawn();
     run.await_ready();
     run
 }
 
-/// A command that notes when it ran, so that two at a time are seen.
+/// A command that records when it ran, so that overlaps are detected.
 fn noted(place: &Place, run: Dlock) -> Dlock {
     run.arg("-v").probe(["hold", &place.arg("log"), "for", "5"])
 }
 
-/// One who waits, in this place of the line, when this returns.
+/// A waiter that is at this queue position when this returns.
 #[track_caller]
 fn wait(place: &Place, run: Dlock, position: usize) -> Running {
     let mut run = noted(place, run.args(["--wait", "forever"])).spawn();
@@ -45,7 +45,7 @@ fn wait(place: &Place, run: Dlock, position: usize) -> Running {
     run
 }
 
-/// Lets a holder end, which he must do in peace.
+/// Ends a holder, which must exit normally.
 #[track_caller]
 fn end(mut run: Running) {
     drop(run.take_stdin());
@@ -53,7 +53,7 @@ fn end(mut run: Running) {
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
 }
 
-/// Each of so many `noted` commands has run once, and none beside another.
+/// This many `noted` commands have run once each, without an overlap.
 #[track_caller]
 fn assert_one_at_a_time(place: &Place, count: usize) {
     let log = place.read("log");
@@ -61,7 +61,7 @@ fn assert_one_at_a_time(place: &Place, count: usize) {
     assert!(started == count && !log.contains("overlap"), "{count} commands, one at a time: {log}");
 }
 
-/// Asks once, which must come to this.
+/// Sends one request, which must have this result.
 #[track_caller]
 fn assert_run(run: Dlock, exit: i32, line: &str) {
     let output = run.sh("echo ran").output();
@@ -69,7 +69,7 @@ fn assert_run(run: Dlock, exit: i32, line: &str) {
     assert_eq!(output.outcome(), (Exit::Code(exit), ran, line));
 }
 
-/// Asks once, and somebody must have the lock.
+/// Sends one request, while the lock must be held.
 #[track_caller]
 fn assert_held(run: Dlock) {
     let output = run.sh("echo ran").output();

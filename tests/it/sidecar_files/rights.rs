@@ -1,4 +1,4 @@
-//! A sidecar that may not be opened any more.
+//! A sidecar that can no longer be opened.
 
 use super::{assert_held, assert_run, end, hold, noted, sidecar};
 use crate::support::SOON;
@@ -11,7 +11,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
-/// A user who is not root, whom no mode stops.
+/// A user other than root, to whom modes apply.
 const USER: [&str; 4] = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
 
 fn open_place() -> Place {
@@ -30,7 +30,7 @@ fn set_mode(place: &Place, mode: u32) {
     fs::set_permissions(sidecar(place), Permissions::from_mode(mode)).unwrap();
 }
 
-/// The line of one who finds the lock free, and the sidecar closed to him.
+/// The message of a run that finds the lock free, and the sidecar inaccessible.
 fn refusal(place: &Place) -> String {
     format!(
         "dlock: x on {}: cannot use {}: permission denied; the command did not run\n",
@@ -48,7 +48,7 @@ fn assert_ends_refused(place: &Place, mut waiter: Running) {
 
 /// F38
 #[test]
-fn a_sidecar_that_becomes_unreadable_lets_nobody_in_and_ends_the_wait() {
+fn an_unreadable_sidecar_grants_no_lock_and_ends_the_wait() {
     let place = open_place();
     let holder = hold(run(&place));
     let mut waiter = noted(&place, run(&place).args(["--wait", "forever"])).spawn();
@@ -63,9 +63,9 @@ fn a_sidecar_that_becomes_unreadable_lets_nobody_in_and_ends_the_wait() {
     assert_run(run(&place), 0, "");
 }
 
-/// F38: the one at the head of the line gets the kernel's lock, and cannot note that it has it.
+/// F38: the first waiter gets the kernel's lock, and cannot record that it has it.
 #[test]
-fn a_sidecar_that_becomes_unreadable_while_flock_is_waited_for_ends_the_wait() {
+fn a_sidecar_made_unreadable_during_a_wait_for_flock_ends_the_wait() {
     let place = open_place();
     let flock = Flock::start(&place);
     until(SOON, "the lock of flock(1)", || place.lock_file("x").exists() && !place.lock_is_free("x"));
@@ -78,7 +78,7 @@ fn a_sidecar_that_becomes_unreadable_while_flock_is_waited_for_ends_the_wait() {
     assert_eq!(place.read("log"), "");
 }
 
-/// Of the same user; root's files would not be his to open.
+/// Of the same user, who could not open root's files.
 struct Flock(Child);
 
 impl Flock {

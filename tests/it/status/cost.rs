@@ -1,4 +1,4 @@
-//! What looking costs: in proportion to the locks that there are, and never much at a time.
+//! The cost of status: in proportion to the number of locks, and in small steps.
 
 use super::{parse, status};
 use crate::support::redis::{Connection, Redis};
@@ -7,7 +7,7 @@ use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::collections::BTreeSet;
 
-/// Locks as dlocks store them, without so many processes: ARGV is how many.
+/// Locks as dlocks store them, without the processes: ARGV is their number.
 const LOCKS: &str = r#"
 local now = redis.call('TIME')
 for i = 1, tonumber(ARGV[1]) do
@@ -22,7 +22,7 @@ for i = 1, tonumber(ARGV[1]) do
 end
 "#;
 
-/// One lock with many holders and many who wait: ARGV is how many of each.
+/// One lock with many holders and many waiters: ARGV is the number of each.
 const CROWD: &str = r#"
 local now, lock, value = redis.call('TIME'), 'dlock:crowd', 'dlock:c500:1'
 local tail = '{' .. lock .. '}'
@@ -58,7 +58,7 @@ fn calls(client: &mut Connection) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn ten_thousand_locks_among_many_other_keys_are_listed_in_small_steps() {
+fn ten_thousand_locks_among_many_other_keys_are_listed_in_batches() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     let mut client = redis.connect();
@@ -85,7 +85,7 @@ fn ten_thousand_locks_among_many_other_keys_are_listed_in_small_steps() {
             calls.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, calls)| calls).sum()
         };
         assert_eq!(of(&["keys", "scan", "dbsize", "randomkey"]), 0, "{calls:?}");
-        // At most so many locks are looked at in one step, and not many fewer.
+        // The number of locks inspected in one step is limited, and close to the limit.
         let steps = of(&["eval", "evalsha"]);
         assert!((10_000 / 64..=10_000 / 16).contains(&steps), "{calls:?}");
         assert!(of(&["zscan"]) <= 100, "{calls:?}");
@@ -94,9 +94,9 @@ fn ten_thousand_locks_among_many_other_keys_are_listed_in_small_steps() {
     }
 }
 
-/// However many there are, all are told, and no answer is longer than dlock reads from anybody.
+/// All are shown, however many there are, and no reply exceeds the length that dlock accepts.
 #[test]
-fn a_crowd_at_one_lock_is_shown_whole() {
+fn all_clients_of_a_crowded_lock_are_shown() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     let mut client = redis.connect();
@@ -121,9 +121,9 @@ fn a_crowd_at_one_lock_is_shown_whole() {
     assert!(table.contains("slot 499 of 500") && table.contains("waits #1000, slots"));
 }
 
-/// A thousand who wait for a lock on this host.
+/// A thousand waiters for a lock on this host.
 #[test]
-fn many_names_at_once_are_looked_at() {
+fn many_names_are_inspected_at_once() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     assert_eq!(redis.command(&["EVAL", LOCKS, "0", "3"]), Value::Nil);

@@ -1,4 +1,4 @@
-//! Locks that somebody else than a dlock has taken, and what else may lie where a lock is.
+//! Locks held by programs other than dlock, and other content of lock files and keys.
 
 #[cfg(feature = "redis")]
 mod on_redis;
@@ -10,7 +10,7 @@ use crate::support::store::Store;
 use crate::support::wait::until;
 use std::process::{Child, Command, Stdio};
 
-/// The one holder of which nothing is known but what is left of its lease.
+/// The only holder, of which only the rest of its lease is known.
 fn stranger(expires: &str, immortal: bool) -> String {
     format!(
         r#"[{{"host":null,"pid":null,"user":null,"command":null,"note":null,"url":null,"phase":"unknown","slot":null,"acquired_at":null,"expires_in_ms":{expires},"immortal":{immortal},"fencing_token":null,"foreign":true}}]"#
@@ -25,7 +25,7 @@ fn holders(store: &Store, name: &str) -> String {
     output.stdout[from..to].to_owned()
 }
 
-/// `flock FILE`, which holds until this value goes.
+/// `flock FILE`, which holds until this value is dropped.
 struct Flock(Child);
 
 impl Flock {
@@ -74,9 +74,9 @@ fn flock_is_shown_when_its_lock_is_named() {
     }
 }
 
-/// Nobody who tries the lock for a moment ever fails because somebody looks.
+/// A non-blocking attempt on the lock never fails because of a concurrent status.
 #[test]
-fn looking_never_makes_another_program_fail() {
+fn status_never_makes_another_program_fail() {
     let store = Store::file();
     let script = "for i in $(seq 300); do flock -n \"$1\" true || echo failed; done";
     let mut command = Command::new("sh");
@@ -88,9 +88,9 @@ fn looking_never_makes_another_program_fail() {
     assert_eq!(String::from_utf8_lossy(&loop_.wait_with_output().unwrap().stdout), "");
 }
 
-/// Nor does a dlock that takes the lock while somebody looks.
+/// The same for a dlock that acquires the lock during a status.
 #[test]
-fn looking_never_makes_a_dlock_fail() {
+fn status_never_makes_another_dlock_fail() {
     for store in Store::each() {
         let mut watch = status(&store).args(["--json", "--watch=100ms", "x", "*"]).spawn();
         for _ in 0..30 {

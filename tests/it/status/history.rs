@@ -44,7 +44,7 @@ fn run(store: &Store, text: &str) -> Output {
 
 /// Every key, in a fixed order.
 #[test]
-fn an_outcome_is_told_whole() {
+fn an_outcome_is_recorded_completely() {
     for store in Store::each() {
         let run = store.run().args(["--note", "by hand"]).env("CI_JOB_URL", "https://ci.example/1");
         let mut run = holding(run);
@@ -77,7 +77,7 @@ fn an_outcome_is_told_whole() {
 }
 
 #[test]
-fn every_end_of_a_command_is_told_apart() {
+fn every_end_of_a_command_is_distinguished() {
     for store in Store::each() {
         run(&store, "true");
         assert_eq!(told(&last(&store)), ("ran", 0, Some(0), None));
@@ -102,7 +102,7 @@ fn every_end_of_a_command_is_told_apart() {
 }
 
 #[test]
-fn every_reason_not_to_run_is_told() {
+fn every_reason_not_to_run_is_recorded() {
     for store in Store::each() {
         let mut holder = holding(store.run());
         let contended = store.run().command(["true"]).output();
@@ -130,7 +130,7 @@ fn every_reason_not_to_run_is_told() {
 }
 
 #[test]
-fn a_hold_that_was_broken_is_told_with_the_reason() {
+fn a_broken_hold_is_recorded_with_the_reason() {
     for store in Store::each() {
         let mut run = holding(store.run_with_ttl("1h"));
         let broken = store
@@ -150,7 +150,7 @@ fn a_hold_that_was_broken_is_told_with_the_reason() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn a_lock_that_was_lost_is_told() {
+fn a_lost_lock_is_recorded() {
     let store = Store::redis();
     let mut run = holding(store.run());
     store.space().command(&["DEL", &store.space().key("x")]);
@@ -160,9 +160,9 @@ fn a_lock_that_was_lost_is_told() {
     assert!(record["error"].as_str().is_some_and(|error| error.contains("lost")), "{record}");
 }
 
-/// A run of several locks is told of each; one inside of another is a run of its own.
+/// A run of several locks is recorded for each; a nested one is a separate run.
 #[test]
-fn nested_runs_and_runs_of_several_locks_are_told() {
+fn nested_runs_and_runs_of_several_locks_are_recorded() {
     for store in Store::each() {
         let inner = format!(
             "'{}' run -b '{}' x -- sh -c 'exit 4'; exit 5",
@@ -191,7 +191,7 @@ fn nested_runs_and_runs_of_several_locks_are_told() {
 
 /// A job that is due each minute on many hosts is refused far more often than it runs.
 #[test]
-fn those_that_did_not_run_do_not_push_out_the_one_that_did() {
+fn attempts_that_did_not_run_do_not_displace_the_last_run() {
     for store in Store::each() {
         assert_eq!(run(&store, "exit 9").exit, Exit::Code(9));
         let mut holder = holding(store.run());
@@ -225,7 +225,7 @@ fn the_history_is_bounded() {
 }
 
 #[test]
-fn many_who_write_at_a_time_lose_nothing() {
+fn concurrent_writers_lose_no_record() {
     for store in Store::each() {
         let mut readers: Vec<_> = (0..19)
             .map(|number| {
@@ -242,9 +242,9 @@ fn many_who_write_at_a_time_lose_nothing() {
     }
 }
 
-/// Times are the store's, whatever the clock of the host that ran says.
+/// Times are those of the store, whatever the clock of the host of the run.
 #[test]
-fn when_a_run_began_is_told() {
+fn the_start_of_a_run_is_recorded() {
     for store in Store::each() {
         let before = chrono_now();
         let mut holder = holding(store.run());

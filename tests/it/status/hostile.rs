@@ -1,4 +1,4 @@
-//! What others say of themselves cannot drive a terminal, break the JSON, or take long.
+//! Descriptions from other clients cannot control a terminal, break the JSON, or take long.
 
 use super::{holding, parse, status, waiting};
 use crate::support::pty::Terminal;
@@ -6,7 +6,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use serde_json::{Value, json};
 
-/// Sets the clipboard, clears the screen, turns text around, makes lines and columns of its own, is too long.
+/// Sets the clipboard, clears the screen, reverses text, adds lines and columns, is too long.
 fn texts() -> Vec<String> {
     let mut texts: Vec<String> = [
         "\u{1b}]52;c;ZXZpbA==\u{7}",
@@ -25,7 +25,7 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// No control character but the ends of lines, and nothing that is not seen but changes how others are.
+/// No control character except line ends, and no invisible character that changes how others are shown.
 #[track_caller]
 fn assert_harmless(text: &str) {
     let bad = |c: &char| {
@@ -38,7 +38,7 @@ fn assert_harmless(text: &str) {
     }
 }
 
-/// Looks in every way, and returns the JSON of status and of the history.
+/// Runs status in every form, and returns the JSON of status and of the history.
 #[track_caller]
 fn look(store: &Store) -> [Value; 2] {
     for args in [&[][..], &["x"], &["--history", "x"]] {
@@ -57,7 +57,7 @@ fn look(store: &Store) -> [Value; 2] {
     })
 }
 
-/// Looks on a terminal: what dlock itself writes there are the colours of its words, and nothing else.
+/// Runs status on a terminal: the only control sequences that dlock writes there are the colours of its words.
 #[track_caller]
 fn look_on_a_terminal(store: &Store) {
     let mut terminal = Terminal::bash(&store.place);
@@ -80,7 +80,7 @@ fn record(text: &str) -> Value {
         "holder": identity(text), "reason": text, "error": text})
 }
 
-/// One who holds and one who waits; and a run in the history.
+/// A holder and a waiter; and a run in the history.
 fn scene(store: &Store) -> (Running, Running) {
     assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
     let holder = holding(store.run_with_ttl("1h"));
@@ -88,7 +88,7 @@ fn scene(store: &Store) -> (Running, Running) {
     (holder, waiter)
 }
 
-/// What is in the sidecar file, as dlock writes it: what does not fit into the first page stands behind it.
+/// The content of a sidecar file in the format of dlock: what does not fit into the first page is written after it.
 fn write_sidecar(store: &Store, content: &[u8]) {
     let mut bytes = content.to_vec();
     if content.len() >= 4096 {
@@ -102,7 +102,7 @@ fn write_sidecar(store: &Store, content: &[u8]) {
 
 /// F45
 #[test]
-fn hostile_words_in_files_are_shown_harmless() {
+fn hostile_text_in_files_is_escaped() {
     let store = Store::file();
     let _runs = scene(&store);
     let noted = store.place.noted("x");
@@ -131,9 +131,9 @@ fn hostile_words_in_files_are_shown_harmless() {
     write_sidecar(&store, noted.to_string().as_bytes());
 }
 
-/// F45, F46: whatever is in the file, it is told in one line, or what is known is shown.
+/// F45, F46: whatever the file contains, it is reported in one line, or the known part is shown.
 #[test]
-fn files_that_are_no_sidecars_are_no_crash() {
+fn files_that_are_not_sidecars_do_not_crash_status() {
     let store = Store::file();
     let runs = scene(&store);
     let noted = store.place.noted("x").to_string();
@@ -191,7 +191,7 @@ mod on_redis {
 
     /// F45
     #[test]
-    fn hostile_words_in_redis_are_shown_harmless() {
+    fn hostile_text_in_redis_is_escaped() {
         let redis = Redis::start();
         let store = Store::on(&redis);
         let _runs = scene(&store);
@@ -224,9 +224,9 @@ mod on_redis {
         look_on_a_terminal(&store);
     }
 
-    /// What is no UTF-8, and names that are none.
+    /// Invalid UTF-8, and invalid names.
     #[test]
-    fn bytes_that_are_no_text_are_no_crash() {
+    fn bytes_that_are_not_text_do_not_crash_status() {
         let redis = Redis::start();
         let store = Store::on(&redis);
         let _runs = scene(&store);
@@ -254,7 +254,7 @@ mod on_redis {
         look_on_a_terminal(&store);
     }
 
-    /// Many who each say as much as they may.
+    /// Many clients, each with descriptions of the maximum length.
     #[test]
     fn many_long_texts_are_read_in_parts() {
         let redis = Redis::start();

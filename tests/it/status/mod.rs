@@ -1,13 +1,13 @@
-//! `dlock status`: who holds what, who waits, and what has been.
+//! `dlock status`: holders, waiters and history.
 
 #[cfg(feature = "redis")]
 mod cost;
 mod foreign;
 mod history;
 mod hostile;
-mod listed;
+mod listing;
+mod output;
 mod refused;
-mod shown;
 #[cfg(feature = "redis")]
 mod stale;
 mod watch;
@@ -54,7 +54,7 @@ fn names<const N: usize>(store: &Store, args: [&str; N]) -> Vec<String> {
     locks.map(|lock| lock["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A run that holds its lock until its standard input is closed, and says which fencing token it has.
+/// A run that holds its lock until its standard input is closed, and prints its fencing token.
 #[track_caller]
 pub fn holding(run: Dlock) -> Running {
     let mut run = run.stdin(Stdio::piped()).sh("echo $DLOCK_FENCING_TOKEN; echo ready; exec cat").spawn();

@@ -1,4 +1,4 @@
-//! Exit statuses and what is said: of command lines, of stores, and to programs.
+//! Exit statuses and messages: for command lines, for stores, and for programs.
 
 #[cfg(feature = "redis")]
 mod on_redis;
@@ -10,7 +10,7 @@ use crate::support::store::Store;
 use std::process::{Command, Stdio};
 
 #[test]
-fn contradictions_and_bad_names_are_refused_before_anything_is_asked() {
+fn contradictions_and_invalid_names_are_refused_before_the_store_is_queried() {
     let store = Store::file();
     let long = "x".repeat(201);
     let too_long =
@@ -19,14 +19,14 @@ fn contradictions_and_bad_names_are_refused_before_anything_is_asked() {
         (&["--history"][..], "--history: of which lock? dlock status --history NAME"),
         (
             &["--history", "x", "y*"],
-            "--history: y* is a pattern, and what nobody uses now is in no list: name the locks",
+            "--history: y* is a pattern, and unused locks are not listed: name the locks",
         ),
         (&["--watch", "--history", "x"], "--watch and --history contradict each other: give one of them"),
         (&["--watch", "--exit-code", "x"], "--watch and --exit-code contradict each other: give one of them"),
         (&["--watch=99ms"], "--watch: 99ms is too short, at least 100ms"),
         (&["--watch=0"], "--watch: 0ms is too short, at least 100ms"),
         (&[""], "NAME '': a lock name may not be empty"),
-        (&["."], "NAME '.': '.' and '..' are no lock names"),
+        (&["."], "NAME '.': '.' and '..' are not lock names"),
         (&["a\nb"], "NAME 'a\\u{a}b': a lock name may not contain control characters"),
         (&[&long], &too_long),
     ] {
@@ -51,7 +51,7 @@ fn contradictions_and_bad_names_are_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn a_bad_backend_is_a_configuration_error() {
+fn an_invalid_backend_is_an_error_of_the_configuration() {
     let store = Store::file();
     for (url, json) in [("ftp://x", false), ("redis://h?what=1", false), ("no-such-alias", true)] {
         let run =
@@ -73,7 +73,7 @@ fn a_bad_backend_is_a_configuration_error() {
     );
 }
 
-/// Without a backend it says which one it takes, in the first line and as a notice.
+/// Without a backend it names the one it uses, in the first line and as a notice.
 #[test]
 fn the_default_backend_is_named() {
     let store = Store::file();
@@ -93,7 +93,7 @@ fn the_default_backend_is_named() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_no_empty_store() {
+fn a_missing_directory_is_an_error_and_not_an_empty_store() {
     let store = Store::file();
     let file = store.place.write("file", "");
     for directory in [store.place.path("none"), file] {
@@ -111,7 +111,7 @@ fn a_directory_that_is_not_there_is_no_empty_store() {
 }
 
 #[test]
-fn the_exit_status_tells_whether_any_is_held() {
+fn the_exit_status_shows_whether_any_lock_is_held() {
     for store in Store::each() {
         let code = |args: &[&str]| {
             let output = status(&store).arg("--exit-code").args(args).output();
@@ -133,9 +133,9 @@ fn the_exit_status_tells_whether_any_is_held() {
     }
 }
 
-/// What was asked for is printed also with -q.
+/// The requested output is also printed with -q.
 #[test]
-fn quiet_does_not_silence_the_answer() {
+fn quiet_does_not_silence_the_output() {
     for store in Store::each() {
         let _run = holding(store.run());
         let output = status(&store).args(["-q", "--json"]).output();
@@ -160,9 +160,9 @@ fn colour_is_for_terminals_only_and_not_with_no_color() {
     assert!(terminal.ask("NO_COLOR= \"$DLOCK\" status").contains("\u{1b}[33m"));
 }
 
-/// `dlock status | head -1` is no failure, and a full disk is one.
+/// `dlock status | head -1` is not a failure, and a full disk is.
 #[test]
-fn a_reader_who_goes_is_no_failure_and_a_full_disk_is_one() {
+fn a_closed_output_is_not_a_failure_but_a_full_disk_is() {
     let store = Store::file();
     let _run = holding(store.run());
     let (reader, writer) = std::io::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! What crashed dlocks have left behind is not shown for longer than it counts.
+//! The traces of crashed dlocks are not shown for longer than they are valid.
 
 use super::{holding, names, seen, status, the_lock, waiting};
 use crate::support::SOON;
@@ -9,7 +9,7 @@ use crate::support::store::Store;
 use crate::support::wait::until;
 use nix::sys::signal::Signal;
 
-/// Kills both halves of a dlock in the same instant, as far as that is possible, and waits until they are dead.
+/// Kills dlock and its guard at the same instant, as far as that is possible, and waits until they are dead.
 fn kill(mut run: Running) {
     let guard = run.guard();
     process::send(run.pid(), Signal::SIGSTOP);
@@ -25,7 +25,7 @@ fn is_indexed(store: &Store) -> bool {
 }
 
 #[test]
-fn a_lock_whose_holder_was_killed_is_held_until_its_lease_ends_and_then_forgotten() {
+fn the_lock_of_a_killed_holder_is_shown_until_its_lease_ends() {
     let store = Store::redis();
     let run = holding(store.run_with_ttl("2s"));
     let pid = run.pid();
@@ -39,7 +39,7 @@ fn a_lock_whose_holder_was_killed_is_held_until_its_lease_ends_and_then_forgotte
 }
 
 #[test]
-fn a_holder_on_this_host_that_was_killed_is_not_shown() {
+fn a_killed_holder_on_this_host_is_not_shown() {
     let store = Store::file();
     kill(holding(store.run()));
     assert_eq!(names(&store, []), [""; 0]);
@@ -47,7 +47,7 @@ fn a_holder_on_this_host_that_was_killed_is_not_shown() {
 }
 
 #[test]
-fn waiters_that_were_killed_are_not_shown_for_long() {
+fn killed_waiters_are_soon_no_longer_shown() {
     for store in Store::each() {
         let holder = holding(store.run_with_ttl("1h"));
         let mut first = waiting(store.run());
@@ -60,7 +60,7 @@ fn waiters_that_were_killed_are_not_shown_for_long() {
             waiters.iter().map(|waiter| waiter["pid"].as_i64().unwrap()).collect::<Vec<_>>()
         };
         if !store.url().starts_with("file:") {
-            // Redis is told nothing of its end. That its place has come to its end is made to happen sooner.
+            // Redis is not notified of its end. The expiry of its queue position is brought forward.
             let script = "local id = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
                 local text = redis.call('HGET', KEYS[2], id)
                 redis.call('HSET', KEYS[2], id, (string.gsub(text, '^(%a %d+ %d) %d+', '%1 1')))";
@@ -78,7 +78,7 @@ fn waiters_that_were_killed_are_not_shown_for_long() {
 
 /// One of several that share a lock.
 #[test]
-fn a_reader_that_was_killed_is_forgotten_while_the_others_stay() {
+fn a_killed_reader_disappears_while_the_others_stay() {
     let store = Store::redis();
     let readers = [(); 2].map(|()| holding(store.run_with_ttl("2s").arg("--shared")));
     let [dead, alive] = readers;
@@ -92,9 +92,9 @@ fn a_reader_that_was_killed_is_forgotten_while_the_others_stay() {
     });
 }
 
-/// A host that is cut off, or a dlock that was killed, says nothing any more; its lease says for how long it counts.
+/// A disconnected host, or a killed dlock, is silent; its lease determines how long it is valid.
 #[test]
-fn what_is_left_of_the_lease_is_what_the_store_says() {
+fn the_remaining_lease_is_that_reported_by_the_store() {
     let store = Store::redis();
     let run = holding(store.run_with_ttl("1h"));
     kill(run);
@@ -105,9 +105,9 @@ fn what_is_left_of_the_lease_is_what_the_store_says() {
     assert!((30_000..=60_000).contains(&left), "{left}");
 }
 
-/// Nothing is written by looking, but what is not used any more is taken out of the list.
+/// Status writes nothing, except that it removes unused locks from the index.
 #[test]
-fn looking_changes_no_key() {
+fn status_changes_no_key() {
     let redis = crate::support::redis::Redis::start();
     let store = Store::on(&redis);
     let _holder = holding(store.run_with_ttl("1h"));

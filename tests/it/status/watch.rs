@@ -1,4 +1,4 @@
-//! `--watch`: live, until somebody ends it.
+//! `--watch`: continuous output, until it is ended.
 
 use super::{holding, parse, status};
 use crate::support::SOON;
@@ -22,7 +22,7 @@ fn on_terminal(store: &Store, args: &[&str], lines: u16, columns: u16) -> Termin
     Terminal::start(&store.place, shell)
 }
 
-/// What a terminal of this width shows after all that was written to it. It knows what `--watch` uses and nothing else.
+/// The screen of a terminal of this width after this output. It supports only what `--watch` uses.
 fn drawn(written: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];
     let (mut row, mut column) = (0usize, 0usize);
@@ -47,7 +47,7 @@ fn drawn(written: &str, columns: usize) -> Vec<String> {
                 };
                 match (end, number.as_str()) {
                     ('A', number) => {
-                        // The carriage return behind it, which the terminal of the tests leaves out.
+                        // The carriage return after it, which the terminal of the tests leaves out.
                         row = row
                             .checked_sub(number.parse().unwrap())
                             .expect("no further than its own first line");
@@ -75,7 +75,7 @@ fn drawn(written: &str, columns: usize) -> Vec<String> {
 }
 
 #[test]
-fn on_a_terminal_it_is_drawn_in_place_and_follows_what_changes() {
+fn on_a_terminal_the_table_is_redrawn_in_place_on_changes() {
     for store in Store::each() {
         let mut terminal = on_terminal(&store, &["--watch=100ms"], 24, 200);
         let mut await_line = |what: &str| {
@@ -105,7 +105,7 @@ fn on_a_terminal_it_is_drawn_in_place_and_follows_what_changes() {
 }
 
 #[test]
-fn a_table_that_is_larger_than_the_terminal_is_cut() {
+fn a_table_larger_than_the_terminal_is_truncated() {
     let store = Store::file();
     let run = (10..40).fold(store.run(), |run, number| run.arg(format!("lock-{number}")));
     let _run = holding(run.args(["--note", "a note that is far too long for a narrow terminal"]));
@@ -120,7 +120,7 @@ fn a_table_that_is_larger_than_the_terminal_is_cut() {
 
 /// The window is made smaller and larger while it is shown.
 #[test]
-fn it_keeps_to_the_size_that_the_terminal_has_now() {
+fn the_table_follows_the_size_of_the_terminal() {
     let store = Store::file();
     let run = (10..40).fold(store.run(), |run, number| run.arg(format!("lock-{number}")));
     let _run = holding(run);
@@ -133,7 +133,7 @@ fn it_keeps_to_the_size_that_the_terminal_has_now() {
 }
 
 #[test]
-fn ctrl_c_ends_it_and_leaves_the_terminal_as_it_was() {
+fn ctrl_c_ends_the_watch_and_restores_the_terminal() {
     let store = Store::file();
     let mut terminal = Terminal::bash(&store.place);
     let before = terminal.settings();
@@ -143,7 +143,7 @@ fn ctrl_c_ends_it_and_leaves_the_terminal_as_it_was() {
     terminal.type_keys(CTRL_C);
     terminal.expect(crate::support::pty::PROMPT);
     assert_eq!(terminal.settings(), before);
-    // Nothing is hidden, no other screen is left, no colour stays.
+    // The cursor is visible, no other screen remains, no colour remains.
     let written = terminal.screen();
     assert!(!written.contains("\u{1b}[?"), "{written:?}");
     let colours = written.split("\u{1b}[").filter_map(|part| part.split_once('m').map(|(number, _)| number));
@@ -177,7 +177,7 @@ fn with_json_each_line_is_an_object() {
 }
 
 #[test]
-fn without_a_terminal_tables_are_parted_by_empty_lines() {
+fn without_a_terminal_tables_are_separated_by_empty_lines() {
     for store in Store::each() {
         let mut watch = status(&store).args(["--watch=100ms", "x"]).spawn();
         let free = format!("{}\nLOCK  STATE\nx     free\n", store.url());
@@ -192,7 +192,7 @@ fn without_a_terminal_tables_are_parted_by_empty_lines() {
 
 /// `dlock status --watch | head -1`
 #[test]
-fn it_ends_when_nobody_reads_any_more() {
+fn the_watch_ends_when_its_output_is_closed() {
     for store in Store::each() {
         for args in [&["--watch=100ms"][..], &["--watch=100ms", "--json"]] {
             let (reader, writer) = std::io::pipe().unwrap();
@@ -209,7 +209,7 @@ fn it_ends_when_nobody_reads_any_more() {
 
 /// The terminal that it was on has been closed.
 #[test]
-fn it_ends_with_its_terminal() {
+fn the_watch_ends_with_its_terminal() {
     let store = Store::file();
     let mut terminal = on_terminal(&store, &["--watch=100ms"], 24, 80);
     terminal.expect(store.url());
@@ -227,7 +227,7 @@ mod on_redis {
     use crate::support::wait::until;
 
     #[test]
-    fn a_store_that_dies_and_comes_back_ends_nothing() {
+    fn the_watch_survives_a_restart_of_the_store() {
         let mut redis = Redis::start();
         let store = Store::on(&redis);
         let mut watch = status(&store).args(["--watch=100ms", "--json", "-q"]).spawn();
@@ -237,7 +237,7 @@ mod on_redis {
         redis.kill();
         watch.await_stderr("cannot connect");
         terminal.expect("cannot connect");
-        // It is said once, however long it lasts.
+        // It is reported once, however long it lasts.
         let before = objects(&watch).len();
         until(SOON, "more looks in vain", || terminal.screen().matches("cannot connect").count() > 3);
         assert_eq!(
@@ -255,7 +255,7 @@ mod on_redis {
         watch.assert_running();
     }
 
-    /// One look is a handful of requests, and nothing is left behind at the server.
+    /// One update takes a handful of requests, and leaves no trace at the server.
     #[test]
     fn watching_costs_the_store_little() {
         let redis = Redis::start();

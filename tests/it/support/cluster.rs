@@ -1,4 +1,4 @@
-//! A Redis Cluster of three masters, with a replica of each if wanted.
+//! A Redis Cluster of three masters, optionally with one replica each.
 
 use super::SOON;
 use super::group;
@@ -10,30 +10,30 @@ use super::wait::{eventually, until};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How many masters.
+/// Number of masters.
 const MASTERS: usize = 3;
-/// How many slots.
+/// Number of slots.
 const SLOTS: usize = 16384;
-/// What it may take until all agree.
+/// Time limit until all nodes agree.
 const FORMATION: Duration = Duration::from_secs(90);
 
-/// How to start them.
+/// Start options.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Whether each master has a replica: node 3 is that of node 0, and so on.
     pub replicas: bool,
-    /// The password of all.
+    /// The password of all nodes.
     pub password: Option<String>,
-    /// Whether they speak TLS.
+    /// Whether the nodes use TLS.
     pub tls: bool,
-    /// How long a node may be silent until it is thought to be down. So long that no busy machine makes a fail-over, unless
-    /// it is said.
+    /// How long a node may be silent before it counts as down. The default is long enough that a busy machine causes no
+    /// failover.
     pub node_timeout: Option<Duration>,
-    /// More arguments for each.
+    /// Additional arguments of each node.
     pub args: Vec<String>,
 }
 
-/// Three nodes, or six.
+/// Three nodes, or six with replicas.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
@@ -43,24 +43,24 @@ pub struct Cluster {
     _directory: TempDir,
 }
 
-/// A slot on its way from one node to another.
+/// A slot being migrated from one node to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// The slot.
     pub slot: u16,
-    /// The node that has it.
+    /// The source node.
     pub from: usize,
-    /// The node that gets it.
+    /// The target node.
     pub to: usize,
 }
 
 impl Cluster {
-    /// A plain one out of the pool, of three masters, empty.
+    /// An empty one from the pool, with three masters and default options.
     pub fn lent() -> Lent<Self> {
         lend()
     }
 
-    /// Starts one of a test's own; node N has the Nth third of the slots.
+    /// Starts a cluster for one test only; node N has the Nth third of the slots.
     pub fn start_with(plan: Plan) -> Self {
         let directory = tempfile::Builder::new().prefix("it-cluster-").tempdir().expect("a directory");
         let certificates = plan.tls.then(|| Certificates::make(directory.path(), Flaw::None));
@@ -82,19 +82,19 @@ impl Cluster {
         cluster
     }
 
-    /// The URL, with every node.
+    /// The URL with every node.
     pub fn url(&self) -> String {
         self.url_of(&(0..self.nodes.len()).collect::<Vec<_>>())
     }
 
-    /// The URL, with some of the nodes.
+    /// The URL with some of the nodes.
     pub fn url_of(&self, nodes: &[usize]) -> String {
         let ports: Vec<u16> = nodes.iter().map(|node| self.nodes[*node].port()).collect();
         let password = self.plan.password.as_deref();
         group::url("redis-cluster", &ports, "", password, self.certificates.as_ref())
     }
 
-    /// How many nodes there are, dead or alive.
+    /// Number of nodes, dead or alive.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
@@ -104,12 +104,12 @@ impl Cluster {
         &self.nodes[node]
     }
 
-    /// One node, to be killed or restarted. Restarted it takes its place again, without keys, after two seconds.
+    /// One node, to be killed or restarted. After a restart it resumes its place, without keys, within two seconds.
     pub fn node_mut(&mut self, node: usize) -> &mut Redis {
         &mut self.nodes[node]
     }
 
-    /// The certificates that all were started with.
+    /// The certificates of all nodes.
     pub fn certificates(&self) -> &Certificates {
         self.certificates.as_ref().expect("servers that speak TLS")
     }
@@ -121,20 +121,20 @@ impl Cluster {
         u16::try_from(slot).expect("a slot")
     }
 
-    /// Which node has a slot, as it says itself; waits until one does.
+    /// The node that owns a slot by its own view; waits until one does.
     #[track_caller]
     pub fn node_of_slot(&self, slot: u16) -> usize {
         let owns = |node: &Redis| node.is_up() && layout(node).is_some_and(|all| all.owns(slot));
         eventually(FORMATION, "a node that has the slot", || self.nodes.iter().position(owns))
     }
 
-    /// Which node has a key's slot, as it says itself; waits until one does.
+    /// The node that owns the slot of a key by its own view; waits until one does.
     #[track_caller]
     pub fn node_of(&self, key: &str) -> usize {
         self.node_of_slot(self.slot_of(key))
     }
 
-    /// One command on the node that has the key, wherever it is: also in a slot on its way.
+    /// Runs one command on the node that has the key, also while its slot migrates.
     #[track_caller]
     pub fn command_at(&self, key: &str, words: &[&str]) -> Value {
         let mut node = self.node_of(key);
@@ -159,13 +159,13 @@ impl Cluster {
         panic!("{words:?}: sent from node to node without an end")
     }
 
-    /// The same command on each node that was not killed, in order.
+    /// Runs the same command on each node that was not killed, in order.
     #[track_caller]
     pub fn command_on_all(&self, words: &[&str]) -> Vec<Value> {
         self.nodes.iter().filter(|node| node.is_up()).map(|node| node.command(words)).collect()
     }
 
-    /// All keys that there are, sorted; each counts once while it is on its way.
+    /// All keys, sorted; a key that is being migrated is listed once.
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> =
@@ -181,7 +181,7 @@ impl Cluster {
         self.command_on_all(&["FLUSHALL"]);
     }
 
-    /// Begins to move a key's slot to another node: what is not there is asked for over there from now on (ASK).
+    /// Starts the migration of a key's slot to another node: requests for missing keys are redirected there (ASK).
     #[track_caller]
     pub fn begin(&self, key: &str, to: usize) -> Move {
         let slot = self.slot_of(key);
@@ -193,7 +193,7 @@ impl Cluster {
         moving
     }
 
-    /// The keys of the slot that have not been moved yet.
+    /// The keys of the slot that have not been migrated yet.
     #[track_caller]
     pub fn left(&self, moving: Move) -> Vec<String> {
         self.nodes[moving.from]
@@ -201,7 +201,7 @@ impl Cluster {
             .texts()
     }
 
-    /// Moves some keys, in one step.
+    /// Migrates some keys, in one step.
     #[track_caller]
     pub fn migrate(&self, moving: Move, keys: &[&str]) {
         if keys.is_empty() {
@@ -221,14 +221,14 @@ impl Cluster {
         );
     }
 
-    /// Moves the keys that are left, and tells every node who has the slot now (MOVED).
+    /// Migrates the remaining keys, and notifies every node of the new owner of the slot (MOVED).
     #[track_caller]
     pub fn finish(&self, moving: Move) {
         let slot = moving.slot.to_string();
         loop {
             let left = self.left(moving);
             self.migrate(moving, &left.iter().map(String::as_str).collect::<Vec<_>>());
-            // Somebody may have made a key in the meantime; what is there cannot be forgotten.
+            // Another client may have created a key in the meantime, and a slot with keys cannot be given up.
             let answer =
                 self.nodes[moving.to].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[moving.to]]);
             assert_eq!(answer, Value::Text("OK".into()));
@@ -244,13 +244,13 @@ impl Cluster {
         }
     }
 
-    /// Moves a key's slot and all in it to another node.
+    /// Migrates a key's slot with all its keys to another node.
     #[track_caller]
     pub fn move_slot(&self, key: &str, to: usize) {
         self.finish(self.begin(key, to));
     }
 
-    /// Gives a move up, before any key was moved.
+    /// Aborts a migration before any key was migrated.
     #[track_caller]
     pub fn abort(&self, moving: Move) {
         for node in [moving.from, moving.to] {
@@ -258,7 +258,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every node that was not killed says that the cluster works, and that all are in it.
+    /// Waits until every node that was not killed reports that the cluster works and that all are in it.
     #[track_caller]
     pub fn await_agreement(&self) {
         until(FORMATION, "nodes that agree", || self.agree());
@@ -279,18 +279,18 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_up()).all(known)
     }
 
-    /// Whether a node lives and is a master.
+    /// Whether a node is alive and a master.
     fn leads(&self, node: usize) -> bool {
         let role = self.nodes[node].try_connect().and_then(|mut client| client.try_command(&["ROLE"]));
         matches!(role, Ok(Value::List(parts)) if parts[0] == Value::Text("master".into()))
     }
 
-    /// What `redis-cli --cluster create` does, without its waiting.
+    /// What `redis-cli --cluster create` does, without its waits.
     fn form(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
             if number < MASTERS {
                 let (first, last) = third(number);
-                // ADDSLOTSRANGE is of Redis 7.0.
+                // ADDSLOTSRANGE needs Redis 7.0.
                 let slots: Vec<String> = (first..=last).map(|slot| slot.to_string()).collect();
                 let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
                 assert_eq!(node.command(&words.collect::<Vec<_>>()), Value::Text("OK".into()));
@@ -335,16 +335,16 @@ fn third(node: usize) -> (usize, usize) {
     (SLOTS * node / MASTERS, SLOTS * (node + 1) / MASTERS - 1)
 }
 
-/// Who has which slots, as one node sees it.
+/// The owners of the slots, as one node sees them.
 struct Layout {
-    /// Node, and what it has, as the server writes it; sorted.
+    /// Each node and its slots, as the server writes them; sorted.
     ranges: Vec<(String, Vec<String>)>,
-    /// The node's own.
+    /// The entry of the node itself.
     own: Vec<String>,
 }
 
 impl Layout {
-    /// Whether the node that was asked has a slot.
+    /// Whether the queried node owns a slot.
     fn owns(&self, slot: u16) -> bool {
         self.own.iter().filter(|range| !range.starts_with('[')).any(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -354,7 +354,7 @@ impl Layout {
     }
 }
 
-/// What CLUSTER NODES says.
+/// Parses the reply to CLUSTER NODES.
 fn layout(node: &Redis) -> Option<Layout> {
     let answer = node.try_connect().and_then(|mut client| client.try_command(&["CLUSTER", "NODES"]));
     let Ok(Value::Text(text)) = answer else { return None };

@@ -9,13 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the binary under test is.
+/// Path of the binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_dlock");
 
-/// What must not leak from the environment of whoever runs the tests.
+/// Variables that must not leak from the environment of the test run.
 const UNWANTED: &[&str] = &["CI", "NO_COLOR", "REDISCLI_AUTH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"];
 
-/// One invocation of dlock, as `dlock run -b BACKEND OPTIONS NAME -- COMMAND`, unless said otherwise.
+/// One invocation of dlock: `dlock run -b BACKEND OPTIONS NAME -- COMMAND` by default.
 pub struct Dlock {
     place: Place,
     subcommand: Option<&'static str>,
@@ -34,24 +34,24 @@ pub struct Dlock {
     before_exec: Vec<Box<dyn FnMut() -> std::io::Result<()> + Send + Sync>>,
 }
 
-/// Where dlock stands among process groups and sessions.
+/// The process group and session that dlock is started in.
 #[derive(Clone, Copy, PartialEq)]
 enum Group {
     /// Leader of a new group in the tests' session.
     Own,
-    /// Whatever group the test is in.
+    /// The process group of the test.
     Inherited,
     /// Leader of a new session.
     Session,
 }
 
 impl Dlock {
-    /// `dlock run` in a place of its own.
+    /// `dlock run` in a new place.
     pub fn run() -> Self {
         Place::new().run()
     }
 
-    /// `dlock` without any argument, in a place of its own.
+    /// `dlock` without any argument, in a new place.
     pub fn bare() -> Self {
         Place::new().bare()
     }
@@ -76,54 +76,54 @@ impl Dlock {
         }
     }
 
-    /// One more argument in front of NAME.
+    /// Adds an argument before NAME.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.options.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments in front of NAME.
+    /// Adds arguments before NAME.
     pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.options.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Where the lock lives, instead of this place's own directory.
+    /// Sets the backend, instead of the directory of this place.
     pub fn backend(mut self, url: impl Into<String>) -> Self {
         self.backend = Some(url.into());
         self
     }
 
-    /// Without `--backend`.
+    /// Omits `--backend`.
     pub fn no_backend(mut self) -> Self {
         self.backend = None;
         self
     }
 
-    /// NAME, instead of `x`.
+    /// Sets NAME, instead of `x`.
     pub fn name(mut self, name: impl AsRef<OsStr>) -> Self {
         self.name = Some(name.as_ref().to_owned());
         self
     }
 
-    /// Without NAME.
+    /// Omits NAME.
     pub fn no_name(mut self) -> Self {
         self.name = None;
         self
     }
 
-    /// The command behind `--`.
+    /// Sets the command after `--`.
     pub fn command(mut self, command: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.command = Some(command.into_iter().map(|arg| arg.as_ref().to_owned()).collect());
         self
     }
 
-    /// The command is the probe with these arguments.
+    /// Runs the probe with these arguments as the command.
     pub fn probe<const N: usize>(self, args: [&str; N]) -> Self {
         self.command(super::probe::command(args))
     }
 
-    /// The command is a text for `sh -c`.
+    /// Runs a script of `sh -c` as the command.
     pub fn sh(self, text: &str) -> Self {
         self.command(["sh", "-c", text])
     }
@@ -140,47 +140,47 @@ impl Dlock {
         self
     }
 
-    /// Working directory, instead of the place itself.
+    /// Sets the working directory, instead of the place itself.
     pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.directory = directory.as_ref().to_owned();
         self
     }
 
-    /// Standard input, instead of /dev/null.
+    /// Sets standard input, instead of /dev/null.
     pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
         self.stdin = Some(stdin.into());
         self
     }
 
-    /// Standard output, instead of a file that [`Output::stdout`] shows.
+    /// Sets standard output, instead of a file that [`Output::stdout`] shows.
     pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
     }
 
-    /// Standard error, instead of a file that [`Output::stderr`] shows.
+    /// Sets standard error, instead of a file that [`Output::stderr`] shows.
     pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
     }
 
-    /// Runs dlock by another program that replaces itself with it, such as `nohup` or `nice`.
+    /// Starts dlock through another program that execs it, such as `nohup` or `nice`.
     pub fn wrapped_by(mut self, wrapper: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.wrapper.splice(0..0, wrapper.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Runs dlock after a text for the shell, which ends by replacing itself with dlock.
+    /// Starts dlock from a shell script, which ends with `exec dlock`.
     pub fn after_shell(self, text: &str) -> Self {
         self.wrapped_by(["sh", "-c", &format!("{text}\nexec \"$@\""), "sh"])
     }
 
-    /// Runs dlock where it finds no cgroup file system: in a mount namespace with an empty one over it.
+    /// Runs dlock without a cgroup file system: in a mount namespace with an empty one over it.
     pub fn without_cgroups(self) -> Self {
         self.after_shell("mount -t tmpfs none /sys/fs/cgroup || exit 99").wrapped_by(["unshare", "-m"])
     }
 
-    /// Runs the command itself, with everything the same but without dlock: what dlock is compared with.
+    /// Runs the command itself in the same way but without dlock: the reference for comparisons.
     pub fn without_dlock(mut self) -> Self {
         self.direct = true;
         self
@@ -216,13 +216,13 @@ impl Dlock {
         })
     }
 
-    /// Does something in the new process, between fork and exec: async-signal-safe calls only.
+    /// Calls a function in the new process, between fork and exec: async-signal-safe calls only.
     pub fn before_exec(mut self, act: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         self.before_exec.push(Box::new(act));
         self
     }
 
-    /// The arguments behind the program's name.
+    /// The arguments after the program name.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = Vec::new();
         line.extend(self.subcommand.map(OsString::from));
@@ -238,12 +238,12 @@ impl Dlock {
         line
     }
 
-    /// The place it runs in.
+    /// The place that it runs in.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The process to be, and the mark it will carry; standard input and outputs are not set yet.
+    /// The prepared process and the marker it will carry; standard input and outputs are not set yet.
     pub(super) fn prepare(&mut self) -> (Command, Marker) {
         let mut line = std::mem::take(&mut self.wrapper);
         if self.direct {
@@ -284,13 +284,13 @@ impl Dlock {
             Group::Session => self.before_exec.insert(0, Box::new(|| Ok(nix::unistd::setsid().map(drop)?))),
         }
         for act in self.before_exec {
-            // SAFETY: `before_exec` asks its callers for async-signal-safe calls only.
+            // SAFETY: `before_exec` requires async-signal-safe calls from its callers.
             unsafe { command.pre_exec(act) };
         }
         Running::start(command, marker, self.place, [self.stdin, self.stdout, self.stderr])
     }
 
-    /// Runs it to its end, which must come soon.
+    /// Runs it to its end, which must come within the default deadline.
     #[track_caller]
     pub fn output(self) -> Output {
         self.spawn().wait()

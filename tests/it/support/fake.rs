@@ -1,4 +1,4 @@
-//! A server that is not what it should be: it answers hostile bytes, or what a closure says.
+//! A fake server: it replies with hostile bytes, or as a closure determines.
 
 use super::resp;
 use std::io::{BufReader, Read, Write};
@@ -6,10 +6,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a fake server says to one connection.
+/// The replies of a fake server on one connection.
 type Script = dyn Fn(&Conversation, TcpStream) + Send + Sync;
 
-/// What a fake server was sent, over all its connections.
+/// What a fake server received, over all its connections.
 #[derive(Debug, Default)]
 pub struct Conversation {
     heard: Mutex<Vec<u8>>,
@@ -25,12 +25,12 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// Reads whatever comes and never answers.
+    /// Reads everything and never replies.
     pub fn silent() -> Self {
         Self::start(|conversation, stream| conversation.listen(stream))
     }
 
-    /// Sends these bytes to each connection at once, then is silent.
+    /// Sends these bytes on each connection at once, then stays silent.
     pub fn saying(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(move |conversation, mut stream| {
@@ -39,7 +39,7 @@ impl Fake {
         })
     }
 
-    /// Sends these bytes when it has heard something, then closes, as an HTTP server does.
+    /// Sends these bytes after the first request, then closes, as an HTTP server does.
     pub fn answering_once(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(move |conversation, mut stream| {
@@ -77,7 +77,7 @@ impl Fake {
         })
     }
 
-    /// Answers each command with the bytes that `answer` makes of it; nothing means to close.
+    /// Replies to each command with the bytes that `answer` returns; no bytes close the connection.
     pub fn scripted(answer: impl Fn(&[String]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self::start(move |conversation, mut stream| {
             let mut from = BufReader::new(stream.try_clone().expect("a descriptor"));
@@ -109,22 +109,22 @@ impl Fake {
         Self { port, conversation }
     }
 
-    /// Where it listens on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Every byte it was sent and that its script has read; nothing when it is scripted.
+    /// Every byte received and read by its script; empty for a scripted server.
     pub fn heard(&self) -> Vec<u8> {
         lock(&self.conversation.heard).clone()
     }
 
-    /// Every command it was sent, when it is scripted.
+    /// Every command received by a scripted server.
     pub fn commands(&self) -> Vec<Vec<String>> {
         lock(&self.conversation.commands).clone()
     }
 
-    /// How many connections were made.
+    /// Number of accepted connections.
     pub fn connections(&self) -> usize {
         lock(&self.conversation.connections).len()
     }

@@ -1,4 +1,4 @@
-//! What a client sent, cut where the server had answered: one flight costs one round trip.
+//! The requests of a client, split where the server replied: one flight costs one round trip.
 
 use super::resp::Commands;
 use std::time::Instant;
@@ -8,13 +8,13 @@ use std::time::Instant;
 pub struct Flight {
     /// Number of the connection, from 0.
     pub connection: usize,
-    /// When its first byte came.
+    /// When its first byte arrived.
     pub at: Instant,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
-    /// The commands in it, word by word.
+    /// The commands in it, each as its words.
     pub commands: Vec<Vec<String>>,
-    /// When the first byte that the server sent afterwards was handed to the client, if it was.
+    /// When the first byte that the server sent afterwards was delivered to the client, if it was.
     pub answered: Option<Instant>,
 }
 
@@ -25,22 +25,22 @@ impl Flight {
     }
 }
 
-/// Cuts what one connection's client sends into flights.
+/// Splits the bytes that the client sends on one connection into flights.
 #[derive(Debug)]
 pub struct Logbook {
     connection: usize,
     commands: Commands,
-    /// How many replies there had been when the last bytes came.
+    /// Number of replies when the last bytes arrived.
     answers: Option<usize>,
 }
 
 impl Logbook {
-    /// Of a connection that has sent nothing yet.
+    /// For a connection that has sent nothing yet.
     pub fn of(connection: usize) -> Self {
         Self { connection, commands: Commands::default(), answers: None }
     }
 
-    /// Adds bytes to the flight they belong to; `answers` counts the replies of the server so far.
+    /// Adds bytes to the flight they belong to; `answers` is the number of replies of the server so far.
     pub fn add(&mut self, flights: &mut Vec<Flight>, answers: usize, bytes: &[u8]) {
         if self.answers.replace(answers) != Some(answers) {
             let at = Instant::now();

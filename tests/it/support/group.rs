@@ -1,11 +1,11 @@
-//! What groups of servers have in common: how they are named, and whether somebody still uses them.
+//! What groups of servers have in common: their URLs, and the check that no client uses them.
 
 use super::redis::Redis;
 use super::resp::Value;
 use super::tls::Certificates;
 use std::time::{Duration, Instant};
 
-/// How long a client whose process has ended may be seen yet.
+/// How long a client may still be listed after its process has ended.
 const GOING: Duration = Duration::from_secs(1);
 
 /// The URL of servers that listen on these ports.
@@ -28,7 +28,7 @@ pub fn url(
     }
 }
 
-/// The scheme with TLS.
+/// The variant of the scheme with TLS.
 fn secure(scheme: &str) -> String {
     match scheme.strip_prefix("redis") {
         Some(rest) => format!("rediss{rest}"),
@@ -36,8 +36,8 @@ fn secure(scheme: &str) -> String {
     }
 }
 
-/// Empties a server. False when it does not answer, has another role than a master, or somebody still uses it; those whose
-/// connections have one of these names do not count.
+/// Empties a server. False when it does not reply, is not a master, or still has clients; those whose connections have
+/// one of these names are not counted.
 pub fn renew(server: &Redis, servants: &[&str]) -> bool {
     let Ok(mut client) = server.try_connect() else { return false };
     let until = Instant::now() + GOING;
@@ -57,11 +57,11 @@ pub fn renew(server: &Redis, servants: &[&str]) -> bool {
     is_master && client.try_command(&["FLUSHALL"]).is_ok_and(|answer| answer == Value::Text("OK".into()))
 }
 
-/// Whether a line of CLIENT LIST tells of somebody else than us, a server, or one of the servants.
+/// Whether a line of CLIENT LIST describes a client other than this test, a server, or one of the servants.
 fn is_user(line: &str, servants: &[&str]) -> bool {
     let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)).unwrap_or_default();
     let is_server = field("flags=").contains(['S', 'M']);
-    // The last is what a node of a cluster that has moved keys here keeps open for a while.
+    // The last is a connection that a node of a cluster keeps open for a while after it has migrated keys to this one.
     let is_servant = servants.iter().any(|name| field("name=").starts_with(name))
         || ["client|list", "client", "restore-asking", "restore"].contains(&field("cmd="));
     !is_server && !is_servant

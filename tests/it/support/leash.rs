@@ -1,4 +1,4 @@
-//! The leash: a file that a whole tree of processes holds on to, and by which its end is known.
+//! The leash: a file that a whole tree of processes keeps locked, so that the end of the tree can be observed.
 
 use super::SOON;
 use super::wait::until;
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// A file that a probe started with `--leash FILE` locks (shared), through a descriptor that everything
-/// it forks inherits. Unlike a look through /proc this misses nobody who forks, or is between two places.
+/// it forks inherits. Unlike a scan of /proc this misses no process that forks or moves meanwhile.
 #[derive(Debug, Clone)]
 pub struct Leash(PathBuf);
 
 impl Leash {
-    /// A leash that is this file.
+    /// A leash on this file.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -22,7 +22,7 @@ impl Leash {
         self.0.to_str().expect("a path in UTF-8")
     }
 
-    /// Whether everybody who held it is dead.
+    /// Whether every process that held it is dead.
     pub fn is_free(&self) -> bool {
         let file = std::fs::File::options()
             .create(true)
@@ -33,19 +33,20 @@ impl Leash {
         unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
     }
 
-    /// Waits until everybody who held it is dead.
+    /// Waits until every process that held it is dead.
     #[track_caller]
     pub fn await_free(&self) {
         self.await_free_within(SOON);
     }
 
-    /// Waits until everybody who held it is dead, which must be so within `deadline`.
+    /// Waits until every process that held it is dead, for at most `deadline`.
     #[track_caller]
     pub fn await_free_within(&self, deadline: Duration) {
         until(deadline, "the death of the whole tree", || self.is_free());
     }
 
-    /// Blocks until everybody who held it is dead, and returns that moment by the clock of the store (microseconds since
+    /// Blocks until every process that held it is dead, and returns that moment by the clock of the store (microseconds
+    /// since
     /// 1970, as `TIME` and `PEXPIRETIME` of a Redis on this host count).
     pub fn await_last_death(&self) -> i64 {
         let file = std::fs::File::open(&self.0).expect("the leash can be opened");

@@ -1,4 +1,4 @@
-//! Masters that know nothing of each other, as Redlock wants them.
+//! Independent masters, as Redlock needs them.
 
 use super::group;
 use super::pool::{Group, Lent, lend};
@@ -7,23 +7,23 @@ use super::resp::Value;
 use super::tls::{Certificates, Flaw};
 use tempfile::TempDir;
 
-/// Since when a node remembers.
+/// A node's record of since when it has kept its data.
 pub const SINCE: &str = "dlock#since";
 
-/// How to start them.
+/// Start options.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// How many; five if it is not said.
+    /// Number of masters, five by default.
     pub count: Option<usize>,
-    /// The password of all.
+    /// The password of all masters.
     pub password: Option<String>,
-    /// Whether they speak TLS.
+    /// Whether the masters use TLS.
     pub tls: bool,
-    /// More arguments for each.
+    /// Additional arguments of each.
     pub args: Vec<String>,
 }
 
-/// Five masters, or as many as were wanted.
+/// Five masters, or the requested number.
 #[derive(Debug)]
 pub struct Masters {
     nodes: Vec<Redis>,
@@ -33,17 +33,17 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// Five plain ones out of the pool, empty.
+    /// Five empty ones from the pool, with default options.
     pub fn lent() -> Lent<Self> {
         lend()
     }
 
-    /// Starts so many of a test's own.
+    /// Starts this number of masters for one test only.
     pub fn start_many(count: usize) -> Self {
         Self::start_with(Plan { count: Some(count), ..Plan::default() })
     }
 
-    /// Starts some of a test's own.
+    /// Starts masters for one test only.
     pub fn start_with(plan: Plan) -> Self {
         let directory = tempfile::Builder::new().prefix("it-masters-").tempdir().expect("a directory");
         let certificates = plan.tls.then(|| Certificates::make(directory.path(), Flaw::None));
@@ -68,48 +68,48 @@ impl Masters {
         group::url("redlock", &ports, "/0", self.plan.password.as_deref(), self.certificates.as_ref())
     }
 
-    /// How many there are, dead or alive.
+    /// Number of masters, dead or alive.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many are a majority.
+    /// The size of a majority.
     pub fn quorum(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
 
-    /// One of them, from 0 on.
+    /// One of them, counted from 0.
     pub fn node(&self, node: usize) -> &Redis {
         &self.nodes[node]
     }
 
-    /// One of them, from 0 on, to be killed or restarted: `save` it before if it shall remember.
+    /// One of them, counted from 0, to be killed or restarted: `save` it before if it must keep its data.
     pub fn node_mut(&mut self, node: usize) -> &mut Redis {
         &mut self.nodes[node]
     }
 
-    /// Those that were not killed.
+    /// The masters that were not killed.
     pub fn living(&self) -> impl Iterator<Item = &Redis> {
         self.nodes.iter().filter(|node| node.is_up())
     }
 
-    /// Kills one; what it knew is lost.
+    /// Kills one, which loses its data.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
     }
 
-    /// Kills one, or starts one that is dead, which knows nothing then.
+    /// Kills one if it is alive, and starts it again without data.
     pub fn restart_empty(&mut self, node: usize) {
         self.nodes[node].restart();
     }
 
-    /// Kills one, and starts it again with what it knew.
+    /// Kills one, and starts it again with its data.
     pub fn restart(&mut self, node: usize) {
         self.nodes[node].save();
         self.nodes[node].restart();
     }
 
-    /// Makes these, which live, ones that have known for very long what is held: they count at once, though others do not.
+    /// Ages the records of these live masters far enough that they vote at once, although others do not.
     #[track_caller]
     pub fn age(&self, nodes: &[usize]) {
         for node in nodes {
@@ -120,13 +120,13 @@ impl Masters {
         }
     }
 
-    /// The same command on each that lives, in order.
+    /// Runs the same command on each live one, in order.
     #[track_caller]
     pub fn command(&self, words: &[&str]) -> Vec<Value> {
         self.living().map(|node| node.command(words)).collect()
     }
 
-    /// Empties each that lives.
+    /// Empties each live one.
     #[track_caller]
     pub fn wipe(&self) {
         self.command(&["FLUSHALL"]);

@@ -1,7 +1,7 @@
-//! What the tests stand on: the binary behind a builder, processes seen through /proc, a terminal,
-//! servers, and the faults that can be put between dlock and a server.
+//! The base of the tests: the binary behind a builder, processes seen through /proc, a terminal,
+//! servers, and the faults that can be injected between dlock and a server.
 
-// Each topic uses its own part of this floor.
+// Each topic uses only a part of this.
 #![allow(dead_code)]
 
 #[cfg(feature = "redis")]
@@ -18,8 +18,6 @@ pub mod leash;
 pub mod masters;
 #[cfg(feature = "redis")]
 pub mod monitor;
-#[cfg(feature = "redis")]
-pub mod muffler;
 pub mod place;
 #[cfg(feature = "redis")]
 pub mod pool;
@@ -28,6 +26,8 @@ pub mod process;
 #[cfg(feature = "redis")]
 pub mod proxy;
 pub mod pty;
+#[cfg(feature = "redis")]
+pub mod push_filter;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
@@ -44,7 +44,7 @@ pub mod tls;
 pub mod versions;
 pub mod wait;
 
-/// How long an event that must happen may take on a slow and busy machine.
+/// Time limit for an event that must happen, on a slow and busy machine.
 ///
-/// Nothing is ever *expected* to take so long: it bounds how long a failing test runs.
+/// No event is *expected* to take this long: it limits the run time of a failing test.
 pub const SOON: std::time::Duration = std::time::Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Every request that clients make of a Redis, as `MONITOR` shows it: a script is one, whatever it does inside.
+//! Every request that clients send to a Redis, as `MONITOR` shows it: a script is one request, whatever it calls.
 
 use super::SOON;
 use super::redis::{Connection, Redis};
@@ -12,16 +12,16 @@ use std::time::Duration;
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// When it was carried out, by the server's clock, since 1970.
+    /// When it was executed, by the server's clock, since 1970.
     pub at: Duration,
-    /// Address of the client's end of the connection.
+    /// Address of the client end of the connection.
     pub client: String,
-    /// The command's name in capitals, then its arguments; what is long is cut short.
+    /// The name of the command in capitals, then its arguments; long ones are truncated.
     pub words: Vec<String>,
 }
 
 impl Request {
-    /// The token for which one of dlock's scripts was run.
+    /// The token that one of dlock's scripts was run with.
     pub fn token(&self) -> Option<&str> {
         // EVAL, the script, 1, the lock, the token.
         self.words.first()?.starts_with("EVAL").then(|| self.words.get(4)).flatten().map(String::as_str)
@@ -34,7 +34,7 @@ struct Seen {
     bytes: u64,
 }
 
-/// A client that is told of all others.
+/// A client that receives the requests of all others.
 #[derive(Debug)]
 pub struct Monitor {
     stream: TcpStream,
@@ -43,11 +43,11 @@ pub struct Monitor {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// Longer words are cut.
+/// Longer words are truncated.
 const LONGEST: usize = 100;
 
 impl Monitor {
-    /// Begins to watch a server.
+    /// Starts to monitor a server.
     pub fn of(redis: &Redis) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("a server that was started");
         stream.write_all(&resp::encode(&["MONITOR"])).expect("a server that listens");
@@ -66,7 +66,7 @@ impl Monitor {
         monitor
     }
 
-    /// Waits until all that has been asked so far was seen.
+    /// Waits until all requests sent so far were seen.
     #[track_caller]
     fn catch_up(&self) {
         let mark = super::process::Marker::unique();
@@ -76,7 +76,7 @@ impl Monitor {
         });
     }
 
-    /// The requests of dlocks so far, those of clients that have ever run a script.
+    /// The requests of dlock processes so far: those of clients that have ever run a script.
     #[track_caller]
     pub fn requests(&self) -> Vec<Request> {
         self.catch_up();
@@ -92,7 +92,7 @@ impl Monitor {
             .collect()
     }
 
-    /// How many bytes the server has received from everybody, and sent to everybody but this monitor.
+    /// Number of bytes that the server has received from all clients, and sent to all but this monitor.
     #[track_caller]
     pub fn traffic(&self) -> (u64, u64) {
         self.catch_up();
@@ -124,8 +124,8 @@ fn watch(mut from: BufReader<TcpStream>, seen: &Mutex<Seen>) {
     }
 }
 
-/// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`; `[0 lua]` is a script's own. A quote inside of a word has a
-/// backslash before it, so three characters part two words.
+/// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`; `[0 lua]` marks a call of a script. A quote within a word is
+/// preceded by a backslash, so three characters separate two words.
 fn parse(line: &str) -> Option<Request> {
     let (time, rest) = line.strip_prefix('+')?.split_once(" [")?;
     let (client, words) = rest.split_once("] \"")?;
@@ -149,7 +149,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rig: what a script does inside is not a request.
+/// Checks the monitor: the calls of a script are not requests.
 #[test]
 fn a_monitor_counts_a_script_once() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! A directory of a test's own: its HOME, its locks, its files, and the leash of what it started.
+//! A directory for one test: its HOME, its locks, its files, and the leash of the processes it started.
 
 use super::dlock::Dlock;
 use super::leash::Leash;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// A temporary directory that two runs of one test share; clones are the same place.
 ///
-/// When the last clone goes, everything that was started in it is killed, so that a test that panics
+/// When the last clone is dropped, everything that was started in it is killed, so that a test that panics
 /// leaves no process behind.
 #[derive(Clone)]
 pub struct Place(Arc<Inner>);
@@ -38,7 +38,7 @@ impl Place {
         Dlock::in_place(self.clone(), Some("run"))
     }
 
-    /// `dlock` without any argument, in this place.
+    /// `dlock` without arguments, in this place.
     pub fn bare(&self) -> Dlock {
         Dlock::in_place(self.clone(), None)
     }
@@ -53,7 +53,7 @@ impl Place {
         self.path(name).into_os_string().into_string().expect("a path in UTF-8")
     }
 
-    /// What HOME is.
+    /// The value of HOME.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
@@ -73,7 +73,7 @@ impl Place {
         self.locks().join(format!("{name}.lock"))
     }
 
-    /// Whether flock(2) finds the lock `name` of the default backend free; true as well when it never was.
+    /// Whether flock(2) finds the lock `name` of the default backend free; also true when it never existed.
     pub fn lock_is_free(&self, name: &str) -> bool {
         Leash::at(self.lock_file(name)).is_free()
     }
@@ -83,19 +83,19 @@ impl Place {
         Leash::at(self.path("leash"))
     }
 
-    /// What is in the file `name`, empty when there is none.
+    /// The content of the file `name`, empty when it does not exist.
     pub fn read(&self, name: &str) -> String {
         read(&self.path(name))
     }
 
-    /// What dlock has noted beside the lock `name` of the default backend; null while there is nothing, or while it
-    /// is being written.
+    /// The sidecar of the lock `name` of the default backend; null while it does not exist, or while it is being
+    /// written.
     pub fn noted(&self, name: &str) -> serde_json::Value {
         let bytes = std::fs::read(self.locks().join(format!("{name}.dlock"))).unwrap_or_default();
         let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let noted: serde_json::Value = serde_json::from_slice(first).unwrap_or_default();
         let number = |key: &str| noted[key].as_u64().and_then(|number| usize::try_from(number).ok());
-        // What does not fit into the first page is written behind it.
+        // What does not fit into the first page is written after it.
         match (number("at"), number("length")) {
             (Some(at), Some(length)) => {
                 let content = bytes.get(at..at + length).unwrap_or_default();
@@ -120,12 +120,12 @@ impl Place {
         path
     }
 
-    /// The mark that everything started here carries.
+    /// The marker that everything started here carries.
     pub fn marker(&self) -> &Marker {
         &self.0.marker
     }
 
-    /// A mark for one more run in this place.
+    /// A marker for one more run in this place.
     pub(super) fn next_marker(&self) -> Marker {
         self.0.marker.child(self.0.started.fetch_add(1, Ordering::Relaxed))
     }
@@ -137,13 +137,13 @@ impl Drop for Inner {
     }
 }
 
-/// Starts, once, a process that outlives this one and then kills what was started and is still there: a test
+/// Starts, once, a process that outlives this one and then kills the started processes that are left: a test
 /// process that is killed drops nothing.
 fn watch_over_ourselves() {
     static REAPER: OnceLock<Child> = OnceLock::new();
     REAPER.get_or_init(|| {
         let mut reaper = Command::new(super::probe::path());
-        // Ctrl-C at the terminal of `cargo test` is not for it. Its standard input ends when we do.
+        // Ctrl-C at the terminal of `cargo test` is not for it. Its standard input ends with this process.
         reaper
             .args(["reap", &format!("{}.", std::process::id())])
             .stdin(Stdio::piped())
@@ -152,7 +152,7 @@ fn watch_over_ourselves() {
     });
 }
 
-/// What is in a file, empty when there is none.
+/// The content of a file, empty when it does not exist.
 pub fn read(path: &Path) -> String {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Groups of servers that take long to start: lent to one test after another.
+//! Groups of servers that take long to start: one test after another borrows them.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -7,24 +7,24 @@ use std::sync::{Mutex, Once, PoisonError};
 
 /// Servers that belong together.
 pub trait Group: Send + 'static {
-    /// Starts them, and waits until they work.
+    /// Starts them, and waits until they are ready.
     fn start() -> Self;
 
-    /// Makes them as good as new, for the next test. False when that is impossible, or when somebody still uses them.
+    /// Resets them for the next test. False when that is impossible, or when they still have clients.
     fn renew(&mut self) -> bool;
 }
 
-/// A group that one test has for itself. It may break it: only what can be made as good as new is lent again. Whoever has
-/// started something that uses it ends that first, so that it does not meet the next test.
+/// A group that one test has for itself. The test may break it: only groups that can be reset are lent again. Clients
+/// that a test started must be ended before, so that they do not disturb the next test.
 pub struct Lent<G: Group>(Option<G>);
 
-/// Those that nobody uses, of whatever kind, the longest unused first.
+/// The unused groups of every kind, the longest unused first.
 static IDLE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
 
-/// A group, started by whoever finds none.
+/// Lends a group, and starts one if none is unused.
 pub fn lend<G: Group>() -> Lent<G> {
     let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-    // The one that was used last: its pages are the warmest.
+    // The most recently used one: its pages are the warmest.
     let found = idle.iter().rposition(|group| group.is::<G>()).and_then(|index| idle.remove(index));
     drop(idle);
     Lent(Some(found.and_then(|group| group.downcast().ok()).map_or_else(G::start, |group| *group)))
@@ -37,13 +37,13 @@ impl<G: Group> Drop for Lent<G> {
         if !group.renew() {
             return;
         }
-        // SAFETY: atexit(3) may be called at any time; the function touches nothing but what is static.
+        // SAFETY: atexit(3) may be called at any time; the function touches only static data.
         AT_EXIT.call_once(|| unsafe {
             libc::atexit(dismiss);
         });
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push_back(Box::new(group));
-        // Those of a kind that nobody asks for any more go.
+        // Groups of a kind that is no longer used are dropped.
         let unwanted = if idle.len() > tests_at_a_time() { idle.pop_front() } else { None };
         drop(idle);
         drop(unwanted);
@@ -64,12 +64,12 @@ impl<G: Group> DerefMut for Lent<G> {
     }
 }
 
-/// What is static is not dropped: the processes would end with us, but their directories would stay.
+/// Static values are not dropped: the processes would end with this one, but their directories would remain.
 extern "C" fn dismiss() {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// As the test harness is told.
+/// The number of test threads that the test harness was given.
 fn tests_at_a_time() -> usize {
     let mut arguments = std::env::args().skip_while(|argument| !argument.starts_with("--test-threads"));
     let first = arguments.next();

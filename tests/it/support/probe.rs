@@ -1,8 +1,8 @@
-//! The probe: a small program of the tests that says what happens to it under dlock.
+//! The probe: a small program of the tests that reports what happens to it under dlock.
 
 use std::path::PathBuf;
 
-/// Where cargo has put the probe; it is built together with the tests.
+/// Path of the probe, which cargo builds together with the tests.
 pub fn path() -> PathBuf {
     let tests = std::env::current_exe().expect("the path of this test binary");
     let profile = tests.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/it");

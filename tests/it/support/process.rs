@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub struct Stat {
     /// Process id.
     pub pid: i32,
-    /// What the kernel calls the program.
+    /// The name of the program as the kernel has it.
     pub comm: String,
     /// `R`, `S`, `D`, `T`, `t`, `Z`, ...
     pub state: char,
@@ -25,12 +25,12 @@ pub struct Stat {
     pub tty: i32,
     /// Foreground process group of that terminal, -1 without one.
     pub foreground: i32,
-    /// Clock ticks after boot when it started: with the pid, who it is.
+    /// Start time in clock ticks after boot: identifies the process together with the pid.
     pub start: u64,
 }
 
 impl Stat {
-    /// Reads it; nothing when there is no such process.
+    /// Reads it; `None` when the process does not exist.
     pub fn of(pid: i32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (front, back) = text.rsplit_once(')')?;
@@ -51,7 +51,7 @@ impl Stat {
         })
     }
 
-    /// Whether it can still do anything: a zombie cannot.
+    /// Whether it can still run: a zombie cannot.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
@@ -72,14 +72,14 @@ pub fn stopped(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.is_stopped())
 }
 
-/// Every process there is now, zombies too.
+/// Every process that exists now, including zombies.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(Stat::of).collect()
 }
 
-/// Every living descendant, parents before children.
+/// Every live descendant, parents before children.
 pub fn descendants(pid: i32) -> Vec<Stat> {
     let all = all();
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ pub fn descendants(pid: i32) -> Vec<Stat> {
     found
 }
 
-/// Direct children, zombies too.
+/// Direct children, including zombies.
 pub fn children(pid: i32) -> Vec<Stat> {
     all().into_iter().filter(|stat| stat.ppid == pid).collect()
 }
@@ -117,20 +117,20 @@ pub fn command_line(pid: i32) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
 }
 
-/// Clock ticks that a process has computed for so far.
+/// Clock ticks of CPU time that a process has used.
 pub fn cpu_ticks(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
     fields.into_iter().flatten().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
-/// How many descriptors a process has open.
+/// Number of open descriptors of a process.
 pub fn descriptor_count(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0)
 }
 
-/// Cgroups beside our own whose name has one of these numbers as its last part: what a dlock or its guard
-/// has made, and has not taken away.
+/// Cgroups beside that of the tests whose name ends in one of these numbers: those that a dlock or its guard
+/// has created and not removed.
 pub fn cgroups_named_after(pids: &[i32]) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -151,7 +151,7 @@ pub fn send(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// A mark in the environment by which processes are found again, however far they went.
+/// A marker in the environment by which processes are found again, wherever they moved.
 #[derive(Debug, Clone)]
 pub struct Marker(String);
 
@@ -165,23 +165,23 @@ impl Marker {
     /// The variable that carries it.
     pub const VARIABLE: &'static str = "IT_MARK";
 
-    /// A mark that nobody else has.
+    /// A unique marker.
     pub fn unique() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self(format!("{}.{}.", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A mark below this one: whoever looks for this one finds it as well.
+    /// A marker below this one: a search for this one finds it as well.
     pub fn child(&self, number: u32) -> Self {
         Self(format!("{}{number}.", self.0))
     }
 
-    /// What the variable is set to.
+    /// The value of the variable.
     pub fn value(&self) -> &str {
         &self.0
     }
 
-    /// Every living process that carries it or a mark below it.
+    /// Every live process that carries it or a marker below it.
     pub fn bearers(&self) -> Vec<Stat> {
         let wanted = format!("{}={}", Self::VARIABLE, self.0).into_bytes();
         let mut found = all();
@@ -194,7 +194,7 @@ impl Marker {
         found
     }
 
-    /// Kills the bearers and what descends from them, until two looks in a row find nobody.
+    /// Kills the bearers and their descendants, until two scans in a row find none.
     pub fn kill_all(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         let mut quiet = 0;

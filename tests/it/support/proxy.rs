@@ -1,4 +1,4 @@
-//! A TCP proxy that delays, holds, drops and duplicates, and writes down what the client sent.
+//! A TCP proxy that delays, holds, drops and duplicates, and records what the client sent.
 
 use super::flight::{Flight, Logbook};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the server.
@@ -16,20 +16,20 @@ pub enum Way {
     Down,
 }
 
-/// What happens to bytes that go one way.
+/// What happens to bytes in one direction.
 #[derive(Debug, Default, Clone, Copy)]
 struct Road {
-    /// They arrive so much later, in order.
+    /// They arrive with this delay, in order.
     delay: Duration,
-    /// They wait until the road is healed, as TCP does behind a router that drops packets.
+    /// They wait until the connection is healed, as in TCP behind a router that drops packets.
     held: bool,
-    /// They are lost for ever.
+    /// They are lost forever.
     dropped: bool,
-    /// So many pieces to come are lost for ever.
+    /// This number of further pieces is lost forever.
     drop_next: usize,
-    /// So many pieces to come are held back until the road is healed, and what follows them.
+    /// This number of further pieces, and what follows them, is held back until the connection is healed.
     hold_next: usize,
-    /// So many pieces to come arrive twice.
+    /// This number of further pieces arrives twice.
     duplicate_next: usize,
 }
 
@@ -79,7 +79,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one in front of a port of this host; at first it changes nothing.
+    /// Starts one in front of a port of this host; initially it changes nothing.
     pub fn to(target: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -89,12 +89,12 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Where clients find it.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Delays what goes this way from now on.
+    /// Delays the bytes in this direction from now on.
     pub fn delay(&self, way: Way, delay: Duration) {
         self.shared.change(|state| state.road(way).delay = delay);
     }
@@ -110,7 +110,7 @@ impl Proxy {
         self.hold(Way::Down);
     }
 
-    /// Loses what goes this way, without a reset.
+    /// Loses the bytes in this direction, without a reset.
     pub fn drop_all(&self, way: Way) {
         self.shared.change(|state| state.road(way).dropped = true);
     }
@@ -120,23 +120,23 @@ impl Proxy {
         self.shared.change(|state| state.down.drop_next += 1);
     }
 
-    /// Lets nothing down from the next reply on, which is held too, until `heal`.
+    /// Holds the next reply and everything after it, until `heal`.
     pub fn hold_next_reply(&self) {
         self.shared.change(|state| state.down.hold_next += 1);
     }
 
-    /// Sends the next piece that goes this way twice.
+    /// Sends the next piece in this direction twice.
     pub fn duplicate_next(&self, way: Way) {
         self.shared.change(|state| state.road(way).duplicate_next += 1);
     }
 
-    /// Closes every connection, and from now on each new one at once.
+    /// Closes every connection, and each new one at once.
     pub fn refuse(&self) {
         self.shared.change(|state| state.refusing = true);
         self.close();
     }
 
-    /// Closes every connection there is.
+    /// Closes every open connection.
     pub fn close(&self) {
         for (client, server) in self.shared.lock().connections.drain(..) {
             let _ = client.shutdown(Shutdown::Both);
@@ -144,14 +144,14 @@ impl Proxy {
         }
     }
 
-    /// Tells the clients that nothing more will come, and goes on carrying what they send.
+    /// Closes the direction to the clients, and goes on carrying what they send.
     pub fn half_close(&self) {
         for (client, _) in &self.shared.lock().connections {
             let _ = client.shutdown(Shutdown::Write);
         }
     }
 
-    /// Takes every fault away; what was held arrives.
+    /// Removes every fault; held bytes arrive.
     pub fn heal(&self) {
         self.shared.change(|state| {
             (state.up, state.down) = (Road::default(), Road::default());
@@ -159,27 +159,27 @@ impl Proxy {
         });
     }
 
-    /// What clients sent so far.
+    /// What the clients have sent so far.
     pub fn flights(&self) -> Vec<Flight> {
         self.shared.lock().flights.clone()
     }
 
-    /// Forgets what clients sent so far.
+    /// Clears the record of what the clients sent.
     pub fn forget_flights(&self) {
         self.shared.lock().flights.clear();
     }
 
-    /// How many connections were made so far and not closed by the proxy.
+    /// Number of connections that were made so far and not closed by the proxy.
     pub fn connections(&self) -> usize {
         self.shared.lock().connections.len()
     }
 
-    /// How many connections were attempted so far, those too that were refused.
+    /// Number of connection attempts so far, including refused ones.
     pub fn attempts(&self) -> usize {
         self.shared.lock().attempts
     }
 
-    /// How many pieces the server has sent so far, whatever became of them.
+    /// Number of pieces that the server has sent so far, whether or not they arrived.
     pub fn replies(&self) -> usize {
         self.shared.lock().pieces_down
     }
@@ -189,7 +189,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.close();
         self.shared.change(|state| state.closed = true);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -214,7 +214,7 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
     }
 }
 
-/// Carries bytes one way: one thread reads and stamps each piece, one delivers it when it is due.
+/// Carries bytes in one direction: one thread reads and timestamps each piece, one delivers it when it is due.
 fn carry(way: Way, connection: usize, from: TcpStream, to: TcpStream, shared: &Arc<Shared>) {
     let (pieces, due) = channel();
     let (reading, writing) = (Arc::clone(shared), Arc::clone(shared));
@@ -277,7 +277,7 @@ fn deliver(
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if way == Way::Down {
-            // Before the client can know of it: what it then does comes later.
+            // Before the client can know of it: its reaction comes later.
             let now = Instant::now();
             for flight in state.flights.iter_mut().filter(|flight| flight.connection == connection) {
                 flight.answered.get_or_insert(now);
@@ -288,7 +288,7 @@ fn deliver(
             break;
         }
     }
-    // The other side has said all it will say: so do we.
+    // The other side has closed its direction: so does the proxy.
     let mut state = shared.lock();
     while state.road(way).held && !state.closed {
         state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What the interactive shell prints when it wants a command.
+/// The prompt of the interactive shell.
 pub const PROMPT: &str = "<prompt>";
 
 /// Ctrl-C, as a key.
@@ -27,7 +27,7 @@ pub const CTRL_BACKSLASH: &str = "\x1c";
 /// Ctrl-D, as a key.
 pub const CTRL_D: &str = "\x04";
 
-/// A terminal, seen from the side of the keyboard and the screen. It does not echo, until asked to.
+/// A terminal, seen from the side of the keyboard and the screen. It does not echo by default.
 pub struct Terminal {
     master: std::fs::File,
     leader: Child,
@@ -80,7 +80,7 @@ impl Terminal {
         terminal
     }
 
-    /// Types.
+    /// Types keys.
     pub fn type_keys(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).expect("the terminal takes keys");
     }
@@ -97,7 +97,7 @@ impl Terminal {
         self.expect(PROMPT)
     }
 
-    /// Waits until `text` appears behind what was expected before; returns what stood in front of it.
+    /// Waits until `text` appears after what was expected before; returns the text before it.
     #[track_caller]
     pub fn expect(&mut self, text: &str) -> String {
         self.expect_within(SOON, text)
@@ -124,7 +124,7 @@ impl Terminal {
         }
     }
 
-    /// Reads what there is; false when the other side is closed for good.
+    /// Reads the available output; false when the other side is closed.
     fn read(&mut self, patience: Duration) -> bool {
         use nix::poll::{PollFd, PollFlags, poll};
         use std::os::fd::AsFd;
@@ -146,13 +146,13 @@ impl Terminal {
         }
     }
 
-    /// Everything that was ever printed, as far as it was read.
+    /// Everything printed so far, as far as it was read.
     pub fn screen(&mut self) -> &str {
         self.read(Duration::from_millis(1));
         &self.screen
     }
 
-    /// Gives the window another size.
+    /// Resizes the window.
     pub fn resize(&self, lines: u16, columns: u16) {
         let size = libc::winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: `size` is a winsize for the kernel to read.
@@ -165,7 +165,7 @@ impl Terminal {
         i32::try_from(self.leader.id()).expect("a process id")
     }
 
-    /// The mark that everything on this terminal carries.
+    /// The marker that everything on this terminal carries.
     pub fn marker(&self) -> &Marker {
         &self.marker
     }
@@ -191,7 +191,7 @@ impl Terminal {
         tcsetattr(&self.master, SetArg::TCSANOW, &settings).expect("settings of a terminal");
     }
 
-    /// Living processes of the session whose program has this name, as the kernel cuts it.
+    /// Live processes of the session whose program has this name, as truncated by the kernel.
     pub fn processes(&self, comm: &str) -> Vec<Stat> {
         self.marker.bearers().into_iter().filter(|stat| stat.comm == comm).collect()
     }
@@ -229,11 +229,11 @@ impl Terminal {
     }
 }
 
-/// What is left of a terminal after it was hung up; its processes end with it.
+/// A terminal after its hangup; its processes end with it.
 pub struct HungUp(Terminal);
 
 impl HungUp {
-    /// Living processes of the session whose program has this name.
+    /// Live processes of the session whose program has this name.
     pub fn processes(&self, comm: &str) -> Vec<Stat> {
         self.0.processes(comm)
     }
@@ -259,7 +259,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     let mut options = std::fs::File::options();
     options.read(true).write(true).custom_flags(libc::O_NOCTTY);
     let slave = options.open(&name).expect("a pseudo terminal");
-    // SAFETY: the descriptor is ours, and nobody else closes it.
+    // SAFETY: the descriptor is owned here, and nothing else closes it.
     let master = unsafe { std::os::fd::FromRawFd::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(master)) };
     (master, slave.into())
 }

@@ -15,41 +15,41 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where a server writes its memory to.
+/// The file that a server writes its data to.
 const DUMP: &str = "dump.rdb";
-/// Where that is kept for its next start.
+/// Where that file is kept for the next start.
 const SAVED: &str = "saved.rdb";
 
-/// How to start a server.
+/// Start options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Arguments such as `--requirepass secret` or `--maxmemory 2mb`.
     pub args: Vec<String>,
-    /// Speak TLS only, with certificates that have this flaw.
+    /// Use only TLS, with certificates that have this flaw.
     pub tls: Option<Flaw>,
     /// Write every change to disk before it is acknowledged, so that a restart finds it.
     pub persistent: bool,
     /// Variables of its environment.
     pub environment: Vec<(String, std::path::PathBuf)>,
-    /// Speak TLS with these certificates, which a group of servers shares.
+    /// Use TLS with these certificates, which a group of servers shares.
     pub certificates: Option<Certificates>,
-    /// What the user `default` has to say, as the tests' own commands do.
+    /// The password of the user `default`, for the tests' own commands.
     pub password: Option<String>,
     /// Be a node of a Redis Cluster.
     pub clustered: bool,
     /// Have a second port, without TLS, for the tests' own commands. A server with `certificates` has one anyway.
     pub plain_port: bool,
-    /// Another program than this system's `redis-server`.
+    /// A program other than this system's `redis-server`.
     pub program: Option<std::path::PathBuf>,
 }
 
-/// A server of one test's own. It is killed when this value goes, or when the test process ends.
+/// A server for one test only. It is killed when this value is dropped, or when the test process ends.
 #[derive(Debug)]
 pub struct Redis {
     port: u16,
-    /// Where the tests' own commands go when `port` speaks TLS.
+    /// The port for the tests' own commands when `port` uses TLS.
     side_door: Option<u16>,
-    /// Where the other nodes of its Redis Cluster speak to it.
+    /// The port for the other nodes of its Redis Cluster.
     bus: Option<u16>,
     options: Options,
     directory: TempDir,
@@ -58,18 +58,18 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts a plain one.
+    /// Starts one with default options.
     pub fn start() -> Self {
         Self::start_with(Options::default())
     }
 
-    /// Starts a plain one with more arguments.
+    /// Starts one with additional arguments.
     pub fn start_with_args(args: &[&str]) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         Self::start_with(Options { args, ..Options::default() })
     }
 
-    /// Starts a plain one with a library that is preloaded into it, and what that needs.
+    /// Starts one with a preloaded library, and the variables that this needs.
     pub fn start_preloaded(variables: &[(&str, &std::path::Path)]) -> Self {
         let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), value.to_path_buf()));
         Self::start_with(Options { environment: environment.collect(), ..Options::default() })
@@ -85,7 +85,7 @@ impl Redis {
             (options.certificates.is_some() || options.plain_port, options.clustered);
         let mut redis =
             Self { port: 0, side_door: None, bus: None, options, directory, certificates, child: None };
-        // Somebody else may take a port between our look and the server's bind.
+        // Another process may take the port between the check and the server's bind.
         for _ in 0..10 {
             redis.port = free_port();
             redis.side_door = has_side_door.then(free_port);
@@ -102,7 +102,7 @@ impl Redis {
         self.port
     }
 
-    /// Whether it listens there for clients, with or without TLS.
+    /// Whether this is one of its ports, with or without TLS.
     pub fn has_port(&self, port: u16) -> bool {
         self.port == port || self.side_door == Some(port)
     }
@@ -115,7 +115,7 @@ impl Redis {
         }
     }
 
-    /// Where the other nodes of its Redis Cluster speak to it.
+    /// The port for the other nodes of its Redis Cluster.
     pub fn bus(&self) -> u16 {
         self.bus.expect("a node of a cluster")
     }
@@ -130,30 +130,30 @@ impl Redis {
         i32::try_from(self.child.as_ref().expect("a running server").id()).expect("a process id")
     }
 
-    /// Stops it as a hung machine does: connections stay, nothing answers.
+    /// Stops it, which acts like a hung machine: connections stay, nothing replies.
     pub fn stop(&self) {
         process::send(self.pid(), Signal::SIGSTOP);
         eventually(SOON, "a stopped server", || process::stopped(self.pid()).then_some(()));
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub fn resume(&self) {
         process::send(self.pid(), Signal::SIGCONT);
     }
 
-    /// Writes its memory to disk, where its next start finds it, and only that one.
+    /// Writes its data to disk, from where only its next start reads it.
     #[track_caller]
     pub fn save(&self) {
         assert_eq!(self.command(&["SAVE"]), Value::Text("OK".into()));
         std::fs::rename(self.directory.path().join(DUMP), self.directory.path().join(SAVED)).expect("a dump");
     }
 
-    /// Whether it was started, and not killed.
+    /// Whether it was started and not killed.
     pub fn is_up(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Kills it; nothing listens on its port then.
+    /// Kills it; its port is closed then.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -161,24 +161,24 @@ impl Redis {
         }
     }
 
-    /// Starts it again, on the same port. It knows what it has written to disk if it is persistent, or what was saved.
+    /// Starts it again, on the same port, with the data on disk if it is persistent, or with what was saved.
     pub fn restart(&mut self) {
         self.kill();
-        // A replica writes a dump, too, when it is given all there is.
+        // A replica also writes a dump when it receives a full copy.
         let dump = self.directory.path().join(DUMP);
         let _ = std::fs::remove_file(&dump);
         let _ = std::fs::rename(self.directory.path().join(SAVED), &dump);
         eventually(SOON, "the server's old port", || self.try_launch().then_some(()));
     }
 
-    /// Starts it again, on the same port and with more arguments, while it may still read its memory back.
+    /// Starts it again, on the same port and with additional arguments, without waiting until its data is loaded.
     pub fn restart_slowly(&mut self, args: &[&str]) {
         self.kill();
         self.options.args.extend(args.iter().map(|arg| (*arg).to_owned()));
         eventually(SOON, "the server's old port", || self.try_launch_until(Self::listens).then_some(()));
     }
 
-    /// A connection of the user `default`, if the options tell its password, and otherwise without authentication.
+    /// A connection of the user `default`, authenticated if the options contain its password.
     #[track_caller]
     pub fn connect(&self) -> Connection {
         self.try_connect().expect("a server that was started")
@@ -193,13 +193,13 @@ impl Redis {
         Ok(connection)
     }
 
-    /// One command on a connection of its own.
+    /// Runs one command on a new connection.
     #[track_caller]
     pub fn command(&self, words: &[&str]) -> Value {
         self.connect().command(words)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         super::place::read(&self.directory.path().join("log"))
     }
@@ -262,7 +262,7 @@ impl Redis {
         if self.certificates.is_some() && self.side_door.is_none() {
             return self.listens();
         }
-        // Any answer will do: `-NOAUTH`, too, comes from a server that is up.
+        // Any reply is sufficient: `-NOAUTH` also comes from a server that is up.
         let ping = || Connection::to(self.side_door.unwrap_or(self.port))?.try_command(&["PING"]);
         ping().is_ok_and(|answer| !matches!(answer, Value::Error(text) if text.starts_with("LOADING")))
     }
@@ -274,7 +274,7 @@ impl Drop for Redis {
     }
 }
 
-/// One test's own part of the server that all tests share.
+/// One test's part of the server that all tests share.
 #[derive(Debug, Clone)]
 pub struct Keyspace {
     port: u16,
@@ -282,15 +282,15 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// A part that nobody else uses; the server is started by whoever comes first.
+    /// A part that no other test uses; the first test starts the server.
     pub fn new() -> Self {
         static SERVER: OnceLock<Redis> = OnceLock::new();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let start = || {
             let server = Redis::start();
-            // It writes nothing, and nobody drops what is static: the directory goes now.
+            // It writes nothing, and a static value is not dropped: the directory is removed now.
             let _ = std::fs::remove_dir_all(server.directory.path());
-            // A server that knows the script answers a claim in one flight, whichever test comes first.
+            // A server that has the script cached replies to a claim in one flight, whichever test is first.
             let taught = std::process::Command::new(super::dlock::BINARY)
                 .args(["run", "--backend", &server.url(), "first", "--", "true"])
                 .status();
@@ -302,7 +302,7 @@ impl Keyspace {
         Self { port, prefix: format!("it{}:", NEXT.fetch_add(1, Ordering::Relaxed)) }
     }
 
-    /// All of a server of the test's own, under the prefix that dlock has by default.
+    /// The whole of a test's own server, under the default prefix of dlock.
     pub fn of(redis: &Redis) -> Self {
         Self { port: redis.port, prefix: "dlock:".to_owned() }
     }
@@ -312,7 +312,7 @@ impl Keyspace {
         self.port
     }
 
-    /// What stands in front of each name.
+    /// The prefix of each name.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -322,7 +322,7 @@ impl Keyspace {
         self.url_at(self.port)
     }
 
-    /// The URL of the same keys, reached through another port.
+    /// The URL of the same keys through another port.
     pub fn url_at(&self, port: u16) -> String {
         format!("redis://127.0.0.1:{port}/0?prefix={}", self.prefix)
     }
@@ -332,7 +332,7 @@ impl Keyspace {
         format!("{}{name}", self.prefix)
     }
 
-    /// One command on a connection of its own.
+    /// Runs one command on a new connection.
     pub fn command(&self, words: &[&str]) -> Value {
         Connection::to(self.port).expect("the shared server").command(words)
     }
@@ -345,12 +345,12 @@ impl Keyspace {
     }
 }
 
-/// Whether the key is what a dlock remembers of a lock that nobody uses: its counter, and its last outcomes.
+/// Whether the key is what remains of an unused lock: its counter, and its last outcomes.
 pub fn is_memory(key: &str) -> bool {
     ["fencing", "history", "missed"].iter().any(|kind| key.starts_with(&format!("dlock#{kind}:")))
 }
 
-/// A client of the tests' own.
+/// A client of the tests.
 #[derive(Debug)]
 pub struct Connection(BufReader<TcpStream>);
 
@@ -376,7 +376,7 @@ impl Connection {
     }
 }
 
-/// Waits until a lease is renewed: `left` tells what is left of it, which grows then and at no other time.
+/// Waits until a lease is renewed: `left` returns the rest of it, which grows only then.
 #[track_caller]
 pub fn await_renewal(mut left: impl FnMut() -> i64) {
     let mut last = i64::MAX;

@@ -1,11 +1,11 @@
-//! The Redis protocol, as little of it as the tests need.
+//! The subset of the Redis protocol that the tests need.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 /// One reply of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Nothing, in any of its spellings.
+    /// Null, in any of its encodings.
     Nil,
     /// `:1`
     Int(i64),
@@ -47,7 +47,7 @@ impl Value {
     }
 }
 
-/// Bytes of a command, as clients send it.
+/// The bytes of a command, as clients send it.
 pub fn encode(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -56,7 +56,7 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a reply, as servers of the old protocol send it.
+/// The bytes of a RESP2 reply.
 pub fn old_reply(value: &Value) -> Vec<u8> {
     match value {
         Value::Nil => b"$-1\r\n".to_vec(),
@@ -73,7 +73,7 @@ pub fn old_reply(value: &Value) -> Vec<u8> {
     }
 }
 
-/// Bytes of a string with a length, as servers send it.
+/// The bytes of a bulk string.
 pub fn bulk(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into_bytes()
 }
@@ -130,12 +130,12 @@ fn malformed(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("not the Redis protocol: {what}"))
 }
 
-/// Cuts a stream of bytes, which come in any pieces, into the commands that a client sent.
+/// Splits a stream of bytes, in pieces of any size, into the commands that a client sent.
 #[derive(Debug, Default)]
 pub struct Commands(Vec<u8>);
 
 impl Commands {
-    /// Takes more bytes, and returns the commands that are complete now.
+    /// Takes more bytes, and returns the commands that are now complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Vec<String>> {
         self.0.extend_from_slice(bytes);
         let mut commands = Vec::new();

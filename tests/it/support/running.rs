@@ -1,4 +1,4 @@
-//! A dlock that runs, and what is left of it when it has ended.
+//! A running dlock, and its output when it has ended.
 
 use super::SOON;
 use super::place::{Place, read};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this status.
+    /// It exited with this status.
     Code(i32),
-    /// Of this signal.
+    /// It was killed by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// Of this signal.
+    /// It was killed by this signal.
     pub fn by(signal: Signal) -> Self {
         Self::Signal(signal as i32)
     }
@@ -33,29 +33,29 @@ impl From<ExitStatus> for Exit {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// How dlock ended.
     pub exit: Exit,
-    /// Everything on standard output, unless it was sent elsewhere.
+    /// Everything on standard output, unless it was redirected.
     pub stdout: String,
-    /// Everything on standard error, unless it was sent elsewhere.
+    /// Everything on standard error, unless it was redirected.
     pub stderr: String,
-    /// From the start of dlock to the moment its end was seen.
+    /// From the start of dlock to the moment its end was noticed.
     pub elapsed: Duration,
-    /// Whether the kernel says that it left a core file.
+    /// Whether the kernel reports a core dump.
     pub core_dumped: bool,
 }
 
 impl Output {
-    /// All of it, to be compared at once.
+    /// Exit and both outputs, to be compared at once.
     pub fn outcome(&self) -> (Exit, &str, &str) {
         (self.exit, &self.stdout, &self.stderr)
     }
 }
 
-/// A dlock that was started; it and all it started is killed when this value goes before the end was seen.
+/// A started dlock; it and everything it started is killed when this value is dropped before its end.
 pub struct Running {
     child: Child,
     marker: Marker,
@@ -97,22 +97,22 @@ impl Running {
         &self.place
     }
 
-    /// The mark that everything it started carries.
+    /// The marker that everything it started carries.
     pub fn marker(&self) -> &Marker {
         &self.marker
     }
 
-    /// The writing end of its standard input, when that was asked to be a pipe.
+    /// The writing end of its standard input, if that is a pipe.
     pub fn take_stdin(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("standard input is a pipe")
     }
 
-    /// What it has written to standard output so far.
+    /// Its standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.stdout)
     }
 
-    /// What it has written to standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.stderr)
     }
@@ -123,7 +123,7 @@ impl Running {
         self.await_text(SOON, text, Self::stdout)
     }
 
-    /// Waits until standard output contains `text`, which must be so within `deadline`.
+    /// Waits until standard output contains `text`, for at most `deadline`.
     #[track_caller]
     pub fn await_stdout_within(&mut self, deadline: Duration, text: &str) -> String {
         self.await_text(deadline, text, Self::stdout)
@@ -138,7 +138,7 @@ impl Running {
     #[track_caller]
     fn await_text(&mut self, deadline: Duration, text: &str, stream: impl Fn(&Self) -> String) -> String {
         eventually(deadline, &format!("{text:?}"), || {
-            // The order matters: what it wrote before its end is read after the end was seen.
+            // The order matters: output written before its end is read after the end was noticed.
             let ended = self.poll().cloned();
             let written = stream(self);
             if written.contains(text) {
@@ -151,7 +151,7 @@ impl Running {
         })
     }
 
-    /// Waits until the command, a probe, says that it is ready.
+    /// Waits until the command, a probe, reports that it is ready.
     #[track_caller]
     pub fn await_ready(&mut self) {
         self.await_stdout("ready\n");
@@ -162,20 +162,20 @@ impl Running {
         process::send(self.pid(), signal);
     }
 
-    /// The guarding half: dlock's child.
+    /// The guard: the child of dlock.
     #[track_caller]
     pub fn guard(&self) -> i32 {
         eventually(SOON, "the guard", || process::children(self.pid()).into_iter().find(Stat::is_alive)).pid
     }
 
-    /// The command: the guard's child.
+    /// The command: the child of the guard.
     #[track_caller]
     pub fn command(&self) -> i32 {
         let guard = self.guard();
         eventually(SOON, "the command", || process::children(guard).into_iter().find(Stat::is_alive)).pid
     }
 
-    /// Looks whether it has ended.
+    /// Checks whether it has ended.
     pub fn poll(&mut self) -> Option<&Output> {
         if self.ended.is_none()
             && let Some(status) = self.child.try_wait().expect("our own child")
@@ -191,7 +191,7 @@ impl Running {
         self.ended.as_ref()
     }
 
-    /// Waits for its end, which must come within `deadline`.
+    /// Waits for its end, for at most `deadline`.
     #[track_caller]
     pub fn wait_within(&mut self, deadline: Duration) -> Output {
         let until = Instant::now() + deadline;
@@ -211,7 +211,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, which must come soon.
+    /// Waits for its end, for at most the default deadline.
     #[track_caller]
     pub fn wait(&mut self) -> Output {
         self.wait_within(SOON)

@@ -1,4 +1,4 @@
-//! A master, its two replicas, and three sentinels that watch over them.
+//! A master, its two replicas, and three sentinels that monitor them.
 
 pub mod process;
 
@@ -14,29 +14,29 @@ use super::wait::{eventually, until};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What the sentinels call them.
+/// The name of the service.
 pub const SERVICE: &str = "locks";
-/// How many servers, and how many sentinels.
+/// Number of servers, and of sentinels.
 const COUNT: usize = 3;
-/// How long the master may be silent until it is thought to be down: no busy machine makes a fail-over that no test wants.
+/// How long the master may be silent before it counts as down: a busy machine causes no failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same in a test that does away with the master.
+/// The same in tests that stop the master.
 const IMPATIENCE: Duration = Duration::from_secs(1);
-/// What a fail-over may take.
+/// Time limit of a failover.
 const FAIL_OVER: Duration = Duration::from_secs(90);
 
-/// How to start them.
+/// Start options.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The password of the servers.
     pub password: Option<String>,
     /// The password of the sentinels.
     pub sentinel_password: Option<String>,
-    /// Whether all of them speak TLS.
+    /// Whether all of them use TLS.
     pub tls: bool,
-    /// More arguments for each server.
+    /// Additional arguments of each server.
     pub args: Vec<String>,
-    /// More lines of the configuration of each sentinel.
+    /// Additional lines of the configuration of each sentinel.
     pub sentinel_lines: Vec<String>,
 }
 
@@ -51,16 +51,16 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Plain ones out of the pool, empty. Any server may be the master.
+    /// Empty ones from the pool with default options. Any server may be the master.
     pub fn lent() -> Lent<Self> {
         lend()
     }
 
-    /// Starts some of a test's own; server 0 is the master.
+    /// Starts them for one test only; server 0 is the master.
     pub fn start_with(plan: Plan) -> Self {
         let directory = tempfile::Builder::new().prefix("it-sentinels-").tempdir().expect("a directory");
         let certificates = plan.tls.then(|| Certificates::make(directory.path(), Flaw::None));
-        // Otherwise each replica would wait for others for five seconds.
+        // Otherwise each replica waits for others for five seconds.
         let mut args: Vec<String> = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).to_vec();
         args.extend(plan.args.iter().cloned());
         let options = Options {
@@ -74,11 +74,11 @@ impl Sentinels {
         for replica in 1..COUNT {
             group.follow(replica, 0);
         }
-        // Somebody else may take a port between our look and a sentinel's bind.
+        // Another process may take a port between the check and a sentinel's bind.
         for _ in 0..10 {
-            group.sentinels = group.watch();
+            group.sentinels = group.start_sentinels();
             if group.sentinels.len() == COUNT {
-                group.hurry();
+                group.shorten_intervals();
                 group.await_agreement();
                 return group;
             }
@@ -86,7 +86,7 @@ impl Sentinels {
         panic!("the sentinels do not start");
     }
 
-    /// The URL: the sentinels, and the service.
+    /// The URL: the sentinels and the service.
     pub fn url(&self) -> String {
         let ports: Vec<u16> = self.sentinels.iter().map(Sentinel::port).collect();
         let path = format!("/{SERVICE}/0");
@@ -113,24 +113,24 @@ impl Sentinels {
         &mut self.sentinels[sentinel]
     }
 
-    /// The certificates that all were started with.
+    /// The certificates of all processes.
     pub fn certificates(&self) -> &Certificates {
         self.certificates.as_ref().expect("servers that speak TLS")
     }
 
-    /// Which server is the master, as the living sentinels agree; waits until they do.
+    /// The master that the live sentinels agree on; waits until they do.
     #[track_caller]
     pub fn master_number(&self) -> usize {
         eventually(FAIL_OVER, "sentinels that agree on a master", || self.agreed())
     }
 
-    /// The master, as the living sentinels agree.
+    /// The master that the live sentinels agree on.
     #[track_caller]
     pub fn master(&self) -> &Redis {
         &self.servers[self.master_number()]
     }
 
-    /// The other servers that were not killed.
+    /// The other servers that are alive.
     #[track_caller]
     pub fn replicas(&self) -> Vec<&Redis> {
         let master = self.master_number();
@@ -138,56 +138,56 @@ impl Sentinels {
         others.map(|(_, server)| server).filter(|server| server.is_up()).collect()
     }
 
-    /// One command on the master.
+    /// Runs one command on the master.
     #[track_caller]
     pub fn command(&self, words: &[&str]) -> Value {
         self.master().command(words)
     }
 
-    /// Waits until the replicas have all that the master has now.
+    /// Waits until the replicas have all data that the master has now.
     #[track_caller]
     pub fn await_replicas(&self) {
         let replicas = self.replicas().len().to_string();
         let mut client = self.master().connect();
-        // Of what was written before on the same connection it is known how far it came.
+        // WAIT covers the writes that were sent before on the same connection.
         client.command(&["SET", "replicated", "1"]);
         until(SOON, "the replicas", || client.command(&["WAIT", &replicas, "100"]).text() == replicas);
         client.command(&["DEL", "replicated"]);
         until(SOON, "the replicas", || client.command(&["WAIT", &replicas, "100"]).text() == replicas);
     }
 
-    /// Has the sentinels promote a replica although the master lives, as an operator does; it becomes a replica, and whoever
-    /// is connected to it loses the connection. Returns when all is as it should be again.
+    /// Makes the sentinels promote a replica although the master is alive, as an operator does; the former master
+    /// becomes a replica and closes its connections. Returns when the service is healthy again.
     #[track_caller]
     pub fn fail_over(&self) {
         let before = self.master_number();
         self.await_replicas();
         let asked = self.sentinels.iter().find(|sentinel| sentinel.is_up()).expect("a sentinel");
         until(FAIL_OVER, "another master", || {
-            // It is refused while a sentinel has not looked at the replicas yet, and on a busy machine it may be given up.
+            // It is refused before the sentinels have inspected the replicas, and on a busy machine it may be aborted.
             let _ = asked.command(&["SENTINEL", "FAILOVER", SERVICE]);
             let under_way = || value_of(asked, "flags").is_some_and(|flags| flags.contains("failover"));
             let promoted = || self.agreed().is_some_and(|master| master != before && self.leads(master));
-            (0..50).any(|_| promoted() || nap())
-                || (0..1000).take_while(|_| under_way()).any(|_| promoted() || nap())
+            (0..50).any(|_| promoted() || pause())
+                || (0..1000).take_while(|_| under_way()).any(|_| promoted() || pause())
         });
         self.await_agreement();
     }
 
-    /// Kills the master, and waits until the sentinels have promoted a replica. What was not replicated is lost. Returns
-    /// the number of the dead one, which may be restarted: it is made a replica then.
+    /// Kills the master, and waits until the sentinels have promoted a replica. Data that was not replicated is lost.
+    /// Returns the number of the dead one, which may be restarted: it becomes a replica then.
     #[track_caller]
     pub fn crash(&mut self) -> usize {
         let dead = self.master_number();
-        self.be_patient_for(IMPATIENCE);
+        self.set_down_after(IMPATIENCE);
         self.servers[dead].kill();
         self.await_another_master(dead);
-        self.be_patient_for(PATIENCE);
+        self.set_down_after(PATIENCE);
         self.await_agreement();
         dead
     }
 
-    /// Starts a server again, empty, as a replica of the present master.
+    /// Starts a server again, empty, as a replica of the current master.
     #[track_caller]
     pub fn restart_as_replica(&mut self, server: usize) {
         self.servers[server].restart();
@@ -196,7 +196,7 @@ impl Sentinels {
         self.await_agreement();
     }
 
-    /// Waits until the living sentinels agree on another master than this one, and it can be written to.
+    /// Waits until the live sentinels agree on a master other than this one, and it accepts writes.
     #[track_caller]
     pub fn await_another_master(&self, than: usize) {
         until(FAIL_OVER, "another master", || {
@@ -204,24 +204,24 @@ impl Sentinels {
         });
     }
 
-    /// Waits until all is as it should be: the living sentinels agree on a master and know each other, and the other living
-    /// servers are its replicas and have what it has.
+    /// Waits until the service is healthy: the live sentinels agree on a master and know each other, and the other live
+    /// servers are its replicas and have its data.
     #[track_caller]
     pub fn await_agreement(&self) {
-        until(FAIL_OVER, "sentinels that agree, and replicas that follow", || self.is_sound());
+        until(FAIL_OVER, "sentinels that agree, and replicas that follow", || self.is_healthy());
     }
 
-    /// How long the master may be silent until it is thought to be down. 60 s, unless it is said otherwise.
+    /// How long the master may be silent before it counts as down, 60 s by default.
     #[track_caller]
-    pub fn be_patient_for(&self, silence: Duration) {
+    pub fn set_down_after(&self, silence: Duration) {
         let ms = silence.as_millis().to_string();
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_up()) {
             sentinel.command(&["SENTINEL", "SET", SERVICE, "down-after-milliseconds", &ms]);
         }
     }
 
-    /// Starts the sentinels, which know each other already: fewer than there should be if a port was taken.
-    fn watch(&self) -> Vec<Sentinel> {
+    /// Starts the sentinels, which know each other already: fewer than requested if a port was taken.
+    fn start_sentinels(&self) -> Vec<Sentinel> {
         let names: Vec<(u16, String)> =
             (0..COUNT).map(|_| free_port()).map(|port| (port, format!("{port:0>40}"))).collect();
         let start = |(port, name): &(u16, String)| {
@@ -254,15 +254,15 @@ impl Sentinels {
         names.iter().map_while(start).collect()
     }
 
-    /// Has the sentinels look and tell more often than once in seconds, where they can be told (Redis 7.0).
-    fn hurry(&self) {
+    /// Makes the sentinels inspect and report at shorter intervals than seconds, where that can be set (Redis 7.0).
+    fn shorten_intervals(&self) {
         for sentinel in &self.sentinels {
             for (what, ms) in [
-                // A replica of which nothing is known for three times as long is not promoted.
+                // A replica without a report for three times as long is not promoted.
                 ("info-period", "1000"),
                 ("ask-period", "300"),
                 ("publish-period", "300"),
-                // On a busy machine they would think that the clock has jumped, and do nothing for 30 s.
+                // On a busy machine they would otherwise assume a clock jump, and do nothing for 30 s.
                 ("tilt-trigger", "60000"),
                 ("tilt-period", "1000"),
             ] {
@@ -276,7 +276,7 @@ impl Sentinels {
         self.servers[server].command(&["REPLICAOF", "127.0.0.1", &port]);
     }
 
-    /// The server that every living sentinel names as the master.
+    /// The server that every live sentinel names as the master.
     fn agreed(&self) -> Option<usize> {
         let living = self.sentinels.iter().filter(|sentinel| sentinel.is_up());
         let mut named: Vec<Option<usize>> = living.map(|sentinel| self.named_by(sentinel)).collect();
@@ -294,13 +294,13 @@ impl Sentinels {
         self.servers.iter().position(|server| server.port() == port)
     }
 
-    /// Whether a server is a master, of as many replicas as there should be.
+    /// Whether a server is a master with the expected number of replicas.
     fn leads(&self, server: usize) -> bool {
         let role = self.servers[server].try_connect().and_then(|mut client| client.try_command(&["ROLE"]));
         matches!(role, Ok(Value::List(parts)) if parts[0] == Value::Text("master".into()))
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_healthy(&self) -> bool {
         let Some(master) = self.agreed().filter(|master| self.leads(*master)) else { return false };
         let port = i64::from(self.servers[master].port());
         let follows = |server: &Redis| {
@@ -317,7 +317,7 @@ impl Sentinels {
                 .all(|sentinel| self.is_calm(sentinel))
     }
 
-    /// Whether a sentinel thinks that all is as it should be, and is not about to change anything.
+    /// Whether a sentinel sees a healthy service, and is not about to change anything.
     fn is_calm(&self, sentinel: &Sentinel) -> bool {
         let quorum = sentinel.try_command(&["SENTINEL", "CKQUORUM", SERVICE]);
         let is = |name: &str, expected: &str| value_of(sentinel, name).as_deref() == Some(expected);
@@ -328,15 +328,15 @@ impl Sentinels {
     }
 }
 
-/// What a sentinel tells of the master.
+/// One field of a sentinel's description of the master.
 fn value_of(sentinel: &Sentinel, name: &str) -> Option<String> {
     let Ok(Value::List(words)) = sentinel.try_command(&["SENTINEL", "MASTER", SERVICE]) else { return None };
     let at = words.iter().position(|word| *word == Value::Text(name.into()));
     at.and_then(|at| words.get(at + 1)).map(Value::text)
 }
 
-/// A moment, after which nothing has come true.
-fn nap() -> bool {
+/// A pause before the next check.
+fn pause() -> bool {
     std::thread::sleep(Duration::from_millis(10));
     false
 }
@@ -348,11 +348,11 @@ impl Group for Sentinels {
 
     fn renew(&mut self) -> bool {
         let all_up = self.servers.iter().all(Redis::is_up) && self.sentinels.iter().all(Sentinel::is_up);
-        if !all_up || !self.is_sound() {
+        if !all_up || !self.is_healthy() {
             return false;
         }
         let is_renewed = group::renew(self.master(), &["sentinel-"]);
-        // What the next test finds on a replica after a fail-over must not be this one's.
+        // The replicas must have this before the next test finds old data after a failover.
         is_renewed
             && self
                 .master()

@@ -1,4 +1,4 @@
-//! Starting servers that never outlive the test process.
+//! Starts servers that never outlive the test process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,13 +8,13 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A port that nobody listens on at this moment.
+/// A port without a listener at this moment.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
 }
 
-/// Whether it is this process that listens on a port, and not another one that was faster.
+/// Whether this process listens on a port, and not another one that was faster.
 pub fn listens(pid: u32, port: u16) -> bool {
     let sockets: Vec<String> = ["tcp", "tcp6"].iter().flat_map(|table| listeners(pid, table, port)).collect();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -28,7 +28,7 @@ fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
     let Ok(table) = File::open(format!("/proc/{pid}/net/{table}")) else { return Vec::new() };
     let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
     let words = lines.map(|line| line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    // They come first, before the many connections that were closed a moment ago.
+    // They are listed first, before the many connections that were closed a moment ago.
     let listening = words.take_while(|words| words.get(3).is_some_and(|state| state == LISTENING));
     let ours = listening.filter(|words| words[1].ends_with(&format!(":{port:04X}")));
     ours.filter_map(|words| words.get(9).map(|inode| format!("socket:[{inode}]"))).collect()
@@ -37,7 +37,7 @@ fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
 /// Starts a process that the kernel kills when this test process ends, however it ends.
 ///
 /// PR_SET_PDEATHSIG is about the *thread* that forked (man 2 PR_SET_PDEATHSIG), and a test's thread ends
-/// with its test: so one thread that lives as long as the process starts them all.
+/// with its test: so one thread that lives as long as the process starts all of them.
 ///
 /// # Panics
 /// When it cannot be started; `package` is the Debian package that has the program.

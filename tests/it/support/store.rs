@@ -1,4 +1,4 @@
-//! A lock in one of the stores, for tests whose claim holds on each of them.
+//! A lock in one of the stores, for tests whose claim holds for each of them.
 
 use super::SOON;
 use super::dlock::Dlock;
@@ -11,10 +11,10 @@ use super::resp::Value;
 use super::running::Running;
 use super::wait::until;
 
-/// A store that one test has for itself.
+/// A store for one test only.
 #[derive(Clone)]
 pub struct Store {
-    /// Where the runs on it take place.
+    /// The place of the runs on it.
     pub place: Place,
     url: String,
     #[cfg(feature = "redis")]
@@ -34,27 +34,27 @@ impl Store {
         }
     }
 
-    /// A part of the Redis that the tests share.
+    /// A part of the Redis server that the tests share.
     #[cfg(feature = "redis")]
     pub fn redis() -> Self {
         let space = Keyspace::new();
         Self { place: Place::new(), url: space.url(), space: Some(space) }
     }
 
-    /// A Redis of the test's own.
+    /// A Redis server for one test only.
     #[cfg(feature = "redis")]
     pub fn on(redis: &super::redis::Redis) -> Self {
         let space = Keyspace::of(redis);
         Self { place: Place::new(), url: space.url(), space: Some(space) }
     }
 
-    /// Servers of the test's own, behind this URL.
+    /// Servers for one test only, behind this URL.
     #[cfg(feature = "redis")]
     pub fn at(url: String) -> Self {
         Self { place: Place::new(), url, space: None }
     }
 
-    /// One of each kind.
+    /// One store of each kind.
     pub fn each() -> Vec<Self> {
         vec![
             Self::file(),
@@ -63,7 +63,7 @@ impl Store {
         ]
     }
 
-    /// The same part of that Redis, reached through another port.
+    /// The same part of that Redis through another port.
     #[cfg(feature = "redis")]
     pub fn behind(&self, port: u16) -> Self {
         Self { url: self.space().url_at(port), ..self.clone() }
@@ -80,18 +80,18 @@ impl Store {
         &self.url
     }
 
-    /// `dlock run` on the lock `x` of this store, with a lease of 3 s where there is one.
+    /// `dlock run` on the lock `x` of this store, with a lease of 3 s where leases exist.
     pub fn run(&self) -> Dlock {
         self.run_with_ttl("3s")
     }
 
-    /// `dlock run` on the lock `x` of this store, with a lease of this length where there is one.
+    /// `dlock run` on the lock `x` of this store, with a lease of this length where leases exist.
     pub fn run_with_ttl(&self, ttl: &str) -> Dlock {
         self.place.run().backend(&self.url).args(["--ttl", ttl])
     }
 
-    /// A dlock that waits for the lock and then says whether everybody on the leash is dead. It waits when
-    /// this returns.
+    /// A dlock that waits for the lock and then reports whether every process on the leash is dead. It is waiting
+    /// when this returns.
     #[track_caller]
     pub fn heir(&self, leash: &Leash) -> Running {
         let mut heir = self.run().args(["-v", "--wait", "forever"]).probe(["heir", leash.path()]).spawn();
@@ -99,11 +99,11 @@ impl Store {
         heir
     }
 
-    /// Waits until everybody on the leash is dead, and asserts that the lock was held until then.
+    /// Waits until every process on the leash is dead, and asserts that the lock was held until then.
     #[track_caller]
     pub fn await_death_under_lock(&self, leash: &Leash) {
         until(SOON, "the death of the whole tree", || {
-            // The order matters: who is seen alive *after* the lock was seen free has outlived it.
+            // The order matters: a process seen alive *after* the lock was seen free has outlived it.
             let held = self.is_held();
             let dead = leash.is_free();
             assert!(held || dead, "the lock is free, and the command lives");
@@ -111,7 +111,7 @@ impl Store {
         });
     }
 
-    /// Whether somebody holds the lock `x`, as the store itself sees it.
+    /// Whether the lock `x` is held, as the store itself sees it.
     pub fn is_held(&self) -> bool {
         #[cfg(feature = "redis")]
         if let Some(space) = &self.space {

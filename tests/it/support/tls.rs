@@ -1,20 +1,20 @@
-//! Certificates for servers of the tests, good ones and bad ones.
+//! Certificates for servers of the tests, valid and flawed ones.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a server's certificate.
+/// The flaw of a server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Nothing: it is for 127.0.0.1 and localhost, and valid.
+    /// None: it is for 127.0.0.1 and localhost, and valid.
     None,
-    /// It was valid until 2001.
+    /// It expired in 2001.
     Expired,
     /// It is for another host.
     WrongHost,
-    /// It is one of an authority, as `openssl req -x509` makes them.
+    /// It is that of an authority, as `openssl req -x509` creates them.
     Authority,
 }
 
@@ -31,14 +31,14 @@ pub struct Certificates {
     pub client: PathBuf,
     /// A client's key: `?key_file=`.
     pub client_key: PathBuf,
-    /// The authority's certificate as it was until 2001, of the same key.
+    /// The authority's certificate that expired in 2001, with the same key.
     pub expired_ca: PathBuf,
-    /// A client's certificate and key; it was valid until 2001.
+    /// A client's certificate and key, expired in 2001.
     pub expired_client: (PathBuf, PathBuf),
 }
 
 impl Certificates {
-    /// Makes an authority of its own, a server's certificate with this flaw, and a client's without.
+    /// Creates an authority, a server's certificate with this flaw, and a client's without.
     pub fn make(directory: &Path, flaw: Flaw) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -81,7 +81,7 @@ impl Certificates {
     }
 }
 
-/// The same until 2001.
+/// The same, expired in 2001.
 fn expired(mut params: CertificateParams) -> CertificateParams {
     params.not_before = date_time_ymd(2000, 1, 1);
     params.not_after = date_time_ymd(2001, 1, 1);

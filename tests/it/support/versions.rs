@@ -1,4 +1,4 @@
-//! Servers of the versions that are found in the field.
+//! Servers of the versions in use.
 
 use super::redis::{Options, Redis};
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 /// A product and its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// The first that speaks RESP3.
+    /// The first version with RESP3.
     Redis6_0,
-    /// This system's own, Redis 7.0 on Debian 12.
+    /// The version of this system, Redis 7.0 on Debian 12.
     System,
     Redis8_0,
     Valkey8_1,
 }
 
-/// Makes of each function of a version as many tests as there are versions.
+/// Defines one test for each version from each function of a version.
 macro_rules! each_version {
     ($($(#[$meta:meta])* $name:ident;)+) => { $(
         $(#[$meta])*
@@ -46,12 +46,12 @@ macro_rules! each_version {
 pub(crate) use each_version;
 
 impl Version {
-    /// Starts a plain one.
+    /// Starts one with default options.
     pub fn start(self) -> Redis {
         self.start_with(Options::default())
     }
 
-    /// Starts one with more arguments.
+    /// Starts one with additional arguments.
     pub fn start_with_args(self, args: &[&str]) -> Redis {
         self.start_with(Options {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -64,7 +64,7 @@ impl Version {
         Redis::start_with(Options { program: self.program(), ..options })
     }
 
-    /// Where tests/servers.sh has put it.
+    /// The path that tests/servers.sh has installed it to.
     fn program(self) -> Option<PathBuf> {
         let name = match self {
             Self::System => return None,

@@ -1,14 +1,14 @@
-//! Waiting for an event with a deadline, never for luck.
+//! Waits for events with a deadline, never for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// Pause between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// Looks every few milliseconds until `look` finds something, and returns it.
+/// Checks every few milliseconds until `look` finds something, and returns it.
 ///
 /// # Panics
-/// When nothing was found within `deadline`, naming `what` was awaited.
+/// When nothing was found within `deadline`; the message names `what` was awaited.
 #[track_caller]
 pub fn eventually<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + deadline;
@@ -27,7 +27,7 @@ pub fn until(deadline: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(deadline, what, || holds().then_some(()));
 }
 
-/// Watches for the whole of `span` that `holds` stays true: for what must *not* happen.
+/// Asserts for the whole of `span` that `holds` stays true: for events that must *not* happen.
 #[track_caller]
 pub fn throughout(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + span;

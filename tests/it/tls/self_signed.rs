@@ -1,4 +1,4 @@
-//! A server whose certificate is signed by itself, as `openssl req -x509` makes it (CA:TRUE), and named by `ca_file=`.
+//! A self-signed server certificate, as created by `openssl req -x509` (CA:TRUE), and given by `ca_file=`.
 
 use super::{assert_refused, assert_runs, run, url};
 use crate::support::place::Place;
@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A certificate and its key, which is made unless there is one.
+/// A certificate and its key, which is created unless it exists.
 fn openssl(place: &Place, name: &str, key: &Path, options: &[&str]) -> PathBuf {
     let path = place.path(name);
     let mut command = Command::new("openssl");
@@ -33,10 +33,10 @@ fn by(path: &Path) -> String {
 }
 
 const FOR_LOCALHOST: [&str; 2] = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"];
-const CA_AS_SERVER: &str = "the server shows the certificate of an authority (CA:TRUE) as its own";
+const CA_AS_SERVER: &str = "the server presents a CA certificate (CA:TRUE) as its own";
 
 #[test]
-fn a_self_signed_certificate_that_is_named_is_accepted_and_no_other() {
+fn only_the_given_self_signed_certificate_is_accepted() {
     let place = Place::new();
     let key = place.path("key.pem");
     let own = openssl(&place, "own.pem", &key, &FOR_LOCALHOST);
@@ -44,11 +44,11 @@ fn a_self_signed_certificate_that_is_named_is_accepted_and_no_other() {
     for host in ["127.0.0.1", "localhost"] {
         assert_runs(&run(&place, &url(&redis, host, &by(&own))));
     }
-    // Beside others, too.
+    // Together with others, too.
     let bundle = [&redis.certificates().ca, &own].map(|path| std::fs::read_to_string(path).unwrap()).concat();
     let bundle = place.write("bundle.pem", &bundle);
     assert_runs(&run(&place, &url(&redis, "localhost", &by(&bundle))));
-    // The same key and the same name, made again: another certificate.
+    // The same key and the same name, created again: another certificate.
     let again = openssl(&place, "again.pem", &key, &FOR_LOCALHOST);
     assert_refused(&run(&place, &url(&redis, "localhost", &by(&again))), 69, &[CA_AS_SERVER, "ca_file="]);
     // The same names, and another key.
@@ -71,7 +71,11 @@ fn the_name_of_a_self_signed_certificate_is_checked() {
     let nameless = openssl(&place, "nameless.pem", &key, &[]);
     let redis = server(&place, &nameless, &key);
     let query = format!("{}&server_name=redis", by(&nameless));
-    assert_refused(&run(&place, &url(&redis, "localhost", &query)), 69, &["names no host", "subjectAltName"]);
+    assert_refused(
+        &run(&place, &url(&redis, "localhost", &query)),
+        69,
+        &["has no subjectAltName", "subjectAltName"],
+    );
 }
 
 #[test]

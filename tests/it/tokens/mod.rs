@@ -1,18 +1,18 @@
 //! Leases without a process: `dlock acquire`, `renew`, `release` and `check`.
 
-mod checking;
+mod check;
 #[cfg(feature = "redis")]
-mod flow;
+mod delivery;
+#[cfg(feature = "redis")]
+mod lifecycle;
+#[cfg(feature = "redis")]
+mod queue;
 mod refusals;
-#[cfg(feature = "redis")]
-mod telling;
-#[cfg(feature = "redis")]
-mod waiting;
 
 use crate::support::dlock::Dlock;
 use crate::support::store::Store;
 
-/// `dlock COMMAND` on a store; options and the name come behind it.
+/// `dlock COMMAND` on a store; options and the name follow.
 fn dlock(store: &Store, command: &str) -> Dlock {
     store.place.bare().arg(command).args(["--backend", store.url()])
 }
@@ -29,13 +29,13 @@ mod on_redis {
         dlock(store, "acquire").args(["--ttl", ttl, "x"])
     }
 
-    /// Takes the lock `x`, and returns its token.
+    /// Acquires the lock `x`, and returns its token.
     #[track_caller]
     pub(super) fn token(store: &Store, ttl: &str) -> String {
         printed(&acquire(store, ttl).output())
     }
 
-    /// The token that was printed, alone.
+    /// The printed token, alone.
     #[track_caller]
     pub(super) fn printed(output: &Output) -> String {
         let token = output.stdout.strip_suffix('\n').unwrap_or_default();
@@ -49,7 +49,7 @@ mod on_redis {
         dlock(store, command).args(options).arg("x").env("DLOCK_TOKEN", token).output()
     }
 
-    /// What is left of the lease of `x`, in ms; -2 when nobody holds it.
+    /// The remaining lease of `x`, in ms; -2 when it is not held.
     pub(super) fn left(store: &Store) -> i64 {
         match store.space().command(&["PTTL", &store.space().key("x")]) {
             Value::Int(left) => left,
@@ -57,7 +57,7 @@ mod on_redis {
         }
     }
 
-    /// Asserts that the lock `x` is free, and that nobody waits for it.
+    /// Asserts that the lock `x` is free, and has no waiters.
     #[track_caller]
     pub(super) fn assert_free(store: &Store) {
         let space = store.space();

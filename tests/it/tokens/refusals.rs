@@ -1,4 +1,4 @@
-//! What makes no sense is refused before anybody is contacted.
+//! Invalid usage is refused before a store is contacted.
 
 use crate::refusal::{assert_usage, refused_with};
 use crate::support::place::Place;
@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 #[test]
-fn acquire_says_what_it_needs() {
-    let ttl = "no --ttl: nothing renews a token by itself, so say for how long it is good, as --ttl 10m (DLOCK_TTL does \
-               not count here)";
+fn acquire_names_missing_options() {
+    let ttl = "no --ttl: the lease of a token is not renewed automatically: give its length, such as --ttl 10m (DLOCK_TTL \
+               is ignored here)";
     let one =
         "one NAME, and no command: dlock acquire takes the lock for later steps; dlock run is for a command";
     let waits = "--no-wait and --wait contradict each other: give one of them";
@@ -37,7 +37,7 @@ fn acquire_says_what_it_needs() {
     assert_usage([(&["acquire", "--ttl", "10m", "--note", &note, "x"][..], line)]);
 }
 
-/// What stands on a command line is no secret any more; it is not printed a second time.
+/// A secret on a command line is already exposed; it is not printed a second time.
 #[test]
 fn a_token_on_the_command_line_is_refused_and_not_repeated() {
     let line = "one NAME, and no token: what stands on a command line can be read by every user of this host; use \
@@ -53,7 +53,7 @@ fn a_token_on_the_command_line_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn whoever_has_no_token_is_told_where_to_put_it() {
+fn a_missing_token_is_reported_with_where_to_put_it() {
     let none =
         "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
     let no_name = "no lock name, and no DLOCK_HELD to find it in: run this under dlock run, or did you mean: dlock check \
@@ -75,7 +75,7 @@ fn whoever_has_no_token_is_told_where_to_put_it() {
 }
 
 #[test]
-fn a_token_file_that_has_no_token_is_named() {
+fn a_token_file_without_a_token_is_named() {
     let elsewhere = Place::new();
     let long = "f".repeat(257);
     for (content, why) in [
@@ -86,8 +86,8 @@ fn a_token_file_that_has_no_token_is_named() {
         (b"a\r\n", "has line breaks or control characters: a token is one line"),
         (b"a\0", "has line breaks or control characters: a token is one line"),
         (b"\x1b[2J", "has line breaks or control characters: a token is one line"),
-        (b"\xff", "is no text: this is no token"),
-        (long.as_bytes(), "has more than 256 bytes: this is no token"),
+        (b"\xff", "is not UTF-8: this is not a token"),
+        (long.as_bytes(), "has more than 256 bytes: this is not a token"),
     ] {
         let path = elsewhere.path("token");
         std::fs::write(&path, content).unwrap();
@@ -109,14 +109,14 @@ fn assert_token_file(path: &str, why: &str) {
 }
 
 #[test]
-fn a_variable_that_cannot_be_a_token_is_named() {
+fn a_variable_with_an_invalid_token_is_named() {
     let long = "f".repeat(257);
     let garbage = "the token has line breaks or control characters: a token is one line";
     for (value, why) in [
         (OsStr::new("a\nb"), garbage),
         (OsStr::new("\u{9b}2J"), garbage),
-        (OsStr::from_bytes(b"\xff"), "the token is no text: this is no token"),
-        (OsStr::new(&long), "the token has more than 256 bytes: this is no token"),
+        (OsStr::from_bytes(b"\xff"), "the token is not UTF-8: this is not a token"),
+        (OsStr::new(&long), "the token has more than 256 bytes: this is not a token"),
     ] {
         for command in ["renew", "release", "check"] {
             let output = refused_with(|run| run.args([command, "x"]).env("DLOCK_TOKEN", value));
@@ -127,7 +127,7 @@ fn a_variable_that_cannot_be_a_token_is_named() {
 }
 
 #[test]
-fn a_store_that_keeps_no_leases_refuses_acquire_and_says_what_does() {
+fn a_store_without_leases_refuses_acquire_and_names_stores_with_them() {
     let store = Store::file();
     let run =
         || store.place.bare().args(["acquire", "--ttl", "10m", "--token-file", &store.place.arg("t"), "x"]);

@@ -1,4 +1,5 @@
-//! Looking at locks that are spread over the nodes of a cluster: each question goes to the node that has the lock's slot.
+//! Inspection of locks that are spread over the nodes of a cluster: each request is sent to the node that has the
+//! lock's slot.
 
 use redis::{Cmd, Value};
 
@@ -15,45 +16,45 @@ use crate::backend::{Backend, StoreError};
 use crate::lock::{LockName, LockState, Token};
 
 impl RedisStore {
-    /// Asks each of these about one key, wherever that is. A single one is asked over the connection that is listened to,
-    /// with these wishes.
+    /// Sends each request, about one key, to the node that has the key. A single request is sent over the connection
+    /// that is used for notifications, with these options.
     ///
     /// # Errors
-    /// A node cannot be asked, or refuses.
-    pub(in super::super) async fn ask_each(
+    /// A node cannot be queried, or rejects the request.
+    pub(in super::super) async fn request_each(
         &mut self,
-        questions: &[(String, Cmd)],
-        wishes: RequestOptions<'_>,
+        requests: &[(String, Cmd)],
+        options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
         let Route::Cluster(nodes) = &mut self.route else { return Err(nonsense()) };
         let first = nodes.current().clone();
         if let Some(connection) = self.connection.take() {
             nodes.pool.adopt(first.clone(), connection);
         }
-        let lock = match questions {
+        let lock = match requests {
             [(key, _)] => key.clone(),
             _ => String::new(),
         };
-        let questions: Vec<(u16, Cmd)> =
-            questions.iter().map(|(key, command)| (slot_of_key(key), command.clone())).collect();
-        nodes.begin();
-        let answers = nodes.pool.ask(&self.location, &first, &questions, &lock, wishes).await?;
-        nodes.has_answered();
-        if let [_] = answers.as_slice()
-            && let Some((node, connection)) = nodes.pool.give_up_last()
+        let requests: Vec<(u16, Cmd)> =
+            requests.iter().map(|(key, command)| (slot_of_key(key), command.clone())).collect();
+        nodes.request_sent();
+        let outcomes = nodes.pool.request(&self.location, &first, &requests, &lock, options).await?;
+        nodes.reply_received();
+        if let [_] = outcomes.as_slice()
+            && let Some((node, connection)) = nodes.pool.take_last()
         {
             self.examined &= node == first;
             nodes.prefer(node);
             nodes.set_asking(connection.asking());
             self.connection = Some(connection);
         }
-        Ok(answers)
+        Ok(outcomes)
     }
 
-    /// The server that has a lock; in a cluster none of whose nodes answers, one of them.
+    /// Returns the server that has a lock; in a cluster none of whose nodes replies, one of them.
     ///
     /// # Errors
-    /// It cannot be found out.
+    /// It cannot be determined.
     pub(in super::super) async fn server_of(&mut self, lock: &str) -> Result<Address, StoreError> {
         if !self.location.is_cluster() {
             return self.route.find(&self.location).await;
@@ -61,7 +62,7 @@ impl RedisStore {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(lock);
         if self.connect().await.is_ok() {
-            let _ = self.ask_each(&[(lock.to_owned(), exists)], RequestOptions::default()).await;
+            let _ = self.request_each(&[(lock.to_owned(), exists)], RequestOptions::default()).await;
         }
         self.connection = None;
         match &self.route {
@@ -70,15 +71,15 @@ impl RedisStore {
         }
     }
 
-    /// The names in the indexes of all slots.
+    /// Returns the names in the indexes of all slots.
     ///
     /// # Errors
-    /// A node cannot be asked, or refuses.
+    /// A node cannot be queried, or rejects the request.
     pub(in super::super) async fn names_in_all_slots(&mut self) -> Result<Vec<LockName>, StoreError> {
         let Route::Cluster(nodes) = &mut self.route else { return Err(nonsense()) };
         let first = nodes.current().clone();
         match nodes.pool.slots(&self.location, &first).await {
-            // Without that right each node tells by itself which slots it has not.
+            // Without permission each node redirects for the slots that it does not own.
             Ok(_) | Err(StoreError::Denied(_)) => {}
             Err(error) => return Err(error),
         }
@@ -88,13 +89,13 @@ impl RedisStore {
             exists.arg(index);
             (index.clone(), exists)
         };
-        let questions: Vec<(String, Cmd)> = indexes.iter().map(exists).collect();
-        let answers = self.ask_each(&questions, RequestOptions::default()).await?;
-        let there = |(index, answer): (String, CommandReply)| match answer {
+        let requests: Vec<(String, Cmd)> = indexes.iter().map(exists).collect();
+        let outcomes = self.request_each(&requests, RequestOptions::default()).await?;
+        let there = |(index, outcome): (String, CommandReply)| match outcome {
             CommandReply::Value(Value::Int(0)) => None,
             _ => Some((index, "0".to_owned())),
         };
-        let mut open: Vec<(String, String)> = indexes.into_iter().zip(answers).filter_map(there).collect();
+        let mut open: Vec<(String, String)> = indexes.into_iter().zip(outcomes).filter_map(there).collect();
         let mut names = Vec::new();
         while !open.is_empty() {
             let scan = |(index, cursor): &(String, String)| {
@@ -103,11 +104,12 @@ impl RedisStore {
                 (index.clone(), scan)
             };
             let (now, later) = open.split_at(open.len().min(PAGES_AT_A_TIME));
-            let questions: Vec<(String, Cmd)> = now.iter().map(scan).collect();
-            let answers = self.ask_each(&questions, RequestOptions::default()).await.map_err(not_an_index)?;
+            let requests: Vec<(String, Cmd)> = now.iter().map(scan).collect();
+            let outcomes =
+                self.request_each(&requests, RequestOptions::default()).await.map_err(not_an_index)?;
             let mut next = later.to_vec();
-            for ((index, _), answer) in now.iter().zip(answers) {
-                let CommandReply::Value(Value::Array(page)) = answer else {
+            for ((index, _), outcome) in now.iter().zip(outcomes) {
+                let CommandReply::Value(Value::Array(page)) = outcome else {
                     return Err(StoreError::resharding(
                         "the nodes do not agree yet which of them has a slot",
                     ));
@@ -122,11 +124,11 @@ impl RedisStore {
         Ok(names)
     }
 
-    /// Looks at each lock where it is.
+    /// Inspects each lock on the node that has it.
     ///
     /// # Errors
-    /// A node cannot be asked, or refuses.
-    pub(in super::super) async fn look_around(
+    /// A node cannot be queried, or rejects the request.
+    pub(in super::super) async fn inspect_in_cluster(
         &mut self,
         names: &[LockName],
         token: Option<&Token>,
@@ -135,8 +137,8 @@ impl RedisStore {
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
         let recipe = self.location.recipe();
         let mut now_ms = 0;
-        let wishes = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
-        // A node that sees the script for the first time is asked once with its text; which nodes those are turns out.
+        let options = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
+        // A node that does not have the script cached is sent its text once; which nodes those are turns out.
         let mut is_new = vec![true; views.len().min(1)];
         is_new.resize(views.len(), false);
         loop {
@@ -144,38 +146,38 @@ impl RedisStore {
             if open.is_empty() {
                 break;
             }
-            let question = |view: &usize| {
+            let request = |view: &usize| {
                 let lock = &views[*view].keys.lock;
                 let mut command = LOOK.command(if is_new[*view] { By::Text } else { By::Digest });
                 command.arg(1).arg(lock).arg(given(&[*view], &views, token, recipe));
                 (lock.clone(), command)
             };
-            let questions: Vec<(String, Cmd)> = open.iter().take(LOOKS_AT_A_TIME).map(question).collect();
-            let answers = self.ask_each(&questions, wishes).await?;
-            for (view, answer) in open.into_iter().zip(answers) {
-                is_new[view] = matches!(answer, CommandReply::NoScript);
-                let answer = match answer {
+            let requests: Vec<(String, Cmd)> = open.iter().take(LOCKS_AT_A_TIME).map(request).collect();
+            let outcomes = self.request_each(&requests, options).await?;
+            for (view, outcome) in open.into_iter().zip(outcomes) {
+                is_new[view] = matches!(outcome, CommandReply::NoScript);
+                let outcome = match outcome {
                     CommandReply::NoScript => continue,
-                    CommandReply::Value(Value::Array(answer)) => answer,
+                    CommandReply::Value(Value::Array(outcome)) => outcome,
                     CommandReply::Resharding(_) => {
                         let name = views[view].state.name.clone();
-                        views[view].is_seen(self.look_at_parts(&name, token).await?);
+                        views[view].is_seen(self.inspect_by_key(&name, token).await?);
                         continue;
                     }
                     _ => return Err(nonsense()),
                 };
-                let now = text(answer.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
+                let now = text(outcome.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
                 now_ms = now_ms.max(now);
-                views[view].add(answer.get(1).ok_or_else(nonsense)?, now, recipe)?;
+                views[view].add(outcome.get(1).ok_or_else(nonsense)?, now, recipe)?;
             }
         }
-        // Each as its own node sees it: their clocks need not agree.
+        // Each lock is seen by the clock of its node; the clocks may differ.
         let mut locks: Vec<_> = views.into_iter().map(|view| view.state).collect();
         if token.is_some() {
-            // Where its keys are not all in one place, a holder may look like a stranger.
+            // If the keys are on several nodes, a holder may look like a foreign one.
             let is_unproven = |lock: &&mut LockState| lock.holders.iter().all(|holder| !holder.ours);
             for lock in locks.iter_mut().filter(|lock| !lock.holders.is_empty()).filter(is_unproven) {
-                let seen = self.look_at_parts(&lock.name, token).await?;
+                let seen = self.inspect_by_key(&lock.name, token).await?;
                 if seen.holders.iter().any(|holder| holder.ours) {
                     *lock = seen;
                 }
@@ -185,6 +187,6 @@ impl RedisStore {
     }
 }
 
-/// So many indexes are read, and locks looked at, at a time.
+/// The number of indexes that are read at a time, and of locks that are inspected at a time.
 const PAGES_AT_A_TIME: usize = 64;
-const LOOKS_AT_A_TIME: usize = 64;
+const LOCKS_AT_A_TIME: usize = 64;

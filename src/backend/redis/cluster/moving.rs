@@ -1,17 +1,19 @@
-//! What can be done with a lock while its keys are on their way from one node to another.
+//! Operations on a lock while its keys migrate from one node to another.
 //!
-//! A node that a slot is moving away from runs a script as long as the key that it declares, the lock, is there; in it, each
-//! other key that is not there is an error, also one that has never been (`scriptVerifyClusterState`). The node that the
-//! slot is moving to runs it when it is [asked to](Asking), and takes what has not come yet for what has never been. So:
+//! The node that a slot is migrating from runs a script as long as the declared key, the lock, is on it; inside the
+//! script, each other missing key is an error, even one that has never existed (`scriptVerifyClusterState`). The node
+//! that the slot is migrating to runs the script if the request is preceded by [`ASKING`](Asking), and treats keys that
+//! have not arrived as if they had never existed. So:
 //!
-//! * A question is taken to that node only when no key of the lock is left at the other one ([`has_left_behind`]).
-//! * Where a script is not to be had, what matters most is done by commands on one key each, which every node answers
-//!   rightly or sends on: the lock is renewed, it is given back, and whoever comes is told that it is held. Nobody gets it.
+//! * A request is sent to the latter node only if no key of the lock is left on the former ([`has_remaining_keys`]).
+//! * Where the script cannot run, the most important operations are done by commands on single keys, which every node
+//!   serves correctly or redirects: a lock is renewed or released, and a claim learns that the lock is held. No claim is
+//!   granted.
 //!
-//! Nothing of it is kept from moving on: no key is ever made where another one of the same name may still arrive, which
-//! would then be refused (`BUSYKEY`).
+//! None of this disturbs the migration: no key is created while another one of the same name may still arrive, which
+//! would then be rejected (`BUSYKEY`).
 //!
-//! [`has_left_behind`]: RedisStore::has_left_behind
+//! [`has_remaining_keys`]: RedisStore::has_remaining_keys
 
 mod parts;
 
@@ -19,20 +21,23 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::parts::{DELETE, EXPIRE, IS_TOLD_OF, Parts, command, millis_of, script};
+use self::parts::{DELETE, EXPIRE, IS_DESCRIBED, Parts, command, millis_of, script};
 use super::super::RedisStore;
-use super::super::answers::{nobody, number};
+use super::super::answers::{number, unreadable_revocation};
 use super::super::connection::{CommandReply, RequestOptions};
 use super::super::releasing::text_of;
-use super::super::script::Question;
+use super::super::script::ScriptRequest;
 use crate::backend::{Again, Busy, Loss, Release, Renewal, StoreError};
 use crate::lock::{Claim, Mode, Record};
 
 impl RedisStore {
-    /// Whether the node that is asked, which has not the lock itself any more, still has another of its keys.
-    pub(super) async fn has_left_behind(&mut self, question: &Question<'_>) -> Result<bool, StoreError> {
-        let keys = question.keys;
-        let member = format!("{}{}", keys.members, question.token);
+    /// Whether the current node, which does not have the lock itself any more, still has another of its keys.
+    pub(super) async fn has_remaining_keys(
+        &mut self,
+        request: &ScriptRequest<'_>,
+    ) -> Result<bool, StoreError> {
+        let keys = request.keys;
+        let member = format!("{}{}", keys.members, request.token);
         let all = [
             &keys.holder,
             &keys.fencing,
@@ -49,16 +54,16 @@ impl RedisStore {
         let commands = all.map(|key| command("EXISTS", key, &[]));
         let connection = self.connection.take();
         let mut connection = connection.ok_or_else(|| StoreError::unreachable("not connected"))?;
-        let answers = connection.ask_all(&keys.lock, &commands, RequestOptions::default()).await?;
+        let replies = connection.request_all(&keys.lock, &commands, RequestOptions::default()).await?;
         self.connection = Some(connection);
-        Ok(answers.iter().any(|answer| matches!(answer, CommandReply::Value(Value::Int(1)))))
+        Ok(replies.iter().any(|reply| matches!(reply, CommandReply::Value(Value::Int(1)))))
     }
 
-    /// Renews a lock whose keys are not all in one place.
+    /// Renews a lock whose keys are on several nodes.
     ///
     /// # Errors
-    /// A node cannot be asked.
-    pub(in super::super) async fn renew_parts(
+    /// A node cannot be queried.
+    pub(in super::super) async fn renew_by_key(
         &mut self,
         claim: &Claim,
         rest: Duration,
@@ -72,11 +77,11 @@ impl RedisStore {
         }
         let member = format!("{}{token}", keys.members);
         if parts.is_owner(token) {
-            // As the script does: others who are inside may have a longer lease than the owner.
+            // As in the script: nested runs may have a longer lease than the owner.
             let has_others = parts.has_others(token);
             let is_longer = i64::try_from(lease.as_millis()).is_ok_and(|lease| parts.left >= lease);
             if has_others && is_longer {
-                self.ask_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
+                self.request_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
                 return Ok(held(&parts, claim));
             }
             let to = if has_others { lease + lease / 3 } else { lease }.as_millis().to_string();
@@ -85,14 +90,14 @@ impl RedisStore {
                 command("PEXPIRE", &keys.holder, &[&to]),
                 command("PEXPIRE", &member, &[&lease_ms]),
             ];
-            match number(self.ask_parts(keys, commands).await?.first()) {
+            match number(self.request_parts(keys, commands).await?.first()) {
                 Some(1) => {}
                 Some(0) => return Ok(Renewal::Lost(Loss::Gone)),
                 _ => return Ok(Renewal::Lost(Loss::Taken)),
             }
         } else if parts.is_member(token) {
-            // Its place in the set of ends is corrected by whoever finds that the lease has not ended.
-            let kept = self.ask_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
+            // Its entry in the set of lease ends is corrected by the next script that finds it still alive.
+            let kept = self.request_parts(keys, vec![command("PEXPIRE", &member, &[&lease_ms])]).await?;
             if number(kept.first()) != Some(1) {
                 return Ok(Renewal::Lost(Loss::Gone));
             }
@@ -103,7 +108,7 @@ impl RedisStore {
                     self.guarded(keys, EXPIRE, value, &longer),
                     command("PEXPIRE", &keys.holder, &[&longer]),
                 ];
-                if number(self.ask_parts(keys, commands).await?.first()) != Some(1) {
+                if number(self.request_parts(keys, commands).await?.first()) != Some(1) {
                     return Err(StoreError::resharding("the lock has changed meanwhile"));
                 }
             }
@@ -113,12 +118,12 @@ impl RedisStore {
         Ok(held(&parts, claim))
     }
 
-    /// Gives back a lock whose keys are not all in one place. Whoever shares it does not see that it is free when its last
-    /// holder has gone, but when its lease has ended, or when everything is in one place.
+    /// Releases a lock whose keys are on several nodes. The other clients of a shared lock see that it is free not when
+    /// its last holder has left, but when its lease has expired, or when all keys are on one node.
     ///
     /// # Errors
-    /// A node cannot be asked; or others are inside the hold, to whom it cannot be left now.
-    pub(in super::super) async fn release_parts(
+    /// A node cannot be queried; or other runs are nested in the hold, which cannot be handed over to them now.
+    pub(in super::super) async fn release_by_key(
         &mut self,
         claim: &Claim,
         rest: Duration,
@@ -127,23 +132,24 @@ impl RedisStore {
         let parts = self.parts(self.keys(&claim.name)).await?;
         let (Parts { keys, .. }, token) = (&parts, claim.token.reveal());
         if let Some(record) = record {
-            // As the script does: the latest first, so many of them, for so long.
-            let now = self.ask_parts(keys, vec![redis::cmd("TIME")]).await?;
+            // As in the script: the latest first, with the same number and retention.
+            let now = self.request_parts(keys, vec![redis::cmd("TIME")]).await?;
             let now = millis_of(now.first());
             let commands = vec![
                 command("LPUSH", &keys.history, &[&format!("{now} {}", text_of(record))]),
                 command("LTRIM", &keys.history, &["0", "19"]),
                 command("PEXPIRE", &keys.history, &["2678400000"]),
             ];
-            let _ = self.ask_parts(keys, commands).await;
+            let _ = self.request_parts(keys, commands).await;
         }
         let member = format!("{}{token}", keys.members);
         let is_revoked = parts.field(&format!("r:{token}")).is_some();
         let rest_ms = rest.as_millis().to_string();
-        // Whoever joins those who share it after our look leaves the lock as it is; so it is not for us to delete.
-        let is_shared = parts.is_told_of() && matches!(parts.field("mode"), Some("s" | "c"));
+        // A client that joins the shared lock after it was read does not change its value; so a shared lock is not
+        // deleted here.
+        let is_shared = parts.is_described() && matches!(parts.field("mode"), Some("s" | "c"));
         if parts.is_owner(token) && parts.has_others(token) && !is_shared {
-            return Err(StoreError::resharding("others are inside the hold"));
+            return Err(StoreError::resharding("other runs are nested in the hold"));
         }
         if parts.is_owner(token) && !rest.is_zero() && !is_revoked {
             let commands = vec![
@@ -151,17 +157,17 @@ impl RedisStore {
                 command("PEXPIRE", &keys.holder, &[&rest_ms]),
                 command("PEXPIRE", &member, &[&rest_ms]),
             ];
-            let kept = number(self.ask_parts(keys, commands).await?.first()) == Some(1);
+            let kept = number(self.request_parts(keys, commands).await?.first()) == Some(1);
             return Ok(if kept { Release::Kept } else { Release::NotHeld });
         }
         if parts.is_owner(token) && !is_shared {
             let commands = vec![
                 self.guarded(keys, DELETE, token, ""),
-                script(IS_TOLD_OF, DELETE, &keys.holder, token, ""),
+                script(IS_DESCRIBED, DELETE, &keys.holder, token, ""),
                 command("DEL", &member, &[]),
             ];
-            if number(self.ask_parts(keys, commands).await?.first()) != Some(1) {
-                // It may be somebody else's by now, whose it is to say that it is free.
+            if number(self.request_parts(keys, commands).await?.first()) != Some(1) {
+                // Another client may hold it by now, which will announce its release.
                 return Ok(Release::NotHeld);
             }
             let mut commands = vec![command("ZREM", &keys.index, &[&keys.lock])];
@@ -170,11 +176,11 @@ impl RedisStore {
                 commands.push(command("LPUSH", signal, &["1"]));
                 commands.push(command("PEXPIRE", signal, &["1000"]));
             }
-            let _ = self.ask_parts(keys, commands).await;
+            let _ = self.request_parts(keys, commands).await;
             if let Some(channel) = &keys.others.channel {
                 for publish in ["PUBLISH", "SPUBLISH"] {
-                    // The second is not known to every server.
-                    let _ = self.ask_parts(keys, vec![command(publish, channel, &["0"])]).await;
+                    // Not every server supports SPUBLISH.
+                    let _ = self.request_parts(keys, vec![command(publish, channel, &["0"])]).await;
                 }
             }
             return Ok(Release::Released);
@@ -186,29 +192,29 @@ impl RedisStore {
                 false => vec![
                     command("HDEL", &keys.holder, &[&format!("m:{token}"), &format!("r:{token}")]),
                     command("DEL", &member, &[]),
-                    // So that the next script finds that it has ended, and which slots are vacant.
+                    // So that the next script detects the end of the lease, and which slots are free.
                     command("ZADD", &keys.ends, &["XX", "0", token]),
                 ],
             };
-            self.ask_parts(keys, commands).await?;
+            self.request_parts(keys, commands).await?;
             return Ok(if kept { Release::Kept } else { Release::Released });
         }
         Ok(Release::NotHeld)
     }
 
-    /// Whether somebody holds a lock whose keys are not all in one place, so that this claim cannot be granted.
+    /// Returns the holder of a lock whose keys are on several nodes, if there is one that prevents this claim.
     ///
     /// # Errors
-    /// A node cannot be asked.
-    pub(in super::super) async fn find_held(&mut self, claim: &Claim) -> Result<Option<Busy>, StoreError> {
+    /// A node cannot be queried.
+    pub(in super::super) async fn find_holder(&mut self, claim: &Claim) -> Result<Option<Busy>, StoreError> {
         let parts = self.parts(self.keys(&claim.name)).await?;
         if parts.value.is_none() {
             return Ok(None);
         }
-        let is_ours = |token: &str| parts.is_owner(token) || parts.is_member(token);
-        let is_shared = parts.is_told_of() && matches!(parts.field("mode"), Some("s" | "c"));
-        if is_ours(claim.token.reveal())
-            || claim.outer.iter().any(|token| is_ours(token.reveal()))
+        let is_our_hold = |token: &str| parts.is_owner(token) || parts.is_member(token);
+        let is_shared = parts.is_described() && matches!(parts.field("mode"), Some("s" | "c"));
+        if is_our_hold(claim.token.reveal())
+            || claim.outer.iter().any(|token| is_our_hold(token.reveal()))
             || is_shared && claim.mode != Mode::Exclusive
         {
             return Ok(None);
@@ -218,9 +224,9 @@ impl RedisStore {
     }
 }
 
-/// A lock that was renewed, with the word that it is to be given up, if somebody said so.
+/// The result of a renewal, with the revocation if there is one.
 fn held(parts: &Parts, claim: &Claim) -> Renewal {
     let revoked = parts.field(&format!("r:{}", claim.token.reveal()));
-    let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody()));
+    let revoked = revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable_revocation()));
     Renewal::Held { lease: Some(claim.ttl), revoked }
 }

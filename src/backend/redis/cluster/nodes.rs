@@ -1,4 +1,4 @@
-//! The nodes that are known, and which of them to ask.
+//! The known nodes, and which of them to use.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use super::pool::Pool;
 use super::redirect::address;
 use crate::backend::StoreError;
 
-/// The node that is asked first has so long to take a connection before the others are tried as well.
+/// How long the current node has to accept a connection before the other nodes are tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// More nodes than these are not remembered.
-const MOST_NODES: usize = 256;
+/// The maximum number of nodes that are stored.
+const MAX_NODES: usize = 256;
 
 /// The nodes of a cluster.
 pub(in super::super) struct ClusterNodes {
-    /// Those that are known; the first is the one that is asked. Never empty.
+    /// The known nodes; the first is the current one. Never empty.
     known: Vec<Address>,
-    /// The first answers for us only what it is asked for as a slot that is on its way to it.
+    /// Whether the slot is being migrated to the current node, so that requests need `ASKING`.
     asking: Asking,
-    /// The first has not answered what it was asked last.
+    /// The current node has not replied to the last request.
     is_silent: bool,
-    /// The first has answered for the lock, so a slow answer of it is worth waiting for.
+    /// The current node has served the lock, so it is worth waiting for a slow reply.
     is_proven: bool,
-    /// All nodes there are have been asked for.
-    is_complete: bool,
-    /// Connections to all of them that have been asked about many locks.
+    /// The nodes of the cluster have been queried.
+    is_discovered: bool,
+    /// Connections to the nodes that requests for many locks were sent to.
     pub(super) pool: Pool,
 }
 
 impl ClusterNodes {
-    /// Names some of them; contacts nobody.
+    /// Returns the nodes of a URL; does not connect.
     pub(in super::super) fn new(known: Vec<Address>) -> ClusterNodes {
         let pool = Pool::default();
         ClusterNodes {
@@ -44,27 +44,27 @@ impl ClusterNodes {
             asking: Asking::No,
             is_silent: false,
             is_proven: false,
-            is_complete: false,
+            is_discovered: false,
             pool,
         }
     }
 
-    /// How many are known.
+    /// The number of known nodes.
     pub(in super::super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// The one that is asked.
+    /// The current node.
     pub(in super::super) fn current(&self) -> &Address {
         &self.known[0]
     }
 
-    /// Makes this the one that is asked.
+    /// Makes this the current node.
     pub(super) fn prefer(&mut self, node: Address) {
         self.is_proven &= node == *self.current();
         self.known.retain(|known| *known != node);
         self.known.insert(0, node);
-        self.known.truncate(MOST_NODES);
+        self.known.truncate(MAX_NODES);
         self.is_silent = false;
         self.asking = Asking::No;
     }
@@ -73,17 +73,18 @@ impl ClusterNodes {
         self.asking = asking;
     }
 
-    /// A question is sent to the first. If nothing more is said of it, another one is asked the next time.
-    pub(super) fn begin(&mut self) {
+    /// Records that a request is sent to the current node. Unless a reply is recorded, the next request is sent to
+    /// another one.
+    pub(super) fn request_sent(&mut self) {
         self.is_silent = true;
     }
 
-    pub(super) fn has_answered(&mut self) {
+    pub(super) fn reply_received(&mut self) {
         self.is_silent = false;
     }
 
-    /// The first has the lock, as far as is known.
-    pub(super) fn has_proven(&mut self) {
+    /// Records that the current node has served the lock.
+    pub(super) fn mark_proven(&mut self) {
         self.is_proven = true;
     }
 
@@ -91,37 +92,37 @@ impl ClusterNodes {
         self.is_proven
     }
 
-    /// Asks another one the next time.
-    pub(super) fn pass_over(&mut self) {
+    /// Makes the next known node the current one.
+    pub(super) fn skip_current(&mut self) {
         self.known.rotate_left(1);
         self.is_proven = false;
         self.is_silent = false;
         self.asking = Asking::No;
     }
 
-    /// Whether there may be more than are known.
-    pub(super) fn knows_few(&self) -> bool {
-        !self.is_complete
+    /// Whether there may be more nodes than the known ones.
+    pub(super) fn is_incomplete(&self) -> bool {
+        !self.is_discovered
     }
 
-    /// Whatever comes of it.
-    pub(super) fn has_asked_for_all(&mut self) {
-        self.is_complete = true;
+    /// Records that the nodes were queried, whether or not that succeeds.
+    pub(super) fn mark_discovered(&mut self) {
+        self.is_discovered = true;
     }
 
-    /// Takes the nodes from an answer to `CLUSTER SLOTS`.
-    pub(super) fn learn(&mut self, answer: &Value) {
-        for range in ranges(answer, self.current()) {
+    /// Adds the nodes of a reply to `CLUSTER SLOTS`.
+    pub(super) fn add_nodes(&mut self, reply: &Value) {
+        for range in ranges(reply, self.current()) {
             for node in range.nodes {
-                if self.known.len() < MOST_NODES && !self.known.contains(&node) {
+                if self.known.len() < MAX_NODES && !self.known.contains(&node) {
                     self.known.push(node);
                 }
             }
         }
     }
 
-    /// A connection to the node that was asked last, or if that takes long or does not work, to any other one that is
-    /// known; nothing has been said over it yet. One that does not answer holds up nobody.
+    /// Connects to the current node or, if that takes long or fails, to any other known node; sends nothing yet. A node
+    /// that does not respond delays no other.
     ///
     /// # Errors
     /// None of them can be reached.
@@ -131,7 +132,7 @@ impl ClusterNodes {
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
         if self.is_silent {
-            self.pass_over();
+            self.skip_current();
         }
         let attempt = |node: Address| {
             let location = location.clone();
@@ -179,15 +180,15 @@ fn unreachable(failures: &[StoreError]) -> StoreError {
         [only] => only.clone(),
         [first, others @ ..] => {
             let also = match others.len() {
-                1 => "the other known node neither".to_owned(),
-                count => format!("none of the other {count} known nodes either"),
+                1 => "nor can the other known node be reached".to_owned(),
+                count => format!("nor can any of the other {count} known nodes be reached"),
             };
             StoreError::unreachable(format!("{first}; {also}"))
         }
     }
 }
 
-/// Some slots, and who has them.
+/// A range of slots, and the nodes that have it.
 pub(in super::super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
@@ -195,16 +196,16 @@ pub(in super::super) struct Range {
     pub(in super::super) nodes: Vec<Address>,
 }
 
-/// The question for all slots and nodes.
+/// The command that lists all slots and nodes.
 pub(in super::super) fn slots_command() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
-/// The answer to it, given by `from`, as far as it makes sense: `{first, last, {host, port, ...}, ...}` for each range.
-pub(in super::super) fn ranges(answer: &Value, from: &Address) -> Vec<Range> {
-    let Value::Array(ranges) = answer else { return Vec::new() };
+/// Parses its reply, sent by `from`, and skips invalid parts: `{first, last, {host, port, ...}, ...}` for each range.
+pub(in super::super) fn ranges(reply: &Value, from: &Address) -> Vec<Range> {
+    let Value::Array(ranges) = reply else { return Vec::new() };
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };
         let [Value::Int(first), Value::Int(last), nodes @ ..] = parts.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! Connections to many nodes, and questions of which each goes to the node that has its slot.
+//! Connections to many nodes, and requests each of which is sent to the node that has its slot.
 
 use std::collections::HashMap;
 
@@ -8,115 +8,115 @@ use super::super::answers::nonsense;
 use super::super::connection::{Asking, CommandReply, Connection, RequestOptions};
 use super::super::location::{Address, Location};
 use super::nodes::{Range, ranges, slots_command};
-use super::{MOST_HOPS, at};
+use super::{MAX_REDIRECTIONS, at};
 use crate::backend::StoreError;
 
-/// So many questions are asked at a time.
-const QUESTIONS_A_FLIGHT: usize = 512;
+/// The maximum number of requests in one write.
+const REQUESTS_PER_WRITE: usize = 512;
 
-/// Connections, and what they have told.
+/// Connections, and the owners of slots that are known through them.
 #[derive(Default)]
 pub(super) struct Pool {
     connections: Vec<(Address, Connection)>,
     owners: HashMap<u16, Address>,
-    /// Which was asked last.
+    /// The node of the last request.
     last: Option<Address>,
 }
 
-/// One question about a slot, and where it goes next.
+/// A request about a slot that has no reply yet, and the node to send it to.
 #[derive(Clone)]
-struct Open {
-    question: usize,
+struct PendingRequest {
+    request: usize,
     node: Address,
     asking: Asking,
 }
 
 impl Pool {
-    /// Asks which node has which slots, beginning with this one.
+    /// Queries this node for the owners of all slots.
     ///
     /// # Errors
-    /// It cannot be asked, or this user may not ask.
+    /// It cannot be queried, or this user has no permission.
     pub(super) async fn slots(
         &mut self,
         location: &Location,
         node: &Address,
     ) -> Result<Vec<Range>, StoreError> {
         let mut connection = self.take(location, node, Asking::No).await?;
-        // The greeting first: a long answer is expected of what comes behind it.
-        let told = async {
-            connection.ask("", &redis::cmd("PING"), RequestOptions::default()).await?;
+        // The handshake is completed first, because the limit for long replies applies to what follows.
+        let ranges_reply = async {
+            connection.request("", &redis::cmd("PING"), RequestOptions::default()).await?;
             connection.exchange_long(&slots_command()).await
         };
-        let told = told.await.map_err(|error| at(node, error))?;
+        let ranges_reply = ranges_reply.await.map_err(|error| at(node, error))?;
         self.put_back(node, connection);
-        if let Value::ServerError(error) = &told {
+        if let Value::ServerError(error) = &ranges_reply {
             return Err(super::super::errors::refusal(error, false));
         }
-        let told = ranges(&told, node);
-        for range in &told {
+        let ranges_reply = ranges(&ranges_reply, node);
+        for range in &ranges_reply {
             let Some(master) = range.nodes.first() else { continue };
             for slot in range.first..=range.last {
                 self.owners.insert(slot, master.clone());
             }
         }
-        Ok(told)
+        Ok(ranges_reply)
     }
 
-    /// Asks each question, which is about this slot, where the slot is; as far as is known, or else at `first`. None of
-    /// the answers sends us elsewhere.
+    /// Sends each request to the owner of its slot, or to `first` if the owner is not known. No outcome is a
+    /// redirection.
     ///
     /// # Errors
-    /// A node cannot be reached, or refuses.
-    pub(super) async fn ask(
+    /// A node cannot be reached, or rejects a request.
+    pub(super) async fn request(
         &mut self,
         location: &Location,
         first: &Address,
-        questions: &[(u16, Cmd)],
+        requests: &[(u16, Cmd)],
         lock: &str,
-        wishes: RequestOptions<'_>,
+        options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
-        let mut answers: Vec<Option<CommandReply>> = questions.iter().map(|_| None).collect();
-        let begin = |(question, (slot, _)): (usize, &(u16, Cmd))| {
+        let mut outcomes: Vec<Option<CommandReply>> = requests.iter().map(|_| None).collect();
+        let begin = |(request, (slot, _)): (usize, &(u16, Cmd))| {
             let node = self.owners.get(slot).unwrap_or(first).clone();
-            Open { question, node, asking: Asking::No }
+            PendingRequest { request, node, asking: Asking::No }
         };
-        let mut open: Vec<Open> = questions.iter().enumerate().map(begin).collect();
-        for _ in 0..MOST_HOPS {
-            let mut elsewhere = Vec::new();
-            while let Some(next) = open.first().cloned() {
-                let (here, others): (Vec<Open>, Vec<Open>) =
-                    open.into_iter().partition(|one| one.node == next.node && one.asking == next.asking);
-                open = others;
-                for flight in here.chunks(QUESTIONS_A_FLIGHT) {
+        let mut unsent: Vec<PendingRequest> = requests.iter().enumerate().map(begin).collect();
+        for _ in 0..MAX_REDIRECTIONS {
+            let mut redirected = Vec::new();
+            while let Some(next) = unsent.first().cloned() {
+                let (for_node, others): (Vec<PendingRequest>, Vec<PendingRequest>) =
+                    unsent.into_iter().partition(|one| one.node == next.node && one.asking == next.asking);
+                unsent = others;
+                for batch in for_node.chunks(REQUESTS_PER_WRITE) {
                     let commands: Vec<Cmd> =
-                        flight.iter().map(|one| questions[one.question].1.clone()).collect();
+                        batch.iter().map(|one| requests[one.request].1.clone()).collect();
                     let replies = {
                         let mut connection = self.take(location, &next.node, next.asking).await?;
-                        let replies = connection.ask_all(lock, &commands, wishes).await;
+                        let replies = connection.request_all(lock, &commands, options).await;
                         self.put_back(&next.node, connection);
                         replies.map_err(|error| self.failed(&next.node, error))?
                     };
-                    for (one, reply) in flight.iter().zip(replies) {
+                    for (one, reply) in batch.iter().zip(replies) {
                         let CommandReply::Elsewhere(redirect) = reply else {
-                            answers[one.question] = Some(reply);
+                            outcomes[one.request] = Some(reply);
                             continue;
                         };
                         let node = redirect.address(&next.node).ok_or_else(nonsense)?;
                         if redirect.asking == Asking::No {
-                            self.owners.insert(questions[one.question].0, node.clone());
+                            self.owners.insert(requests[one.request].0, node.clone());
                         }
-                        elsewhere.push(Open { node, asking: redirect.asking, ..*one });
+                        redirected.push(PendingRequest { node, asking: redirect.asking, ..*one });
                     }
                 }
             }
-            open = elsewhere;
+            unsent = redirected;
         }
-        let late =
+        let unresolved =
             || CommandReply::Resharding("the nodes do not agree yet which of them has the slot".to_owned());
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect())
+        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unresolved)).collect())
     }
 
-    /// A node that cannot be asked may not be the one any more that has those slots.
+    /// Forgets a node that failed: it may not own its slots any more.
     fn failed(&mut self, node: &Address, error: StoreError) -> StoreError {
         self.owners.retain(|_, owner| owner != node);
         at(node, error)
@@ -128,8 +128,8 @@ impl Pool {
         self.connections.push((node, connection));
     }
 
-    /// Gives away the connection over which the last question was asked.
-    pub(super) fn give_up_last(&mut self) -> Option<(Address, Connection)> {
+    /// Removes and returns the connection of the last request.
+    pub(super) fn take_last(&mut self) -> Option<(Address, Connection)> {
         let last = self.last.take()?;
         let there = self.connections.iter().position(|(address, _)| *address == last)?;
         Some(self.connections.swap_remove(there))

@@ -1,4 +1,4 @@
-//! The word of one node that another one is to be asked.
+//! Redirections from one node to another.
 
 use redis::ServerError;
 
@@ -6,21 +6,21 @@ use super::super::connection::Asking;
 use super::super::location::Address;
 use crate::backend::url::Host;
 
-/// No name of a host is longer (RFC 1035).
+/// The maximum length of a host name (RFC 1035).
 const LONGEST_NAME: usize = 255;
 
-/// Which node is to be asked, and how.
+/// The node to send a request to, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Redirect {
-    /// Whether the slot is only on its way to it.
+    /// Whether the slot is still being migrated to it.
     pub(super) asking: Asking,
-    /// Empty where it is the host of the node that says so.
+    /// Empty if it is the host of the redirecting node.
     host: String,
     port: u16,
 }
 
 impl Redirect {
-    /// Reads `MOVED slot host:port` and `ASK slot host:port`; anything else is none.
+    /// Parses `MOVED slot host:port` and `ASK slot host:port`; `None` for other errors.
     pub(in super::super) fn read(error: &ServerError) -> Option<Redirect> {
         let asking = match error.code() {
             "MOVED" => Asking::No,
@@ -32,18 +32,18 @@ impl Redirect {
         let (host, port) = node.rsplit_once(':')?;
         let is_name =
             host.len() <= LONGEST_NAME && !host.contains(|c: char| c.is_whitespace() || c.is_control());
-        // A node whose name is not known yet is `?`.
+        // `?` is a node whose name is not known yet.
         (is_name && host != "?").then_some(())?;
         Some(Redirect { asking, host: host.to_owned(), port: port.parse().ok()? })
     }
 
-    /// Where that node is, said by `from`.
+    /// The address of that node, as given by `from`.
     pub(super) fn address(&self, from: &Address) -> Option<Address> {
         address(&self.host, self.port, from)
     }
 }
 
-/// A node as another one names it: without a name it is on the same host.
+/// The address of a node as given by another one: without a name it is on the same host.
 pub(super) fn address(host: &str, port: u16, from: &Address) -> Option<Address> {
     let name = match (host, from) {
         ("", Address::Tcp(from)) => from.name.clone(),

@@ -1,4 +1,4 @@
-//! One flight: a write, and the answers to it as they are, within bounds of size and of time.
+//! One round trip: a write, and the replies to it as received, bounded in size and time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::{Connection, begins_with, server_error};
+use super::{Connection, has_name, server_error};
 use crate::backend::redis::errors::shortened;
-use crate::backend::redis::stream::{LARGEST_ANSWER, LONGEST_ANSWER};
+use crate::backend::redis::stream::{MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE};
 use crate::backend::{StoreError, io_text};
 
-/// How long it may take to hand over what is said last.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long writing the command that follows a time-out may take.
+const UNDO_WRITE_LIMIT: Duration = Duration::from_millis(50);
 
-/// Makes one who waits for an answer wait no longer.
+/// Ends the wait for a reply.
 pub(in crate::backend::redis) type Cancel = Arc<Notify>;
 
-/// How long to wait for an answer. What is said behind the question when that is over is carried out after it, however
-/// late: no other connection could promise that.
+/// How long to wait for a reply. The command that is sent after a time-out is executed after the request, however late
+/// that is: another connection could not guarantee this.
 #[derive(Clone)]
-pub(in crate::backend::redis) struct Patience {
+pub(in crate::backend::redis) struct ReplyLimit {
     pub(in crate::backend::redis) limit: Duration,
     pub(in crate::backend::redis) cancel: Cancel,
-    pub(in crate::backend::redis) last_words: Cmd,
+    pub(in crate::backend::redis) on_timeout: Cmd,
 }
 
 impl Connection {
-    /// One write, then as many answers as commands, each as it is. The greeting is over.
+    /// Sends commands in one write, then reads as many replies, unchanged. The handshake must be complete.
     ///
     /// # Errors
     /// The connection is broken.
@@ -38,61 +38,61 @@ impl Connection {
         first: &[Cmd],
         command: &Cmd,
     ) -> Result<(Vec<Value>, Value), StoreError> {
-        self.exchange_and_more(first, command, None).await
+        self.exchange_with_trailing(first, command, None).await
     }
 
-    /// The same, with one more command behind whose answer is not awaited.
-    pub(super) async fn exchange_and_more(
+    /// The same, with one more command after them, whose reply is not read.
+    pub(super) async fn exchange_with_trailing(
         &mut self,
         first: &[Cmd],
         command: &Cmd,
-        behind: Option<&Cmd>,
+        trailing: Option<&Cmd>,
     ) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
-        let mut flight = Vec::new();
+        let mut buffer = Vec::new();
         for command in first {
-            flight.extend(command.get_packed_command());
+            buffer.extend(command.get_packed_command());
         }
-        if self.asks {
-            flight.extend(redis::cmd("ASKING").get_packed_command());
+        if self.sends_asking {
+            buffer.extend(redis::cmd("ASKING").get_packed_command());
         }
-        for command in [command].into_iter().chain(behind) {
-            flight.extend(command.get_packed_command());
+        for command in [command].into_iter().chain(trailing) {
+            buffer.extend(command.get_packed_command());
         }
         let write = async {
-            self.stream.stream.write_all(&flight).await?;
+            self.stream.stream.write_all(&buffer).await?;
             self.stream.stream.flush().await
         };
         if let Err(error) = write.await {
-            // It may have said why before it closed the connection.
+            // The server may have sent the reason before it closed the connection.
             let _ = self.value().await;
             let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
             return Err(self.stream.refusal().unwrap_or(why));
         }
-        let answers = match self.patience.take() {
+        let outcome = match self.reply_limit.take() {
             None => self.replies(first).await?,
-            Some(patience) => self.replies_in_time(first, patience).await?,
+            Some(reply_limit) => self.replies_within(first, reply_limit).await?,
         };
-        self.pending_replies += usize::from(behind.is_some());
+        self.pending_replies += usize::from(trailing.is_some());
         self.usable = true;
-        Ok(answers)
+        Ok(outcome)
     }
 
-    /// As many answers as commands, and the one that counts; those still owed come first.
+    /// Reads one reply for each command, and the reply to the request; those pending from earlier requests come first.
     async fn replies(&mut self, first: &[Cmd]) -> Result<(Vec<Value>, Value), StoreError> {
-        self.owed_answer().await?;
+        self.read_pending().await?;
         let mut replies = Vec::with_capacity(first.len());
         for command in first {
-            replies.push(self.reply(begins_with(command, b"SUBSCRIBE")).await?);
+            replies.push(self.reply(has_name(command, b"SUBSCRIBE")).await?);
         }
-        let allowed = if self.asks { Some(self.reply(false).await?) } else { None };
-        let answer = self.reply(false).await?;
-        // Without that right the node only says again that another one has the slot.
+        let allowed = if self.sends_asking { Some(self.reply(false).await?) } else { None };
+        let reply = self.reply(false).await?;
+        // Without permission for ASKING the node would only redirect again.
         let refused = allowed.filter(|allowed| server_error(allowed).is_some());
-        Ok((replies, refused.unwrap_or(answer)))
+        Ok((replies, refused.unwrap_or(reply)))
     }
 
-    /// The answer to one question of which a long one is expected.
+    /// Returns the reply to one command that has a long reply.
     ///
     /// # Errors
     /// The connection is broken.
@@ -100,14 +100,14 @@ impl Connection {
         &mut self,
         command: &Cmd,
     ) -> Result<Value, StoreError> {
-        self.longest = LONGEST_ANSWER;
-        let answer = self.exchange(&[], command).await;
-        self.longest = LARGEST_ANSWER;
-        answer.map(|(_, answer)| answer)
+        self.max_reply_size = MAX_LONG_REPLY_SIZE;
+        let reply = self.exchange(&[], command).await;
+        self.max_reply_size = MAX_REPLY_SIZE;
+        reply.map(|(_, reply)| reply)
     }
 
-    /// The last of the answers that nobody has awaited yet.
-    async fn owed_answer(&mut self) -> Result<Option<Value>, StoreError> {
+    /// Reads the pending replies and returns the last one.
+    async fn read_pending(&mut self) -> Result<Option<Value>, StoreError> {
         let mut last = None;
         while self.pending_replies > 0 {
             last = Some(self.reply(false).await?);
@@ -116,73 +116,76 @@ impl Connection {
         Ok(last)
     }
 
-    /// The answer to what went behind the last question; asked anew if that was not carried out with it.
+    /// Returns the reply to the command that was sent after the last request; sends it again if it was not sent with
+    /// that request.
     ///
     /// # Errors
     /// The connection is broken.
-    pub(in crate::backend::redis) async fn answer_behind(
+    pub(in crate::backend::redis) async fn trailing_reply(
         &mut self,
         command: &Cmd,
     ) -> Result<Value, StoreError> {
         self.usable = false;
-        let answer = match self.owed_answer().await? {
-            Some(answer) => answer,
+        let reply = match self.read_pending().await? {
+            Some(reply) => reply,
             None => self.exchange(&[], command).await?.1,
         };
         self.usable = true;
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// What the question asked for is taken back when this fails, as far as that can be done.
-    async fn replies_in_time(
+    /// Reads the replies within the limit. On failure the request is undone as far as possible.
+    async fn replies_within(
         &mut self,
         first: &[Cmd],
-        patience: Patience,
+        reply_limit: ReplyLimit,
     ) -> Result<(Vec<Value>, Value), StoreError> {
-        let Patience { limit, cancel, last_words } = patience;
+        let ReplyLimit { limit, cancel, on_timeout } = reply_limit;
         tokio::select! {
             biased;
-            answers = self.replies(first) => return answers,
+            outcome = self.replies(first) => return outcome,
             () = tokio::time::sleep(limit) => {}
             () = cancel.notified() => {}
         }
-        let last_words = last_words.get_packed_command();
-        let said = async {
-            self.stream.stream.write_all(&last_words).await?;
+        let on_timeout = on_timeout.get_packed_command();
+        let written = async {
+            self.stream.stream.write_all(&on_timeout).await?;
             self.stream.stream.flush().await
         };
-        match timeout(LAST_WORDS, said).await {
+        match timeout(UNDO_WRITE_LIMIT, written).await {
             Ok(Ok(())) => Err(StoreError::unreachable(format!("no answer within {} ms", limit.as_millis()))),
             _ => Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()))),
         }
     }
 
-    /// The next answer; pushes that come before it are noticed. In RESP3 the answer to SUBSCRIBE is a push itself.
+    /// Reads the next reply, and stores pushes that arrive before it. In RESP3 the reply to SUBSCRIBE is itself a push.
     async fn reply(&mut self, to_subscribe: bool) -> Result<Value, StoreError> {
-        self.stream.refill(self.longest);
+        self.stream.refill(self.max_reply_size);
         loop {
             match self.value().await? {
                 Value::Push { kind: PushKind::Subscribe, .. } if to_subscribe => return Ok(Value::Okay),
-                Value::Push { kind, data } => self.heard = self.heard.max(self.word(&kind, &data)),
+                Value::Push { kind, data } => {
+                    self.last_push = self.last_push.max(self.push_event(&kind, &data))
+                }
                 value => return Ok(value),
             }
         }
     }
 
-    /// The next thing that the server says, be it an answer or a push.
+    /// Reads the next value, a reply or a push.
     ///
     /// # Errors
-    /// It does not say it, or not in the protocol.
+    /// The connection failed, or the server violated the protocol.
     pub(super) async fn value(&mut self) -> Result<Value, StoreError> {
         let value = parse_redis_value_async(&mut self.decoder, &mut self.stream).await;
-        self.silent &= value.is_err();
+        self.no_reply_yet &= value.is_err();
         value.map_err(|error| {
             let why = match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
-                // Some proxies do that to whoever says what they do not know. Others die, so this is no reason to do without
-                // what RESP3 is for.
-                _ if error.is_connection_dropped() && self.silent && self.pushes => {
-                    "the server closed the connection without a word (for a proxy that knows no HELLO: protocol=resp2)"
+                // Some proxies close the connection on an unknown command. Servers may crash instead, so this is no
+                // reason to fall back from RESP3.
+                _ if error.is_connection_dropped() && self.no_reply_yet && self.pushes => {
+                    "the server closed the connection without a reply (for a proxy that does not support HELLO: protocol=resp2)"
                         .to_owned()
                 }
                 _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),

@@ -1,141 +1,142 @@
-//! The greeting: protocol, user and database, said with the first question, and what its answers mean for that question's.
+//! The handshake: protocol, user and database. It is sent with the first request, and its replies decide whether the
+//! reply to that request is valid.
 
 use redis::{Cmd, Value};
 
-use super::{Connection, begins_with, server_error};
+use super::{Connection, has_name, server_error};
 use crate::backend::StoreError;
 use crate::backend::redis::answers::text;
 use crate::backend::redis::errors::{describe, refusal};
 use crate::backend::redis::location::Address;
 
-/// What has to be said first; goes with the first question.
-pub(super) struct Greeting {
+/// What a connection has to send first, together with the first request.
+pub(super) struct Handshake {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: u32,
     pub(super) hello: bool,
-    /// Where the server is, if it has to be of the kind that the URL says.
-    pub(super) of_kind: Option<Address>,
+    /// The address of the server, if the handshake is to verify that it is of the kind that the URL says.
+    pub(super) verify_kind: Option<Address>,
 }
 
 impl Connection {
-    pub(super) async fn greet_and_ask(
+    pub(super) async fn handshake_and_request(
         &mut self,
-        greeting: Greeting,
-        wishes: Vec<Cmd>,
+        handshake: Handshake,
+        options: Vec<Cmd>,
         command: &Cmd,
-        behind: Option<&Cmd>,
+        trailing: Option<&Cmd>,
     ) -> Result<Value, StoreError> {
         let mut first = Vec::new();
-        if greeting.hello {
-            first.push(hello(&greeting));
-        } else if let Some(auth) = auth(&greeting) {
+        if handshake.hello {
+            first.push(hello(&handshake));
+        } else if let Some(auth) = auth(&handshake) {
             first.push(auth);
         }
-        if greeting.database != 0 {
-            first.push(select(greeting.database));
+        if handshake.database != 0 {
+            first.push(select(handshake.database));
         }
-        // Elsewhere the answer to the HELLO tells, for which nobody needs a right.
-        let is_asked = !greeting.hello && self.sends_elsewhere && greeting.of_kind.is_some();
-        if is_asked {
+        // With RESP3 the reply to HELLO, which needs no permission, contains the kind of the server.
+        let checks_membership = !handshake.hello && self.follows_redirects && handshake.verify_kind.is_some();
+        if checks_membership {
             first.push(member());
         }
-        let own = first.len();
-        let subscribes = wishes.iter().any(|wish| begins_with(wish, b"SUBSCRIBE"));
-        first.extend(wishes);
-        let (replies, answer) = self.exchange_and_more(&first, command, behind).await?;
-        let hello_refused = greeting.hello.then(|| server_error(&replies[0])).flatten();
+        let own_count = first.len();
+        let subscribes = options.iter().any(|option| has_name(option, b"SUBSCRIBE"));
+        first.extend(options);
+        let (replies, reply) = self.exchange_with_trailing(&first, command, trailing).await?;
+        let hello_refused = handshake.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
             match error.code() {
                 "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" | "LOADING" | "BUSY" | "MASTERDOWN" => {
-                    return self.spoil(refusal(error, true));
+                    return self.fail(refusal(error, true));
                 }
                 _ => {}
             }
-            // A server or proxy that knows only RESP2 knows no HELLO (before Redis 6), or not version 3; in which words
-            // it says so is its own affair.
+            // A server or proxy that supports only RESP2 rejects HELLO (before Redis 6) or its version 3; the text of
+            // the error varies.
             self.pushes = false;
             if subscribes {
-                // In RESP2 a connection that has subscribed takes no questions any more.
+                // In RESP2 a connection that has subscribed accepts no other requests.
                 self.usable = false;
-                self.outdated = true;
+                self.resp2_required = true;
                 return Err(StoreError::unreachable("the server does not speak RESP3"));
             }
-            if greeting.password.is_none() {
-                self.check(&greeting, &first[1..own], &replies[1..own])?;
-                if let Some(server) = greeting.of_kind.as_ref().filter(|_| self.sends_elsewhere) {
-                    let (_, said) = self.exchange(&[], &member()).await?;
-                    self.check_member(server, &said)?;
+            if handshake.password.is_none() {
+                self.check(&handshake, &first[1..own_count], &replies[1..own_count])?;
+                if let Some(server) = handshake.verify_kind.as_ref().filter(|_| self.follows_redirects) {
+                    let (_, member_reply) = self.exchange(&[], &member()).await?;
+                    self.check_member(server, &member_reply)?;
                 }
-                return Ok(answer);
+                return Ok(reply);
             }
-            // The password went with the HELLO. If the question was carried out all the same, asking again changes
+            // The password was sent with HELLO. If the request was executed nevertheless, sending it again changes
             // nothing.
-            let plain = Greeting { hello: false, ..greeting };
-            return Box::pin(self.greet_and_ask(plain, Vec::new(), command, behind)).await;
+            let plain = Handshake { hello: false, ..handshake };
+            return Box::pin(self.handshake_and_request(plain, Vec::new(), command, trailing)).await;
         }
-        if let Some(server) = greeting.of_kind.as_ref().filter(|_| greeting.hello) {
+        if let Some(server) = handshake.verify_kind.as_ref().filter(|_| handshake.hello) {
             self.check_mode(server, mode(&replies[0])).await?;
         }
-        self.check(&greeting, &first[..own], &replies[..own])?;
-        self.note_wishes(&first[own..], &replies[own..]);
-        Ok(answer)
+        self.check(&handshake, &first[..own_count], &replies[..own_count])?;
+        self.note_options(&first[own_count..], &replies[own_count..]);
+        Ok(reply)
     }
 
-    /// Asks several questions in one flight, with the greeting if that is due. Their answers are given as they are, even
-    /// if they are errors. For connections on which nothing is pushed.
+    /// Sends several requests in one round trip, with the handshake if it is due. Returns their replies unchanged, even
+    /// if they are errors. For connections without pushes.
     ///
     /// # Errors
-    /// The greeting was refused, or the connection is broken.
-    pub(in crate::backend::redis) async fn greet_and_ask_all(
+    /// The handshake was rejected, or the connection is broken.
+    pub(in crate::backend::redis) async fn request_all_raw(
         &mut self,
         commands: &[Cmd],
     ) -> Result<Vec<Value>, StoreError> {
         let Some((last, others)) = commands.split_last() else { return Ok(Vec::new()) };
-        let greeting = self.greeting.take();
-        let mut first: Vec<Cmd> = greeting.as_ref().and_then(auth).into_iter().collect();
-        let own = first.len();
+        let handshake = self.handshake.take();
+        let mut first: Vec<Cmd> = handshake.as_ref().and_then(auth).into_iter().collect();
+        let own_count = first.len();
         first.extend_from_slice(others);
-        let (mut answers, answer) = self.exchange(&first, last).await?;
-        if let Some(greeting) = greeting {
-            self.check(&greeting, &first[..own], &answers[..own])?;
+        let (mut replies, reply) = self.exchange(&first, last).await?;
+        if let Some(handshake) = handshake {
+            self.check(&handshake, &first[..own_count], &replies[..own_count])?;
         }
-        answers.drain(..own);
-        answers.push(answer);
-        Ok(answers)
+        replies.drain(..own_count);
+        replies.push(reply);
+        Ok(replies)
     }
 
-    /// Whether the answers to the greeting allow the answer to the question to stand.
-    fn check(&mut self, greeting: &Greeting, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
-        for (asked, reply) in first.iter().zip(replies) {
+    /// Checks that the handshake succeeded, so that the reply to the request is valid.
+    fn check(&mut self, handshake: &Handshake, first: &[Cmd], replies: &[Value]) -> Result<(), StoreError> {
+        for (command, reply) in first.iter().zip(replies) {
             match server_error(reply) {
-                said if begins_with(asked, b"CLUSTER") => {
-                    if let Some((server, _)) = greeting.of_kind.as_ref().zip(said) {
+                member_reply if has_name(command, b"CLUSTER") => {
+                    if let Some((server, _)) = handshake.verify_kind.as_ref().zip(member_reply) {
                         self.check_member(server, reply)?;
                     }
                 }
                 None => {}
-                Some(error) if begins_with(asked, b"SELECT") && !error.code().starts_with("NO") => {
-                    let text = format!("database {}: {}", greeting.database, describe(error));
-                    return self.spoil(StoreError::Config(text));
+                Some(error) if has_name(command, b"SELECT") && !error.code().starts_with("NO") => {
+                    let text = format!("database {}: {}", handshake.database, describe(error));
+                    return self.fail(StoreError::Config(text));
                 }
-                Some(error) => return self.spoil(refusal(error, true)),
+                Some(error) => return self.fail(refusal(error, true)),
             }
         }
         Ok(())
     }
 
-    /// Whether the server is what the URL says, by its own word. Servers that are no cluster are each taken for the whole of
-    /// it, so that a lock would be held on every one of them.
+    /// Checks that the server is of the kind that the URL says, by its own statement. Servers that are not cluster
+    /// nodes would each be taken for the whole cluster, so that a lock would be held on every one of them.
     async fn check_mode(&mut self, server: &Address, mode: Option<&str>) -> Result<(), StoreError> {
         match mode {
-            Some("sentinel") => self.spoil(StoreError::Config(
+            Some("sentinel") => self.fail(StoreError::Config(
                 "this is a Redis Sentinel: use redis-sentinel:// (rediss-sentinel:// with TLS)".into(),
             )),
-            // There are nodes that say so all the same, but they have an identity.
-            Some("standalone") if self.sends_elsewhere => {
+            // Some nodes report `standalone` nevertheless, but they have a node id.
+            Some("standalone") if self.follows_redirects => {
                 match server_error(&self.exchange(&[], &member()).await?.1) {
-                    Some(_) => self.spoil(no_node(server)),
+                    Some(_) => self.fail(not_a_node(server)),
                     None => Ok(()),
                 }
             }
@@ -143,55 +144,55 @@ impl Connection {
         }
     }
 
-    /// The same by the answer to a question that only a node of a cluster answers, if this user may ask it.
-    fn check_member(&mut self, server: &Address, said: &Value) -> Result<(), StoreError> {
-        let is_none = |details: &str| details.contains("cluster support disabled");
-        match server_error(said).and_then(|error| error.details()).is_some_and(is_none) {
-            true => self.spoil(no_node(server)),
+    /// The same by the reply to a command that only cluster nodes support, if this user is permitted to send it.
+    fn check_member(&mut self, server: &Address, member_reply: &Value) -> Result<(), StoreError> {
+        let is_disabled = |details: &str| details.contains("cluster support disabled");
+        match server_error(member_reply).and_then(|error| error.details()).is_some_and(is_disabled) {
+            true => self.fail(not_a_node(server)),
             false => Ok(()),
         }
     }
 
-    /// The greeting failed, so the question ran without the rights or the database it was meant for: whatever it did
-    /// has to be undone.
-    fn spoil<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
+    /// The handshake failed, so the request ran without the user or the database it was meant for: its effects have to
+    /// be undone.
+    fn fail<T>(&mut self, error: StoreError) -> Result<T, StoreError> {
         self.usable = false;
         self.misrouted = true;
         Err(error)
     }
 }
 
-fn hello(greeting: &Greeting) -> Cmd {
+fn hello(handshake: &Handshake) -> Cmd {
     let mut command = redis::cmd("HELLO");
     command.arg(3);
-    if let Some(password) = &greeting.password {
-        command.arg("AUTH").arg(greeting.username.as_deref().unwrap_or("default")).arg(password);
+    if let Some(password) = &handshake.password {
+        command.arg("AUTH").arg(handshake.username.as_deref().unwrap_or("default")).arg(password);
     }
     command
 }
 
-/// What the answer to a `HELLO` says of the server: `standalone`, `sentinel` or `cluster`.
+/// The mode of the server in the reply to `HELLO`: `standalone`, `sentinel` or `cluster`.
 fn mode(hello: &Value) -> Option<&str> {
     let Value::Map(fields) = hello else { return None };
     let (_, mode) = fields.iter().find(|(name, _)| text(Some(name)) == Some("mode"))?;
     text(Some(mode))
 }
 
-fn no_node(server: &Address) -> StoreError {
-    StoreError::Config(format!("{server} is no node of a Redis Cluster: use redis:// or redlock://"))
+fn not_a_node(server: &Address) -> StoreError {
+    StoreError::Config(format!("{server} is not a node of a Redis Cluster: use redis:// or redlock://"))
 }
 
-/// What only a node of a cluster answers.
+/// A command that only cluster nodes support.
 fn member() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("MYID");
     command
 }
 
-fn auth(greeting: &Greeting) -> Option<Cmd> {
-    let password = greeting.password.as_deref()?;
+fn auth(handshake: &Handshake) -> Option<Cmd> {
+    let password = handshake.password.as_deref()?;
     let mut command = redis::cmd("AUTH");
-    if let Some(username) = &greeting.username {
+    if let Some(username) = &handshake.username {
         command.arg(username);
     }
     command.arg(password);

@@ -1,16 +1,17 @@
-//! How a connection begins: over which stream, and with which greeting still to be said.
+//! Opening a connection: over which stream, and with which handshake still to be performed.
 
 use combine::stream::decoder::Decoder;
 
 use super::Connection;
-use super::handshake::Greeting;
+use super::handshake::Handshake;
 use super::options::Switch;
 use crate::backend::StoreError;
 use crate::backend::redis::location::{Address, Location};
-use crate::backend::redis::stream::{self, Bounded, LARGEST_ANSWER, Stream};
+use crate::backend::redis::stream::{self, Bounded, MAX_REPLY_SIZE, Stream};
 
 impl Connection {
-    /// Connects, with TLS if so located; says nothing yet. `old_protocol` is for servers that have refused RESP3.
+    /// Connects, with TLS if the URL says so; sends nothing yet. `old_protocol` is for servers that have rejected
+    /// RESP3.
     pub(in crate::backend::redis) async fn open(
         location: &Location,
         address: &Address,
@@ -19,13 +20,13 @@ impl Connection {
         let password = location.password()?;
         let stream = stream::open(location, address).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
-        if let Some(greeting) = &mut connection.greeting {
-            greeting.of_kind = Some(address.clone());
+        if let Some(handshake) = &mut connection.handshake {
+            handshake.verify_kind = Some(address.clone());
         }
         Ok(connection)
     }
 
-    /// Connects to a sentinel, to which we are somebody else than to its master, or nobody; says nothing yet.
+    /// Connects to a sentinel, which has credentials of its own or none; sends nothing yet.
     pub(in crate::backend::redis) async fn open_to_sentinel(
         location: &Location,
         address: &Address,
@@ -34,11 +35,11 @@ impl Connection {
         let stream = stream::open(location, address).await?;
         Ok(Connection::over(
             stream,
-            Greeting { username, password, database: 0, hello: false, of_kind: None },
+            Handshake { username, password, database: 0, hello: false, verify_kind: None },
         ))
     }
 
-    /// Over a stream that has been opened, to a server of whatever kind; says nothing yet.
+    /// Returns a connection over an open stream, to a server of any kind; sends nothing yet.
     pub(in crate::backend::redis) fn begin(
         location: &Location,
         password: Option<String>,
@@ -47,31 +48,32 @@ impl Connection {
     ) -> Connection {
         let username = location.username().map(str::to_owned);
         let hello = location.resp3() && !old_protocol;
-        let greeting = Greeting { username, password, database: location.database(), hello, of_kind: None };
-        let sends_elsewhere = location.is_cluster();
-        Connection { sends_elsewhere, ..Connection::over(stream, greeting) }
+        let handshake =
+            Handshake { username, password, database: location.database(), hello, verify_kind: None };
+        let follows_redirects = location.is_cluster();
+        Connection { follows_redirects, ..Connection::over(stream, handshake) }
     }
 
-    /// The same, greeting as is said.
-    pub(super) fn over(stream: Bounded<Box<dyn Stream>>, greeting: Greeting) -> Connection {
+    /// The same with this handshake.
+    pub(super) fn over(stream: Bounded<Box<dyn Stream>>, handshake: Handshake) -> Connection {
         Connection {
             stream,
             decoder: Decoder::new(),
-            pushes: greeting.hello,
-            greeting: Some(greeting),
+            pushes: handshake.hello,
+            handshake: Some(handshake),
             tracking: Switch::NotTried,
             channel: Switch::NotTried,
             usable: true,
             misrouted: false,
-            silent: true,
-            outdated: false,
-            sends_elsewhere: false,
-            takes_digests: true,
-            asks: false,
-            longest: LARGEST_ANSWER,
+            no_reply_yet: true,
+            resp2_required: false,
+            follows_redirects: false,
+            accepts_evalsha: true,
+            sends_asking: false,
+            max_reply_size: MAX_REPLY_SIZE,
             lock: String::new(),
-            patience: None,
-            heard: None,
+            reply_limit: None,
+            last_push: None,
             pending_replies: 0,
         }
     }

@@ -1,49 +1,49 @@
-//! What a server is asked to tell us from now on: said with a question, once on each connection.
+//! Notifications that a server is requested to send: enabled along with a request, once for each connection.
 
 use redis::{Cmd, Value};
 
-use super::{Connection, begins_with, server_error};
+use super::{Connection, has_name, server_error};
 
-/// What goes along with a question, if it was not asked for before.
+/// Commands that are sent along with a request, unless they were sent before.
 #[derive(Clone, Copy, Default)]
 pub(in crate::backend::redis) struct RequestOptions<'a> {
-    /// Word of whoever touches what this question reads.
+    /// Notifications of changes to the keys that this request reads.
     pub(in crate::backend::redis) tracking: bool,
-    /// Word on this channel.
+    /// Messages on this channel.
     pub(in crate::backend::redis) channel: Option<&'a str>,
-    /// This behind it, whose answer is awaited [later](Connection::answer_behind), if at all.
-    pub(in crate::backend::redis) behind: Option<&'a Cmd>,
+    /// A command sent after it, whose reply is read [later](Connection::trailing_reply), if at all.
+    pub(in crate::backend::redis) trailing: Option<&'a Cmd>,
 }
 
-/// Something that a server does for us once it was asked to.
+/// A feature of the server that is enabled by a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Switch {
-    /// Nobody has asked.
+    /// It has not been requested.
     NotTried,
-    /// It does it.
+    /// It is enabled.
     On,
-    /// It will not.
+    /// The server has rejected it.
     Refused,
 }
 
 impl Connection {
-    /// What of the wishes is to be said, because it was not tried before.
-    pub(super) fn due(&self, wishes: RequestOptions<'_>) -> Vec<Cmd> {
+    /// Returns the commands of the options that have not been tried on this connection yet.
+    pub(super) fn due(&self, options: RequestOptions<'_>) -> Vec<Cmd> {
         let mut first = Vec::new();
-        if self.pushes && wishes.tracking && self.tracking == Switch::NotTried {
+        if self.pushes && options.tracking && self.tracking == Switch::NotTried {
             first.push(tracking());
         }
-        if let Some(channel) = wishes.channel.filter(|_| self.pushes && self.channel == Switch::NotTried) {
+        if let Some(channel) = options.channel.filter(|_| self.pushes && self.channel == Switch::NotTried) {
             first.push(subscribe(channel));
         }
         first
     }
 
-    /// Notes which of the wishes were granted.
-    pub(super) fn note_wishes(&mut self, wishes: &[Cmd], replies: &[Value]) {
-        for (wish, reply) in wishes.iter().zip(replies) {
+    /// Stores which of the options were enabled.
+    pub(super) fn note_options(&mut self, options: &[Cmd], replies: &[Value]) {
+        for (option, reply) in options.iter().zip(replies) {
             let state = if server_error(reply).is_some() { Switch::Refused } else { Switch::On };
-            match begins_with(wish, b"CLIENT") {
+            match has_name(option, b"CLIENT") {
                 true => self.tracking = state,
                 false => self.channel = state,
             }
@@ -51,14 +51,14 @@ impl Connection {
     }
 }
 
-/// Word of every key read here that somebody else touches, but not of our own changes.
+/// Notifications of changes to each key read here by other clients, but not by this connection.
 pub(in crate::backend::redis) fn tracking() -> Cmd {
     let mut command = redis::cmd("CLIENT");
     command.arg("TRACKING").arg("ON").arg("NOLOOP");
     command
 }
 
-/// Word on this channel.
+/// Messages on this channel.
 pub(in crate::backend::redis) fn subscribe(channel: &str) -> Cmd {
     let mut command = redis::cmd("SUBSCRIBE");
     command.arg(channel);

@@ -1,33 +1,34 @@
-//! What a server says unasked, and what of it matters to us.
+//! Pushes of a server, and which of them concern the lock.
 
 use redis::{PushKind, Value};
 
 use super::Connection;
 
-/// What a server says unasked; what comes later counts for more.
+/// A push of a server. A later variant takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::backend::redis) enum PushEvent {
-    /// Those far before us have been called.
+    /// Waiters far ahead have been called.
     Look,
-    /// Those before us have been called.
+    /// Waiters ahead have been called.
     Next,
-    /// The lock's key was touched.
+    /// The lock's key was changed.
     Touched,
-    /// It is our turn.
+    /// It is the turn of this waiter.
     Called,
 }
 
 impl Connection {
-    /// What a push means for us, if anything. `invalidate` names the keys that were touched, or none when all were; the
-    /// other keys that were read matter to nobody here.
-    pub(super) fn word(&self, kind: &PushKind, data: &[Value]) -> Option<PushEvent> {
+    /// Returns the event of a push, if it concerns the lock. `invalidate` names the keys that were changed, or none if
+    /// all were; other keys that were read do not matter.
+    pub(super) fn push_event(&self, kind: &PushKind, data: &[Value]) -> Option<PushEvent> {
         match (kind, data) {
             (PushKind::Invalidate, [Value::Array(keys)]) => {
-                let ours = |key: &Value| matches!(key, Value::BulkString(key) if key == self.lock.as_bytes());
-                keys.iter().any(ours).then_some(PushEvent::Touched)
+                let is_lock =
+                    |key: &Value| matches!(key, Value::BulkString(key) if key == self.lock.as_bytes());
+                keys.iter().any(is_lock).then_some(PushEvent::Touched)
             }
             (PushKind::Invalidate, _) => Some(PushEvent::Touched),
-            (PushKind::Message, [_, Value::BulkString(word)]) => match word.as_slice() {
+            (PushKind::Message, [_, Value::BulkString(event)]) => match event.as_slice() {
                 b"called" => Some(PushEvent::Called),
                 b"next" => Some(PushEvent::Next),
                 b"look" => Some(PushEvent::Look),

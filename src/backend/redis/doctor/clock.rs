@@ -1,4 +1,4 @@
-//! The server's clock beside ours.
+//! The check of the server's clock against that of this host.
 
 use std::time::Duration;
 
@@ -8,39 +8,40 @@ use super::super::answers::text;
 use crate::backend::diagnosis::{Finding, short};
 use crate::duration::show;
 
-/// How far the clocks of two hosts may be apart before anybody cares; and before it is dangerous.
+/// The differences between the two clocks from which on a warning is given, and a problem.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
 const CLOCK_PROBLEM: Duration = Duration::from_secs(3600);
-/// What it means that the server's clock is so many microseconds ahead of ours.
+
+/// Returns the finding for a server whose clock is `offset` microseconds ahead of this host's.
 pub(super) fn finding(offset: i128) -> Finding {
     let apart = Duration::from_micros(offset.unsigned_abs().try_into().unwrap_or(u64::MAX));
-    let way = if offset > 0 { "ahead of" } else { "behind" };
+    let direction = if offset > 0 { "ahead of" } else { "behind" };
     let shown = if apart < CLOCK_WARNING { short(apart) } else { show(apart) };
-    let found = format!("the server's clock is {shown} {way} this host's");
-    let remedy = "let both hosts keep their clocks by NTP";
+    let found = format!("the server's clock is {shown} {direction} this host's");
+    let remedy = "synchronize the clocks of both hosts by NTP";
     if apart < CLOCK_WARNING {
         return Finding::ok("clock", found);
     }
-    let times = "times in status and history are the server's, and so is what new fencing tokens begin with";
+    let times = "times in status and history are the server's, and new fencing tokens start from its time";
     if apart < CLOCK_PROBLEM {
         return Finding::warning("clock", found, times, remedy);
     }
     // Leases end by the server's clock: `EXPIRE`, "Keys with an expire", redis.io.
     let consequence = match offset > 0 {
         true => {
-            "when it is set right, leases of dead holders last longer by as much, and fencing tokens may not grow if the \
+            "when it is corrected, leases of dead holders last that much longer, and fencing tokens may not grow if the \
              server loses its keys"
         }
         false => {
-            "when it is set right, every lease ends at once: running commands are stopped, and others may start before that"
+            "when it is corrected, every lease ends at once: running commands are stopped, and others may start before that"
         }
     };
     Finding::problem("clock", found, format!("{consequence}; {times}"), remedy)
 }
 
-/// Microseconds since 1970, as `TIME` answers.
-pub(super) fn time_of(answer: &Value) -> Option<u64> {
-    let Value::Array(parts) = answer else { return None };
+/// Reads the reply to `TIME`, in microseconds since 1970.
+pub(super) fn time_of(reply: &Value) -> Option<u64> {
+    let Value::Array(parts) = reply else { return None };
     let part = |index: usize| text(parts.get(index))?.parse::<u64>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
 }

@@ -1,4 +1,4 @@
-//! What a node says of the Redis Cluster that it is part of.
+//! The checks of a Redis Cluster, from the replies of one of its nodes.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use super::{Examiner, Info, setting_of, whole_text};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
 
-/// With fewer masters a cluster cannot put a replica in the place of one (cluster-tutorial).
+/// With fewer masters a cluster cannot promote a replica when a master fails (cluster-tutorial).
 const FEWEST_MASTERS: usize = 3;
 const SLOTS: u64 = 16384;
 
 impl Examiner<'_> {
-    /// The cluster as a whole. Returns whether the server is a node of one.
+    /// Checks the cluster as a whole. Returns whether the server is a node of a cluster.
     ///
     /// # Errors
     /// The connection is broken.
     pub(super) async fn cluster(&mut self, refused: &mut Refused) -> Result<bool, StoreError> {
-        self.examination.begin("cluster");
+        self.diagnosis.begin("cluster");
         let mut info = redis::cmd("CLUSTER");
         info.arg("INFO");
-        let info = self.ask(&info).await?;
+        let info = self.request(&info).await?;
         let slots = self.connection.exchange_long(&slots_command()).await?;
         refused.note(Need::Nodes, "CLUSTER SLOTS", KeyKind::None, &slots);
-        refused.note(Need::Move, "ASKING", KeyKind::None, &self.ask(&redis::cmd("ASKING")).await?);
+        refused.note(Need::Reshard, "ASKING", KeyKind::None, &self.request(&redis::cmd("ASKING")).await?);
         let mut setting = redis::cmd("CONFIG");
         setting.arg("GET").arg("cluster-require-full-coverage");
-        let full_coverage = setting_of(&self.ask(&setting).await?);
+        let full_coverage = setting_of(&self.request(&setting).await?);
         if let Some(error) = server_error(&info).filter(|error| error.code() != "NOPERM") {
             self.found(Finding::problem(
                 "cluster",
-                format!("the server is no node of a Redis Cluster ({})", describe(error)),
+                format!("the server is not a node of a Redis Cluster ({})", describe(error)),
                 "no lock can be taken: dlock run ends with 78",
-                "use redis:// for one server, redlock:// for several that know nothing of each other",
+                "use redis:// for one server, redlock:// for several independent servers",
             ));
             return Ok(false);
         }
@@ -54,22 +54,22 @@ impl Examiner<'_> {
     }
 }
 
-/// Whether it works, and what happens when a part of it does not.
+/// Checks that all slots are served.
 fn state(info: &Info, full_coverage: Option<&str>) -> Finding {
     let covered = info.field("cluster_slots_ok").and_then(|slots| slots.parse::<u64>().ok());
     let (Some(state), Some(covered)) = (info.field("cluster_state"), covered) else {
         return Finding::warning(
             "cluster",
-            "the node does not tell the state of the cluster",
-            "whether all slots are served is not known",
+            "the node does not report the state of the cluster",
+            "whether all slots are served is unknown",
             "let this user run CLUSTER INFO",
         );
     };
     let nodes = info.field("cluster_known_nodes").unwrap_or("?");
     let found = format!("state {state}, {nodes} nodes, {covered} of {SLOTS} slots are served");
     let coverage = match full_coverage {
-        Some("yes") => ", and all are refused when one is not (cluster-require-full-coverage)",
-        Some("no") => ", and the others go on when one is not (cluster-require-full-coverage no)",
+        Some("yes") => ", and none is served while any is not (cluster-require-full-coverage)",
+        Some("no") => ", and each is served even if others are not (cluster-require-full-coverage no)",
         _ => "",
     };
     match state == "ok" && covered == SLOTS {
@@ -77,13 +77,13 @@ fn state(info: &Info, full_coverage: Option<&str>) -> Finding {
         false => Finding::problem(
             "cluster",
             format!("{found}{coverage}"),
-            "locks whose slot is not served cannot be taken or kept: dlock run ends with 69 or 76",
-            "see CLUSTER NODES for the nodes that failed; redis-cli --cluster check tells more",
+            "locks whose slot is not served cannot be acquired or renewed: dlock run ends with 69 or 76",
+            "see CLUSTER NODES for the nodes that failed, and redis-cli --cluster check",
         ),
     }
 }
 
-/// The masters, and how many replicas each has.
+/// Checks the number of masters, and that each has replicas.
 fn masters(masters: &BTreeMap<String, usize>) -> Finding {
     let count = masters.len();
     let noun = if count == 1 { "master" } else { "masters" };
@@ -91,7 +91,7 @@ fn masters(masters: &BTreeMap<String, usize>) -> Finding {
         return Finding::warning(
             "masters",
             format!("{count} {noun}"),
-            "no replica takes the place of one that fails: that takes the word of most masters",
+            "no replica is promoted when a master fails: that needs the votes of a majority of masters",
             "use at least three masters",
         );
     }
@@ -103,15 +103,15 @@ fn masters(masters: &BTreeMap<String, usize>) -> Finding {
         all if all.len() == count => Finding::warning(
             "masters",
             format!("{count} {noun}, none with a replica"),
-            "when one fails, its locks can be neither taken nor kept until it is back",
-            "give each a replica, and let what the commands write to check DLOCK_FENCING_TOKEN: a fail-over loses the locks \
-             of the last moments",
+            "when one fails, its locks can be neither acquired nor renewed until it is back",
+            "add a replica to each, and have the systems that the commands write to check DLOCK_FENCING_TOKEN: a fail-over \
+             loses the most recent locks",
         ),
         some => Finding::warning(
             "masters",
             format!("{count} {noun}, without a replica: {}", some.join(", ")),
-            "when one of these fails, its locks can be neither taken nor kept until it is back",
-            "give each a replica",
+            "when one of these fails, its locks can be neither acquired nor renewed until it is back",
+            "add a replica to each",
         ),
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn few_masters_and_those_without_replicas_are_warned_of() {
+    fn few_masters_and_masters_without_replicas_are_warnings() {
         let level = |replicas: &[usize]| {
             let all = replicas.iter().enumerate().map(|(master, replicas)| (master.to_string(), *replicas));
             masters(&all.collect()).level

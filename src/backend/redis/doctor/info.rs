@@ -1,4 +1,4 @@
-//! What a server says of itself, and what that means for locks. Nothing is asked here.
+//! The checks of `INFO` and of the server's settings. Sends no requests.
 
 mod persistence;
 
@@ -15,26 +15,27 @@ pub(super) struct Info {
     settings: HashMap<&'static str, String>,
 }
 
-/// The settings that matter.
+/// The settings that are checked.
 pub(super) const SETTINGS: &[&str] =
     &["save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write", "timeout"];
 
-/// The first version that speaks RESP3 and has ACLs.
+/// The first major version that supports RESP3 and ACLs.
 const OLDEST_MAJOR: u64 = 6;
-/// More of its memory than this is nearly all of it, in percent.
+/// The memory usage from which on a warning is given, in percent.
 const NEARLY_FULL: u64 = 90;
-/// Renewals of the default lease are so far apart; who waits says so every 30 s.
+/// The longest time in seconds without a request on a connection: a waiter sends one every 30 s, and the default lease
+/// is renewed more often.
 const QUIET: u64 = 30;
 
 impl Info {
-    /// Reads `name:value` lines; others are headings.
+    /// Reads the `name:value` lines; other lines are headings.
     pub(super) fn read(text: &str) -> Info {
         let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         Info { fields, settings: HashMap::new() }
     }
 
-    /// Adds a setting that could be seen.
+    /// Adds a setting.
     pub(super) fn set(&mut self, name: &'static str, value: String) {
         self.settings.insert(name, value);
     }
@@ -55,7 +56,7 @@ impl Info {
         self.field("redis_mode") == Some("sentinel")
     }
 
-    /// Everything that can be told.
+    /// Returns all findings.
     pub(super) fn findings(&self) -> Vec<Finding> {
         if self.is_sentinel() {
             return vec![self.version(), sentinel()];
@@ -74,7 +75,7 @@ impl Info {
 
     fn version(&self) -> Finding {
         let redis = self.field("redis_version");
-        // Valkey goes on saying which Redis it is compatible with.
+        // Valkey still reports the version of Redis that it is compatible with.
         let (product, version) = match (self.field("valkey_version"), redis) {
             (Some(valkey), _) => ("Valkey", Some(valkey)),
             (None, redis) => ("Redis", redis),
@@ -87,14 +88,14 @@ impl Info {
             (Some(version), _) => Finding::warning(
                 "version",
                 format!("{product} {version}"),
-                "before version 6 a server cannot call who waits: dlock asks it every now and then",
+                "a server before version 6 cannot notify waiters: dlock polls it",
                 "use Redis 6 or later, or Valkey",
             ),
             (None, _) => Finding::warning(
                 "version",
-                "the server does not tell",
-                "it may be something that only resembles Redis; locks need its scripts to be atomic",
-                "see whether its documentation promises Lua scripts",
+                "the server does not report its version",
+                "it may be a server that only resembles Redis; locks need its scripts to be atomic",
+                "check that its documentation promises Lua scripts",
             ),
         }
     }
@@ -108,7 +109,7 @@ impl Info {
                 Finding::problem(
                     "role",
                     format!("a replica of {}", master.as_deref().unwrap_or("another server")),
-                    "it takes no writes: no lock can be taken (dlock run ends with 69)",
+                    "it does not accept writes: no lock can be taken (dlock run ends with 69)",
                     match master {
                         Some(master) => format!("name the master, {master}"),
                         None => "name the master".to_owned(),
@@ -117,8 +118,8 @@ impl Info {
             }
             _ => Finding::warning(
                 "role",
-                "the server does not tell",
-                "whether a fail-over can lose locks is not known",
+                "the server does not report its role",
+                "whether a fail-over can lose locks is unknown",
                 "let this user run INFO",
             ),
         }
@@ -137,25 +138,25 @@ impl Info {
         let least = self.setting("min-replicas-to-write").unwrap_or("0");
         let at_least = match least {
             "0" => String::new(),
-            _ => format!(", at least {least} of them near when it writes"),
+            _ => format!(", at least {least} of them in sync when it writes"),
         };
         let noun = if count == 1 { "replica" } else { "replicas" };
         Finding::warning(
             "role",
             format!("a master with {count} {noun}{lag}{at_least}"),
-            "replicas are written to afterwards: a fail-over loses the locks of the last moments. Their commands are \
-             stopped within a third of the ttl, and others may start before that",
+            "replication is asynchronous: a fail-over loses the most recent locks. Their commands are stopped within a \
+             third of the ttl, and others may start before that",
             match least {
                 "0" => {
-                    "set min-replicas-to-write 1, so that a master that is cut off stops granting, and let what the \
-                     commands write to check DLOCK_FENCING_TOKEN"
+                    "set min-replicas-to-write 1, so that an isolated master stops granting locks, and have the systems \
+                     that the commands write to check DLOCK_FENCING_TOKEN"
                 }
-                _ => "let what the commands write to check DLOCK_FENCING_TOKEN",
+                _ => "have the systems that the commands write to check DLOCK_FENCING_TOKEN",
             },
         )
     }
 
-    /// When fewer replicas are there than are to confirm a lock.
+    /// The problem of a master with fewer replicas than have to confirm a lock.
     pub(super) fn too_few_replicas(&self, wanted: u32) -> Option<Finding> {
         let count = self.number("connected_slaves").unwrap_or(0);
         (u64::from(wanted) > count && self.field("role") == Some("master")).then(|| {
@@ -183,25 +184,25 @@ impl Info {
         let Some(policy) = self.field("maxmemory_policy") else {
             return Finding::warning(
                 "eviction",
-                "the server does not tell its maxmemory-policy",
+                "the server does not report its maxmemory-policy",
                 "it may remove locks when its memory is full",
-                "see that the policy is noeviction",
+                "check that the policy is noeviction",
             );
         };
         if policy == "noeviction" {
-            return Finding::ok("eviction", "noeviction: no key is removed for want of memory");
+            return Finding::ok("eviction", "noeviction: no key is removed when memory is full");
         }
-        let remedy = "set maxmemory-policy noeviction; if this is a cache, use a server of its own for locks";
+        let remedy = "set maxmemory-policy noeviction; if this is a cache, use a separate server for locks";
         let target = if policy.starts_with("volatile") {
-            "keys that have an expiry, as every lock has"
+            "keys with an expiry, which includes all locks"
         } else {
-            "keys, and locks are keys"
+            "keys, which includes locks"
         };
         match self.number("maxmemory") {
             Some(0) => Finding::warning(
                 "eviction",
-                format!("maxmemory-policy {policy}, without a limit to the memory"),
-                format!("as soon as somebody sets maxmemory, the server removes {target}"),
+                format!("maxmemory-policy {policy}, without a limit (maxmemory 0)"),
+                format!("as soon as maxmemory is set, the server may remove {target}"),
                 remedy,
             ),
             limit => Finding::problem(
@@ -211,8 +212,8 @@ impl Info {
                     None => format!("maxmemory-policy {policy}"),
                 },
                 format!(
-                    "when its memory is full, the server removes {target}: a command is stopped for no reason, or runs \
-                     beside another one"
+                    "when its memory is full, the server removes {target}: a command is stopped for no reason, or runs at \
+                     the same time as another one"
                 ),
                 remedy,
             ),
@@ -230,25 +231,25 @@ impl Info {
         Some(Finding::warning(
             "memory",
             found,
-            "when it is full, no lock can be taken any more (OOM, dlock run ends with 69); those that are held are kept",
+            "when it is full, no lock can be taken any more (OOM, dlock run ends with 69); held locks are still renewed",
             "raise maxmemory, or remove what is not needed",
         ))
     }
 
-    /// Whether the server closes connections that say nothing for a while.
+    /// Checks whether the server closes idle connections.
     fn idle(&self) -> Option<Finding> {
         let seconds: u64 = self.setting("timeout")?.parse().ok()?;
         let shown = show(Duration::from_secs(seconds));
         match seconds {
-            0 => Some(Finding::ok("idle", "connections that say nothing stay open (timeout 0)")),
+            0 => Some(Finding::ok("idle", "idle connections stay open (timeout 0)")),
             _ if seconds > QUIET => {
-                Some(Finding::ok("idle", format!("connections that say nothing are closed after {shown}")))
+                Some(Finding::ok("idle", format!("idle connections are closed after {shown}")))
             }
             _ => Some(Finding::warning(
                 "idle",
-                format!("connections that say nothing are closed after {shown}"),
-                "who waits, or holds a lock with a long ttl, says nothing for longer: it has to connect anew each time, and \
-                 hears late that it is its turn, or that its lock is gone",
+                format!("idle connections are closed after {shown}"),
+                "waiters, and holders of a lock with a long ttl, are idle for longer: they have to reconnect each time, and \
+                 are notified late of their turn, or of the loss of the lock",
                 "set timeout 0",
             )),
         }
@@ -259,8 +260,8 @@ fn sentinel() -> Finding {
     Finding::problem(
         "role",
         "a Sentinel",
-        "it watches over servers and keeps no keys: no lock can be taken",
-        "name the server that it watches over (SENTINEL MASTERS tells it)",
+        "it monitors servers and stores no keys: no lock can be taken",
+        "name the server that it monitors (SENTINEL MASTERS shows it)",
     )
 }
 

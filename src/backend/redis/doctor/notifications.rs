@@ -1,4 +1,4 @@
-//! Whether a server can call who waits.
+//! The check of push notifications: whether the server can notify waiters and holders.
 
 use super::super::answers::number;
 use super::super::connection::{server_error, subscribe, tracking};
@@ -11,47 +11,50 @@ use crate::backend::diagnosis::Finding;
 use crate::lock::Token;
 
 impl Examiner<'_> {
-    /// Whether the server can call us.
+    /// Checks that a message published by this client reaches it, and that the server tracks keys.
     pub(super) async fn notifications(
         &mut self,
         keys: &Keys,
         token: &Token,
         refused: &mut Refused,
     ) -> Result<(), StoreError> {
-        self.examination.begin("notifications");
+        self.diagnosis.begin("notifications");
         if !self.connection.pushes() {
             let (found, remedy) = match self.location.resp3() {
                 true => (
                     "the server, or a proxy before it, speaks only RESP2",
                     "use Redis 6 or later, or Valkey, and a proxy that speaks RESP3",
                 ),
-                false => ("RESP2 was asked for (protocol=)", "leave protocol= out"),
+                false => ("RESP2 was requested (protocol=)", "remove protocol="),
             };
-            let consequence = "who waits is not called when it is its turn, but asks every now and then; and a lock that \
-                               somebody removes is missed at the next renewal only";
+            let consequence = "waiters are not notified of their turn, and poll instead; the removal of a lock is noticed \
+                               only at the next renewal";
             self.found(Finding::warning("notifications", found, consequence, remedy));
             return Ok(());
         }
         let channel = format!("{}{}", keys.channels, token.reveal());
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&channel).arg("hello");
-        let (replies, heard) = self.connection.exchange(&[tracking(), subscribe(&channel)], &publish).await?;
-        let [watches, listens] = replies.as_slice() else { return Ok(()) };
-        refused.note(Need::Watch, "CLIENT TRACKING", KeyKind::None, watches);
-        refused.note(Need::Call, "SUBSCRIBE", KeyKind::Channel, listens);
-        refused.note(Need::Call, "PUBLISH", KeyKind::Channel, &heard);
-        if refused.lacks(Need::Watch) || refused.lacks(Need::Call) {
+        let (replies, received) =
+            self.connection.exchange(&[tracking(), subscribe(&channel)], &publish).await?;
+        let [tracked, subscribed] = replies.as_slice() else { return Ok(()) };
+        refused.note(Need::Track, "CLIENT TRACKING", KeyKind::None, tracked);
+        refused.note(Need::Notify, "SUBSCRIBE", KeyKind::Channel, subscribed);
+        refused.note(Need::Notify, "PUBLISH", KeyKind::Channel, &received);
+        if refused.lacks(Need::Track) || refused.lacks(Need::Notify) {
             return Ok(());
         }
-        self.found(match (server_error(watches), server_error(listens), number(Some(&heard))) {
+        self.found(match (server_error(tracked), server_error(subscribed), number(Some(&received))) {
             (None, None, Some(1..)) => Finding::ok(
                 "notifications",
-                "RESP3: who waits is called, and who holds a lock is told of its loss",
+                "RESP3: waiters are notified of their turn, holders of a lost lock",
             ),
-            (watches, listens, _) => Finding::warning(
+            (tracked, subscribed, _) => Finding::warning(
                 "notifications",
-                watches.or(listens).map_or_else(|| "what is published is not heard".to_owned(), describe),
-                "who waits is not called when it is its turn, but asks every now and then",
+                tracked
+                    .or(subscribed)
+                    .map_or_else(|| "published messages are not received".to_owned(), describe),
+                "waiters are not notified of their turn, and poll instead",
                 "use no proxy between dlock and the server",
             ),
         });

@@ -1,4 +1,4 @@
-//! The way to a server: address, session, certificate, and what travels in plain text.
+//! The checks of the connection to a server: address, TLS session, certificate, and unencrypted passwords.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -14,16 +14,16 @@ use crate::backend::diagnosis::{Diagnosis, Finding, short};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
-/// A certificate that ends sooner is forgotten, or about to be.
+/// The remaining validity of a certificate below which a warning is given.
 const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Connects and begins the session.
+/// Connects, and performs the TLS handshake.
 pub(super) async fn begin(
     location: &Location,
     server: &Address,
     password: Option<String>,
     session: Option<Session>,
-    examination: &Diagnosis,
+    diagnosis: &Diagnosis,
 ) -> Result<(Connection, Option<SocketAddr>), Finding> {
     let unreachable = |check, error: StoreError, remedy: &str| {
         let consequence = match error {
@@ -35,48 +35,48 @@ pub(super) async fn begin(
         };
         Finding::problem(check, error.to_string(), consequence, remedy)
     };
-    examination.begin("reachability");
-    let begun = Moment::now();
+    diagnosis.begin("reachability");
+    let start = Moment::now();
     let plain = stream::connect(server).await.map_err(|error| {
         let remedy = match server {
             Address::Tcp(_) => {
-                "see that the name and port are right, that the server runs and listens there (bind), and that no firewall is \
-                 in between"
+                "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
+                 is in between"
             }
             Address::Socket(_) => {
-                "see that the server runs and has this socket (unixsocket), and that this user may write to it \
+                "check that the server runs and has this socket (unixsocket), and that this user may write to it \
                  (unixsocketperm, its group)"
             }
         };
         unreachable("reachability", error, remedy)
     })?;
-    let took = Moment::now() - begun;
+    let took = Moment::now() - start;
     let address = match &plain {
         Plain::Tcp(tcp) => tcp.peer_addr().ok(),
         Plain::Socket(_) => None,
     };
     let shown = address.map_or_else(|| server.to_string(), |address| address.to_string());
-    examination.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
+    diagnosis.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
     let has_session = session.is_some();
     if has_session {
-        examination.begin("tls");
+        diagnosis.begin("tls");
     }
     let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| match error {
         StoreError::Denied(text) => stranger(text),
         error => unreachable(
             "tls",
             error,
-            "renew the server's certificate if it has expired, name its authority by ca_file=, or the name that it is made out \
-             to by server_name=; a server without TLS is redis://",
+            "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate \
+             by server_name=; for a server without TLS use redis://",
         ),
     })?;
     if has_session {
-        examination.found(tls(location, certificate.as_deref()));
+        diagnosis.found(tls(location, certificate.as_deref()));
     }
     Ok((Connection::begin(location, password, stream, false), address))
 }
 
-/// The server does not take us for somebody it knows.
+/// The finding for a server that rejects the client certificate.
 pub(super) fn stranger(text: String) -> Finding {
     Finding::problem(
         "tls",
@@ -92,8 +92,8 @@ fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
         return Finding::warning(
             "tls",
             "the server's certificate is not checked (insecure)",
-            "anybody in between can take the lock",
-            "leave insecure out; name the authority by ca_file=",
+            "a man in the middle can take the lock",
+            "remove insecure, and name the authority by ca_file=",
         );
     }
     let now = Duration::from_micros(wall_micros());
@@ -111,7 +111,8 @@ fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
     }
 }
 
-/// A password file that every user of this host can read is accepted, because containers mount them so.
+/// Warns of a password file that every user of this host can read. Such a file is accepted, because containers mount
+/// secrets with these permissions.
 pub(super) fn password_file(location: &Location) -> Option<Finding> {
     let path = location.password_file()?;
     let mode = std::fs::metadata(path).ok()?.mode();
@@ -120,12 +121,12 @@ pub(super) fn password_file(location: &Location) -> Option<Finding> {
             "password file",
             format!("{} can be read by every user (mode {:04o})", path.display(), mode & 0o7777),
             "every user of this host can take and remove locks",
-            format!("chmod o-r {}, unless nobody else uses this host or container", path.display()),
+            format!("chmod o-r {}, unless this host or container has no other users", path.display()),
         )
     })
 }
 
-/// A password that whoever listens can read.
+/// Warns of a password that is sent unencrypted to another host.
 pub(super) fn plain_text(
     location: &Location,
     address: Option<SocketAddr>,
@@ -136,7 +137,7 @@ pub(super) fn plain_text(
         Finding::warning(
             "encryption",
             "the password travels in plain text",
-            "whoever listens on the way can take and remove locks",
+            "anyone who can read the traffic can take and remove locks",
             "use rediss://, or a tunnel",
         )
     })

@@ -1,9 +1,9 @@
-//! Each command that dlock uses, on each kind of key that it uses it on, tried by itself: inside a script a server does not
-//! say which right was missing.
+//! Tries each command that dlock uses on each kind of key that it uses it on, one by one: for a command inside a script
+//! a server does not report which right is missing.
 //!
-//! The keys are those of a lock that nobody uses. Each is made as a string that expires soon, whatever kind it is of
-//! otherwise: the kind of a key is looked at after the rights (Redis, `server.c`), so `HSET` answers that it is the wrong
-//! one, and nothing is left without an end.
+//! The keys are those of an unused lock. Each is created as a string that expires soon, whatever its usual type: the
+//! server checks the rights before the type of the key (Redis, `server.c`), so `HSET` fails with the wrong type, and no
+//! key is left without an expiry.
 
 mod acl_messages;
 pub(in super::super) mod acl_probe;
@@ -21,10 +21,10 @@ use super::super::errors::describe;
 use super::super::keys::{Keys, RESERVED};
 use crate::backend::diagnosis::Finding;
 
-/// So long does a scratch key live, in ms, if nobody removes it.
+/// The expiry of a scratch key in ms, in case it is not removed.
 pub(super) const SCRATCH_LIFE_MS: usize = 10_000;
 
-/// The keys of a lock that expire by themselves.
+/// The keys of a lock that have an expiry.
 const OWN: &[KeyKind] = &[
     KeyKind::Lock,
     KeyKind::Holder,
@@ -32,7 +32,7 @@ const OWN: &[KeyKind] = &[
     KeyKind::Queue,
     KeyKind::Waiters,
     KeyKind::Ends,
-    KeyKind::Vacant,
+    KeyKind::FreeSlots,
     KeyKind::SlotWaiters,
     KeyKind::Member,
     KeyKind::History,
@@ -43,17 +43,17 @@ const OWN: &[KeyKind] = &[
 /// What a server refuses.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    /// Commands, with what each is needed for.
+    /// Commands that the user may not run, with what each is needed for.
     commands: BTreeSet<(Need, &'static str)>,
-    /// Commands that are not there at all.
+    /// Commands that the server does not have.
     absent: BTreeSet<(Need, &'static str)>,
-    /// Kinds of keys.
-    places: BTreeSet<(Need, KeyKind)>,
-    /// What it said of a state of its own in which it refuses what it would do otherwise.
+    /// Kinds of keys that the user has no access to.
+    kinds: BTreeSet<(Need, KeyKind)>,
+    /// The error of a server that refuses commands because of its state.
     pub(super) state: Option<String>,
 }
 
-/// The rights to be tried, one flight after the other.
+/// The trials of all rights: preparation, trial and removal, one round trip each.
 pub(super) struct Rights<'a> {
     keys: &'a Keys,
     token: &'a str,
@@ -65,11 +65,11 @@ impl<'a> Rights<'a> {
         Rights { keys, token, refused: Refused::default() }
     }
 
-    /// The key of this kind, if the lock has one.
-    fn key(&self, place: KeyKind) -> Option<String> {
+    /// Returns the key of this kind, if the lock has one.
+    fn key(&self, kind: KeyKind) -> Option<String> {
         let keys = self.keys;
         let others = &keys.others;
-        Some(match place {
+        Some(match kind {
             KeyKind::None | KeyKind::Channel => return None,
             KeyKind::Lock => keys.lock.clone(),
             KeyKind::Holder => keys.holder.clone(),
@@ -78,24 +78,24 @@ impl<'a> Rights<'a> {
             KeyKind::Queue => keys.queue.clone(),
             KeyKind::Waiters => keys.waiters.clone(),
             KeyKind::Ends => keys.ends.clone(),
-            KeyKind::Vacant => keys.vacant.clone(),
+            KeyKind::FreeSlots => keys.vacant.clone(),
             KeyKind::SlotWaiters => keys.slot_waiters.clone(),
             KeyKind::Member => format!("{}{}", keys.members, self.token),
             KeyKind::History => keys.history.clone(),
             KeyKind::Index => keys.index.clone(),
             KeyKind::Counter => return others.counter.clone(),
             KeyKind::Announcements => return others.channel.clone(),
-            KeyKind::FairLine => return others.queue.clone(),
+            KeyKind::FairQueue => return others.queue.clone(),
             KeyKind::Signal => return others.signal.clone(),
         })
     }
 
-    /// The keys of the lock that expire by themselves.
+    /// Returns the keys of the lock that have an expiry.
     fn own(&self) -> impl Iterator<Item = (KeyKind, String)> {
-        OWN.iter().filter_map(|place| Some((*place, self.key(*place)?)))
+        OWN.iter().filter_map(|kind| Some((*kind, self.key(*kind)?)))
     }
 
-    /// What makes each key, to expire soon: its answer to [`Rights::trials`].
+    /// Returns the commands that create each key with a short expiry; [`Rights::trials`] takes their replies.
     pub(super) fn preparations(&self) -> Vec<Cmd> {
         let make = |(_, key)| {
             let mut set = redis::cmd("SET");
@@ -105,35 +105,35 @@ impl<'a> Rights<'a> {
         self.own().map(make).collect()
     }
 
-    /// What is to be tried. What would make a key without an end is left out.
+    /// Returns the trials, without those that would create a key without an expiry.
     fn trials(&self, prepared: &[Value]) -> Vec<&'static Trial> {
-        let is_there = |place: KeyKind| {
-            let index = self.own().position(|(own, _)| own == place);
-            index.and_then(|index| prepared.get(index)).is_some_and(|answer| server_error(answer).is_none())
+        let is_there = |kind: KeyKind| {
+            let index = self.own().position(|(own, _)| own == kind);
+            index.and_then(|index| prepared.get(index)).is_some_and(|reply| server_error(reply).is_none())
         };
-        let safe = |trial: &&Trial| !trial.makes || trial.command == "SET" || is_there(trial.place);
-        let exists = |trial: &&Trial| trial.place == KeyKind::None || self.key(trial.place).is_some();
+        let safe = |trial: &&Trial| !trial.creates || trial.command == "SET" || is_there(trial.kind);
+        let exists = |trial: &&Trial| trial.kind == KeyKind::None || self.key(trial.kind).is_some();
         TRIALS.iter().filter(exists).filter(safe).collect()
     }
 
-    /// The commands to be tried, which [`Rights::note_all`] takes the answers of.
+    /// Returns the commands to try; [`Rights::note_all`] takes their replies.
     pub(super) fn commands(&self, prepared: &[Value]) -> Vec<Cmd> {
         let command = |trial: &&Trial| {
             let mut command = redis::cmd(trial.command);
-            command.arg(self.key(trial.place)).arg(trial.arguments);
+            command.arg(self.key(trial.kind)).arg(trial.arguments);
             command
         };
         self.trials(prepared).iter().map(command).collect()
     }
 
-    /// Understands the answers.
-    pub(super) fn note_all(&mut self, prepared: &[Value], answers: &[Value]) {
-        for (trial, answer) in self.trials(prepared).iter().zip(answers) {
-            self.refused.note(trial.need, trial.command, trial.place, answer);
+    /// Records the replies to [`Rights::commands`].
+    pub(super) fn note_all(&mut self, prepared: &[Value], replies: &[Value]) {
+        for (trial, reply) in self.trials(prepared).iter().zip(replies) {
+            self.refused.note(trial.need, trial.command, trial.kind, reply);
         }
     }
 
-    /// What removes each key; one command for each, because all would be refused for one.
+    /// Returns the commands that remove the keys, one per key: a single command would be refused for any one of them.
     pub(super) fn removals(&self) -> Vec<Cmd> {
         let remove = |(_, key)| {
             let mut remove = redis::cmd("DEL");
@@ -145,56 +145,56 @@ impl<'a> Rights<'a> {
 }
 
 impl Refused {
-    /// Understands the answer to one command.
-    pub(super) fn note(&mut self, need: Need, command: &'static str, place: KeyKind, answer: &Value) {
-        let Some(error) = server_error(answer) else { return };
+    /// Records the reply to one command.
+    pub(super) fn note(&mut self, need: Need, command: &'static str, kind: KeyKind, reply: &Value) {
+        let Some(error) = server_error(reply) else { return };
         let details = error.details().unwrap_or_default();
         match error.code() {
-            "NOPERM" => self.note_denied(need, command, place, details),
+            "NOPERM" => self.note_denied(need, command, kind, details),
             "ERR" if details.starts_with("unknown command") => {
                 self.absent.insert((need, command));
             }
             _ if is_state(error) => self.state = self.state.take().or(Some(describe(error))),
-            // The wrong kind of key, no such script: it was allowed to try.
+            // The wrong type, no such script: the user has the right.
             _ => {}
         }
     }
 
-    /// Understands what is said of a missing right.
-    pub(super) fn note_denied(&mut self, need: Need, command: &'static str, place: KeyKind, said: &str) {
+    /// Records the message about a missing right.
+    pub(super) fn note_denied(&mut self, need: Need, command: &'static str, kind: KeyKind, message: &str) {
         // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
-        if said.contains(" run th") {
+        if message.contains(" run th") {
             self.commands.insert((need, command));
         } else {
-            self.places.insert((need_of(place, need), place));
+            self.kinds.insert((need_of(kind, need), kind));
         }
     }
 
-    /// Whether anything is missing that is needed for this.
+    /// Whether a right that is needed for this is missing.
     pub(super) fn lacks(&self, need: Need) -> bool {
         let has = |set: &BTreeSet<(Need, &str)>| set.iter().any(|(of, _)| *of == need);
-        has(&self.commands) || has(&self.absent) || self.places.iter().any(|(of, _)| *of == need)
+        has(&self.commands) || has(&self.absent) || self.kinds.iter().any(|(of, _)| *of == need)
     }
 
-    /// One finding for each thing that cannot be done, or one that all can.
+    /// Returns one finding for each need that is not met, or one finding that all are.
     pub(super) fn findings(&self, prefix: &str, user: &str) -> Vec<Finding> {
         const ALL: &[Need] = &[
             Need::Lock,
-            Need::Line,
-            Need::Call,
-            Need::Tell,
-            Need::Watch,
+            Need::Wait,
+            Need::Notify,
+            Need::Announce,
+            Need::Track,
             Need::Digest,
             Need::List,
             Need::History,
             Need::Foreign,
             Need::Info,
-            Need::Move,
+            Need::Reshard,
             Need::Nodes,
         ];
         let lacking: Vec<Need> = ALL.iter().copied().filter(|need| self.lacks(*need)).collect();
         if lacking.is_empty() {
-            let found = format!("{user} may do all that is needed on {prefix}* and {RESERVED}*");
+            let found = format!("{user} has all rights needed on {prefix}* and {RESERVED}*");
             return vec![Finding::ok("rights", found)];
         }
         lacking.into_iter().map(|need| self.finding(need, prefix, user)).collect()
@@ -204,20 +204,20 @@ impl Refused {
         let (found, remedy) = self.of_needs(&[need], prefix, user);
         let consequence = consequence(need);
         match need {
-            Need::Lock | Need::Line => Finding::problem("rights", found, consequence, remedy),
+            Need::Lock | Need::Wait => Finding::problem("rights", found, consequence, remedy),
             _ => Finding::warning("rights", found, consequence, remedy),
         }
     }
 
-    /// What is missing for these, and what to do about it.
+    /// Returns what is missing for these needs, and the remedy.
     pub(super) fn of_needs(&self, needs: &[Need], prefix: &str, user: &str) -> (String, String) {
         let of_needs = |set: &BTreeSet<(Need, &'static str)>| -> Vec<&'static str> {
             set.iter().filter(|(of, _)| needs.contains(of)).map(|(_, command)| *command).collect()
         };
         let (commands, absent) = (of_needs(&self.commands), of_needs(&self.absent));
-        let places: Vec<KeyKind> =
-            self.places.iter().filter(|(of, _)| needs.contains(of)).map(|(_, place)| *place).collect();
-        let patterns = patterns(&places, prefix);
+        let kinds: Vec<KeyKind> =
+            self.kinds.iter().filter(|(of, _)| needs.contains(of)).map(|(_, kind)| *kind).collect();
+        let patterns = patterns(&kinds, prefix);
         let mut parts = Vec::new();
         if !commands.is_empty() {
             parts.push(format!("{user} may not run {}", commands.join(", ")));
@@ -242,13 +242,13 @@ impl Refused {
             remedies.push(format!("ACL SETUSER {user} {}", rules.join(" ")));
         }
         if !absent.is_empty() {
-            remedies.push("do not rename these commands, and use no proxy that leaves them out".to_owned());
+            remedies.push("do not rename these commands, and use no proxy that lacks them".to_owned());
         }
         (parts.join("; "), remedies.join("; "))
     }
 }
 
-/// The states of a server in which it refuses what a user may do.
+/// Whether a server refuses a command because of its state, not for lack of a right.
 fn is_state(error: &ServerError) -> bool {
     const STATES: &[&str] = &[
         "OOM",
@@ -266,13 +266,13 @@ fn is_state(error: &ServerError) -> bool {
     STATES.contains(&error.code())
 }
 
-/// What a kind of key is needed for, whatever was tried on it.
-fn need_of(place: KeyKind, need: Need) -> Need {
-    match place {
+/// Returns what a kind of key is needed for, whatever command was tried on it.
+fn need_of(kind: KeyKind, need: Need) -> Need {
+    match kind {
         KeyKind::Index => Need::List,
         KeyKind::History => Need::History,
-        KeyKind::Channel => Need::Call,
-        KeyKind::Announcements | KeyKind::FairLine | KeyKind::Signal => Need::Tell,
+        KeyKind::Channel => Need::Notify,
+        KeyKind::Announcements | KeyKind::FairQueue | KeyKind::Signal => Need::Announce,
         KeyKind::None => need,
         _ => Need::Lock,
     }

@@ -1,4 +1,4 @@
-//! The whole life of a lock that nobody else knows, by the scripts that everybody uses.
+//! The check that a scratch lock can be acquired, renewed and released, by the same scripts as any lock.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
 
 impl Examiner<'_> {
-    /// The whole life of a lock, by the scripts that everybody uses.
+    /// Acquires, renews and releases a scratch lock, then removes its keys.
     pub(super) async fn lock(
         &mut self,
         store: &mut RedisStore,
@@ -21,10 +21,10 @@ impl Examiner<'_> {
         token: Token,
         keys: &Keys,
     ) -> Result<(), StoreError> {
-        self.examination.begin("lock");
+        self.diagnosis.begin("lock");
         let life = Duration::from_millis(SCRATCH_LIFE_MS as u64);
-        // The fencing counter of a name that nobody uses again.
-        store.counter_life = Some(life);
+        // The name is not used again, so its fencing counter may expire soon.
+        store.counter_ttl = Some(life);
         store.old_protocol |= !self.connection.pushes();
         let claim = Claim {
             name,
@@ -40,33 +40,33 @@ impl Examiner<'_> {
             outer: Vec::new(),
             requires_outer_hold: false,
         };
-        let begun = Moment::now();
-        let lived = live(store, &claim).await;
-        let took = Moment::now() - begun;
-        let mut forget = redis::cmd("ZREM");
-        forget.arg(&keys.index).arg(&keys.lock);
+        let start = Moment::now();
+        let outcome = cycle(store, &claim).await;
+        let took = Moment::now() - start;
+        let mut unlist = redis::cmd("ZREM");
+        unlist.arg(&keys.index).arg(&keys.lock);
         let removals = Rights::of(keys, claim.token.reveal()).removals();
-        self.connection.exchange(&removals, &forget).await?;
-        self.found(match lived {
+        self.connection.exchange(&removals, &unlist).await?;
+        self.found(match outcome {
             Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
             Err(text) => Finding::problem(
                 "lock",
                 text,
                 "no lock can be taken, or none can be kept",
-                "see whether it is a whole Redis or Valkey server that runs there, and no proxy that leaves anything out",
+                "check that it is a complete Redis or Valkey server, without a proxy that lacks commands",
             ),
         });
         Ok(())
     }
 }
 
-/// Takes, renews and gives back.
-async fn live(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
+/// Acquires, renews and releases the lock.
+async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
     let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
     store.connect().await.map_err(|error| failed("connect again", error))?;
     match store.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
         Attempt::Granted(_) => {}
-        _ => return Err("a lock that nobody else knows is held".into()),
+        _ => return Err("a lock with a random name is held".into()),
     }
     let renewal = store.renew(claim, Duration::ZERO).await.map_err(|error| failed("renew it", error))?;
     if !matches!(renewal, Renewal::Held { .. }) {
@@ -78,10 +78,10 @@ async fn live(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
     }
 }
 
-/// A name that nobody has used before, and that can be used in a cluster too.
+/// Returns an unused lock name, which is also valid in a cluster.
 ///
 /// # Errors
-/// There are no random numbers.
+/// No random numbers are available.
 pub(super) fn name(recipe: Recipe) -> Result<LockName, StoreError> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| StoreError::unreachable(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Whether the sentinels of a service can be relied on, and which master they name.
+//! The checks of the sentinels of a service, and the master that they name.
 
 use std::time::Duration;
 
@@ -12,86 +12,88 @@ use crate::backend::redis::connection::server_error;
 use crate::backend::redis::errors::describe;
 use crate::backend::redis::location::{Address, Location};
 use crate::backend::redis::sentinel::Sentinels;
-use crate::backend::redis::sentinel::asking::{SentinelReply, ask, field, items};
+use crate::backend::redis::sentinel::asking::{SentinelReply, field, items, query};
 use crate::backend::redis::sentinel::choice::{Opinion, agreed, latest};
 use crate::duration::show;
 
-/// Each of them has so long to answer: one that hangs is told, and holds nothing up.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// Fewer than these cannot replace a master once one of them is gone.
+/// How long a sentinel may take to reply. A sentinel that hangs is reported and does not delay the others.
+const REPLY_WITHIN: Duration = Duration::from_secs(1);
+/// With fewer sentinels than this, the failure of one prevents a fail-over.
 const FEWEST: usize = 3;
 
-/// What all of them together say.
+/// The merged replies of all sentinels.
 #[derive(Default)]
-struct Heard {
+struct SentinelReport {
     opinions: Vec<Opinion>,
-    /// How many there are, as those know that know most.
+    /// The largest number of sentinels that any of them knows.
     known: usize,
     quorum: Option<String>,
-    /// Why no fail-over can be decided on.
+    /// Why a fail-over cannot be authorized.
     no_quorum: Option<String>,
-    /// Replicas, and how many of them are up.
+    /// The number of replicas, and how many of them are up.
     replicas: Option<(usize, usize)>,
 }
 
-/// Examines them. Returns the master, unless nobody knows it.
+/// Checks the sentinels. Returns the master, or `None` if no sentinel knows it.
 ///
 /// # Errors
 /// Their password file cannot be used.
 pub(super) async fn examine(
     location: &Location,
     sentinels: &Sentinels,
-    examination: &Diagnosis,
+    diagnosis: &Diagnosis,
 ) -> Result<Option<Address>, StoreError> {
     location.sentinel_credentials()?;
-    examination.begin("sentinels");
-    let mut asked = JoinSet::new();
+    diagnosis.begin("sentinels");
+    let mut requests = JoinSet::new();
     for sentinel in sentinels.hosts().iter().cloned() {
         let (location, service) = (location.clone(), sentinels.service().to_owned());
-        asked.spawn(async move {
-            let answer = ask(&location, &sentinel, &service, &["replicas", "ckquorum"]);
-            let hangs = |_| {
-                Err(StoreError::unreachable(format!("it does not answer within {}", show(ANSWERS_WITHIN))))
-            };
-            let answer = timeout(ANSWERS_WITHIN, answer).await.unwrap_or_else(hangs);
-            (sentinel, answer)
+        requests.spawn(async move {
+            let reply = query(&location, &sentinel, &service, &["replicas", "ckquorum"]);
+            let hangs = |_| Err(StoreError::unreachable(format!("no answer within {}", show(REPLY_WITHIN))));
+            let reply = timeout(REPLY_WITHIN, reply).await.unwrap_or_else(hangs);
+            (sentinel, reply)
         });
     }
-    let mut answers = Vec::new();
-    while let Some(answer) = asked.join_next().await {
-        answers.extend(answer.ok());
+    let mut replies = Vec::new();
+    while let Some(reply) = requests.join_next().await {
+        replies.extend(reply.ok());
     }
     let hosts = sentinels.hosts();
-    answers.sort_by_key(|(sentinel, _)| hosts.iter().position(|host| host == sentinel));
-    let mut heard = Heard::default();
-    for (sentinel, answer) in answers {
-        examination.found(match answer {
+    replies.sort_by_key(|(sentinel, _)| hosts.iter().position(|host| host == sentinel));
+    let mut report = SentinelReport::default();
+    for (sentinel, reply) in replies {
+        diagnosis.found(match reply {
             Ok(SentinelReply::Knows(opinion, details)) => {
                 let found = Finding::ok("sentinels", format!("{sentinel} names {}", opinion.master));
-                heard.note(opinion, &details);
+                report.add(opinion, &details);
                 found
             }
             Ok(SentinelReply::KnowsOthers(known)) => Finding::warning(
                 "sentinels",
-                format!("{sentinel} knows no service '{}' (known: {})", sentinels.service(), known.join(", ")),
-                "where only such ones answer, no lock can be taken: dlock run ends with 78",
-                "name the service as the sentinels do (sentinel monitor), or leave this one out",
+                format!(
+                    "{sentinel} does not know service '{}' (known: {})",
+                    sentinels.service(),
+                    known.join(", ")
+                ),
+                "if no sentinel knows it, no lock can be taken: dlock run ends with 78",
+                "use the name of the service in sentinel monitor, or remove this sentinel from the URL",
             ),
             Err(error) => Finding::warning(
                 "sentinels",
                 format!("{sentinel}: {error}"),
-                "when more of them fail, a fail-over is neither done nor noticed",
-                "see that the name and port are right, that it runs and listens there (bind), and what password it wants \
+                "if more of them fail, a fail-over is neither performed nor noticed",
+                "check that the name and port are right, that it runs and listens there (bind), and its password \
                  (sentinel_password_file)",
             ),
         });
     }
-    Ok(heard.tell(sentinels, examination))
+    Ok(report.findings(sentinels, diagnosis))
 }
 
-impl Heard {
-    /// What one says of the service, its replicas, and whether the sentinels could decide on a fail-over.
-    fn note(&mut self, opinion: Opinion, details: &[Value]) {
+impl SentinelReport {
+    /// Adds one sentinel's reply about the service, its replicas, and whether a fail-over could be authorized.
+    fn add(&mut self, opinion: Opinion, details: &[Value]) {
         self.opinions.push(opinion);
         let [master, replicas, quorum] = details else { return };
         let others = field(master, "num-other-sentinels").and_then(|count| count.parse::<usize>().ok());
@@ -107,14 +109,15 @@ impl Heard {
         self.replicas = self.replicas.max(Some(seen));
     }
 
-    fn tell(&self, sentinels: &Sentinels, examination: &Diagnosis) -> Option<Address> {
+    /// Reports the findings about all sentinels together. Returns the master.
+    fn findings(&self, sentinels: &Sentinels, diagnosis: &Diagnosis) -> Option<Address> {
         let listed = sentinels.hosts().len();
         let Some(latest) = latest(&self.opinions) else {
-            examination.found(Finding::problem(
+            diagnosis.found(Finding::problem(
                 "agreement",
                 format!("no sentinel knows the master of '{}'", sentinels.service()),
-                "no lock can be taken: dlock run ends with 69, or with 78 where they know no such service",
-                "see above",
+                "no lock can be taken: dlock run ends with 69, or with 78 if they do not know the service",
+                "see the findings above",
             ));
             return None;
         };
@@ -122,34 +125,35 @@ impl Heard {
         let master = agreed.as_ref().unwrap_or(&latest).master.clone();
         let naming = self.opinions.iter().filter(|opinion| opinion.master == master).count();
         let found = format!("{naming} of {listed} sentinels name {master}");
-        examination.found(match (agreed, naming == self.opinions.len()) {
+        diagnosis.found(match (agreed, naming == self.opinions.len()) {
             (Some(_), true) => Finding::ok("agreement", found),
             (Some(_), false) => Finding::warning(
                 "agreement",
                 found,
-                "the others are behind, or were cut off: what they name is not believed",
-                "wait for the end of a fail-over, and examine again; see the log of those that name another",
+                "the others are behind, or were cut off: their master is ignored",
+                "wait for the fail-over to finish, and check again; see the log of the sentinels that name another master",
             ),
             (None, _) => Finding::problem(
                 "agreement",
-                format!("{found}, which is not more than half of them"),
-                "dlock follows the one that knows of the latest fail-over, which may be wrong",
-                "see that all the sentinels run and can be reached from here",
+                format!("{found}, which is not a majority"),
+                "dlock follows the sentinel that reports the latest fail-over, which may be wrong",
+                "check that all sentinels run and can be reached from this host",
             ),
         });
-        examination.found(self.quorum(listed));
-        examination.found(self.replicas());
+        diagnosis.found(self.quorum(listed));
+        diagnosis.found(self.replicas());
         Some(master)
     }
 
     fn quorum(&self, listed: usize) -> Finding {
         let quorum = self.quorum.as_deref().unwrap_or("unknown");
-        let found = format!("{} sentinels, of which {quorum} have to find the master down", self.known);
+        let found =
+            format!("{} sentinels, of which {quorum} have to agree that the master is down", self.known);
         if let Some(why) = &self.no_quorum {
             return Finding::problem(
                 "quorum",
                 why.clone(),
-                "when the master fails, no other server takes over: locks can neither be taken nor kept",
+                "when the master fails, no other server takes over: locks can be neither acquired nor renewed",
                 "start the sentinels that are missing",
             );
         }
@@ -157,7 +161,7 @@ impl Heard {
             return Finding::warning(
                 "quorum",
                 found,
-                "when one of them is gone, or cut off together with the master, no other server takes over",
+                "when one of them is down, or cut off together with the master, no other server takes over",
                 format!("run at least {FEWEST} sentinels, on different hosts"),
             );
         }
@@ -165,7 +169,7 @@ impl Heard {
             return Finding::warning(
                 "quorum",
                 format!("{found}; the URL names {listed}"),
-                "when those are gone or wrong, dlock cannot ask the others",
+                "when those are down or wrong, dlock cannot query the others",
                 format!("name at least {FEWEST} of them"),
             );
         }
@@ -184,8 +188,8 @@ impl Heard {
             _ if up < known => Finding::warning(
                 "replicas",
                 format!("{up} of {known} are up"),
-                "fewer servers can take over, and have a copy of the locks",
-                "start the others; SENTINEL RESET makes the sentinels forget those that are gone for good",
+                "fewer servers have a copy of the locks and can take over",
+                "start the others; SENTINEL RESET removes replicas that are gone for good",
             ),
             _ => Finding::ok("replicas", format!("{up} of {known} are up")),
         }

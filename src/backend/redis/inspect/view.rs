@@ -1,4 +1,4 @@
-//! What the server answers of a lock to those who look, read.
+//! Reads the replies of look.lua: the holders and waiters of a lock, and its history.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use serde::Deserialize;
 
 use crate::backend::StoreError;
 use crate::backend::admin::OTHER_FORMAT;
-use crate::backend::redis::answers::{HolderRecord, hint, nobody, nonsense, number, text};
+use crate::backend::redis::answers::{HolderRecord, hint, nonsense, number, text, unreadable_revocation};
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
 
-/// What is known of a lock so far.
+/// The state of a lock as far as it has been read.
 pub(in crate::backend::redis) struct View {
     pub(in crate::backend::redis) keys: Keys,
-    /// So many of its holders and waiters have been looked at.
+    /// The number of holders and waiters read so far.
     pub(in crate::backend::redis) holders: u64,
     pub(in crate::backend::redis) waiters: u64,
     pub(in crate::backend::redis) is_whole: bool,
-    /// When it was seen so, in ms since 1970.
+    /// The time of the state, in ms since 1970.
     now: u64,
     pub(in crate::backend::redis) state: LockState,
 }
@@ -29,13 +29,13 @@ impl View {
         View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
     }
 
-    /// What it is then if nothing happens.
+    /// Returns the state at a later time, assuming that nothing changes.
     pub(in crate::backend::redis) fn at(mut self, now: u64) -> View {
         self.age(now);
         self
     }
 
-    /// It was looked at in another way.
+    /// Sets a complete state that was read in another way.
     pub(in crate::backend::redis) fn is_seen(&mut self, state: LockState) {
         self.state = state;
         self.is_whole = true;
@@ -46,7 +46,8 @@ impl View {
         self.now = now;
     }
 
-    /// `{kind, mode, slots, rest, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
+    /// Adds one reply:
+    /// `{kind, mode, slots, remaining, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
     pub(in crate::backend::redis) fn add(
         &mut self,
         seen: &Value,
@@ -55,7 +56,7 @@ impl View {
     ) -> Result<(), StoreError> {
         let Value::Array(seen) = seen else { return Err(nonsense()) };
         let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
-        let (Some(kind), Some(mode), Some(rest)) =
+        let (Some(kind), Some(mode), Some(remaining)) =
             (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
         else {
             return Err(nonsense());
@@ -65,32 +66,27 @@ impl View {
         else {
             return Err(nonsense());
         };
-        let (Some(Value::Array(held)), Some(Value::Array(line))) = (seen.get(9), seen.get(10)) else {
+        let (Some(Value::Array(held)), Some(Value::Array(queue))) = (seen.get(9), seen.get(10)) else {
             return Err(nonsense());
         };
-        let remaining = duration(rest);
+        let remaining = duration(remaining);
         let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
         self.age(now);
         self.state.mode = mode_of(mode, slots);
         if kind != "none" && !matches!(mode, "x" | "s" | "c") {
-            let foreign = match mode {
+            let hint = match mode {
                 "?" => Some(OTHER_FORMAT.to_owned()),
                 _ => hint(kind, remaining, recipe),
             };
             let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
-            self.state.holders = vec![Holder {
-                remaining,
-                hint: foreign,
-                digest,
-                immortal: remaining.is_none(),
-                ..Holder::default()
-            }];
+            self.state.holders =
+                vec![Holder { remaining, hint, digest, immortal: remaining.is_none(), ..Holder::default() }];
         } else {
             self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
         }
-        self.state.waiters.extend(line.iter().filter_map(|waiter| self::waiter(waiter, now)));
-        let moved = holders > self.holders || waiters > self.waiters;
-        self.is_whole = !moved || holders >= of_holders && waiters >= of_waiters;
+        self.state.waiters.extend(queue.iter().filter_map(|waiter| self::waiter(waiter, now)));
+        let advanced = holders > self.holders || waiters > self.waiters;
+        self.is_whole = !advanced || holders >= of_holders && waiters >= of_waiters;
         (self.holders, self.waiters) = (holders, waiters);
         if self.is_whole {
             self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
@@ -112,32 +108,33 @@ fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
     }
 }
 
-/// `{what it says, rest of its lease, slot, whether it is ours, revocation}`
+/// Reads `{record, remaining lease, slot, whether the token is ours, revocation}`.
 fn holder(value: &Value, now: u64) -> Holder {
     let Value::Array(parts) = value else { return Holder::default() };
-    let said = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
+    let record = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
     let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
     let mut holder = Holder {
         remaining: number(parts.get(1)).and_then(duration),
         slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
         ours: number(parts.get(3)) == Some(1),
-        revoked: text(parts.get(4)).map(|text| serde_json::from_str(text).unwrap_or_else(|_| nobody())),
+        revoked: text(parts.get(4))
+            .map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable_revocation())),
         ..Holder::default()
     };
-    match said {
-        Some(said) => {
-            holder.age = Some(ago(said.at));
-            holder.ended = said.ended.map(ago);
-            holder.fencing = said.fencing;
-            holder.lease = said.lease.map(Duration::from_millis);
-            holder.identity = Some(said.identity);
+    match record {
+        Some(record) => {
+            holder.age = Some(ago(record.at));
+            holder.ended = record.ended.map(ago);
+            holder.fencing = record.fencing;
+            holder.lease = record.lease.map(Duration::from_millis);
+            holder.identity = Some(record.identity);
         }
-        None => holder.hint = Some("what it says of itself cannot be read".into()),
+        None => holder.hint = Some("its record cannot be read".into()),
     }
     holder
 }
 
-/// `{mode, slots, number in the line, who}`
+/// Reads `{mode, slots, queue number, identity}`.
 fn waiter(value: &Value, now: u64) -> Option<Waiter> {
     let Value::Array(parts) = value else { return None };
     let slots = number(parts.get(1)).and_then(|slots| slots.try_into().ok()).unwrap_or(1);
@@ -145,13 +142,13 @@ fn waiter(value: &Value, now: u64) -> Option<Waiter> {
     Some(Waiter {
         identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),
         mode: mode_of(text(parts.first())?, slots)?,
-        // The numbers of the line are microseconds, or more where many came at a time.
+        // Queue numbers are times in microseconds, or larger if several waiters arrived at the same time.
         waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
     })
 }
 
-/// `TIME JSON`, as the history has it.
-pub(super) fn noted(value: &Value) -> Option<NotedRecord> {
+/// Reads one entry of the history: `TIME JSON`.
+pub(super) fn record(value: &Value) -> Option<NotedRecord> {
     let (at, record) = text(Some(value))?.split_once(' ')?;
     let mut record = serde_json::Deserializer::from_str(record);
     Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))

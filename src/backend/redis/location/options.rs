@@ -1,4 +1,4 @@
-//! What a URL can say besides the servers, option by option.
+//! The options of a URL.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::topology::database_of;
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::UrlError;
 
-/// What a URL can say besides the servers, behind what only one with sentinels can.
+/// The options of a URL; the first two apply to sentinels only.
 const OPTIONS: &[&str] = &[
     "sentinel_username",
     "sentinel_password_file",
@@ -26,13 +26,13 @@ const OPTIONS: &[&str] = &[
     "insecure",
 ];
 
-/// What a URL of this scheme can say besides the servers.
+/// Returns the options of a URL of this scheme.
 pub(in crate::backend) fn options(scheme: &str) -> &'static [&'static str] {
     if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
 }
 
 impl Location {
-    /// One option of the URL.
+    /// Applies one option of the URL.
     pub(super) fn set(
         &mut self,
         scheme: &str,
@@ -46,7 +46,7 @@ impl Location {
             _ if !known.contains(&name) => {
                 return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
             }
-            // What is usual depends on the recipe.
+            // The default depends on the recipe.
             "prefix" => {}
             "recipe" => self.recipe = Recipe::named(value)?,
             "db" => self.database = database_of(value)?,
@@ -70,7 +70,7 @@ impl Location {
             },
             "ca_file" | "cert_file" | "key_file" | "server_name" | "insecure" => match tls {
                 None if scheme.ends_with("+unix") => {
-                    return bad(format!("'{name}' needs TLS, which a socket of this host has not"));
+                    return bad(format!("'{name}' needs TLS, which a Unix socket does not use"));
                 }
                 None => {
                     let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);

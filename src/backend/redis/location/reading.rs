@@ -1,4 +1,4 @@
-//! From a URL to a location, and back to a text without secrets.
+//! Parses a URL into a location, and formats it without secrets.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::topology::{Address, NO_DATABASES, Topology, servers};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::{Environment, Url, UrlError};
 
-/// How URLs of this family begin.
+/// The URL schemes of this store.
 pub(in crate::backend) const SCHEMES: &[&str] = &[
     "redis",
     "rediss",
@@ -32,7 +32,7 @@ impl Location {
     /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
     ///
     /// # Errors
-    /// Anything that is not of this form, an unknown option, or a value that cannot be.
+    /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
         let (topology, database) = servers(url)?;
@@ -99,7 +99,7 @@ impl Location {
         Ok(location)
     }
 
-    /// The URL without secrets, and without what is usual.
+    /// Returns the URL without secrets and without default values.
     fn describe(&self, scheme: &str) -> String {
         let user = self.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let mut options = Vec::new();
@@ -131,7 +131,7 @@ impl Location {
     }
 }
 
-/// All of them, as a URL lists hosts.
+/// A list in the form that a URL lists hosts.
 fn list<T: fmt::Display>(all: &[T]) -> String {
     all.iter().map(T::to_string).collect::<Vec<_>>().join(",")
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_locations_are_refused() {
+    fn invalid_locations_are_rejected() {
         for bad in [
             "redis://",
             "redis://a,b",

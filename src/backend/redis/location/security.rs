@@ -1,4 +1,4 @@
-//! How to check a server, and prove who we are.
+//! The verification of a server, and the credentials of the client.
 
 use std::path::{Path, PathBuf};
 
@@ -9,22 +9,22 @@ use crate::backend::{StoreError, io_text};
 use crate::input;
 use crate::secret;
 
-/// Longer than any password: access tokens of clouds have a few thousand bytes.
+/// Longer than any password: access tokens of cloud providers have a few thousand bytes.
 const LONGEST_PASSWORD: u64 = 16 << 10;
 
-/// What proves who we are.
+/// The password of the client.
 #[derive(Clone)]
 pub(super) enum Password {
-    /// Nothing.
+    /// No password.
     None,
-    /// This text.
+    /// A literal password.
     Text(String),
-    /// Read anew at every connection, so that it can be changed under a running lock.
+    /// Read again for every connection, so that it can be changed while a lock is held.
     File(PathBuf),
 }
 
 impl Password {
-    /// The file that it is in.
+    /// The file that contains the password.
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Password::File(path) => Some(path),
@@ -32,13 +32,13 @@ impl Password {
         }
     }
 
-    /// The password as it is now.
+    /// Returns the current password.
     ///
     /// # Errors
-    /// Its file cannot be read, or is not one line.
+    /// The file cannot be read, or has more than one line.
     pub(super) fn read(&self) -> Result<Option<String>, StoreError> {
         let password = self.current()?;
-        // From here on it is sent, and may come back.
+        // From now on it is sent, and may appear in replies.
         if let Some(password) = &password {
             secret::keep(password);
         }
@@ -55,7 +55,7 @@ impl Password {
                 let bytes = input::read(path, LONGEST_PASSWORD).map_err(|error| wrong(&io_text(&error)))?;
                 let text = String::from_utf8(bytes).map_err(|_| wrong("not valid UTF-8"))?;
                 let line = text.strip_suffix('\n').unwrap_or(&text);
-                // Any other file would be sent to the server by whoever can name it.
+                // Without this check any file could be sent to the server by a user who can set its path.
                 match line.contains(['\n', '\r', '\0']) {
                     true => Err(wrong(
                         "more than one line, and a password is one (with one line feed at its end)",
@@ -67,29 +67,30 @@ impl Password {
     }
 }
 
-/// How to check the server, and prove who we are. The default checks against the system's authorities.
+/// The verification of the server, and the client certificate. The default verifies against the system's certificate
+/// authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate.
+    /// The client certificate.
     pub cert_file: Option<PathBuf>,
     /// Its key.
     pub key_file: Option<PathBuf>,
     /// The name to expect instead of the host's.
     pub server_name: Option<String>,
-    /// Check nothing.
+    /// Do not verify the server.
     pub insecure: bool,
 }
 
 impl TlsSettings {
-    /// What can be said of the files before anybody is contacted.
+    /// Checks the files as far as possible without contacting a server.
     pub(super) fn check(&self) -> Result<(), UrlError> {
         let files =
             [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
         if self.cert_file.is_some() != self.key_file.is_some() {
-            let lonely = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
-            return Err(UrlError::new("cert_file= and key_file= go together").about(lonely));
+            let single = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
+            return Err(UrlError::new("cert_file= and key_file= go together").about(single));
         }
         for (name, file) in files {
             if let Some(file) = file

@@ -1,4 +1,4 @@
-//! Which servers a URL names, and how they belong together.
+//! The servers of a URL, and how they are related.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use crate::backend::url::{Host, Url, UrlError};
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// What is said to whoever names a database of a cluster.
+/// The error if a URL names a database of a cluster.
 pub(super) const NO_DATABASES: &str = "a Redis Cluster has no databases: leave it out";
 
-/// Which servers there are, and how they belong together.
+/// The servers, and how they are related.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::redis) enum Topology {
-    /// One.
+    /// One server.
     Server(Address),
-    /// The master of a service, as these sentinels know it.
+    /// The master of a service that these sentinels monitor.
     Sentinel {
-        /// Where the sentinels listen.
+        /// The addresses of the sentinels.
         sentinels: Vec<Host>,
-        /// What they call the master and its replicas.
+        /// The name of the master and its replicas.
         service: String,
     },
-    /// A Redis Cluster, of which these nodes are known.
+    /// A Redis Cluster, with the nodes that are known initially.
     Cluster(Vec<Address>),
-    /// Masters that know nothing of each other, of which a majority decides.
+    /// Independent masters, a majority of which decides.
     Redlock(Vec<Address>),
 }
 
-/// Where one server listens.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::redis) enum Address {
-    /// By TCP.
+    /// A TCP port.
     Tcp(Host),
-    /// On a socket of this host.
+    /// A Unix socket on this host.
     Socket(PathBuf),
 }
 
 impl Address {
-    /// A host as a URL names it.
+    /// Returns the address of a host in a URL.
     pub(in crate::backend::redis) fn of(host: &Host) -> Address {
         Address::Tcp(Host { port: Some(host.port.unwrap_or(DEFAULT_PORT)), ..host.clone() })
     }
@@ -53,14 +53,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// The servers that a URL names, and the database if its path names one.
+/// Returns the servers of a URL, and the database if its path contains one.
 pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
     let scheme = url.scheme.as_str();
     if scheme.ends_with("+unix") {
         return match (url.hosts.is_empty(), url.path.starts_with('/')) {
             (true, true) => Ok((Topology::Server(Address::Socket(PathBuf::from(&url.path))), None)),
             _ => Err(UrlError::new(format!(
-                "{scheme}: takes the path of a socket, as {scheme}:///run/redis.sock"
+                "{scheme}: takes the path of a socket, such as {scheme}:///run/redis.sock"
             ))),
         };
     }
@@ -69,36 +69,36 @@ pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
     let database = || if path.is_empty() { Ok(None) } else { database_of(path).map(Some) };
     match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
         (None, []) if scheme.starts_with("redlock") => {
-            missing(&format!("independent masters, as {scheme}://h1,h2,h3,h4,h5"))
+            missing(&format!("independent masters, such as {scheme}://h1,h2,h3,h4,h5"))
         }
         (None, hosts) if scheme.starts_with("redlock") => {
-            Ok((Topology::Redlock(different(hosts.iter().map(Address::of))?), database()?))
+            Ok((Topology::Redlock(distinct(hosts.iter().map(Address::of))?), database()?))
         }
         (None, [host]) => Ok((Topology::Server(Address::of(host)), database()?)),
-        (None, _) => missing(&format!("one host, as {scheme}://localhost:6379")),
+        (None, _) => missing(&format!("one host, such as {scheme}://localhost:6379")),
         (Some("sentinel"), hosts) => {
             let (service, database) = path.split_once('/').unwrap_or((path, ""));
             if hosts.is_empty() || service.is_empty() {
                 return missing(&format!(
-                    "the sentinels and the name of the service, as {scheme}://h1,h2,h3/service"
+                    "the sentinels and the name of the service, such as {scheme}://h1,h2,h3/service"
                 ));
             }
             let port = |host: &Host| Host { port: Some(host.port.unwrap_or(SENTINEL_PORT)), ..host.clone() };
             let database = if database.is_empty() { None } else { Some(database_of(database)?) };
-            let (sentinels, service) = (different(hosts.iter().map(port))?, service.to_owned());
+            let (sentinels, service) = (distinct(hosts.iter().map(port))?, service.to_owned());
             Ok((Topology::Sentinel { sentinels, service }, database))
         }
-        (Some(_), []) => missing(&format!("some of the cluster's nodes, as {scheme}://h1,h2,h3")),
+        (Some(_), []) => missing(&format!("some of the cluster's nodes, such as {scheme}://h1,h2,h3")),
         (Some(_), _) if !matches!(path, "" | "0") => Err(UrlError::new(NO_DATABASES)),
         (Some(_), hosts) => {
-            let nodes = different(hosts.iter().map(Address::of))?;
+            let nodes = distinct(hosts.iter().map(Address::of))?;
             Ok((Topology::Cluster(nodes), None))
         }
     }
 }
 
-/// The same ones, none of which is named twice.
-fn different<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
+/// Collects the hosts; rejects a duplicate.
+fn distinct<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
     let mut seen = Vec::new();
     for one in all {
         if seen.contains(&one) {
@@ -109,16 +109,16 @@ fn different<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Resul
     Ok(seen)
 }
 
-/// A database by its number; none means the first one.
+/// Parses a database number; an empty text is the first database.
 ///
 /// # Errors
-/// It is no number, or one too large.
+/// The text is not a number, or is too large.
 pub(super) fn database_of(text: &str) -> Result<u32, UrlError> {
     match text {
         "" => Ok(0),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| UrlError::new(format!("'{text}' is no database number")))
+            text.parse().map_err(|_| UrlError::new(format!("'{text}' is not a database number")))
         }
-        _ => Err(UrlError::new(format!("'{text}' is no database number"))),
+        _ => Err(UrlError::new(format!("'{text}' is not a database number"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What one node is asked, and what it answers.
+//! The requests to one node, and its replies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,61 +9,61 @@ use tokio::time::timeout;
 use super::verdict::NodeVote;
 use crate::backend::redis::acquiring::AsNode;
 use crate::backend::redis::answers::{attempt, nonsense, number, of_lock, text};
-use crate::backend::redis::connection::{Asking, Cancel, Patience, RequestOptions};
+use crate::backend::redis::connection::{Asking, Cancel, ReplyLimit, RequestOptions};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::releasing::release;
-use crate::backend::redis::script::{By, Operation, Question};
-use crate::backend::redis::{COUNTER_LIFE, RedisStore};
+use crate::backend::redis::script::{By, Operation, ScriptRequest};
+use crate::backend::redis::{COUNTER_TTL, RedisStore};
 use crate::backend::{Attempt, Intent, Reply, StoreError};
 use crate::lock::{Claim, FencingToken};
 
-/// A node gets this part of the lease to answer a claim ...
+/// A node may take this fraction of the lease to reply to a claim ...
 const PART_OF_LEASE: u32 = 20;
 /// ... but not less than this, which a busy host may need, ...
 const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
-/// ... and not more than this: what is left of an attempt has to be taken back before those who wait for us give up.
+/// ... and not more than this: a failed attempt has to be undone at the nodes before this client's caller gives up.
 const LONGEST_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long a node may take to answer; after that it counts as one that is down.
+/// Returns how long a node may take to reply; after that it counts as down.
 pub(super) fn limit(lease: Duration) -> Duration {
     (lease / PART_OF_LEASE).clamp(SHORTEST_LIMIT, LONGEST_LIMIT)
 }
 
-/// A claim as one node is asked for it.
+/// A claim as it is sent to one node.
 #[derive(Clone)]
 pub(super) struct NodeClaim {
     pub(super) claim: Rc<Claim>,
     pub(super) intent: Intent,
-    /// Its number in the line, once the nodes have agreed on it.
+    /// The claim's number in the queue, once the nodes have agreed on one.
     pub(super) ticket: Option<u64>,
-    /// The node tells of whoever touches the lock.
+    /// The node reports changes of the lock's key.
     pub(super) tracking: bool,
-    /// What the node is called if it has no name of its own yet.
+    /// The id assigned to the node if it does not have one yet.
     pub(super) id: Rc<str>,
 }
 
-/// What a node says to a claim.
+/// The reply of a node to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeReply {
-    /// For how long it has known all that it was told.
+    /// How long the node has remembered everything written to it.
     pub(super) age: Duration,
-    /// Before that, nobody had asked it.
+    /// The node had received no request before that.
     pub(super) is_new: bool,
-    /// No other server is called so.
+    /// The node's unique id.
     pub(super) id: String,
-    /// The claim's number in its line.
+    /// The claim's number in the node's queue.
     pub(super) number: Option<u64>,
     pub(super) attempt: Attempt,
 }
 
 impl NodeReply {
-    /// As far as it matters for who gets the lock.
-    pub(super) fn answer(&self) -> NodeVote {
+    /// The reply, reduced to what decides whether the claim is granted.
+    pub(super) fn vote(&self) -> NodeVote {
         match &self.attempt {
             Attempt::Granted(_) => NodeVote::Granted { age: self.age, is_new: self.is_new },
             Attempt::Busy(busy) => {
                 let leases = busy.holders.iter().map(|holder| holder.lease.unwrap_or(Duration::MAX));
-                // Who is not named may have asked for any.
+                // Holders that are not listed may have any lease.
                 let unnamed = (busy.more > 0).then_some(Duration::MAX);
                 let lease = leases.chain(unnamed).max().unwrap_or_default();
                 NodeVote::Refused { age: self.age, is_new: self.is_new, lease }
@@ -74,7 +74,7 @@ impl NodeReply {
         }
     }
 
-    /// The number that it gave the hold.
+    /// The number that the node gave the hold.
     pub(super) fn fencing(&self) -> Option<u64> {
         match &self.attempt {
             Attempt::Granted(grant) => grant.fencing.map(FencingToken::number),
@@ -83,40 +83,39 @@ impl NodeReply {
     }
 }
 
-fn read(answer: &[Value]) -> Result<NodeReply, StoreError> {
-    let age = number(answer.first()).and_then(|ms| u64::try_from(ms).ok());
-    let place: Option<f64> = text(answer.get(2)).and_then(|place| place.parse().ok());
-    let (Some(age), Some(id), Some(place)) = (age, text(answer.get(1)), place) else {
+fn read(reply: &[Value]) -> Result<NodeReply, StoreError> {
+    let age = number(reply.first()).and_then(|ms| u64::try_from(ms).ok());
+    let ticket: Option<f64> = text(reply.get(2)).and_then(|ticket| ticket.parse().ok());
+    let (Some(age), Some(id), Some(ticket)) = (age, text(reply.get(1)), ticket) else {
         return Err(nonsense());
     };
-    let in_line = (place > 0.0).then_some(place as u64);
     let id = id.to_owned();
     Ok(NodeReply {
         age: Duration::from_millis(age),
-        is_new: number(answer.get(3)) == Some(1),
+        is_new: number(reply.get(3)) == Some(1),
         id,
-        number: in_line,
-        attempt: attempt(of_lock(answer), Recipe::Plain)?,
+        number: (ticket > 0.0).then_some(ticket as u64),
+        attempt: attempt(of_lock(reply), Recipe::Plain)?,
     })
 }
 
 impl RedisStore {
-    /// Asks for a claim. Without an answer in time the claim is taken back.
+    /// Sends a claim. If the reply does not arrive in time, the claim is released.
     pub(super) fn claim_as_node(
         &mut self,
-        asked: NodeClaim,
+        node_claim: NodeClaim,
         cancel: Cancel,
     ) -> Reply<'_, Result<NodeReply, StoreError>> {
         Box::pin(async move {
-            let NodeClaim { claim, intent, ticket, tracking, id } = asked;
+            let NodeClaim { claim, intent, ticket, tracking, id } = node_claim;
             let ticket = ticket.map(|ticket| ticket.to_string()).unwrap_or_default();
             let as_node = AsNode { ticket, id: &id, mends: false };
-            self.ask_as_node(&claim, intent, tracking, as_node, cancel).await
+            self.request_as_node(&claim, intent, tracking, as_node, cancel).await
         })
     }
 
-    /// Has the node hold again what it has forgotten, if nobody else holds it there.
-    pub(super) fn mend(
+    /// Restores a hold that the node has lost, unless another client holds the lock there.
+    pub(super) fn restore_hold(
         &mut self,
         claim: Rc<Claim>,
         fencing: u64,
@@ -125,11 +124,11 @@ impl RedisStore {
     ) -> Reply<'_, Result<NodeReply, StoreError>> {
         Box::pin(async move {
             let as_node = AsNode { ticket: fencing.to_string(), id: &id, mends: true };
-            self.ask_as_node(&claim, Intent::TakeNow, true, as_node, cancel).await
+            self.request_as_node(&claim, Intent::TakeNow, true, as_node, cancel).await
         })
     }
 
-    async fn ask_as_node(
+    async fn request_as_node(
         &mut self,
         claim: &Claim,
         intent: Intent,
@@ -139,16 +138,17 @@ impl RedisStore {
     ) -> Result<NodeReply, StoreError> {
         let limit = limit(claim.ttl);
         let keys = self.keys(&claim.name);
-        let last_words = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
+        let on_timeout = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
         if let Some(connection) = &mut self.connection {
-            connection.set_patience(Patience { limit, cancel, last_words });
+            connection.set_reply_limit(ReplyLimit { limit, cancel, on_timeout });
         }
-        // It may have to be asked twice, when it does not know the script any more.
-        let asked = timeout(limit * 2, self.ask_for(claim, intent, tracking, as_node)).await;
-        read(&asked.unwrap_or_else(|_| Err(no_answer(limit * 2)))?)
+        // The request is sent twice if the node does not have the script cached any more.
+        let reply = timeout(limit * 2, self.request_lock(claim, intent, tracking, as_node)).await;
+        read(&reply.unwrap_or_else(|_| Err(timed_out(limit * 2)))?)
     }
 
-    /// Has the node give the hold this number, or only note that others have. `None`: there is no such hold.
+    /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
+    /// that the hold has afterwards, or `None` if the node does not have the hold.
     pub(super) fn fence(
         &mut self,
         claim: Rc<Claim>,
@@ -158,17 +158,13 @@ impl RedisStore {
     ) -> Reply<'_, Result<Option<u64>, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
-            let manner = match fenced {
+            let mode = match fenced {
                 Fenced::Here => "give",
                 Fenced::Elsewhere => "note",
             };
-            let arguments = vec![
-                fencing.to_string(),
-                COUNTER_LIFE.as_millis().to_string(),
-                manner.into(),
-                id.to_string(),
-            ];
-            let question = Question {
+            let arguments =
+                vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), id.to_string()];
+            let question = ScriptRequest {
                 operation: Operation::Fence,
                 keys: &keys,
                 token: claim.token.reveal(),
@@ -176,24 +172,25 @@ impl RedisStore {
                 history: &keys.history,
             };
             let limit = limit(claim.ttl);
-            let answer = timeout(limit, self.ask(&question, RequestOptions::default())).await;
-            let answer = answer.unwrap_or_else(|_| Err(no_answer(limit)))?;
+            let reply = timeout(limit, self.request(&question, RequestOptions::default())).await;
+            let reply = reply.unwrap_or_else(|_| Err(timed_out(limit)))?;
             let given: u64 =
-                text(answer.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
+                text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
             Ok((given > 0).then_some(given))
         })
     }
 }
 
-/// Who gave a fencing token.
+/// Where a fencing token is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fenced {
-    /// This node is to give it, or a larger one.
+    /// At this node, which gives this token or a larger one.
     Here,
-    /// A majority has given it.
+    /// At a majority of the nodes already.
     Elsewhere,
 }
 
-pub(super) fn no_answer(limit: Duration) -> StoreError {
+/// The error of a node that has not replied in time.
+pub(super) fn timed_out(limit: Duration) -> StoreError {
     StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()))
 }

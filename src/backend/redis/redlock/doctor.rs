@@ -1,4 +1,4 @@
-//! Whether the nodes are fit to hold locks: each by itself, and all of them together.
+//! `dlock doctor` for a Redlock: checks each node, and all nodes together.
 
 use std::time::Duration;
 
@@ -14,46 +14,46 @@ use crate::backend::redis::answers::text;
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
-/// A node that has said nothing for so long is not waited for any more.
+/// The time without progress after which a node is given up.
 const SILENCE: Duration = Duration::from_secs(4);
-/// Whoever listens is told so often that a node is still being asked.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(400);
-/// How far the clocks of two nodes may be apart before anybody cares.
+/// The interval at which the listener is notified that a node is still being checked.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(400);
+/// The difference between the clocks of two nodes from which on a warning is given.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
-/// Most leases are so long, before which a node that has forgotten does not count.
+/// The default lease, for which a node that has lost its data does not count.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-/// What a node says of itself.
+/// What a node reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Facts {
     name: String,
-    /// Which process it is.
+    /// `run_id`: which process it is.
     run: Option<String>,
-    /// Which history of changes it has.
+    /// `master_replid`: which replication history it has.
     history: Option<String>,
     is_replica: bool,
-    /// Its clock beside ours, in microseconds.
+    /// Its clock minus the clock of this host, in microseconds.
     offset: Option<i128>,
-    /// For how long it has known what it was told, as far as it says.
+    /// How long it has remembered everything written to it, if it reports that.
     memory: Option<Memory>,
 }
 
-/// For how long a node has known what it was told.
+/// How long a node has remembered everything written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     age: Duration,
-    /// Nobody had asked it before.
+    /// The node had received no request before.
     is_new: bool,
 }
 
 impl RedlockStore {
-    /// Examines each node, and then what matters of all of them.
+    /// Checks each node, then all nodes together.
     ///
     /// # Errors
-    /// A file that was configured cannot be used.
-    pub(super) async fn examine_nodes(&mut self, examination: &Diagnosis) -> Result<(), StoreError> {
+    /// A configured file cannot be used.
+    pub(super) async fn examine_nodes(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         if let Some(warning) = self.location.warning() {
-            examination.found(Finding::warning(
+            diagnosis.found(Finding::warning(
                 "nodes",
                 warning,
                 "a majority is needed, so an even number costs one node more and tolerates no more losses",
@@ -65,15 +65,15 @@ impl RedlockStore {
         for node in self.all() {
             let name = self.nodes.name(node).to_owned();
             let mut store = RedisStore::new(self.nodes.location(node).clone());
-            let recommended = examine_node(&mut store, &name, examination).await?;
+            let recommended = examine_node(&mut store, &name, diagnosis).await?;
             ttl = ttl.max(recommended);
-            examination.begin("independence");
+            diagnosis.begin("independence");
             if let Ok(Ok(known)) = timeout(SILENCE, facts_of(&mut store, name)).await {
                 facts.push(known);
             }
         }
         if !ttl.is_zero() {
-            examination.recommend_ttl(ttl);
+            diagnosis.recommend_ttl(ttl);
         }
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let together = [
@@ -82,41 +82,41 @@ impl RedlockStore {
             clocks(&facts),
             memory(&facts, count),
         ];
-        together.into_iter().for_each(|finding| examination.found(finding));
+        together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())
     }
 }
 
-/// Examines one node, and tells what is found under its name. Returns the recommended lease.
+/// Checks one node, and reports the findings with its name. Returns the recommended lease.
 async fn examine_node(
     store: &mut RedisStore,
     name: &str,
-    examination: &Diagnosis,
+    diagnosis: &Diagnosis,
 ) -> Result<Duration, StoreError> {
-    let (own, mut notes) = Diagnosis::new();
-    let mut examined = Box::pin(store.examine_server(&own));
+    let (node_diagnosis, mut notes) = Diagnosis::new();
+    let mut examined = Box::pin(store.examine_server(&node_diagnosis));
     let mut ttl = Duration::ZERO;
     let mut step = "reachability";
-    let mut heard = Instant::now();
+    let mut last_note = Instant::now();
     let outcome = loop {
-        let sign = (Instant::now() + SIGN_OF_LIFE).min(heard + SILENCE);
+        let wake = (Instant::now() + PROGRESS_INTERVAL).min(last_note + SILENCE);
         tokio::select! {
             biased;
             Some(note) = notes.recv() => {
-                heard = Instant::now();
+                last_note = Instant::now();
                 match note {
-                    Note::Begins(begun) => {
-                        step = begun;
-                        examination.begin(begun);
+                    Note::Begins(begins) => {
+                        step = begins;
+                        diagnosis.begin(begins);
                     }
-                    Note::Found(finding) => examination.found(of_node(name, finding)),
+                    Note::Found(finding) => diagnosis.found(of_node(name, finding)),
                     Note::Ttl(recommended) => ttl = recommended,
                 }
             }
             outcome = &mut examined => break outcome,
-            () = sleep_until(sign) => {
-                examination.begin(step);
-                if heard.elapsed() >= SILENCE {
+            () = sleep_until(wake) => {
+                diagnosis.begin(step);
+                if last_note.elapsed() >= SILENCE {
                     break Err(StoreError::unanswered(format!("no answer within {}", show(SILENCE))));
                 }
             }
@@ -124,40 +124,40 @@ async fn examine_node(
     };
     while let Ok(note) = notes.try_recv() {
         match note {
-            Note::Found(finding) => examination.found(of_node(name, finding)),
+            Note::Found(finding) => diagnosis.found(of_node(name, finding)),
             Note::Ttl(recommended) => ttl = recommended,
-            Note::Begins(begun) => step = begun,
+            Note::Begins(begins) => step = begins,
         }
     }
     match outcome {
         Ok(()) => Ok(ttl),
         Err(StoreError::Config(text)) => Err(StoreError::Config(text)),
         Err(error) => {
-            let remedy = "see that the server runs and that nothing in between drops what is sent";
-            examination.found(of_node(name, Finding::problem(step, error.to_string(), "", remedy)));
+            let remedy = "check that the server runs and that nothing in between drops packets";
+            diagnosis.found(of_node(name, Finding::problem(step, error.to_string(), "", remedy)));
             Ok(ttl)
         }
     }
 }
 
-/// What is found at one node. One that cannot be used is not yet a store that cannot.
+/// Adapts a finding to one node of several: a node that cannot be used does not make the store unusable.
 fn of_node(name: &str, finding: Finding) -> Finding {
     let found = format!("{name}: {}", finding.found);
     match (finding.level, finding.check) {
         (Level::Problem, "reachability" | "tls" | "authentication" | "protocol" | "database") => Finding {
             level: Level::Warning,
             found,
-            consequence: Some("this node cannot be asked, and counts as one that is down".into()),
+            consequence: Some("this node is unavailable, and counts as down".into()),
             ..finding
         },
-        // A single server would lose its locks; here the others have them.
+        // A single server would lose its locks; here the other nodes keep them.
         (Level::Warning, "persistence") => Finding::ok(
             finding.check,
             format!("{found}; a node that was restarted counts again after a lease"),
         ),
         (Level::Problem, _) => Finding {
             found,
-            consequence: Some("this node does not do its part, and may count as one that is down".into()),
+            consequence: Some("this node does not work properly, and may count as down".into()),
             ..finding
         },
         _ => Finding { found, ..finding },
@@ -167,13 +167,14 @@ fn of_node(name: &str, finding: Finding) -> Finding {
 async fn facts_of(store: &mut RedisStore, name: String) -> Result<Facts, StoreError> {
     use crate::backend::Backend;
     store.connect().await?;
-    let (begun, before) = (Moment::now(), wall_micros());
-    let time = store.ask_one("", redis::cmd("TIME")).await?;
-    let took = Moment::now() - begun;
-    let ours = i128::from(before) + (took / 2).as_micros() as i128;
-    let mut facts = Facts { name, offset: time_of(&time).map(|theirs| theirs - ours), ..Facts::default() };
-    // Some users may not ask this; then nothing is known of who it is.
-    let Ok(info) = store.ask_one("", redis::cmd("INFO")).await else { return Ok(facts) };
+    let (start, before) = (Moment::now(), wall_micros());
+    let time = store.request_one("", redis::cmd("TIME")).await?;
+    let took = Moment::now() - start;
+    let host_time = i128::from(before) + (took / 2).as_micros() as i128;
+    let mut facts =
+        Facts { name, offset: time_of(&time).map(|node_time| node_time - host_time), ..Facts::default() };
+    // Without the right to run INFO the identity of the server remains unknown.
+    let Ok(info) = store.request_one("", redis::cmd("INFO")).await else { return Ok(facts) };
     let info = match &info {
         Value::VerbatimString { text, .. } => text,
         other => text(Some(other)).unwrap_or_default(),
@@ -185,63 +186,63 @@ async fn facts_of(store: &mut RedisStore, name: String) -> Result<Facts, StoreEr
     facts.run = field("run_id");
     facts.history = field("master_replid");
     facts.is_replica = field("role").is_some_and(|role| role == "slave");
-    let since = store.ask_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
+    let since = store.request_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
     facts.memory =
         since.ok().and_then(|since| memory_of(text(Some(&since)), time_of(&time)?, facts.run.as_deref()));
     Ok(facts)
 }
 
-/// What a node's marker tells of its memory at this time, in microseconds; it is told with the next claim that a node was
-/// started again.
+/// Reads a node's marker `dlock#since` at the time `now`, in microseconds. After a restart the marker is outdated until
+/// the next claim; that shows in its run id.
 fn memory_of(since: Option<&str>, now: i128, run: Option<&str>) -> Option<Memory> {
     let Some(since) = since else { return Some(Memory { age: Duration::ZERO, is_new: true }) };
-    let mut words = since.split(' ');
-    let since = words.next()?;
+    let mut fields = since.split(' ');
+    let since = fields.next()?;
     let at: i128 = since.trim_start_matches('-').parse().ok()?;
-    let ran = words.nth(1).filter(|ran| !ran.is_empty());
-    if ran.zip(run).is_some_and(|(ran, run)| ran != run) {
+    let recorded_run = fields.nth(1).filter(|run| !run.is_empty());
+    if recorded_run.zip(run).is_some_and(|(recorded, run)| recorded != run) {
         return Some(Memory { age: Duration::ZERO, is_new: false });
     }
     let age = Duration::from_millis(u64::try_from(now / 1000 - at).unwrap_or_default());
     Some(Memory { age, is_new: !since.starts_with('-') })
 }
 
-/// Microseconds since 1970.
-fn time_of(answer: &Value) -> Option<i128> {
-    let Value::Array(parts) = answer else { return None };
+/// Reads the reply to `TIME`, in microseconds since 1970.
+fn time_of(reply: &Value) -> Option<i128> {
+    let Value::Array(parts) = reply else { return None };
     let part = |index: usize| text(parts.get(index))?.parse::<i128>().ok();
     Some(part(0)? * 1_000_000 + part(1)?)
 }
 
 fn quorum_of(reached: usize, count: usize, quorum: usize) -> Finding {
-    let found = format!("{reached} of {count} nodes can be asked, and a lock needs {quorum}");
+    let found = format!("{reached} of {count} nodes are available, and a lock needs {quorum}");
     match reached.checked_sub(quorum) {
         Some(spare) if reached == count => {
-            Finding::ok("quorum", format!("{found}: {spare} may be lost without a lock being lost"))
+            Finding::ok("quorum", format!("{found}: {spare} may fail without a lock being lost"))
         }
         Some(spare) => Finding::warning(
             "quorum",
-            format!("{found}: {spare} more may be lost"),
+            format!("{found}: {spare} more may fail"),
             "with one node too few no lock can be taken, and running commands are stopped",
-            "bring the others back; they count for new locks when the longest lease is over",
+            "restore the other nodes; they count for new locks once the longest lease has expired",
         ),
         None => Finding::problem(
             "quorum",
             found,
             "no lock can be taken: dlock run ends with 69, or keeps trying with --retry",
-            "bring the others back; they count for new locks when the longest lease is over",
+            "restore the other nodes; they count for new locks once the longest lease has expired",
         ),
     }
 }
 
-/// Whether each node is a server of its own.
+/// Checks that each node is a separate server.
 fn independence(facts: &[Facts]) -> Finding {
     let problem = |found: String| {
         Finding::problem(
             "independence",
             found,
-            "what is lost there is lost at both, so fewer losses are tolerated than there seem to be",
-            "name servers that know nothing of each other: masters, each once, no load balancer and no replica",
+            "both fail together, so fewer failures are tolerated than the number of nodes suggests",
+            "name independent servers: masters, each once, no load balancer and no replica",
         )
     };
     let pairs = || {
@@ -256,26 +257,27 @@ fn independence(facts: &[Facts]) -> Finding {
         return problem(format!("{} is a replica", replica.name));
     }
     if let Some((one, other)) = pairs().find(|(one, other)| same(&one.history, &other.history)) {
-        return problem(format!("{} and {} have the same history of changes", one.name, other.name));
+        return problem(format!("{} and {} have the same replication history", one.name, other.name));
     }
     match facts.iter().find(|facts| facts.run.is_none()) {
-        Some(silent) => Finding::warning(
+        Some(unknown) => Finding::warning(
             "independence",
-            format!("{} does not say who it is (INFO)", silent.name),
-            "two nodes that are one server would not be noticed here",
-            "give the user the right to ask INFO",
+            format!("{} does not report its run_id (INFO)", unknown.name),
+            "two nodes that are the same server would go unnoticed",
+            "let this user run INFO",
         ),
-        None => Finding::ok("independence", "each node is a server of its own"),
+        None => Finding::ok("independence", "each node is a separate server"),
     }
 }
 
-/// The nodes' clocks beside each other. Each counts its leases by its own, and seeds new fencing counters with it.
+/// Compares the clocks of the nodes. Each node measures leases by its own clock, and seeds new fencing counters from
+/// it.
 fn clocks(facts: &[Facts]) -> Finding {
     let known = || facts.iter().filter_map(|facts| Some((facts.offset?, facts)));
     let first = known().min_by_key(|(offset, _)| *offset);
     let last = known().max_by_key(|(offset, _)| *offset);
     let Some(((slow, behind), (fast, ahead))) = first.zip(last) else {
-        return Finding::ok("clocks", "no clock was seen");
+        return Finding::ok("clocks", "no node has reported its time");
     };
     let apart = Duration::from_micros(u64::try_from(fast - slow).unwrap_or(u64::MAX));
     if apart < CLOCK_WARNING {
@@ -285,12 +287,12 @@ fn clocks(facts: &[Facts]) -> Finding {
         "clocks",
         format!("the clock of {} is {} ahead of that of {}", ahead.name, show(apart), behind.name),
         "fencing tokens may not grow when a node comes back empty within that time; when a clock is set, leases there end \
-         sooner or later by as much",
-        "let all nodes keep their clocks by NTP",
+         that much sooner or later",
+        "synchronize the clocks of all nodes by NTP",
     )
 }
 
-/// Whether each node has known for long enough what is held.
+/// Checks that each node has remembered its locks for long enough to count.
 fn memory(facts: &[Facts], count: usize) -> Finding {
     let known = || facts.iter().filter_map(|facts| Some((facts.memory?, facts)));
     let ages = || known().map(|(memory, _)| memory.age);
@@ -301,19 +303,19 @@ fn memory(facts: &[Facts], count: usize) -> Finding {
         Some((youngest, node)) if !are_new => Finding::warning(
             "age",
             format!(
-                "{} of {count} nodes may have forgotten locks, or are new: {} remembers the last {}",
+                "{} of {count} nodes may have lost locks, or are new: {} remembers the last {}",
                 known().filter(young).count(),
                 node.name,
                 show(Duration::from_secs(youngest.age.as_secs().max(1)))
             ),
             format!(
-                "with the usual lease of {} it does not count before {} are over",
+                "with the default lease of {} it does not count for another {}",
                 show(DEFAULT_LEASE),
                 show(Duration::from_secs((DEFAULT_LEASE - youngest.age).as_secs().max(1)))
             ),
-            "wait for so long after a node was started; see that nodes are not restarted together",
+            "wait that long after starting a node; do not restart several nodes at once",
         ),
-        _ => Finding::ok("age", "no node has to wait until it counts"),
+        _ => Finding::ok("age", "every node counts for new locks"),
     }
 }
 
@@ -322,11 +324,11 @@ mod tests {
     use super::*;
 
     fn node(name: &str) -> Facts {
-        let own = |what: &str| Some(format!("{what} of {name}"));
+        let unique = |what: &str| Some(format!("{what} of {name}"));
         Facts {
             name: name.into(),
-            run: own("run"),
-            history: own("history"),
+            run: unique("run"),
+            history: unique("history"),
             is_replica: false,
             offset: Some(0),
             memory: None,
@@ -337,31 +339,31 @@ mod tests {
     fn servers_that_are_not_independent_are_named() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
         assert_eq!(independence(&[a.clone(), b.clone(), c.clone()]).level, Level::Ok);
-        for (other, says) in [
+        for (other, expected) in [
             (Facts { run: a.run.clone(), ..c.clone() }, "a and c are the same server"),
             (Facts { is_replica: true, ..c.clone() }, "c is a replica"),
-            (Facts { history: b.history.clone(), ..c.clone() }, "b and c have the same history of changes"),
-            (Facts { run: None, history: None, ..c.clone() }, "c does not say who it is (INFO)"),
+            (Facts { history: b.history.clone(), ..c.clone() }, "b and c have the same replication history"),
+            (Facts { run: None, history: None, ..c.clone() }, "c does not report its run_id (INFO)"),
         ] {
             let finding = independence(&[a.clone(), b.clone(), other]);
             assert_ne!(finding.level, Level::Ok);
-            assert_eq!(finding.found, says);
+            assert_eq!(finding.found, expected);
         }
     }
 
     #[test]
-    fn losses_are_counted() {
-        for (reached, level, says) in [
+    fn failures_are_counted() {
+        for (reached, level, expected) in [
             (
                 5,
                 Level::Ok,
-                "5 of 5 nodes can be asked, and a lock needs 3: 2 may be lost without a lock being lost",
+                "5 of 5 nodes are available, and a lock needs 3: 2 may fail without a lock being lost",
             ),
-            (4, Level::Warning, "4 of 5 nodes can be asked, and a lock needs 3: 1 more may be lost"),
-            (2, Level::Problem, "2 of 5 nodes can be asked, and a lock needs 3"),
+            (4, Level::Warning, "4 of 5 nodes are available, and a lock needs 3: 1 more may fail"),
+            (2, Level::Problem, "2 of 5 nodes are available, and a lock needs 3"),
         ] {
             let finding = quorum_of(reached, 5, 3);
-            assert_eq!((finding.level, finding.found.as_str()), (level, says));
+            assert_eq!((finding.level, finding.found.as_str()), (level, expected));
         }
     }
 
@@ -375,18 +377,21 @@ mod tests {
             let finding = memory(facts, 3);
             (finding.level, finding.found)
         };
-        let well = || (Level::Ok, "no node has to wait until it counts".to_owned());
-        assert_eq!(found(&[of("a", "0 a run"), of("b", "-70000 b run"), of("c", "60000 c")]), well());
-        assert_eq!(found(&[of("a", ""), of("b", ""), of("c", "")]), well());
-        assert_eq!(found(&[of("a", "99000 a run"), of("b", "98000 b run"), of("c", "99000 c run")]), well());
-        let says = |some: &str| {
+        let ok = || (Level::Ok, "every node counts for new locks".to_owned());
+        assert_eq!(found(&[of("a", "0 a run"), of("b", "-70000 b run"), of("c", "60000 c")]), ok());
+        assert_eq!(found(&[of("a", ""), of("b", ""), of("c", "")]), ok());
+        assert_eq!(found(&[of("a", "99000 a run"), of("b", "98000 b run"), of("c", "99000 c run")]), ok());
+        let expected = |some: &str| {
             (
                 Level::Warning,
-                format!("{some} of 3 nodes may have forgotten locks, or are new: c remembers the last 1s"),
+                format!("{some} of 3 nodes may have lost locks, or are new: c remembers the last 1s"),
             )
         };
-        assert_eq!(found(&[of("a", "0 a run"), of("b", "80000 b run"), of("c", "0 c earlier")]), says("2"));
-        assert_eq!(found(&[of("a", "0 a run"), of("b", "0 b run"), of("c", "")]), says("1"));
+        assert_eq!(
+            found(&[of("a", "0 a run"), of("b", "80000 b run"), of("c", "0 c earlier")]),
+            expected("2")
+        );
+        assert_eq!(found(&[of("a", "0 a run"), of("b", "0 b run"), of("c", "")]), expected("1"));
     }
 
     #[test]

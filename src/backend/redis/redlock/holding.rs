@@ -1,18 +1,18 @@
-//! Keeping a lock that a majority of nodes has granted, and giving it up.
+//! Renewing and releasing a lock that a majority of nodes has granted.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::asking::{Fenced, limit, no_answer};
+use super::asking::{Fenced, limit, timed_out};
 use super::nodes::{PendingReply, RedlockNodes, Turn};
-use super::{Late, RedlockStore, STRAGGLERS, are_answered};
+use super::{LateReply, RedlockStore, STRAGGLERS, all_arrived};
 use crate::backend::{Attempt, Backend, Change, Loss, Release, Renewal, StoreError};
 use crate::lock::{Claim, LockName, Record, Revocation};
 
-/// What some answers to one question come to.
-struct Renewed {
+/// The summary of the replies to one renewal so far.
+struct RenewalTally {
     held: usize,
     lost: usize,
     taken: usize,
@@ -21,11 +21,12 @@ struct Renewed {
     revoked: Option<Revocation>,
 }
 
-impl Renewed {
-    fn of(slots: &[(usize, PendingReply<Renewal>)]) -> Renewed {
-        let mut all = Renewed { held: 0, lost: 0, taken: 0, failed: Vec::new(), lease: None, revoked: None };
-        for (node, slot) in slots {
-            match &*slot.borrow() {
+impl RenewalTally {
+    fn of(replies: &[(usize, PendingReply<Renewal>)]) -> RenewalTally {
+        let mut all =
+            RenewalTally { held: 0, lost: 0, taken: 0, failed: Vec::new(), lease: None, revoked: None };
+        for (node, reply) in replies {
+            match &*reply.borrow() {
                 Some(Ok(Renewal::Held { lease, revoked })) => {
                     all.held += 1;
                     all.lease = all.lease.into_iter().chain(*lease).min();
@@ -44,178 +45,183 @@ impl Renewed {
 }
 
 impl RedlockStore {
-    /// Renews the hold at all nodes; a majority suffices. Those that have forgotten it are told again.
-    pub(super) async fn keep(&mut self, claim: &Claim, rest: Duration) -> Result<Renewal, StoreError> {
-        self.put_in_order();
+    /// Renews the hold at all nodes; a majority suffices. The hold is restored at nodes that have lost it.
+    pub(super) async fn renew_hold(&mut self, claim: &Claim, rest: Duration) -> Result<Renewal, StoreError> {
+        self.repair_late_nodes();
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let limit = limit(claim.ttl);
         let claim = Rc::new(claim.clone());
-        let mut slots: Vec<(usize, PendingReply<Renewal>)> = Vec::new();
+        let mut replies: Vec<(usize, PendingReply<Renewal>)> = Vec::new();
         for node in self.all() {
             let claim = Rc::clone(&claim);
-            let slot = self.nodes.ask(node, Turn::Next, limit, move |store, _| {
+            let reply = self.nodes.request(node, Turn::Next, limit, move |store, _| {
                 Box::pin(async move {
                     let renewed = store.renew(&claim, rest);
-                    timeout(limit, renewed).await.unwrap_or_else(|_| Err(no_answer(limit)))
+                    timeout(limit, renewed).await.unwrap_or_else(|_| Err(timed_out(limit)))
                 })
             });
-            slots.push((node, slot));
+            replies.push((node, reply));
         }
         let decided = |_: &mut RedlockNodes| {
-            let renewed = Renewed::of(&slots);
-            let is_decided = renewed.held >= quorum || renewed.lost > count - quorum || are_answered(&slots);
+            let renewed = RenewalTally::of(&replies);
+            let is_decided = renewed.held >= quorum || renewed.lost > count - quorum || all_arrived(&replies);
             is_decided.then_some(renewed)
         };
         let renewed = self.nodes.until(decided).await;
         if renewed.held >= quorum {
             self.is_untracked = false;
-            if self.has_held(&claim) {
-                self.late.extend(slots.into_iter().map(|(node, slot)| (node, Late::Renewal(slot))));
-                self.put_in_order();
+            if self.is_held_by(&claim) {
+                self.late.extend(replies.into_iter().map(|(node, reply)| (node, LateReply::Renewal(reply))));
+                self.repair_late_nodes();
             }
             return Ok(Renewal::Held { lease: renewed.lease, revoked: renewed.revoked });
         }
         match renewed {
-            Renewed { lost, taken, .. } if lost > count - quorum => {
+            RenewalTally { lost, taken, .. } if lost > count - quorum => {
                 Ok(Renewal::Lost(if taken > 0 { Loss::Taken } else { Loss::Gone }))
             }
-            // The others have failed: with as many more as have lost it there would have been an answer.
-            Renewed { failed, .. } => Err(self.unreachable(&failed)),
+            // Undecided only because of the nodes that failed.
+            RenewalTally { failed, .. } => Err(self.unreachable(&failed)),
         }
     }
 
-    /// Puts in order what came after the decision: a node that granted the lock with another number notes ours, and one that
-    /// has forgotten our hold, or where we are still in line, has it from now on, if nobody else has.
-    pub(super) fn put_in_order(&mut self) {
-        let Some(held) = self.last.as_ref().and_then(|last| last.held.as_ref()) else {
+    /// Repairs the nodes whose replies arrived after the decision. A node that granted the lock with another fencing
+    /// token records the agreed one. A node that has lost the hold, or where the claim is still queued, grants the hold
+    /// again unless another client holds the lock there.
+    pub(super) fn repair_late_nodes(&mut self) {
+        let Some(held) = self.latest.as_ref().and_then(|latest| latest.held.as_ref()) else {
             self.late.clear();
             return;
         };
         let (claim, fencing) = (Rc::clone(&held.claim), held.fencing);
         let limit = limit(claim.ttl);
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for (node, late) in std::mem::take(&mut self.late) {
-            let what = match &late {
-                Late::Claim(slot) => match &*slot.borrow() {
+            let repair = match &late {
+                LateReply::Claim(reply) => match &*reply.borrow() {
                     None => None,
-                    Some(Ok(said)) => Some(match &said.attempt {
-                        Attempt::Granted(_) if said.fencing() == Some(fencing) => Mending::Nothing,
-                        Attempt::Granted(_) => Mending::Note,
-                        // Its line calls us when it is free, and would call the next one if we only left.
-                        _ if said.number.is_some() => Mending::Anew,
-                        _ => Mending::Nothing,
+                    Some(Ok(reply)) => Some(match &reply.attempt {
+                        Attempt::Granted(_) if reply.fencing() == Some(fencing) => Repair::None,
+                        Attempt::Granted(_) => Repair::RecordFencing,
+                        // Its queue notifies this client when the lock is free. If the claim only left the queue, the
+                        // node would notify the next waiter instead.
+                        _ if reply.number.is_some() => Repair::RestoreHold,
+                        _ => Repair::None,
                     }),
-                    Some(Err(_)) => Some(Mending::Nothing),
+                    Some(Err(_)) => Some(Repair::None),
                 },
-                Late::Renewal(slot) => match &*slot.borrow() {
+                LateReply::Renewal(reply) => match &*reply.borrow() {
                     None => None,
-                    // Whoever has it there instead is not disturbed, unless it is the hold that ours is inside of.
-                    Some(Ok(Renewal::Lost(_))) => Some(Mending::Anew),
-                    Some(_) => Some(Mending::Nothing),
+                    // A client that holds the lock there instead is not disturbed, unless it is the outer hold.
+                    Some(Ok(Renewal::Lost(_))) => Some(Repair::RestoreHold),
+                    Some(_) => Some(Repair::None),
                 },
             };
             let (claim, id) = (Rc::clone(&claim), Rc::clone(&self.ids[node]));
-            match what {
-                None => open.push((node, late)),
-                Some(Mending::Nothing) => {}
-                Some(Mending::Note) => {
-                    self.nodes.ask(node, Turn::Last, limit, move |store, _| {
+            match repair {
+                None => pending.push((node, late)),
+                Some(Repair::None) => {}
+                Some(Repair::RecordFencing) => {
+                    self.nodes.request(node, Turn::Last, limit, move |store, _| {
                         store.fence(claim, fencing, Fenced::Elsewhere, id)
                     });
                 }
-                Some(Mending::Anew) => {
-                    self.nodes.ask(node, Turn::Next, limit, move |store, cancel| {
-                        store.mend(claim, fencing, id, cancel)
+                Some(Repair::RestoreHold) => {
+                    self.nodes.request(node, Turn::Next, limit, move |store, cancel| {
+                        store.restore_hold(claim, fencing, id, cancel)
                     });
                 }
             }
         }
-        self.late = open;
+        self.late = pending;
     }
 
-    /// Releases the hold, or leaves the line, at all nodes.
-    pub(super) async fn give_up(
+    /// Releases the hold, or leaves the queue, at all nodes.
+    pub(super) async fn release_hold(
         &mut self,
         claim: &Claim,
         rest: Duration,
         record: Option<&Record>,
     ) -> Result<Release, StoreError> {
-        if self.is_last(claim) {
+        if self.is_latest(claim) {
             self.late.clear();
-            self.last = None;
+            self.latest = None;
         }
         let claim = Rc::new(claim.clone());
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let slots = self.begin_release(self.all(), &claim, rest, record);
+        let replies = self.begin_release(self.all(), &claim, rest, record);
         let decided = |_: &mut RedlockNodes| {
-            let answer = released(&slots, count, quorum);
-            (answer.is_some() || are_answered(&slots)).then_some(answer)
+            let outcome = released(&replies, count, quorum);
+            (outcome.is_some() || all_arrived(&replies)).then_some(outcome)
         };
-        let answer = self.nodes.until(decided).await;
-        // The others are to know as well; what they are told is sent at the latest when they are hurried.
-        let others = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
+        let outcome = self.nodes.until(decided).await;
+        // The other nodes have to receive the release as well; it is sent at the latest when their claims are
+        // cancelled.
+        let others = self.nodes.until(|_: &mut RedlockNodes| all_arrived(&replies).then_some(()));
         if timeout(STRAGGLERS, others).await.is_err() {
             self.nodes.cancel();
         }
         let failed = || -> Vec<(usize, StoreError)> {
             let error =
-                |slot: &PendingReply<Release>| slot.borrow().as_ref().and_then(|answer| answer.clone().err());
-            slots.iter().filter_map(|(node, slot)| Some((*node, error(slot)?))).collect()
+                |reply: &PendingReply<Release>| reply.borrow().as_ref().and_then(|reply| reply.clone().err());
+            replies.iter().filter_map(|(node, reply)| Some((*node, error(reply)?))).collect()
         };
-        answer.ok_or_else(|| self.unreachable(&failed()))
+        outcome.ok_or_else(|| self.unreachable(&failed()))
     }
 
-    /// Keeps a record at all nodes; a majority suffices. Of a hold that was lost something may be left at the others, and
-    /// nothing runs under it any more.
-    pub(super) async fn note(&mut self, name: &LockName, record: &Record) -> Result<(), StoreError> {
-        let held = self.last.as_ref().filter(|last| last.name == *name && record.has_held());
-        if let Some(held) = held.and_then(|last| last.held.as_ref()) {
+    /// Stores a record at all nodes; a majority suffices. A hold that was lost may still be present at some nodes, and
+    /// no command runs under it any more, so it is released with the record.
+    pub(super) async fn keep_record(&mut self, name: &LockName, record: &Record) -> Result<(), StoreError> {
+        let latest = self.latest.as_ref().filter(|latest| latest.name == *name && record.has_held());
+        if let Some(held) = latest.and_then(|latest| latest.held.as_ref()) {
             let claim = Rc::clone(&held.claim);
-            return self.give_up(&claim, Duration::ZERO, Some(record)).await.map(drop);
+            return self.release_hold(&claim, Duration::ZERO, Some(record)).await.map(drop);
         }
-        let what = Rc::new((name.clone(), record.clone()));
+        let arguments = Rc::new((name.clone(), record.clone()));
         let limit = limit(Duration::MAX);
-        let mut slots: Vec<(usize, PendingReply<()>)> = Vec::new();
+        let mut replies: Vec<(usize, PendingReply<()>)> = Vec::new();
         for node in self.all() {
-            let what = Rc::clone(&what);
-            let slot = self.nodes.ask(node, Turn::Last, limit, move |store, _| {
+            let arguments = Rc::clone(&arguments);
+            let reply = self.nodes.request(node, Turn::Last, limit, move |store, _| {
                 Box::pin(async move {
-                    let noted = store.record(&what.0, &what.1);
-                    timeout(limit, noted).await.unwrap_or_else(|_| Err(no_answer(limit)))
+                    let stored = store.record(&arguments.0, &arguments.1);
+                    timeout(limit, stored).await.unwrap_or_else(|_| Err(timed_out(limit)))
                 })
             });
-            slots.push((node, slot));
+            replies.push((node, reply));
         }
-        let noted = |slot: &&(usize, PendingReply<()>)| matches!(&*slot.1.borrow(), Some(Ok(())));
+        let is_stored = |reply: &&(usize, PendingReply<()>)| matches!(&*reply.1.borrow(), Some(Ok(())));
         let enough = |nodes: &mut RedlockNodes| {
-            (slots.iter().filter(noted).count() >= nodes.quorum() || are_answered(&slots)).then_some(())
+            (replies.iter().filter(is_stored).count() >= nodes.quorum() || all_arrived(&replies))
+                .then_some(())
         };
         self.nodes.until(enough).await;
-        let others = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
-        // What has been sent arrives without us.
+        let others = self.nodes.until(|_: &mut RedlockNodes| all_arrived(&replies).then_some(()));
+        // A request that has been sent is processed even if its reply is not waited for.
         let _ = timeout(STRAGGLERS, others).await;
-        let error = |slot: &PendingReply<()>| slot.take().and_then(Result::err);
-        let failed: Vec<_> = slots.iter().filter_map(|(node, slot)| Some((*node, error(slot)?))).collect();
+        let error = |reply: &PendingReply<()>| reply.take().and_then(Result::err);
+        let failed: Vec<_> =
+            replies.iter().filter_map(|(node, reply)| Some((*node, error(reply)?))).collect();
         if failed.len() > self.nodes.count() - self.nodes.quorum() {
             return Err(self.unreachable(&failed));
         }
         Ok(())
     }
 
-    /// The first word of any node that matters.
-    pub(super) async fn hear(&mut self) -> Change {
+    /// Waits for the first relevant change that any node reports.
+    pub(super) async fn next_change(&mut self) -> Change {
         if std::mem::take(&mut self.is_untracked) {
-            // To be asked once more, and be told from then on.
+            // Causes one more renewal, from which on the nodes report changes.
             return Change::Touched;
         }
         loop {
-            let is_held = self.last.as_ref().is_some_and(|last| last.held.is_some());
+            let is_held = self.latest.as_ref().is_some_and(|latest| latest.held.is_some());
             match self.nodes.changed().await {
-                // Some question has been answered.
-                None => self.put_in_order(),
-                // One node is not the store; the next question connects it again.
+                // A request has completed.
+                None => self.repair_late_nodes(),
+                // Losing one node does not disconnect the store; the next request connects the node again.
                 Some((_, Change::Disconnected | Change::Touched)) => return Change::Touched,
-                // The line that it was in.
+                // A notification of the queue in which the claim waited before.
                 Some(_) if is_held => {}
                 Some((_, change)) => return change,
             }
@@ -223,21 +229,23 @@ impl RedlockStore {
     }
 }
 
-/// What is to be done about a node.
-enum Mending {
-    Nothing,
-    Note,
-    Anew,
+/// How a node is repaired.
+enum Repair {
+    None,
+    RecordFencing,
+    RestoreHold,
 }
 
-/// What a majority says; `None` when it does not, or not yet.
-fn released(slots: &[(usize, PendingReply<Release>)], count: usize, quorum: usize) -> Option<Release> {
-    let answers = |is: fn(&Release) -> bool| {
-        slots.iter().filter(|(_, slot)| matches!(&*slot.borrow(), Some(Ok(answer)) if is(answer))).count()
+/// Returns the outcome that a majority reports; `None` if there is none, or none yet.
+fn released(replies: &[(usize, PendingReply<Release>)], count: usize, quorum: usize) -> Option<Release> {
+    let count_of = |is: fn(&Release) -> bool| {
+        let matching =
+            |reply: &PendingReply<Release>| matches!(&*reply.borrow(), Some(Ok(reply)) if is(reply));
+        replies.iter().filter(|(_, reply)| matching(reply)).count()
     };
-    let gone = answers(|answer| *answer == Release::NotHeld);
-    let kept = answers(|answer| *answer == Release::Kept);
-    let released = answers(|answer| *answer == Release::Released);
+    let gone = count_of(|release| *release == Release::NotHeld);
+    let kept = count_of(|release| *release == Release::Kept);
+    let released = count_of(|release| *release == Release::Released);
     if kept + released >= quorum {
         return Some(if kept > 0 { Release::Kept } else { Release::Released });
     }

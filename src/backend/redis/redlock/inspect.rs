@@ -1,86 +1,89 @@
-//! Who holds what, as a majority of nodes sees it, and the end of a hold by somebody else's word.
+//! Administration of the locks of a Redlock: listing, inspecting, revoking and removing holds, as a majority of nodes
+//! reports them.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::asking::no_answer;
+use super::asking::timed_out;
 use super::contention::{joined, remaining};
 use super::nodes::{PendingReply, RedlockNodes, Turn};
-use super::{RedlockStore, STRAGGLERS, are_answered};
+use super::{RedlockStore, STRAGGLERS, all_arrived};
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::redis::RedisStore;
 use crate::backend::{Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
 
-/// How long a node may take to tell all that it knows.
+/// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// So many outcomes of those who held a lock, and of those who did not get it, are told.
+/// The number of records that the history of a lock shows.
 const OUTCOMES: usize = 40;
 
 impl RedlockStore {
-    /// Asks all nodes the same, and waits for a majority, and a little for the others.
+    /// Sends the same request to all nodes, and waits for a majority of replies, then up to [`STRAGGLERS`] for the
+    /// others.
     async fn survey<A: Clone + 'static>(
         &mut self,
         work: impl for<'a> Fn(&'a mut RedisStore) -> Reply<'a, Result<A, StoreError>> + Clone + 'static,
     ) -> Result<Survey<A>, StoreError> {
         self.connect_majority().await?;
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let mut slots: Vec<(usize, PendingReply<A>)> = Vec::new();
+        let mut pending: Vec<(usize, PendingReply<A>)> = Vec::new();
         for node in self.all() {
             let work = work.clone();
-            let slot = self.nodes.ask(node, Turn::Last, LIMIT, move |store, _| {
+            let reply = self.nodes.request(node, Turn::Last, LIMIT, move |store, _| {
                 Box::pin(async move {
-                    timeout(LIMIT, work(store)).await.unwrap_or_else(|_| Err(no_answer(LIMIT)))
+                    timeout(LIMIT, work(store)).await.unwrap_or_else(|_| Err(timed_out(LIMIT)))
                 })
             });
-            slots.push((node, slot));
+            pending.push((node, reply));
         }
-        let answers = || slots.iter().filter(|(_, slot)| matches!(&*slot.borrow(), Some(Ok(_)))).count();
-        let enough = |_: &mut RedlockNodes| (answers() >= quorum || are_answered(&slots)).then_some(());
+        let succeeded =
+            || pending.iter().filter(|(_, reply)| matches!(&*reply.borrow(), Some(Ok(_)))).count();
+        let enough = |_: &mut RedlockNodes| (succeeded() >= quorum || all_arrived(&pending)).then_some(());
         self.nodes.until(enough).await;
-        let all = self.nodes.until(|_: &mut RedlockNodes| are_answered(&slots).then_some(()));
-        // What is late goes on, and nobody waits for it.
+        let all = self.nodes.until(|_: &mut RedlockNodes| all_arrived(&pending).then_some(()));
+        // Late requests continue in the background; their replies are discarded.
         let _ = timeout(STRAGGLERS, all).await;
-        let mut survey = Survey { answers: Vec::new(), missing: 0, quorum };
+        let mut survey = Survey { replies: Vec::new(), missing: 0, quorum };
         let mut failed = Vec::new();
-        for (node, slot) in slots {
-            match slot.borrow().clone() {
-                Some(Ok(answer)) => survey.answers.push(answer),
+        for (node, reply) in pending {
+            match reply.borrow().clone() {
+                Some(Ok(reply)) => survey.replies.push(reply),
                 Some(Err(error)) => failed.push((node, error)),
                 None => {}
             }
         }
-        survey.missing = count - survey.answers.len();
-        match survey.answers.len() >= quorum {
+        survey.missing = count - survey.replies.len();
+        match survey.replies.len() >= quorum {
             true => Ok(survey),
             false => Err(self.unreachable(&failed)),
         }
     }
 }
 
-/// What the nodes have answered.
+/// The replies of the nodes to one request.
 struct Survey<A> {
-    answers: Vec<A>,
-    /// So many have not.
+    replies: Vec<A>,
+    /// The number of nodes without a reply.
     missing: usize,
     quorum: usize,
 }
 
 impl<A> Survey<A> {
     fn count(&self, is: impl Fn(&A) -> bool) -> usize {
-        self.answers.iter().filter(|answer| is(answer)).count()
+        self.replies.iter().filter(|reply| is(reply)).count()
     }
 }
 
 impl Survey<Inspection> {
-    /// One lock as the nodes see it together. What is at too few of them for a majority, whatever the others would say, is
-    /// there in passing, or is left of something.
+    /// Merges the nodes' views of one lock. A hold at too few nodes for a majority, even if all missing nodes had it,
+    /// is an attempt in progress or a leftover, and is not shown.
     fn lock(&self, index: usize) -> Option<LockState> {
         let states: Vec<&LockState> =
-            self.answers.iter().filter_map(|inspection| inspection.locks.get(index)).collect();
+            self.replies.iter().filter_map(|inspection| inspection.locks.get(index)).collect();
         let mut lock = LockState::free(states.first()?.name.clone());
         let mut seen = joined(states.iter().map(|state| state.holders.as_slice()));
         seen.retain(|holders| holders.len() + self.missing >= self.quorum);
@@ -92,15 +95,15 @@ impl Survey<Inspection> {
         };
         lock.mode = states.iter().find(has_shown).and_then(|state| state.mode);
         for state in &states {
-            let mut told = vec![false; lock.waiters.len()];
+            let mut matched = vec![false; lock.waiters.len()];
             for waiter in &state.waiters {
                 let same = |known: &usize| {
-                    let (told, known) = (told[*known], &lock.waiters[*known]);
-                    !told && known.identity == waiter.identity && known.mode == waiter.mode
+                    let (matched, known) = (matched[*known], &lock.waiters[*known]);
+                    !matched && known.identity == waiter.identity && known.mode == waiter.mode
                 };
-                match (0..told.len()).find(same) {
+                match (0..matched.len()).find(same) {
                     Some(known) => {
-                        told[known] = true;
+                        matched[known] = true;
                         let known = &mut lock.waiters[known];
                         known.waiting = known.waiting.min(waiter.waiting);
                     }
@@ -112,13 +115,14 @@ impl Survey<Inspection> {
         Some(lock)
     }
 
-    /// One holder, of whom several nodes tell.
+    /// Merges the nodes' views of one holder.
     fn holder(&self, holders: &[&Holder]) -> Option<Holder> {
         let mut holder = (*holders.first()?).clone();
         holder.remaining = remaining(holders, self.quorum);
-        let gave =
+        let count_of =
             |fencing: Option<FencingToken>| holders.iter().filter(|holder| holder.fencing == fencing).count();
-        holder.fencing = holders.iter().map(|holder| holder.fencing).max_by_key(|fencing| gave(*fencing))?;
+        holder.fencing =
+            holders.iter().map(|holder| holder.fencing).max_by_key(|fencing| count_of(*fencing))?;
         holder.age = holders.iter().filter_map(|holder| holder.age).max();
         holder.ended = holders.iter().filter_map(|holder| holder.ended).max();
         holder.ours = holders.iter().any(|holder| holder.ours);
@@ -132,7 +136,7 @@ impl LockAdmin for RedlockStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
         Box::pin(async {
             let survey = self.survey(|store| store.list()).await?;
-            let mut names: Vec<LockName> = survey.answers.into_iter().flatten().collect();
+            let mut names: Vec<LockName> = survey.replies.into_iter().flatten().collect();
             names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
             names.dedup();
             Ok(names)
@@ -145,14 +149,14 @@ impl LockAdmin for RedlockStore {
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>> {
         Box::pin(async move {
-            let asked = Rc::new((names.to_vec(), token.cloned()));
+            let arguments = Rc::new((names.to_vec(), token.cloned()));
             let survey = self
                 .survey(move |store| {
-                    let asked = Rc::clone(&asked);
-                    Box::pin(async move { store.inspect(&asked.0, asked.1.as_ref()).await })
+                    let arguments = Rc::clone(&arguments);
+                    Box::pin(async move { store.inspect(&arguments.0, arguments.1.as_ref()).await })
                 })
                 .await?;
-            let now_ms = survey.answers.iter().map(|inspection| inspection.now_ms).max().unwrap_or(0);
+            let now_ms = survey.replies.iter().map(|inspection| inspection.now_ms).max().unwrap_or(0);
             let locks = (0..names.len()).filter_map(|index| survey.lock(index)).collect();
             Ok(Inspection { now_ms, locks })
         })
@@ -168,9 +172,9 @@ impl LockAdmin for RedlockStore {
                 })
                 .await?;
             let mut records: Vec<NotedRecord> = Vec::new();
-            for noted in survey.answers.into_iter().flatten() {
-                if records.iter().all(|(_, known)| *known != noted.1) {
-                    records.push(noted);
+            for record in survey.replies.into_iter().flatten() {
+                if records.iter().all(|(_, known)| *known != record.1) {
+                    records.push(record);
                 }
             }
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
@@ -186,21 +190,21 @@ impl LockAdmin for RedlockStore {
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
         Box::pin(async move {
-            let asked = Rc::new((name.clone(), revocation.clone()));
+            let arguments = Rc::new((name.clone(), revocation.clone()));
             let survey = self
                 .survey(move |store| {
-                    let asked = Rc::clone(&asked);
-                    Box::pin(async move { store.revoke(&asked.0, fencing, &asked.1).await })
+                    let arguments = Rc::clone(&arguments);
+                    Box::pin(async move { store.revoke(&arguments.0, fencing, &arguments.1).await })
                 })
                 .await?;
-            let told = survey.answers.iter().map(|answer| match answer {
-                Revoked::Told(told) => *told,
+            let notified = survey.replies.iter().map(|revoked| match revoked {
+                Revoked::Told(count) => *count,
                 Revoked::Ended | Revoked::Gone => 0,
             });
-            Ok(match told.max() {
-                // Whoever hears it from one node has heard it.
-                Some(told) if told > 0 => Revoked::Told(told),
-                _ if survey.count(|answer| *answer == Revoked::Ended) > 0 => Revoked::Ended,
+            Ok(match notified.max() {
+                // A holder needs the notification of one node only.
+                Some(count) if count > 0 => Revoked::Told(count),
+                _ if survey.count(|revoked| *revoked == Revoked::Ended) > 0 => Revoked::Ended,
                 _ => Revoked::Gone,
             })
         })
@@ -212,22 +216,22 @@ impl LockAdmin for RedlockStore {
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async move {
-            let asked = Rc::new((name.clone(), holder.clone()));
+            let arguments = Rc::new((name.clone(), holder.clone()));
             let survey = self
                 .survey(move |store| {
-                    let asked = Rc::clone(&asked);
-                    Box::pin(async move { store.remove(&asked.0, &asked.1).await })
+                    let arguments = Rc::clone(&arguments);
+                    Box::pin(async move { store.remove(&arguments.0, &arguments.1).await })
                 })
                 .await?;
-            // It has no majority any more: less than that are missing.
-            Ok(match survey.count(|answer| *answer == Removal::Removed) {
+            // The hold has no majority any more: fewer nodes than that are missing.
+            Ok(match survey.count(|removal| *removal == Removal::Removed) {
                 0 => Removal::Changed,
                 _ => Removal::Removed,
             })
         })
     }
 
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(self.examine_nodes(examination))
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(self.examine_nodes(diagnosis))
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of a Redlock, each of which is asked one thing after the other, all of them at the same time.
+//! The nodes of a Redlock. Each node processes one request after another; the nodes work concurrently.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
@@ -13,123 +13,122 @@ use crate::backend::redis::connection::Cancel;
 use crate::backend::redis::{Location, RedisStore};
 use crate::backend::{Backend, Change, Reply, StoreError};
 
-/// All of them.
+/// The nodes of one Redlock.
 pub(super) struct RedlockNodes {
     all: Vec<Node>,
-    /// So many questions have been answered.
-    answered: Rc<Cell<u64>>,
-    /// The first node that was found to be no independent master, and what it is.
+    /// The number of requests that have completed.
+    completed: Rc<Cell<u64>>,
+    /// The first node found not to be an independent master, and what it is instead.
     unfit: Rc<RefCell<Option<String>>>,
 }
 
 struct Node {
     location: Location,
     state: State,
-    /// Ends the wait for the answer to the claim that the node is asked for.
+    /// Ends the wait for the reply to the node's current claim.
     cancel: Cancel,
-    /// So many questions have not been answered yet.
-    open: Rc<Cell<usize>>,
+    /// The number of requests without a reply yet.
+    outstanding: Rc<Cell<usize>>,
 }
 
-/// A store is lent to what it is asked, and comes back with the answer: so a question goes on although whoever asked it
-/// does not wait for the answer any more, and nothing is asked in between.
+/// The job of a request owns the store until its reply has arrived. A request therefore continues although its caller
+/// no longer waits for the reply, and no other request is sent in between.
 enum State {
     Idle(Box<RedisStore>),
     Connecting(Job),
-    Asking(Job),
+    Busy(Job),
 }
 
 type Job = Pin<Box<dyn Future<Output = Box<RedisStore>>>>;
 
-/// What a node has answered to one question, once it has.
+/// The reply of a node to one request; `None` until it has arrived.
 pub(super) type PendingReply<A> = Rc<RefCell<Option<Result<A, StoreError>>>>;
 
-/// How a question waits for those before it.
+/// How a request waits for the earlier requests to the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// As long as one of them takes; a node that has one waiting already is not asked.
+    /// Waits for at most one request; fails at once if another one is waiting already.
     Next,
-    /// As long as all of them take: it has to be asked.
+    /// Waits for all of them: the request has to be sent.
     Last,
 }
 
 impl RedlockNodes {
-    /// Names them; contacts nobody.
+    /// Creates the nodes without connecting to any.
     pub(super) fn new(location: &Location) -> RedlockNodes {
         let node = |location: Location| Node {
             state: State::Idle(Box::new(RedisStore::new(location.clone()))),
             location,
             cancel: Cancel::default(),
-            open: Rc::default(),
+            outstanding: Rc::default(),
         };
         RedlockNodes {
             all: location.nodes().into_iter().map(node).collect(),
-            answered: Rc::default(),
+            completed: Rc::default(),
             unfit: Rc::default(),
         }
     }
 
-    /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// How many are more than half.
+    /// The size of a majority.
     pub(super) fn quorum(&self) -> usize {
         self.all.len() / 2 + 1
     }
 
-    /// Where a node is, as messages name it.
+    /// The address of a node as messages show it.
     pub(super) fn name(&self, node: usize) -> &str {
         self.all[node].location.display()
     }
 
-    /// Where a node is.
     pub(super) fn location(&self, node: usize) -> &Location {
         &self.all[node].location
     }
 
-    /// Begins to connect a node that is not connected and not busy with that. `None` if it is either, or owes an answer.
+    /// Begins to connect a node. Returns `None` if it is connected, connecting or processing a request.
     pub(super) fn connect(&mut self, node: usize) -> Option<PendingReply<()>> {
         let node = &mut self.all[node];
         match &node.state {
             State::Idle(store) if store.connection.is_none() => {}
             _ => return None,
         }
-        let State::Idle(mut store) = std::mem::replace(&mut node.state, nothing()) else { return None };
-        let slot = PendingReply::default();
-        let told = Rc::clone(&slot);
+        let State::Idle(mut store) = std::mem::replace(&mut node.state, placeholder()) else { return None };
+        let reply = PendingReply::default();
+        let outcome = Rc::clone(&reply);
         node.state = State::Connecting(Box::pin(async move {
             let connected = store.connect().await;
-            told.replace(Some(connected));
+            outcome.replace(Some(connected));
             store
         }));
-        Some(slot)
+        Some(reply)
     }
 
-    /// Whether a node is connected as far as we know; `None` while it is busy.
+    /// Whether a node is connected as far as this client knows; `None` while it is busy.
     pub(super) fn is_connected(&self, node: usize) -> Option<bool> {
         match &self.all[node].state {
             State::Idle(store) => Some(store.connection.is_some()),
-            State::Connecting(_) | State::Asking(_) => None,
+            State::Connecting(_) | State::Busy(_) => None,
         }
     }
 
-    /// How one of the nodes evicts keys, if any does, as far as that is known.
+    /// The eviction policy of a node that evicts keys, if any is known to do so.
     pub(super) fn eviction(&self) -> Option<String> {
         self.all.iter().find_map(|node| match &node.state {
             State::Idle(store) => store.eviction.clone(),
-            State::Connecting(_) | State::Asking(_) => None,
+            State::Connecting(_) | State::Busy(_) => None,
         })
     }
 
-    /// A node that is no independent master, and what it is, as far as that is known.
+    /// A node that is not an independent master, and what it is instead, if one is known.
     pub(super) fn unfit(&self) -> Option<String> {
         self.unfit.borrow().clone()
     }
 
-    /// Asks a node. It is given so long to be connected, if it is not; for the answer `work` has to set a limit.
-    pub(super) fn ask<A: 'static>(
+    /// Sends a request to a node, and returns its pending reply. `limit` bounds only the time to connect, if the node
+    /// is not connected; `work` has to bound the time until the reply.
+    pub(super) fn request<A: 'static>(
         &mut self,
         node: usize,
         turn: Turn,
@@ -137,25 +136,25 @@ impl RedlockNodes {
         work: impl for<'a> FnOnce(&'a mut RedisStore, Cancel) -> Reply<'a, Result<A, StoreError>> + 'static,
     ) -> PendingReply<A> {
         let node = &mut self.all[node];
-        let slot = PendingReply::default();
-        if turn == Turn::Next && node.open.get() > 1 {
-            // One of those may be the same.
-            slot.replace(Some(Err(StoreError::unanswered("it has not answered earlier questions yet"))));
-            return slot;
+        let reply = PendingReply::default();
+        if turn == Turn::Next && node.outstanding.get() > 1 {
+            // Unanswered, not unreachable: an earlier request may be the same as this one, and may be applied.
+            reply.replace(Some(Err(StoreError::unanswered("it has not replied to earlier requests yet"))));
+            return reply;
         }
-        let told = Rc::clone(&slot);
+        let outcome = Rc::clone(&reply);
         let location = node.location.clone();
         let name = location.display().to_owned();
         let cancel = node.cancel.clone();
-        let (open, answered, unfit) =
-            (Rc::clone(&node.open), Rc::clone(&self.answered), Rc::clone(&self.unfit));
-        open.set(open.get() + 1);
-        let before = std::mem::replace(&mut node.state, nothing());
-        node.state = State::Asking(Box::pin(async move {
-            let mut store = match before {
+        let (outstanding, completed, unfit) =
+            (Rc::clone(&node.outstanding), Rc::clone(&self.completed), Rc::clone(&self.unfit));
+        outstanding.set(outstanding.get() + 1);
+        let previous = std::mem::replace(&mut node.state, placeholder());
+        node.state = State::Busy(Box::pin(async move {
+            let mut store = match previous {
                 State::Idle(store) => store,
-                State::Asking(job) => job.await,
-                // Nothing was asked over a connection that is not there.
+                State::Busy(job) => job.await,
+                // Dropping a connection attempt loses no request: none has been sent over it.
                 State::Connecting(job) => match timeout(limit, job).await {
                     Ok(store) => store,
                     Err(_) => Box::new(RedisStore::new(location)),
@@ -163,57 +162,57 @@ impl RedlockNodes {
             };
             let connected =
                 timeout(limit, store.connect()).await.unwrap_or_else(|_| Err(no_connection(limit)));
-            let answer = match connected {
+            let result = match connected {
                 Ok(()) => work(&mut store, cancel).await,
                 Err(error) => Err(error),
             };
-            if let Err(error) = &answer
-                && let Some(what) = unfitness(error)
+            if let Err(error) = &result
+                && let Some(role) = unfit_role(error)
             {
-                unfit.borrow_mut().get_or_insert_with(|| format!("{name} is {what}"));
+                unfit.borrow_mut().get_or_insert_with(|| format!("{name} is {role}"));
             }
-            told.replace(Some(answer.map_err(plainly)));
-            open.set(open.get() - 1);
-            answered.set(answered.get() + 1);
+            outcome.replace(Some(result.map_err(name_replica)));
+            outstanding.set(outstanding.get() - 1);
+            completed.set(completed.get() + 1);
             store
         }));
-        slot
+        reply
     }
 
-    /// Waits no longer for the answers that are owed to claims: what takes them back is sent behind them.
+    /// Cancels the wait for the pending replies to claims, so that the requests that release them are sent now.
     pub(super) fn cancel(&mut self) {
-        for node in self.all.iter().filter(|node| matches!(node.state, State::Asking(_))) {
+        for node in self.all.iter().filter(|node| matches!(node.state, State::Busy(_))) {
             node.cancel.notify_waiters();
         }
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let _ = self.work(&mut context);
+        let _ = self.poll_jobs(&mut context);
     }
 
-    /// Goes on with all that is asked. Returns whether any question was answered, or any node connected.
-    fn work(&mut self, context: &mut Context<'_>) -> bool {
-        let before = self.answered.get();
+    /// Polls the jobs of all nodes. Returns whether a request has completed or a node has been connected.
+    fn poll_jobs(&mut self, context: &mut Context<'_>) -> bool {
+        let before = self.completed.get();
         let mut finished = false;
         for node in &mut self.all {
-            if let State::Connecting(job) | State::Asking(job) = &mut node.state
+            if let State::Connecting(job) | State::Busy(job) = &mut node.state
                 && let Poll::Ready(store) = job.as_mut().poll(context)
             {
                 node.state = State::Idle(store);
                 finished = true;
             }
         }
-        finished || self.answered.get() > before
+        finished || self.completed.get() > before
     }
 
-    /// Goes on with all that is asked until something is decided, which is looked at whenever an answer may have come.
+    /// Processes all requests until `decided` returns a decision. It is called whenever a reply may have arrived.
     pub(super) async fn until<D>(&mut self, mut decided: impl FnMut(&mut RedlockNodes) -> Option<D>) -> D {
         poll_fn(|context| {
             loop {
-                self.work(context);
+                self.poll_jobs(context);
                 if let Some(decision) = decided(self) {
                     return Poll::Ready(decision);
                 }
-                // Also with what was begun just now.
-                if !self.work(context) {
+                // `decided` may have started new jobs, which have to be polled once.
+                if !self.poll_jobs(context) {
                     return Poll::Pending;
                 }
             }
@@ -221,10 +220,11 @@ impl RedlockNodes {
         .await
     }
 
-    /// Goes on with all that is asked. Resolves when a node says something unasked, or has finished what it was asked.
+    /// Processes all requests. Resolves to a change that a node has pushed, with the node, or to `None` when a request
+    /// has completed.
     pub(super) async fn changed(&mut self) -> Option<(usize, Change)> {
         poll_fn(|context| {
-            if self.work(context) {
+            if self.poll_jobs(context) {
                 return Poll::Ready(None);
             }
             for (index, node) in self.all.iter_mut().enumerate() {
@@ -240,12 +240,13 @@ impl RedlockNodes {
     }
 }
 
-fn nothing() -> State {
-    State::Asking(Box::pin(pending()))
+/// The state of a node while its store is moved into a job.
+fn placeholder() -> State {
+    State::Busy(Box::pin(pending()))
 }
 
-/// What a node is that says this, if it is no independent master.
-fn unfitness(error: &StoreError) -> Option<&'static str> {
+/// The role of a node that replies with this error, if it is not an independent master.
+fn unfit_role(error: &StoreError) -> Option<&'static str> {
     match error {
         StoreError::Unavailable { reason, .. } if reason.contains("READONLY") => Some("a replica"),
         StoreError::Config(text) if text.contains("is a node of a Redis Cluster") => {
@@ -255,19 +256,19 @@ fn unfitness(error: &StoreError) -> Option<&'static str> {
     }
 }
 
-/// What a node says of itself when it is asked for a lock.
+/// The reason given when a node rejects a claim because it is a replica.
 const IS_REPLICA: &str = "it is a replica, and Redlock needs independent masters";
 
-/// No majority can be had of nodes that are wrongly chosen.
-pub(super) fn for_good(error: StoreError) -> StoreError {
+/// Makes the error of a replica a configuration error: retrying cannot help.
+pub(super) fn as_permanent(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, .. } if reason == IS_REPLICA => StoreError::Config(reason),
         error => error,
     }
 }
 
-/// What a node says that cannot serve, in terms of what it should be.
-fn plainly(error: StoreError) -> StoreError {
+/// Replaces the server's READONLY error by one that names the cause: the node is a replica.
+fn name_replica(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, maybe_applied, transient } if reason.contains("READONLY") => {
             let reason = IS_REPLICA.to_owned();

@@ -1,39 +1,39 @@
-//! A claim's place in the lines of the nodes: pure.
+//! The position of a claim in the queues of the nodes: pure.
 //!
-//! Each node has a line of its own, in the order of numbers that it gives. So that the lines have the same order, a claim
-//! takes the largest of its numbers for its ticket, and has each node use that. Whoever begins to wait when a majority uses
-//! the ticket gets a larger number from one of these, because two majorities have a node in common, and so a larger
-//! ticket. Nobody's exclusion hangs on any of this.
+//! Each node has its own queue, ordered by the numbers that it gives. To give all queues the same order, a claim takes
+//! the largest of its numbers as its ticket, and has each node use that. A claim that begins to wait when a majority
+//! uses the ticket gets a larger number from one of these nodes, because two majorities have a node in common, and so a
+//! larger ticket. Mutual exclusion does not depend on any of this.
 
-/// What is known of a claim's place.
+/// The ticket of a claim, and its number at each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct QueueTicket {
     ticket: Option<u64>,
-    /// Its number at each node, as it was last told.
-    known: Vec<Option<u64>>,
-    /// It was first at a majority when that was last told.
+    /// The claim's number at each node, as last reported.
+    numbers: Vec<Option<u64>>,
+    /// The claim was first at a majority in the last report.
     pub(super) is_first: bool,
 }
 
-impl Line {
-    /// The number that a node is to use, where it uses another one or none. Where it had the ticket it is not told: a claim
-    /// that let its turn pass has lost its place, and is not to get it back by asking.
+impl QueueTicket {
+    /// The number that a node has to use, if its number was another one or none. A node that had the ticket is not sent
+    /// it again: a claim that missed its turn has lost its position, and must not regain it by a later request.
     pub(super) fn ticket_for(&self, node: usize) -> Option<u64> {
-        self.ticket.filter(|ticket| self.known.get(node).copied().flatten() != Some(*ticket))
+        self.ticket.filter(|ticket| self.numbers.get(node).copied().flatten() != Some(*ticket))
     }
 
-    /// Takes note of the numbers that the nodes have for the claim, and returns those that are to use another one. A ticket
-    /// that most of them do not know any more is lost.
-    pub(super) fn hear(&mut self, numbers: Vec<Option<u64>>, quorum: usize) -> Vec<usize> {
-        let in_line = numbers.iter().flatten().count();
+    /// Records the numbers that the nodes have for the claim, and returns the nodes that have to use another one. The
+    /// ticket is lost, and chosen anew, when most of the nodes where the claim is queued have another number.
+    pub(super) fn update(&mut self, numbers: Vec<Option<u64>>, quorum: usize) -> Vec<usize> {
+        let queued = numbers.iter().flatten().count();
         let agreed = numbers.iter().flatten().filter(|number| Some(**number) == self.ticket).count();
-        let is_lost = self.ticket.is_none() || (in_line - agreed) * 2 > in_line;
-        if is_lost && in_line >= quorum {
+        let is_lost = self.ticket.is_none() || (queued - agreed) * 2 > queued;
+        if is_lost && queued >= quorum {
             self.ticket = numbers.iter().flatten().max().copied();
         }
-        self.known = numbers;
-        let others = |node: &usize| self.known[*node].is_some() && self.ticket_for(*node).is_some();
-        (0..self.known.len()).filter(|_| in_line >= quorum).filter(others).collect()
+        self.numbers = numbers;
+        let differs = |node: &usize| self.numbers[*node].is_some() && self.ticket_for(*node).is_some();
+        (0..self.numbers.len()).filter(|_| queued >= quorum).filter(differs).collect()
     }
 }
 
@@ -43,40 +43,40 @@ mod tests {
 
     const NONE: [usize; 0] = [];
 
-    fn in_line(numbers: [u64; 5]) -> Vec<Option<u64>> {
+    fn numbers(numbers: [u64; 5]) -> Vec<Option<u64>> {
         numbers.into_iter().map(|number| (number > 0).then_some(number)).collect()
     }
 
     #[test]
     fn the_largest_number_is_the_ticket_of_all() {
-        let mut line = Line::default();
-        assert_eq!(line.ticket_for(0), None);
-        assert_eq!(line.hear(in_line([3, 5, 4, 5, 1]), 3), [0, 2, 4]);
-        assert_eq!((line.ticket_for(0), line.ticket_for(1)), (Some(5), None));
-        assert_eq!(line.hear(in_line([5; 5]), 3), NONE);
+        let mut ticket = QueueTicket::default();
+        assert_eq!(ticket.ticket_for(0), None);
+        assert_eq!(ticket.update(numbers([3, 5, 4, 5, 1]), 3), [0, 2, 4]);
+        assert_eq!((ticket.ticket_for(0), ticket.ticket_for(1)), (Some(5), None));
+        assert_eq!(ticket.update(numbers([5; 5]), 3), NONE);
     }
 
     #[test]
-    fn a_node_that_comes_back_is_told_of_the_ticket() {
-        let mut line = Line::default();
-        assert_eq!(line.hear(in_line([5, 5, 5, 0, 0]), 3), NONE);
-        assert_eq!(line.ticket_for(3), Some(5), "it was down");
-        assert_eq!(line.hear(in_line([5, 5, 9, 5, 0]), 3), [2], "it was restarted");
-        assert_eq!(line.ticket_for(2), Some(5));
+    fn a_node_that_comes_back_is_sent_the_ticket() {
+        let mut ticket = QueueTicket::default();
+        assert_eq!(ticket.update(numbers([5, 5, 5, 0, 0]), 3), NONE);
+        assert_eq!(ticket.ticket_for(3), Some(5), "it was down");
+        assert_eq!(ticket.update(numbers([5, 5, 9, 5, 0]), 3), [2], "it was restarted");
+        assert_eq!(ticket.ticket_for(2), Some(5));
     }
 
     #[test]
-    fn a_place_that_was_lost_stays_lost() {
-        let mut line = Line::default();
-        line.hear(in_line([5; 5]), 3);
-        assert_eq!(line.hear(in_line([8, 8, 9, 5, 8]), 3), [0, 1, 3, 4]);
-        assert_eq!(line.ticket_for(0), Some(9));
+    fn a_position_that_was_lost_stays_lost() {
+        let mut ticket = QueueTicket::default();
+        ticket.update(numbers([5; 5]), 3);
+        assert_eq!(ticket.update(numbers([8, 8, 9, 5, 8]), 3), [0, 1, 3, 4]);
+        assert_eq!(ticket.ticket_for(0), Some(9));
     }
 
     #[test]
     fn too_few_nodes_give_no_ticket() {
-        let mut line = Line::default();
-        assert_eq!(line.hear(in_line([5, 6, 0, 0, 0]), 3), NONE);
-        assert_eq!(line.ticket_for(2), None);
+        let mut ticket = QueueTicket::default();
+        assert_eq!(ticket.update(numbers([5, 6, 0, 0, 0]), 3), NONE);
+        assert_eq!(ticket.ticket_for(2), None);
     }
 }

@@ -1,45 +1,46 @@
 //! Whether a majority has granted a lock: pure.
 //!
-//! A node that was restarted may have forgotten a hold, and would grant it to somebody else. So each node says for how long
-//! it has remembered all that it was told, its age, and what it grants counts only if it is older than every lease that it
-//! may have forgotten: that of the claim, because most who share a lock ask for the same, and those of all who hold the
-//! lock at other nodes. A hold is at more than half of the nodes; so as long as those that are down and those that have
-//! forgotten it are less than half, one that knows of it is asked.
+//! A node that was restarted may have lost a hold, and would grant the lock to another client. Each node therefore
+//! reports its age: how long it has remembered everything written to it. Its grant counts only if it is older than
+//! every lease that it may have lost: the lease of the claim, because most clients of a lock use the same lease, and
+//! the leases of all clients that hold the lock at other nodes. A hold is at more than half of the nodes. So while the
+//! nodes that are down and the nodes that have lost the hold are together less than half, at least one node that has
+//! the hold replies.
 
 use std::time::Duration;
 
-/// No lease is longer, nor any least time that a lock is kept, so a node of this age need not be compared with the others.
+/// The longest possible lease and minimum hold: a node of this age need not be compared with the others.
 const LONGEST_LEASE: Duration = Duration::from_secs(31 * 24 * 3600);
-/// Nodes that were all asked for the first time within so long of each other are new.
+/// Nodes are new if all of them received their first request within this time.
 pub(super) const SAME_AGE: Duration = Duration::from_secs(5);
 
-/// What a node says to a claim, as far as it matters here.
+/// The vote of a node on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeVote {
-    /// Granted. New is one that nobody had asked before it was of this age.
+    /// Granted. A new node had never received a request before it began to count its age.
     Granted { age: Duration, is_new: bool },
-    /// Not granted, because of holds of which the longest lease is this.
+    /// Not granted; `lease` is the longest lease among the holds that exclude the claim.
     Refused { age: Duration, is_new: bool, lease: Duration },
-    /// It cannot be asked.
+    /// The request failed.
     Failed,
 }
 
-/// What the answers come to.
+/// The outcome of a vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// These nodes have granted it, and count.
+    /// These nodes have granted the claim, and count.
     Granted(Vec<usize>),
-    /// There is no majority, whatever is still to come.
+    /// There is no majority, whatever the missing votes are.
     Refused {
-        /// What these have granted does not count before this time is over.
-        forgetful: Vec<(usize, Duration)>,
+        /// Nodes whose grants do not count yet, and for how much longer.
+        too_young: Vec<(usize, Duration)>,
     },
 }
 
-/// Decides on the answers so far, `None` for a node that has not answered yet. `None`: more of them are needed.
-pub(super) fn verdict(answers: &[Option<NodeVote>], quorum: usize, lease: Duration) -> Option<Verdict> {
+/// Decides on the votes so far; a missing vote is `None`. Returns `None` if more votes are needed.
+pub(super) fn verdict(votes: &[Option<NodeVote>], quorum: usize, lease: Duration) -> Option<Verdict> {
     let ages = |least: Duration| {
-        answers.iter().enumerate().filter_map(move |(node, answer)| match answer {
+        votes.iter().enumerate().filter_map(move |(node, vote)| match vote {
             Some(NodeVote::Granted { age, .. }) if *age >= least => Some(node),
             _ => None,
         })
@@ -48,40 +49,40 @@ pub(super) fn verdict(answers: &[Option<NodeVote>], quorum: usize, lease: Durati
     if old.len() >= quorum {
         return Some(Verdict::Granted(old));
     }
-    let open = answers.iter().filter(|answer| answer.is_none()).count();
-    if ages(Duration::ZERO).count() + open < quorum {
-        return Some(Verdict::Refused { forgetful: Vec::new() });
+    let missing = votes.iter().filter(|vote| vote.is_none()).count();
+    if ages(Duration::ZERO).count() + missing < quorum {
+        return Some(Verdict::Refused { too_young: Vec::new() });
     }
-    if open > 0 {
+    if missing > 0 {
         return None;
     }
-    let needed = if are_new(answers) { Duration::ZERO } else { needed(answers, lease) };
+    let needed = if are_new(votes) { Duration::ZERO } else { needed(votes, lease) };
     let counted: Vec<usize> = ages(needed).collect();
     if counted.len() >= quorum {
         return Some(Verdict::Granted(counted));
     }
-    let forgetful = answers.iter().enumerate().filter_map(|(node, answer)| match answer {
+    let too_young = votes.iter().enumerate().filter_map(|(node, vote)| match vote {
         Some(NodeVote::Granted { age, .. }) if *age < needed => Some((node, needed - *age)),
         _ => None,
     });
-    Some(Verdict::Refused { forgetful: forgetful.collect() })
+    Some(Verdict::Refused { too_young: too_young.collect() })
 }
 
-/// How old a node has to be.
-fn needed(answers: &[Option<NodeVote>], lease: Duration) -> Duration {
-    let others = answers.iter().filter_map(|answer| match answer {
+/// The age from which on the grant of a node counts.
+fn needed(votes: &[Option<NodeVote>], lease: Duration) -> Duration {
+    let others = votes.iter().filter_map(|vote| match vote {
         Some(NodeVote::Refused { lease, .. }) => Some((*lease).min(LONGEST_LEASE)),
         _ => None,
     });
     others.chain([lease]).max().unwrap_or(lease)
 }
 
-/// Whether all nodes are there and were asked for the first time ever at the same time: nobody can have held anything before.
-/// Those that were started again together have held what they do not know.
-fn are_new(answers: &[Option<NodeVote>]) -> bool {
-    let ages: Option<Vec<Duration>> = answers
+/// Whether all nodes have replied and received their first request ever at the same time: no client can have held a
+/// lock before. This does not hold for nodes that were restarted together: they may have lost holds.
+fn are_new(votes: &[Option<NodeVote>]) -> bool {
+    let ages: Option<Vec<Duration>> = votes
         .iter()
-        .map(|answer| match answer {
+        .map(|vote| match vote {
             Some(NodeVote::Granted { age, is_new: true } | NodeVote::Refused { age, is_new: true, .. }) => {
                 Some(*age)
             }
@@ -111,12 +112,12 @@ mod tests {
     const FAILED: Option<NodeVote> = Some(NodeVote::Failed);
     const OLD: u64 = 31 * 24 * 3600;
 
-    fn of(answers: [Option<NodeVote>; 5]) -> Option<Verdict> {
-        verdict(&answers, 3, LEASE)
+    fn of(votes: [Option<NodeVote>; 5]) -> Option<Verdict> {
+        verdict(&votes, 3, LEASE)
     }
 
-    fn nobody() -> Option<Verdict> {
-        Some(Verdict::Refused { forgetful: vec![] })
+    fn no_majority() -> Option<Verdict> {
+        Some(Verdict::Refused { too_young: vec![] })
     }
 
     #[test]
@@ -126,24 +127,24 @@ mod tests {
             Some(Verdict::Granted(vec![0, 2, 4]))
         );
         assert_eq!(of([granted(OLD), None, granted(OLD), None, refused(30)]), None);
-        assert_eq!(of([refused(30), None, refused(30), granted(OLD), refused(30)]), nobody());
-        assert_eq!(of([FAILED, FAILED, FAILED, None, None]), nobody());
-        assert_eq!(of([granted(OLD), granted(OLD), refused(30), refused(30), FAILED]), nobody());
+        assert_eq!(of([refused(30), None, refused(30), granted(OLD), refused(30)]), no_majority());
+        assert_eq!(of([FAILED, FAILED, FAILED, None, None]), no_majority());
+        assert_eq!(of([granted(OLD), granted(OLD), refused(30), refused(30), FAILED]), no_majority());
     }
 
     #[test]
-    fn a_node_that_has_forgotten_counts_after_the_longest_lease_that_is_known() {
+    fn a_node_that_lost_its_data_counts_after_the_longest_known_lease() {
         let young = [FAILED, FAILED, granted(OLD), granted(OLD), granted(29)];
         let second = Duration::from_secs(1);
-        assert_eq!(of(young), Some(Verdict::Refused { forgetful: vec![(4, second)] }));
+        assert_eq!(of(young), Some(Verdict::Refused { too_young: vec![(4, second)] }));
         let older = [FAILED, FAILED, granted(OLD), granted(OLD), granted(30)];
         assert_eq!(of(older), Some(Verdict::Granted(vec![2, 3, 4])));
         let long_lease = [refused(3600), refused(3600), granted(OLD), granted(OLD), granted(3599)];
-        assert_eq!(of(long_lease), Some(Verdict::Refused { forgetful: vec![(4, second)] }));
+        assert_eq!(of(long_lease), Some(Verdict::Refused { too_young: vec![(4, second)] }));
     }
 
     #[test]
-    fn nobody_decides_on_young_nodes_before_all_have_answered() {
+    fn young_nodes_are_decided_on_only_when_all_have_voted() {
         assert_eq!(of([None, granted(40), granted(40), granted(40), granted(40)]), None);
         assert_eq!(of([FAILED, granted(40), granted(40), granted(40), None]), None);
         let all = [FAILED, granted(40), granted(40), granted(40), granted(3)];
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_all_new_count_if_all_are_there() {
+    fn nodes_that_are_all_new_count_if_all_have_voted() {
         let new = [granted(0), granted(5), granted(1), granted(2), granted(3)];
         assert_eq!(of(new), Some(Verdict::Granted(vec![0, 1, 2, 3, 4])));
         let one_is_older = [granted(0), granted(6), granted(1), granted(2), granted(3)];
@@ -161,17 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_were_started_again_together_are_not_new() {
-        let again = |seconds| Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: false });
-        let all = [again(0), again(1), again(0), again(2), again(0)];
-        assert!(matches!(of(all), Some(Verdict::Refused { forgetful }) if forgetful.len() == 5));
-        let one_was_asked_before = [granted(0), granted(1), again(0), granted(2), granted(0)];
-        assert!(matches!(of(one_was_asked_before), Some(Verdict::Refused { .. })));
+    fn nodes_that_were_restarted_together_are_not_new() {
+        let restarted =
+            |seconds| Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: false });
+        let all = [restarted(0), restarted(1), restarted(0), restarted(2), restarted(0)];
+        assert!(matches!(of(all), Some(Verdict::Refused { too_young }) if too_young.len() == 5));
+        let one_is_not_new = [granted(0), granted(1), restarted(0), granted(2), granted(0)];
+        assert!(matches!(of(one_is_not_new), Some(Verdict::Refused { .. })));
         let refusing = Some(NodeVote::Refused { age: Duration::ZERO, is_new: false, lease: LEASE });
         let one_refuses = [granted(0), granted(1), refusing, granted(2), granted(0)];
         assert!(matches!(of(one_refuses), Some(Verdict::Refused { .. })));
         assert_eq!(
-            of([again(30), again(30), again(31), FAILED, FAILED]),
+            of([restarted(30), restarted(30), restarted(31), FAILED, FAILED]),
             Some(Verdict::Granted(vec![0, 1, 2]))
         );
     }
@@ -180,7 +182,7 @@ mod tests {
     fn a_foreign_hold_may_have_any_lease() {
         let age = Duration::from_secs(OLD);
         let foreign = Some(NodeVote::Refused { age, is_new: true, lease: Duration::MAX });
-        let answers = [foreign, FAILED, granted(OLD), granted(OLD), granted(40)];
-        assert!(matches!(of(answers), Some(Verdict::Refused { .. })));
+        let votes = [foreign, FAILED, granted(OLD), granted(OLD), granted(40)];
+        assert!(matches!(of(votes), Some(Verdict::Refused { .. })));
     }
 }

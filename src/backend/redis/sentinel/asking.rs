@@ -1,4 +1,4 @@
-//! Asking sentinels, all at a time.
+//! Queries sentinels, all of them concurrently.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,53 +15,54 @@ use crate::backend::redis::errors::{describe, refusal};
 use crate::backend::redis::location::{Address, Location};
 use crate::backend::url::Host;
 
-/// So long are the others awaited once one has answered: who is slow gets a hearing, and who hangs costs no more.
-const OTHERS_WITHIN: Duration = Duration::from_millis(250);
+/// How long to wait for the other sentinels after the first reply: slow ones are still considered, and hanging ones
+/// cost no more.
+const STRAGGLER_LIMIT: Duration = Duration::from_millis(250);
 
-/// What a sentinel answers.
+/// The reply of a sentinel.
 pub(in crate::backend::redis) enum SentinelReply {
-    /// It knows the service; and what it answers to the questions that come after that for the master's address.
+    /// It monitors the service. The values are its replies to the requests after that for the master's address.
     Knows(Opinion, Vec<Value>),
-    /// It does not, but these.
+    /// It does not monitor the service, but these.
     KnowsOthers(Vec<String>),
 }
 
-/// Asks all of them: whom more than half of them name as soon as they have; otherwise, when all have answered or the
-/// rest takes too long, whom the latest fail-over has made the master.
+/// Queries all sentinels. Returns the master that more than half of them name as soon as they do; otherwise, when all
+/// have replied or the rest takes too long, the master of the latest fail-over.
 ///
 /// # Errors
-/// None of them can be asked, or none knows the service.
-pub(super) async fn ask_all(
+/// None of them can be queried, or none monitors the service.
+pub(super) async fn query_all(
     location: Location,
     sentinels: Vec<Host>,
     service: String,
 ) -> Result<Choice, StoreError> {
     let listed = sentinels.len();
-    let mut asked = JoinSet::new();
+    let mut queries = JoinSet::new();
     for sentinel in sentinels {
         let (location, service) = (location.clone(), service.clone());
-        asked.spawn(async move {
-            let answer = ask(&location, &sentinel, &service, &[]).await;
-            (sentinel, answer)
+        queries.spawn(async move {
+            let reply = query(&location, &sentinel, &service, &[]).await;
+            (sentinel, reply)
         });
     }
     let (mut opinions, mut others, mut failures) = (Vec::new(), None::<BTreeSet<String>>, Vec::new());
-    let mut until = None;
+    let mut deadline = None;
     loop {
-        let next = match until {
-            None => asked.join_next().await,
-            Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+        let next = match deadline {
+            None => queries.join_next().await,
+            Some(deadline) => timeout_at(deadline, queries.join_next()).await.unwrap_or(None),
         };
         match next {
             None => break,
             Some(Err(_)) => continue,
             Some(Ok((sentinel, Err(error)))) => failures.push((sentinel, error)),
-            Some(Ok((_, Ok(answer)))) => {
-                match answer {
+            Some(Ok((_, Ok(reply)))) => {
+                match reply {
                     SentinelReply::Knows(opinion, _) => opinions.push(opinion),
                     SentinelReply::KnowsOthers(names) => others.get_or_insert_default().extend(names),
                 }
-                until.get_or_insert_with(|| Instant::now() + OTHERS_WITHIN);
+                deadline.get_or_insert_with(|| Instant::now() + STRAGGLER_LIMIT);
             }
         }
         if let Some(choice) = agreed(&opinions, listed) {
@@ -69,41 +70,41 @@ pub(super) async fn ask_all(
         }
     }
     latest(&opinions).ok_or_else(|| match others {
-        Some(others) => unknown(&service, others),
-        None => none_can_be_asked(failures),
+        Some(others) => unknown_service(&service, others),
+        None => none_reachable(failures),
     })
 }
 
-fn unknown(service: &str, others: BTreeSet<String>) -> StoreError {
+fn unknown_service(service: &str, others: BTreeSet<String>) -> StoreError {
     let others: Vec<String> = others.into_iter().collect();
     let known = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-    StoreError::Config(format!("the sentinels know no service '{service}' (known: {known})"))
+    StoreError::Config(format!("the sentinels do not know the service '{service}' (known: {known})"))
 }
 
-/// A refusal counts for more than a failure: trying again does not help then.
-fn none_can_be_asked(failures: Vec<(Host, StoreError)>) -> StoreError {
-    let tell = |failures: &[(Host, StoreError)]| -> String {
+/// An error that a retry does not fix takes precedence over a failure.
+fn none_reachable(failures: Vec<(Host, StoreError)>) -> StoreError {
+    let format_all = |failures: &[(Host, StoreError)]| -> String {
         failures.iter().map(|(host, error)| format!("{host}: {error}")).collect::<Vec<_>>().join("; ")
     };
-    let of_kind = |is_one: fn(&StoreError) -> bool| -> Vec<(Host, StoreError)> {
-        failures.iter().filter(|(_, error)| is_one(error)).cloned().collect()
+    let matching = |matches: fn(&StoreError) -> bool| -> Vec<(Host, StoreError)> {
+        failures.iter().filter(|(_, error)| matches(error)).cloned().collect()
     };
-    let config = of_kind(|error| matches!(error, StoreError::Config(_)));
-    let denied = of_kind(|error| matches!(error, StoreError::Denied(_)));
+    let config = matching(|error| matches!(error, StoreError::Config(_)));
+    let denied = matching(|error| matches!(error, StoreError::Denied(_)));
     match (config.as_slice(), denied.as_slice()) {
         ([], []) => {
-            StoreError::unreachable(format!("none of the sentinels can be asked ({})", tell(&failures)))
+            StoreError::unreachable(format!("none of the sentinels can be asked ({})", format_all(&failures)))
         }
-        ([], denied) => StoreError::Denied(format!("sentinel {}", tell(denied))),
-        (config, _) => StoreError::Config(format!("sentinel {}", tell(config))),
+        ([], denied) => StoreError::Denied(format!("sentinel {}", format_all(denied))),
+        (config, _) => StoreError::Config(format!("sentinel {}", format_all(config))),
     }
 }
 
-/// Asks one of them for the master, for what it knows of it, and for `more` about the service, in one flight.
+/// Queries one sentinel for the master, for its details, and for `more` about the service, in one round trip.
 ///
 /// # Errors
-/// It cannot be asked, or refuses.
-pub(in crate::backend::redis) async fn ask(
+/// It cannot be queried, or rejects the query.
+pub(in crate::backend::redis) async fn query(
     location: &Location,
     sentinel: &Host,
     service: &str,
@@ -111,10 +112,11 @@ pub(in crate::backend::redis) async fn ask(
 ) -> Result<SentinelReply, StoreError> {
     let address = Address::Tcp(sentinel.clone());
     let mut connection = Connection::open_to_sentinel(location, &address).await?;
-    let questions = ["get-master-addr-by-name", "master"];
-    let questions: Vec<Cmd> = questions.iter().chain(more).map(|question| about(question, service)).collect();
-    let answers = connection.greet_and_ask_all(&questions).await?;
-    let [master, details, ..] = answers.as_slice() else { return Err(nonsense()) };
+    let requests = ["get-master-addr-by-name", "master"];
+    let requests: Vec<Cmd> =
+        requests.iter().chain(more).map(|subcommand| command_about(subcommand, service)).collect();
+    let replies = connection.request_all_raw(&requests).await?;
+    let [master, details, ..] = replies.as_slice() else { return Err(nonsense()) };
     if let Some(error) = server_error(master) {
         return Err(match error.details().unwrap_or_default().starts_with("unknown command") {
             true => StoreError::Config(format!("no sentinel listens there ({})", describe(error))),
@@ -131,16 +133,16 @@ pub(in crate::backend::redis) async fn ask(
     };
     let epoch = field(details, "config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     let master = Address::Tcp(Host { name: name.to_owned(), port: Some(port) });
-    Ok(SentinelReply::Knows(Opinion { master, epoch }, answers[1..].to_vec()))
+    Ok(SentinelReply::Knows(Opinion { master, epoch }, replies[1..].to_vec()))
 }
 
-fn about(question: &str, service: &str) -> Cmd {
+fn command_about(subcommand: &str, service: &str) -> Cmd {
     let mut command = redis::cmd("SENTINEL");
-    command.arg(question).arg(service);
+    command.arg(subcommand).arg(service);
     command
 }
 
-/// What is in a list.
+/// The elements of a list.
 pub(in crate::backend::redis) fn items(list: &Value) -> &[Value] {
     match list {
         Value::Array(items) => items,
@@ -148,7 +150,7 @@ pub(in crate::backend::redis) fn items(list: &Value) -> &[Value] {
     }
 }
 
-/// The value of one field of a description: names and values, one after the other.
+/// The value of one field of a description, which is a list of alternating names and values.
 pub(in crate::backend::redis) fn field<'a>(description: &'a Value, name: &str) -> Option<&'a str> {
     let mut pairs = items(description).chunks_exact(2);
     pairs.find(|pair| text(pair.first()) == Some(name)).and_then(|pair| text(pair.get(1)))

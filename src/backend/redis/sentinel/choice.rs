@@ -1,22 +1,22 @@
-//! Whom to believe when sentinels do not agree. Pure.
+//! Which master to choose when sentinels disagree. No I/O.
 
 use crate::backend::redis::location::Address;
 
-/// What one sentinel says of a service.
+/// The view of one sentinel on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::redis) struct Opinion {
-    /// Which server is the master.
+    /// The server that is the master.
     pub(in crate::backend::redis) master: Address,
-    /// The number of the fail-over that has made it the master: a later one is larger (Redis Sentinel specification,
+    /// The number of the fail-over that made it the master: a later one is larger (Redis Sentinel specification,
     /// "Configuration epochs").
     pub(in crate::backend::redis) epoch: u64,
 }
 
-/// Which master to ask.
+/// The chosen master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend::redis) struct Choice {
     pub(in crate::backend::redis) master: Address,
-    /// More than half of the listed sentinels name it, not only the one that knows of the latest fail-over.
+    /// More than half of the listed sentinels name it, not only the one with the latest fail-over.
     pub(in crate::backend::redis) is_agreed: bool,
 }
 
@@ -27,7 +27,7 @@ pub(in crate::backend::redis) fn agreed(opinions: &[Opinion], listed: usize) -> 
     Some(Choice { master: opinion.master.clone(), is_agreed: true })
 }
 
-/// The master of the latest fail-over that anybody knows of; of those who know of the same one the first counts.
+/// The master of the latest fail-over that any sentinel knows; of several sentinels with the same one the first.
 pub(in crate::backend::redis) fn latest(opinions: &[Opinion]) -> Option<Choice> {
     let opinion = opinions.iter().rev().max_by_key(|opinion| opinion.epoch)?;
     Some(Choice { master: opinion.master.clone(), is_agreed: false })
@@ -38,9 +38,12 @@ mod tests {
     use super::*;
     use crate::backend::url::Host;
 
-    fn opinions(said: &[(&str, u64)]) -> Vec<Opinion> {
+    fn opinions(views: &[(&str, u64)]) -> Vec<Opinion> {
         let host = |name: &str| Host { name: name.to_owned(), port: Some(1) };
-        said.iter().map(|(name, epoch)| Opinion { master: Address::Tcp(host(name)), epoch: *epoch }).collect()
+        views
+            .iter()
+            .map(|(name, epoch)| Opinion { master: Address::Tcp(host(name)), epoch: *epoch })
+            .collect()
     }
 
     fn name(choice: Option<Choice>) -> Option<String> {
@@ -49,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_majority_is_of_those_that_are_listed() {
-        for (said, listed, master) in [
+        for (views, listed, master) in [
             (&[("a", 0)][..], 1, Some("a:1")),
             (&[("a", 0)], 2, None),
             (&[("a", 0), ("a", 0)], 2, Some("a:1")),
@@ -59,20 +62,20 @@ mod tests {
             (&[("b", 9), ("a", 0), ("a", 0)], 3, Some("a:1")),
             (&[], 3, None),
         ] {
-            assert_eq!(name(agreed(&opinions(said), listed)).as_deref(), master, "{said:?} of {listed}");
+            assert_eq!(name(agreed(&opinions(views), listed)).as_deref(), master, "{views:?} of {listed}");
         }
     }
 
     #[test]
     fn without_a_majority_the_latest_fail_over_counts() {
-        for (said, master) in [
+        for (views, master) in [
             (&[("a", 0)][..], Some("a:1")),
             (&[("a", 3), ("b", 4)], Some("b:1")),
             (&[("b", 4), ("a", 3)], Some("b:1")),
             (&[("a", 3), ("b", 3)], Some("a:1")),
             (&[], None),
         ] {
-            assert_eq!(name(latest(&opinions(said))).as_deref(), master, "{said:?}");
+            assert_eq!(name(latest(&opinions(views))).as_deref(), master, "{views:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Who we are to a server that wants a certificate of ours, and what it thinks of it. In TLS 1.3 it says so when the session
-//! has long begun, or closes the connection before anybody could hear it.
+//! The client certificate, and errors about it. In TLS 1.3 a server may reject it long after the session has started,
+//! or close the connection before the client can read why.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,35 +13,36 @@ use tokio_rustls::rustls::{AlertDescription, Error, SignatureScheme};
 use super::TlsSettings;
 use crate::backend::StoreError;
 
-/// What we show a server of ourselves in one session.
+/// The client certificate of one session.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Identity {
-    /// Our certificate.
+    /// The file of the certificate.
     file: Option<PathBuf>,
-    /// The server has asked for one, and we had none.
-    missed: Arc<AtomicBool>,
+    /// The server has requested a certificate, and there was none.
+    requested: Arc<AtomicBool>,
 }
 
 impl Identity {
     pub(super) fn new(settings: &TlsSettings) -> Identity {
-        Identity { file: settings.cert_file.clone(), missed: Arc::default() }
+        Identity { file: settings.cert_file.clone(), requested: Arc::default() }
     }
 
-    /// Shows nothing, and notices that it was asked to.
-    pub(super) fn unknown(&self) -> Arc<dyn ResolvesClientCert> {
-        Arc::new(Unknown(self.missed.clone()))
+    /// Returns a resolver that presents no certificate, and records that one was requested.
+    pub(super) fn no_certificate(&self) -> Arc<dyn ResolvesClientCert> {
+        Arc::new(NoCertificate(self.requested.clone()))
     }
 
-    /// What a failure means if it is about our certificate. 77: it is about who we are, and trying again does not help.
+    /// Returns the error if the failure is about the client certificate. 77: it is about the client's identity, and a
+    /// retry does not help.
     pub(in super::super) fn refusal(&self, error: &io::Error) -> Option<StoreError> {
         use AlertDescription as Alert;
         let error = error.get_ref()?.downcast_ref::<Error>()?;
         let Error::AlertReceived(alert) = error else { return None };
-        let is_about_us = match alert {
+        let is_about_client = match alert {
             Alert::CertificateRequired => true,
-            // What OpenSSL says in TLS 1.2 to one who shows none.
-            Alert::HandshakeFailure => self.has_missed(),
-            // It knows an authority of this name that has another key.
+            // The alert of OpenSSL in TLS 1.2 if the client presents none.
+            Alert::HandshakeFailure => self.was_requested(),
+            // The server has an authority of this name with another key.
             Alert::DecryptError => self.file.is_some(),
             Alert::BadCertificate
             | Alert::UnsupportedCertificate
@@ -52,9 +53,9 @@ impl Identity {
             | Alert::AccessDenied => true,
             _ => false,
         };
-        is_about_us.then(|| {
+        is_about_client.then(|| {
             StoreError::Denied(match &self.file {
-                None => format!("TLS: {WANTED} ({alert:?})"),
+                None => format!("TLS: {REQUIRED} ({alert:?})"),
                 Some(file) => {
                     format!("TLS: the server does not accept our certificate {} ({alert:?})", file.display())
                 }
@@ -62,30 +63,31 @@ impl Identity {
         })
     }
 
-    /// What it means that the server has closed the connection before it said anything.
-    pub(in super::super) fn silence(&self) -> Option<StoreError> {
-        self.has_missed()
-            .then(|| StoreError::unanswered(format!("the server closed the connection: {WANTED}, it seems")))
+    /// Returns the error if the server closed the connection before it sent anything.
+    pub(in super::super) fn closed_early(&self) -> Option<StoreError> {
+        self.was_requested().then(|| {
+            StoreError::unanswered(format!("the server closed the connection: {REQUIRED}, it seems"))
+        })
     }
 
-    fn has_missed(&self) -> bool {
-        self.missed.load(Ordering::Relaxed)
+    fn was_requested(&self) -> bool {
+        self.requested.load(Ordering::Relaxed)
     }
 }
 
-const WANTED: &str = "the server wants a certificate of ours, cert_file= and key_file=";
+const REQUIRED: &str = "the server requires a client certificate, cert_file= and key_file=";
 
-/// One who has no certificate.
+/// A client without a certificate.
 #[derive(Debug)]
-struct Unknown(Arc<AtomicBool>);
+struct NoCertificate(Arc<AtomicBool>);
 
-impl ResolvesClientCert for Unknown {
+impl ResolvesClientCert for NoCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.0.store(true, Ordering::Relaxed);
         None
     }
 
-    // Else nobody would ask.
+    // Otherwise `resolve` would not be called.
     fn has_certs(&self) -> bool {
         true
     }

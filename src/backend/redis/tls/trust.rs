@@ -1,5 +1,5 @@
-//! Whether a server is who it says: by an authority of the system or of `ca_file`, or by a certificate of its own that is
-//! itself in `ca_file`.
+//! Verifies the identity of a server: by an authority of the system or of `ca_file`, or by its own certificate if that
+//! is in `ca_file`.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -19,10 +19,10 @@ use crate::backend::StoreError;
 use crate::backend::redis::certificate;
 use crate::backend::redis::location::TlsSettings;
 
-/// What decides whether a server is trusted.
+/// The verifier of server certificates.
 pub(super) struct Trust {
     pub(super) verifier: Arc<dyn ServerCertVerifier>,
-    /// What is said of the authorities that are not valid any more.
+    /// Descriptions of the authorities that have expired.
     pub(super) expired: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Trust {
     /// Reads the authorities.
     ///
     /// # Errors
-    /// There are none, or their file cannot be used.
+    /// There are no authorities, or their file cannot be used.
     pub(super) fn new(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Trust, StoreError> {
         let provider = provider.clone();
         match &settings.ca_file {
@@ -39,7 +39,7 @@ impl Trust {
             }
             None => Ok(Trust { verifier: chain_verifier(system_roots()?, provider)?, expired: Vec::new() }),
             Some(path) => {
-                let Named { roots, certificates, expired } = named(path)?;
+                let CaFile { roots, certificates, expired } = read_ca_file(path)?;
                 let chain = chain_verifier(Arc::new(roots), provider)?;
                 Ok(Trust { verifier: Arc::new(ByFile { chain, certificates }), expired })
             }
@@ -56,13 +56,13 @@ fn chain_verifier(
         .map_err(|error| StoreError::Config(format!("TLS: {error}")))
 }
 
-/// The authorities of the system, read once: there are 150 of them, and a connection is made again and again.
+/// The authorities of the system, read once: there are 150 of them, and connections are opened repeatedly.
 fn system_roots() -> Result<Arc<RootCertStore>, StoreError> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     if let Some(roots) = ROOTS.get() {
         return Ok(roots.clone());
     }
-    // Read in place of the system's, and without a look at what it is: a FIFO would keep us for ever.
+    // It is read in place of the system's, without a check of its type: a FIFO would block forever.
     if let Some(path) = std::env::var_os("SSL_CERT_FILE")
         && std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file())
     {
@@ -78,45 +78,45 @@ fn system_roots() -> Result<Arc<RootCertStore>, StoreError> {
     Ok(ROOTS.get_or_init(|| Arc::new(roots)).clone())
 }
 
-/// What is in `ca_file`.
-struct Named {
+/// The content of `ca_file`.
+struct CaFile {
     roots: RootCertStore,
-    /// The same as they stand there.
+    /// The same in their original form.
     certificates: Vec<CertificateDer<'static>>,
-    /// What is said of those that are not valid any more.
+    /// Descriptions of those that have expired.
     expired: Vec<String>,
 }
 
-fn named(path: &Path) -> Result<Named, StoreError> {
-    let mut named = Named { roots: RootCertStore::empty(), certificates: Vec::new(), expired: Vec::new() };
+fn read_ca_file(path: &Path) -> Result<CaFile, StoreError> {
+    let mut content = CaFile { roots: RootCertStore::empty(), certificates: Vec::new(), expired: Vec::new() };
     let now = now();
     for certificate in certificates(path)? {
-        // The verifier asks of an authority only its key (RFC 5280, section 6.1.1 d): an authority that has ended is
-        // nobody that we were told to trust.
+        // The verifier uses only the key of an authority (RFC 5280, section 6.1.1 d): an expired authority is not
+        // trusted.
         match certificate::expiry(&certificate, now) {
-            Some(said) => named.expired.push(said),
+            Some(description) => content.expired.push(description),
             None => {
-                named.roots.add(certificate.clone()).map_err(|error| unusable(path, &error))?;
-                named.certificates.push(certificate);
+                content.roots.add(certificate.clone()).map_err(|error| unusable(path, &error))?;
+                content.certificates.push(certificate);
             }
         }
     }
-    if named.certificates.is_empty() {
-        let said = named.expired.join(", ");
-        return Err(unusable(path, &format!("{said}: name an authority that is valid by ca_file=")));
+    if content.certificates.is_empty() {
+        let description = content.expired.join(", ");
+        return Err(unusable(path, &format!("{description}: name a valid authority with ca_file=")));
     }
-    Ok(named)
+    Ok(content)
 }
 
-/// Whether the certificate of an authority was shown by a server as its own, which is not accepted.
+/// Whether a server presented the certificate of an authority as its own, which is not accepted.
 pub(super) fn is_ca_as_end_entity(error: &CertificateError) -> bool {
     let CertificateError::Other(OtherError(inner)) = error else { return false };
     matches!(inner.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Trusts what is in `ca_file`: its authorities, and each of its certificates when a server shows it as its own. That is
-/// what `openssl req -x509` makes (CA:TRUE, and signed by itself), which a chain cannot end with (RFC 5280); OpenSSL and Go
-/// accept it too.
+/// Trusts the content of `ca_file`: its authorities, and each of its certificates if a server presents it as its own.
+/// Such a certificate is made by `openssl req -x509` (CA:TRUE, and self-signed), and cannot end a chain (RFC 5280);
+/// OpenSSL and Go accept it too.
 #[derive(Debug)]
 struct ByFile {
     chain: Arc<WebPkiServerVerifier>,
@@ -124,7 +124,7 @@ struct ByFile {
 }
 
 impl ByFile {
-    /// Whether this very certificate may be that of the server `name` at `now`.
+    /// Checks that this very certificate is valid for the server `name` at `now`.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -157,7 +157,7 @@ impl ServerCertVerifier for ByFile {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.chain.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
-            // Compared whole: another certificate with the same key or name is another one.
+            // Compared byte for byte: a certificate with the same key or name is not the same.
             Err(Error::InvalidCertificate(error))
                 if is_ca_as_end_entity(&error) && self.certificates.iter().any(|own| own == certificate) =>
             {
@@ -190,7 +190,7 @@ impl ServerCertVerifier for ByFile {
     }
 }
 
-/// Accepts any certificate: `?insecure`. Signatures are still checked, so that the session itself is sound.
+/// Accepts any certificate: `?insecure`. Signatures are still checked, so that the session itself is authentic.
 #[derive(Debug)]
 struct Unchecked(Arc<CryptoProvider>);
 

@@ -15,7 +15,7 @@ pub fn holding(rig: &dyn Rig) -> Running {
     run
 }
 
-/// Ends it; it must have had nothing to say.
+/// Ends it; it must not have printed anything.
 pub fn let_end(mut run: Running) {
     drop(run.take_stdin());
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
@@ -95,7 +95,7 @@ pub async fn of_many_runs_one_holds_at_a_time(rig: &mut dyn Rig) {
     assert_eq!(whats, ["start", "end"].repeat(8), "{log}");
 }
 
-/// A lease ends by itself and not before; without one the last descriptor or session of the owner decides.
+/// A lease ends by itself and not before; without one the lock ends with the owner's last descriptor or session.
 pub async fn the_lock_ends_with_its_owner(rig: &mut dyn Rig) {
     const SHORT: Duration = Duration::from_millis(300);
     let (mut owner, mut next) = (Client::new(rig, "x").with_ttl(SHORT), Client::new(rig, "x"));
@@ -116,11 +116,11 @@ pub async fn the_lock_ends_with_its_owner(rig: &mut dyn Rig) {
     drop(backend);
     next.refused().await;
     drop(kept);
-    // A process that was just forked beside us has copies too, until it executes its program.
+    // A process that was just forked by another test has copies until it calls exec.
     next.acquire_in_the_end().await;
     next.release().await;
 
-    // The same with processes: both halves of a run keep the descriptor.
+    // The same with processes: dlock and its guard keep the descriptor.
     let mut run = holding(rig);
     run.signal(Signal::SIGKILL);
     next.claim = by_another(&claim);

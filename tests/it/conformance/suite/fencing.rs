@@ -1,10 +1,10 @@
-//! Fencing tokens grow for ever.
+//! Fencing tokens always grow.
 
 use crate::conformance::client::Client;
 use crate::conformance::rig::Rig;
 use dlock::lock::FencingToken;
 
-/// Takes `x`, and asserts that the token is larger than `last` and can be a number in any language.
+/// Acquires `x`, and asserts that the token is larger than `last` and fits the number type of any language.
 async fn next(rig: &dyn Rig, last: Option<FencingToken>) -> (Client, Option<FencingToken>) {
     let mut client = Client::new(rig, "x");
     let fencing = client.acquire().await.fencing;

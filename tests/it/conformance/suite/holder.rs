@@ -1,4 +1,4 @@
-//! What is told of a holder, and what never is.
+//! What is reported about a holder, and what never is.
 
 use super::exclusion::holding;
 use crate::conformance::client::{Client, LONG};
@@ -18,7 +18,7 @@ pub async fn busy_names_the_holder(rig: &mut dyn Rig) {
     }
     assert_eq!(holder.hint, None);
     owner.release().await;
-    // The next one is not mistaken for the last.
+    // The next holder is not mistaken for the former one.
     let mut next = Client::new(rig, "x");
     next.claim.identity.note = None;
     next.acquire().await;
@@ -26,7 +26,7 @@ pub async fn busy_names_the_holder(rig: &mut dyn Rig) {
     assert_eq!(holder.identity, Some(next.claim.identity.clone()));
 }
 
-pub async fn busy_names_what_a_run_says_of_itself(rig: &mut dyn Rig) {
+pub async fn busy_names_what_a_run_reports_of_itself(rig: &mut dyn Rig) {
     let run = holding(rig);
     let identity = Client::new(rig, "x").refused().await.identity.unwrap();
     let us = dlock::identity::of_this_process(String::new(), None);
@@ -42,7 +42,7 @@ pub async fn busy_names_what_a_run_says_of_itself(rig: &mut dyn Rig) {
     assert_eq!(line.lines().count(), 1);
 }
 
-pub async fn busy_never_tells_a_token(rig: &mut dyn Rig) {
+pub async fn busy_never_reveals_a_token(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let token = owner.claim.token.reveal().to_owned();
@@ -58,7 +58,7 @@ pub async fn a_foreign_holder_has_no_name(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     if !rig.has_leases() {
-        // A holder that lives and has not noticed yet is still the last word; one that has released is not.
+        // A live holder that has not noticed yet is still reported; one that has released is not.
         owner.release().await;
     }
     rig.replace("x");
@@ -66,7 +66,7 @@ pub async fn a_foreign_holder_has_no_name(rig: &mut dyn Rig) {
     assert_eq!((holder.identity, holder.age, holder.remaining), (None, None, None));
 }
 
-pub async fn display_tells_no_secret(rig: &mut dyn Rig) {
+pub async fn display_reveals_no_secret(rig: &mut dyn Rig) {
     let Some(url) = rig.url_with_secret("s%40cret%2Fs3cret") else { return };
     let locator = locate(&url).unwrap();
     for display in [locator.display(), locator.open().display()] {

@@ -1,4 +1,4 @@
-//! `--min-hold`: the lock is kept for the least time, whatever becomes of the command and of dlock.
+//! `--min-hold`: the lock is kept for the minimum time, whatever happens to the command and to dlock.
 
 use super::nesting::inner;
 use crate::conformance::client::{Client, LONG};
@@ -12,9 +12,9 @@ use dlock::lock::{Holder, Mode};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
-/// A least time that a check waits for.
+/// A minimum time that a check waits for.
 const HOLD: Duration = Duration::from_millis(1500);
-/// One that no check waits for.
+/// A minimum time that no check waits for.
 const FOR_LONG: &str = "10m";
 
 /// `dlock run --min-hold D`
@@ -22,7 +22,8 @@ fn run_for(rig: &dyn Rig, hold: &str) -> Dlock {
     rig.run().args(["--min-hold", hold])
 }
 
-/// A run of this text for the shell that is kept for long, when its command has ended and the lock is kept for it.
+/// A run of this shell script whose lock is kept for long, returned when its command has ended and the lock is still
+/// kept.
 async fn kept(rig: &dyn Rig, text: &str) -> (Running, Holder) {
     let mut run = run_for(rig, FOR_LONG).sh(&format!("echo ready; {text}")).spawn();
     run.await_ready();
@@ -37,13 +38,13 @@ async fn kept(rig: &dyn Rig, text: &str) -> (Running, Holder) {
     }
 }
 
-/// Waits until the lock can be had, and returns when that was.
+/// Waits until the lock is available, and returns the time.
 async fn free_at(rig: &dyn Rig) -> Instant {
     Client::new(rig, "x").acquire_in_the_end().await;
     Instant::now()
 }
 
-pub async fn the_lock_is_kept_for_the_least_time(rig: &mut dyn Rig) {
+pub async fn the_lock_is_kept_for_min_hold(rig: &mut dyn Rig) {
     let began = Instant::now();
     let mut run = run_for(rig, "1500ms").sh("echo ran").spawn();
     run.await_stdout("ran\n");
@@ -52,13 +53,13 @@ pub async fn the_lock_is_kept_for_the_least_time(rig: &mut dyn Rig) {
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
-pub async fn a_longer_command_is_not_kept_up(rig: &mut dyn Rig) {
+pub async fn min_hold_does_not_delay_a_longer_command(rig: &mut dyn Rig) {
     let output = rig.run().args(["--min-hold", "20ms"]).sh("sleep 0.1; echo ran").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn whoever_comes_meanwhile_is_told_why(rig: &mut dyn Rig) {
+pub async fn busy_reports_that_min_hold_keeps_the_lock(rig: &mut dyn Rig) {
     for (text, exit) in [("true", 0), ("exit 3", 3)] {
         let (mut run, holder) = kept(rig, text).await;
         assert!(holder.remaining.is_some_and(|rest| rest > Duration::from_secs(500)), "{holder:?}");
@@ -75,13 +76,13 @@ pub async fn whoever_comes_meanwhile_is_told_why(rig: &mut dyn Rig) {
         }
         assert_eq!(run.wait().outcome(), (Exit::Code(exit), "ready\n", ""));
         Client::new(rig, "x").refused().await;
-        // For the next round; on a file the note of who kept it, too.
+        // For the next round; on a file also the record of its keeper.
         rig.wipe();
     }
 }
 
-/// Where the store can keep it without dlock, dlock does not stay.
-pub async fn a_run_returns_as_soon_as_the_store_can_do_without_it(rig: &mut dyn Rig) {
+/// Where the store can keep the lock without dlock, dlock does not stay.
+pub async fn a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself(rig: &mut dyn Rig) {
     let (mut run, _) = kept(rig, "true").await;
     if rig.has_leases() {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
@@ -89,7 +90,7 @@ pub async fn a_run_returns_as_soon_as_the_store_can_do_without_it(rig: &mut dyn 
     } else {
         throughout(Duration::from_millis(300), "the run stays", || run.poll().is_none());
         assert!(!rig.foreign_lock("x", None));
-        // Only other dlocks can be held off when it goes.
+        // Without a process, only other dlocks can be excluded.
         run.signal(Signal::SIGTERM);
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
         assert!(rig.is_free_to_others("x"));
@@ -101,37 +102,37 @@ pub async fn a_run_returns_as_soon_as_the_store_can_do_without_it(rig: &mut dyn 
     );
 }
 
-/// Kills a run that is to be kept for so long, when its command has worked for `work`.
+/// Kills a run with this minimum time, when its command has worked for `work`.
 async fn kill(rig: &dyn Rig, hold: Duration, work: Duration) {
     let began = Instant::now();
     let leash = rig.place().leash();
     let hold_ms = format!("{}ms", hold.as_millis());
-    // Without it the lease would be over sooner.
+    // Otherwise the lease would expire sooner.
     let run = run_for(rig, &hold_ms).args(["--ttl", "1s"]);
     let mut run = run.probe(["--leash", leash.path(), "ignore-term"]).spawn();
     run.await_ready();
     until(SOON, "the time to work", || began.elapsed() > work);
     run.signal(Signal::SIGKILL);
-    // On a slow machine it may have been too late to renew; that changes nothing.
+    // On a slow machine the renewal may have been too late; that changes nothing.
     assert!([Exit::by(Signal::SIGKILL), Exit::Code(76)].contains(&run.wait().exit));
     let free = free_at(rig).await;
     assert!(leash.is_free(), "the lock was free before the command was dead");
     assert!(free - began >= hold - hold / 100, "free after {:?}", free - began);
 }
 
-pub async fn the_least_time_outlasts_a_dlock_that_is_killed(rig: &mut dyn Rig) {
+pub async fn min_hold_outlasts_a_killed_dlock(rig: &mut dyn Rig) {
     kill(rig, HOLD, Duration::ZERO).await;
 }
 
 /// Two renewals later.
-pub async fn renewals_do_not_shorten_the_least_time(rig: &mut dyn Rig) {
+pub async fn renewals_do_not_shorten_min_hold(rig: &mut dyn Rig) {
     if rig.has_leases() {
         kill(rig, Duration::from_millis(2500), Duration::from_millis(800)).await;
     }
 }
 
-/// What only the kernel finds out when it is to execute it.
-pub async fn what_could_not_be_executed_is_not_kept(rig: &mut dyn Rig) {
+/// Failures that only the kernel detects in execve(2).
+pub async fn min_hold_does_not_apply_when_the_command_cannot_be_executed(rig: &mut dyn Rig) {
     let script = rig.place().script("bad", "#!/no/such/interpreter\n");
     let output = run_for(rig, FOR_LONG).command([script]).output();
     assert!(matches!(output.exit, Exit::Code(126 | 127)), "{output:?}");
@@ -139,7 +140,7 @@ pub async fn what_could_not_be_executed_is_not_kept(rig: &mut dyn Rig) {
     Client::new(rig, "x").acquire().await;
 }
 
-pub async fn a_waiting_run_gets_it_when_the_least_time_is_over(rig: &mut dyn Rig) {
+pub async fn a_waiting_run_is_granted_the_lock_when_min_hold_ends(rig: &mut dyn Rig) {
     let began = Instant::now();
     let mut run = run_for(rig, "1500ms").sh("echo ready").spawn();
     run.await_ready();
@@ -156,7 +157,7 @@ pub async fn a_waiting_run_gets_it_when_the_least_time_is_over(rig: &mut dyn Rig
     until(SOON, "nothing left", || rig.traces("x").is_empty());
 }
 
-pub async fn a_grant_and_a_renewal_are_for_the_rest_and_not_less(rig: &mut dyn Rig) {
+pub async fn a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold(rig: &mut dyn Rig) {
     if !rig.has_leases() {
         return;
     }
@@ -176,8 +177,8 @@ pub async fn a_grant_and_a_renewal_are_for_the_rest_and_not_less(rig: &mut dyn R
     }
 }
 
-/// By the store's own trait.
-pub async fn a_release_with_a_rest_keeps_the_lock_for_nobody(rig: &mut dyn Rig) {
+/// With the backend trait.
+pub async fn a_release_within_min_hold_leaves_the_lock_without_a_holder(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let began = Instant::now();
@@ -201,7 +202,7 @@ pub async fn a_release_with_a_rest_keeps_the_lock_for_nobody(rig: &mut dyn Rig) 
     assert!(began.elapsed() >= HOLD - HOLD / 100, "after {:?}", began.elapsed());
 }
 
-pub async fn a_slot_is_kept_as_well(rig: &mut dyn Rig) {
+pub async fn a_slot_is_kept_for_min_hold(rig: &mut dyn Rig) {
     let slot = || Client::new(rig, "x").in_mode(Mode::Slots(2));
     let (mut first, mut second) = (slot(), slot());
     first.acquire().await;
@@ -223,7 +224,7 @@ pub async fn a_slot_is_kept_as_well(rig: &mut dyn Rig) {
     second.assert_held().await;
 }
 
-pub async fn the_least_time_of_an_inner_run_counts(rig: &mut dyn Rig) {
+pub async fn the_min_hold_of_an_inner_run_is_respected(rig: &mut dyn Rig) {
     let began = Instant::now();
     let text = format!("{} true; echo inside", inner(rig, "--min-hold 1500ms"));
     let mut run = rig.run().sh(&text).spawn();

@@ -1,19 +1,19 @@
 //! The checks.
 
-pub mod dropped;
+pub mod admin;
+pub mod cancellation;
 pub mod exclusion;
 pub mod fencing;
 pub mod holder;
-pub mod line;
-pub mod line_of_runs;
 pub mod min_hold;
 pub mod names;
 pub mod nesting;
 pub mod nesting_refused;
-pub mod oversight;
 pub mod ownership;
-pub mod places;
-pub mod revoking;
+pub mod queue;
+pub mod queue_of_runs;
+pub mod queue_positions;
+pub mod revocation;
+pub mod several_locks;
 pub mod sharing;
 pub mod slots;
-pub mod together;

@@ -13,12 +13,12 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// The words of a run on `x`, up to its command, as a text for the shell.
+/// The arguments of a run on `x`, up to its command, as a shell text.
 pub fn inner(rig: &dyn Rig, options: &str) -> String {
     format!("'{BINARY}' run -b '{}' {options} x --", rig.url())
 }
 
-/// One who is inside the hold of another.
+/// A client inside the hold of another.
 fn inside(rig: &dyn Rig, outer: &Client) -> Client {
     let mut client = Client::new(rig, "x");
     client.claim.outer = vec![outer.claim.token.clone()];
@@ -29,7 +29,7 @@ fn inside(rig: &dyn Rig, outer: &Client) -> Client {
 pub async fn a_nested_run_enters_at_once(rig: &mut dyn Rig) {
     let none = format!("{} echo inside", inner(rig, ""));
     assert_eq!(rig.run().sh(&none).output().outcome(), (Exit::Code(0), "inside\n", ""));
-    // With other options than the outer one.
+    // With options that differ from those of the outer one.
     let options = "--ttl 5s --grace 1s --note inner --no-wait --orphans kill --max-runtime 1m -E 9";
     let other = format!("{} sh -c 'echo inside; exit 3'", inner(rig, options));
     let outer = rig.run().args(["--ttl", "20s", "--note", "outer", "--wait", "1s"]).sh(&other).output();
@@ -48,7 +48,7 @@ pub async fn fifty_deep_is_not_too_deep(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn the_outer_hold_goes_on_after_the_inner_one(rig: &mut dyn Rig) {
+pub async fn the_outer_hold_continues_after_the_inner_one(rig: &mut dyn Rig) {
     let text = format!("{0} true && {0} true && echo ready; exec cat", inner(rig, ""));
     let mut run = rig.run().stdin(Stdio::piped()).sh(&text).spawn();
     run.await_ready();
@@ -58,7 +58,7 @@ pub async fn the_outer_hold_goes_on_after_the_inner_one(rig: &mut dyn Rig) {
     assert!(rig.is_free_to_others("x"));
 }
 
-/// An outer run whose inner one goes on in the background until there is a file `go`.
+/// An outer run whose inner one continues in the background until a file `go` exists.
 fn outlived(rig: &dyn Rig) -> Dlock {
     let work = "echo inside >started; while [ ! -e go ]; do sleep 0.01; done; echo ended >>started";
     let text = format!(
@@ -74,13 +74,13 @@ pub async fn an_inner_run_that_outlives_the_outer_keeps_the_lock(rig: &mut dyn R
     if rig.has_leases() {
         assert_eq!(outer.wait().outcome(), (Exit::Code(0), "", ""));
     } else {
-        // Only the outer one's descriptor keeps others out.
+        // Only the descriptor of the outer one excludes others.
         throughout(Duration::from_millis(300), "the outer run stays", || outer.poll().is_none());
     }
     Client::new(rig, "x").refused().await;
     assert!(!rig.foreign_lock("x", None));
     if rig.has_leases() {
-        // Longer than the outer lease: it is the inner one that is renewed.
+        // Longer than the outer lease: the inner one is renewed.
         tokio::time::sleep(Duration::from_millis(2200)).await;
         assert!(!rig.foreign_lock("x", None));
     }
@@ -91,8 +91,8 @@ pub async fn an_inner_run_that_outlives_the_outer_keeps_the_lock(rig: &mut dyn R
     assert_eq!(outer.wait().outcome(), (Exit::Code(0), "", ""));
 }
 
-/// By the store's own trait: members of one hold, in whatever order they go.
-pub async fn the_last_inside_decides(rig: &mut dyn Rig) {
+/// With the backend trait: members of one hold, which leave in any order.
+pub async fn the_last_inner_hold_decides(rig: &mut dyn Rig) {
     for inner_goes_first in [true, false] {
         let mut outer = Client::new(rig, "x");
         let grant = outer.acquire().await;
@@ -109,7 +109,7 @@ pub async fn the_last_inside_decides(rig: &mut dyn Rig) {
         assert_eq!(last.release().await, Release::Released);
         if stays {
             assert_eq!(first.release().await, Release::Released);
-            // Whoever waited to inherit the descriptor's lock may have it for a moment.
+            // A waiter that inherits the lock of the descriptor may have it for a moment.
             until(SOON, "nothing left", || rig.traces("x").is_empty());
         }
         assert_eq!(rig.traces("x"), [""; 0]);
@@ -117,8 +117,8 @@ pub async fn the_last_inside_decides(rig: &mut dyn Rig) {
     }
 }
 
-/// Asking again, when the reply was lost, is no second entry.
-pub async fn entering_twice_is_entering_once(rig: &mut dyn Rig) {
+/// A repeated request after a lost reply is not a second entry.
+pub async fn entering_is_idempotent(rig: &mut dyn Rig) {
     let mut outer = Client::new(rig, "x");
     outer.acquire().await;
     let mut inner = inside(rig, &outer);
@@ -131,8 +131,8 @@ pub async fn entering_twice_is_entering_once(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-/// Those in line come when the hold is over, not when it is entered or left: whoever is inside would wait for itself.
-pub async fn entering_passes_those_in_line(rig: &mut dyn Rig) {
+/// Waiters are served when the hold ends, not when it is entered or left: an inner run would otherwise wait for itself.
+pub async fn a_nested_entry_overtakes_waiters(rig: &mut dyn Rig) {
     let modes = [Mode::Exclusive, Mode::Shared, Mode::Slots(2)];
     for mode in modes.into_iter().filter(|mode| rig.has(*mode)) {
         let mut outer = Client::new(rig, "x").in_mode(mode);
@@ -161,7 +161,7 @@ pub async fn an_inner_run_may_take_more_names(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn the_inner_command_finds_the_same_fencing_token(rig: &mut dyn Rig) {
+pub async fn the_inner_command_gets_the_same_fencing_token(rig: &mut dyn Rig) {
     let show = "echo $DLOCK_FENCING_TOKEN; echo $DLOCK_TOKEN; echo $DLOCK_HELD";
     let output = rig.run().sh(&format!("{show}; {} sh -c '{show}'", inner(rig, ""))).output();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
@@ -182,20 +182,20 @@ pub async fn shared_inside_exclusive_is_granted(rig: &mut dyn Rig) {
     let text = format!("{} sh -c 'echo ready; exec cat'", inner(rig, "--shared"));
     let mut run = rig.run().stdin(Stdio::piped()).sh(&text).spawn();
     run.await_ready();
-    // The hold is exclusive all the same.
+    // The hold is exclusive nevertheless.
     Client::new(rig, "x").in_mode(Mode::Shared).refused().await;
     assert!(!rig.foreign_lock("x", None));
     let_end(run);
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn who_is_inside_has_the_slot_of_the_outer_one(rig: &mut dyn Rig) {
+pub async fn an_inner_run_has_the_slot_of_the_outer_one(rig: &mut dyn Rig) {
     let slots = |count: &str| rig.run().args(["--slots", count]);
     let mut other = slots("3").stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     other.await_ready();
     let text = format!("{} sh -c 'echo slot $DLOCK_SLOT'", inner(rig, "--slots 3"));
     assert_eq!(slots("3").sh(&text).output().outcome(), (Exit::Code(0), "slot 1\n", ""));
-    // Two that are inside are one holder: there is a third slot.
+    // Two nested holds are one holder: there is a third slot.
     let text = format!("{} sh -c 'echo ready; exec cat'", inner(rig, "--slots 3"));
     let mut nested = slots("3").stdin(Stdio::piped()).sh(&text).spawn();
     nested.await_ready();
@@ -218,7 +218,7 @@ pub async fn the_same_name_on_another_store_is_another_lock(rig: &mut dyn Rig) {
     assert_ne!(i32::try_from(holder.pid), Ok(run.pid()), "the inner run holds it");
     assert!(process::descendants(run.pid()).iter().any(|stat| u32::try_from(stat.pid) == Ok(holder.pid)));
     let_end(run);
-    // Held by somebody else there, it is not had by being had here.
+    // A hold here does not count there, where another client has the lock.
     other = other.elsewhere();
     other.acquire().await;
     let text = format!("'{BINARY}' run -b '{elsewhere}' x -- echo ran");
@@ -227,7 +227,7 @@ pub async fn the_same_name_on_another_store_is_another_lock(rig: &mut dyn Rig) {
     other.assert_held().await;
 }
 
-pub async fn who_is_inside_a_hold_that_is_gone_is_refused(rig: &mut dyn Rig) {
+pub async fn entering_a_hold_that_is_gone_is_refused(rig: &mut dyn Rig) {
     let mut outer = Client::new(rig, "x");
     outer.acquire().await;
     outer.release().await;
@@ -237,7 +237,7 @@ pub async fn who_is_inside_a_hold_that_is_gone_is_refused(rig: &mut dyn Rig) {
         assert_eq!(inner.wait_in_line().await, Attempt::Refused(Refusal::OuterLost));
     }
     assert_eq!(rig.traces("x"), [""; 0]);
-    // Where nobody says so any more, it is one among others.
+    // Without that information it is an ordinary client.
     inner.claim.requires_outer_hold = false;
     inner.acquire().await;
 }

@@ -1,4 +1,4 @@
-//! What a run inside a run is refused, and what it is not believed.
+//! Which nested runs are refused, and which information about an outer hold is not trusted.
 
 use super::nesting::inner;
 use crate::conformance::client::Client;
@@ -13,7 +13,7 @@ fn display(rig: &dyn Rig) -> String {
     open(&rig.url()).display().to_owned()
 }
 
-/// What comes of an inner run with these options in an outer one with those; it must not run, and leave nothing.
+/// The outcome of an inner run with these options in an outer one with those; it must not run, and leave no trace.
 fn refused(rig: &dyn Rig, outer: &str, options: &str) -> Output {
     let text = format!("{} echo ran", inner(rig, options));
     let output = rig.run().args(outer.split_whitespace()).sh(&text).output();
@@ -46,7 +46,7 @@ pub async fn exclusive_inside_shared_is_refused_at_once(rig: &mut dyn Rig) {
     }
 }
 
-pub async fn another_number_of_slots_inside_is_refused_at_once(rig: &mut dyn Rig) {
+pub async fn a_different_slot_count_inside_is_refused_at_once(rig: &mut dyn Rig) {
     for wait in ["", "--wait forever"] {
         let output = refused(rig, "--slots 3", &format!("--slots 2 {wait}"));
         assert_eq!(output.exit, Exit::Code(64));
@@ -55,7 +55,7 @@ pub async fn another_number_of_slots_inside_is_refused_at_once(rig: &mut dyn Rig
     }
 }
 
-/// Who the outer dlock was, as the inner one is told.
+/// The outer dlock, as passed to the inner one.
 fn held(rig: &dyn Rig, token: &str, pid: u32, start: u64) -> String {
     let boot = dlock::identity::of_this_process(String::new(), None).boot;
     json!([{"name": "x", "token": token, "fencing_token": 1, "mode": "exclusive", "backend": display(rig), "pid": pid,
@@ -63,7 +63,7 @@ fn held(rig: &dyn Rig, token: &str, pid: u32, start: u64) -> String {
     .to_string()
 }
 
-/// A process that has been, and is no more.
+/// The id of a process that has ended.
 fn dead_pid() -> u32 {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     child.wait().unwrap();
@@ -82,7 +82,7 @@ pub async fn a_hold_whose_dlock_is_dead_is_ignored(rig: &mut dyn Rig) {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{stale}");
         holder.release().await;
     }
-    // The token is what counts: whoever knows that of the holder is inside.
+    // The token decides: a client with that of the holder is inside.
     let mut holder = Client::new(rig, "x").elsewhere();
     holder.acquire().await;
     let known = held(rig, holder.claim.token.reveal(), dead_pid(), 1);
@@ -91,7 +91,7 @@ pub async fn a_hold_whose_dlock_is_dead_is_ignored(rig: &mut dyn Rig) {
     holder.assert_held().await;
 }
 
-pub async fn a_hold_whose_dlock_lives_must_be_one(rig: &mut dyn Rig) {
+pub async fn an_outer_hold_of_a_live_dlock_must_exist(rig: &mut dyn Rig) {
     let us = dlock::identity::of_this_process(String::new(), None);
     let line = format!(
         "dlock: x on {}: the lock that this command runs under (DLOCK_HELD) was lost; the command did not run\n",
@@ -104,7 +104,7 @@ pub async fn a_hold_whose_dlock_lives_must_be_one(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-/// The outer run has lost the lock in this way, and its command goes on.
+/// The outer run has lost the lock in this way, and its command continues.
 async fn lost_outside(rig: &mut dyn Rig, lose: impl FnOnce(&mut dyn Rig)) -> Output {
     let text = format!("echo ready; read go; exec {} echo ran", inner(rig, "--wait forever"));
     let mut run = rig.run().args(["--on-lost", "warn"]).stdin(Stdio::piped()).sh(&text).spawn();
@@ -119,27 +119,27 @@ async fn lost_outside(rig: &mut dyn Rig, lose: impl FnOnce(&mut dyn Rig)) -> Out
     output
 }
 
-pub async fn nobody_enters_a_lock_that_is_gone(rig: &mut dyn Rig) {
+pub async fn an_inner_run_does_not_enter_a_lock_that_is_gone(rig: &mut dyn Rig) {
     lost_outside(rig, |rig| rig.delete("x")).await;
     Client::new(rig, "x").acquire().await;
 }
 
-pub async fn nobody_enters_a_lock_that_was_taken_away(rig: &mut dyn Rig) {
+pub async fn an_inner_run_does_not_enter_a_lock_that_was_removed(rig: &mut dyn Rig) {
     lost_outside(rig, |rig| rig.replace("x")).await;
     assert!(rig.is_untouched("x"));
 }
 
-/// `sudo` and `env -i` forget what we are inside of.
-pub async fn whoever_waits_for_its_own_ancestor_is_told(rig: &mut dyn Rig) {
+/// `sudo` and `env -i` remove the variables of the outer run.
+pub async fn waiting_for_an_ancestor_is_refused_with_an_explanation(rig: &mut dyn Rig) {
     for (outer, options) in [("", ""), ("", "--wait forever"), ("--shared", "--wait forever")] {
         let text = format!("exec env -u DLOCK_HELD {} echo ran", inner(rig, options));
         let output = rig.run().args(outer.split_whitespace()).sh(&text).output();
         let line = "dlock: x is held by the dlock that runs this very command: waiting for it would never end, and \
-                    DLOCK_HELD, which would let us in, was lost on the way here (sudo, env -i)\n";
+                    DLOCK_HELD, which would allow nesting, was removed from the environment (sudo, env -i)\n";
         assert_eq!(output.outcome(), (Exit::Code(75), "", line), "{outer} {options}");
         assert_eq!(rig.traces("x"), [""; 0]);
     }
-    // One of several that share it is enough.
+    // One of several sharing holders is sufficient.
     let mut other = Client::new(rig, "x").elsewhere().in_mode(Mode::Shared);
     other.acquire().await;
     let text = format!("exec env -u DLOCK_HELD {} echo ran", inner(rig, "--wait forever"));
@@ -147,8 +147,8 @@ pub async fn whoever_waits_for_its_own_ancestor_is_told(rig: &mut dyn Rig) {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""));
 }
 
-/// Two runs, each with what the other wants: the wait of one ends, and the other goes on.
-pub async fn opposite_nesting_ends_by_the_wait(rig: &mut dyn Rig) {
+/// Two runs, each with the lock that the other needs: the wait of one ends, and the other continues.
+pub async fn a_deadlock_by_opposite_nesting_ends_with_the_wait(rig: &mut dyn Rig) {
     let nested = |outer: &str, name: &str, wait: &str| {
         let url = rig.url();
         let text = format!(

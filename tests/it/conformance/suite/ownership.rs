@@ -1,4 +1,4 @@
-//! Only the token's owner can do anything to a lock, and only as long as it is the owner.
+//! Only the owner of the token can act on a lock, and only while it is the owner.
 
 use crate::conformance::client::{Client, LONG, by_another};
 use crate::conformance::rig::Rig;
@@ -6,7 +6,7 @@ use dlock::backend::{Attempt, Loss, Release, Renewal};
 use dlock::lock::Token;
 use std::time::Duration;
 
-/// An owner whose lock was deleted, and the one who then got it.
+/// An owner whose lock was deleted, and the next owner.
 async fn stale_and_current(rig: &mut dyn Rig) -> (Client, Client) {
     let (mut stale, mut current) = (Client::new(rig, "x"), Client::new(rig, "x"));
     stale.acquire().await;
@@ -34,7 +34,7 @@ pub async fn another_token_cannot_renew(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let another = by_another(&owner.claim);
-    // Neither through another connection nor through the owner's own.
+    // Neither through another connection nor through that of the owner.
     let mut elsewhere = Client::again(rig, &another.clone());
     elsewhere.assert_not_held().await;
     let renewal = owner.backend.renew(&another, Duration::ZERO).await;
@@ -53,7 +53,7 @@ pub async fn another_token_cannot_release(rig: &mut dyn Rig) {
     elsewhere.refused().await;
 }
 
-pub async fn the_token_of_one_lock_is_nothing_to_another(rig: &mut dyn Rig) {
+pub async fn the_token_of_one_lock_is_invalid_for_another(rig: &mut dyn Rig) {
     let (mut one, mut other) = (Client::new(rig, "x"), Client::new(rig, "y"));
     one.acquire().await;
     other.acquire().await;
@@ -66,7 +66,7 @@ pub async fn the_token_of_one_lock_is_nothing_to_another(rig: &mut dyn Rig) {
     other.assert_held().await;
 }
 
-pub async fn a_deleted_lock_is_gone_and_is_not_created_anew(rig: &mut dyn Rig) {
+pub async fn a_deleted_lock_is_lost_and_not_created_again(rig: &mut dyn Rig) {
     let (mut owner, mut next) = (Client::new(rig, "x"), Client::new(rig, "x"));
     owner.acquire().await;
     rig.delete("x");
@@ -76,7 +76,7 @@ pub async fn a_deleted_lock_is_gone_and_is_not_created_anew(rig: &mut dyn Rig) {
     next.assert_held().await;
 }
 
-pub async fn a_replaced_lock_is_taken_and_is_not_touched(rig: &mut dyn Rig) {
+pub async fn a_replaced_lock_is_lost_and_not_touched(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     rig.replace("x");
@@ -89,11 +89,11 @@ pub async fn a_replaced_lock_is_taken_and_is_not_touched(rig: &mut dyn Rig) {
     assert!(rig.is_untouched("x"));
 }
 
-/// The reply to the first request was lost, so it is made again.
-pub async fn a_repeated_request_is_recognised_as_ours(rig: &mut dyn Rig) {
+/// The reply to the first request was lost, so it is repeated.
+pub async fn a_repeated_request_is_recognised(rig: &mut dyn Rig) {
     let (mut owner, mut other) = (Client::new(rig, "x"), Client::new(rig, "x"));
     let first = owner.acquire().await;
-    // Over the same connection, and, where a connection is not what holds the lock, over another.
+    // Over the same connection, and, where the lock does not belong to a connection, over another.
     let again = match owner.try_acquire().await {
         Attempt::Granted(grant) => grant,
         other => panic!("held by ourselves: {other:?}"),
@@ -114,7 +114,7 @@ pub async fn renewal_keeps_the_lock(rig: &mut dyn Rig) {
     const SHORT: Duration = Duration::from_secs(10);
     let (mut owner, mut other) = (Client::new(rig, "x").with_ttl(SHORT), Client::new(rig, "x"));
     owner.acquire().await;
-    // The full length from now: after a renewal for long, nobody has to wait for the short one to end.
+    // The full length from now: after a renewal for long, no waiter has to wait for the short one to end.
     owner.claim.ttl = LONG;
     match owner.renew().await {
         Renewal::Held { lease, .. } => assert_eq!(lease, rig.has_leases().then_some(LONG)),
@@ -127,7 +127,7 @@ pub async fn renewal_keeps_the_lock(rig: &mut dyn Rig) {
     }
 }
 
-pub async fn whoever_asks_without_being_granted_leaves_nothing(rig: &mut dyn Rig) {
+pub async fn a_refused_request_leaves_no_trace(rig: &mut dyn Rig) {
     let (mut owner, mut other) = (Client::new(rig, "x"), Client::new(rig, "x"));
     let first = owner.acquire().await;
     other.refused().await;

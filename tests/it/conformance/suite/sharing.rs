@@ -39,7 +39,7 @@ pub async fn readers_share(rig: &mut dyn Rig) {
     for reader in &mut readers {
         reader.assert_held().await;
     }
-    // Whoever came first is not the one on whom the others depend.
+    // The first reader is not the one on which the others depend.
     while let Some(mut first) = (!readers.is_empty()).then(|| readers.remove(0)) {
         let busy = writer(rig).busy().await;
         assert_eq!(busy.holders.len() + busy.more, 1 + readers.len());
@@ -66,7 +66,7 @@ pub async fn all_readers_are_counted(rig: &mut dyn Rig) {
     assert_eq!((busy.holders.len(), busy.more), (1, 0));
 }
 
-pub async fn each_reader_has_a_fencing_token_of_its_own(rig: &mut dyn Rig) {
+pub async fn each_reader_has_its_own_fencing_token(rig: &mut dyn Rig) {
     let mut last = None;
     let mut readers = Vec::new();
     for _ in 0..5 {
@@ -96,7 +96,7 @@ pub async fn a_writer_and_readers_exclude_each_other(rig: &mut dyn Rig) {
     }
 }
 
-pub async fn runs_share_as_their_options_say(rig: &mut dyn Rig) {
+pub async fn runs_share_according_to_their_options(rig: &mut dyn Rig) {
     let shared = |text: &str| rig.run().arg("--shared").stdin(Stdio::piped()).sh(text);
     let mut reading: Vec<Running> = (0..2).map(|_| shared("echo ready; exec cat").spawn()).collect();
     reading.iter_mut().for_each(Running::await_ready);
@@ -111,7 +111,7 @@ pub async fn runs_share_as_their_options_say(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn a_waiting_writer_stops_later_readers(rig: &mut dyn Rig) {
+pub async fn a_waiting_writer_blocks_later_readers(rig: &mut dyn Rig) {
     let mut first = reading(rig, 1).await.remove(0);
     let (mut writing, mut later) = (writer(rig), reader(rig));
     assert_eq!(writing.queue().await.position, Some(1));
@@ -127,7 +127,7 @@ pub async fn a_waiting_writer_stops_later_readers(rig: &mut dyn Rig) {
     later.claim_turn().await;
 }
 
-/// Readers that overlap all the time would keep a writer out for ever.
+/// Readers that always overlap would otherwise exclude a writer forever.
 pub async fn a_writer_is_not_starved(rig: &mut dyn Rig) {
     const READERS: usize = 4;
     let (grants, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
@@ -149,14 +149,14 @@ pub async fn a_writer_is_not_starved(rig: &mut dyn Rig) {
     let busy = loop {
         match writing.wait_in_line().await {
             Attempt::Busy(busy) => break busy,
-            // On a busy machine it happens that nobody reads, and then there is nobody to wait for.
+            // On a busy machine it happens that there is no reader, and then there is nothing to wait for.
             _ => writing.release().await,
         };
     };
     let before = grants.get();
-    let writing = writing.go_on_beside(busy);
+    let writing = writing.continue_beside(busy);
     let (mut writing, _) = writing.granted().await;
-    // A grant may have been on its way when the writer got in line, but nobody reads twice before it.
+    // A grant may have been in flight when the writer joined the queue, but no client reads twice before it.
     let passed = grants.get() - before;
     assert!(passed <= READERS, "{passed} grants before the writer's");
     writing.release().await;
@@ -169,7 +169,7 @@ pub async fn a_writer_is_not_starved(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn the_readers_at_the_head_are_called_together(rig: &mut dyn Rig) {
+pub async fn all_readers_at_the_head_are_called_together(rig: &mut dyn Rig) {
     let mut holder = writer(rig);
     holder.acquire().await;
     let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
@@ -180,7 +180,7 @@ pub async fn the_readers_at_the_head_are_called_together(rig: &mut dyn Rig) {
         line.push(client);
     }
     holder.release().await;
-    // None of them needs the others to have come.
+    // None of them depends on requests of the others.
     for index in [2, 1, 0] {
         line[index].claim_turn().await;
     }
@@ -197,7 +197,7 @@ pub async fn the_readers_at_the_head_are_called_together(rig: &mut dyn Rig) {
     line[4].claim_turn().await;
 }
 
-pub async fn every_reader_at_the_head_is_told(rig: &mut dyn Rig) {
+pub async fn every_reader_at_the_head_is_notified(rig: &mut dyn Rig) {
     let mut holder = writer(rig);
     holder.acquire().await;
     let mut waiting = Vec::new();
@@ -217,7 +217,7 @@ pub async fn every_reader_at_the_head_is_told(rig: &mut dyn Rig) {
     assert_eq!(last.queue().await.position, Some(1));
 }
 
-pub async fn a_foreign_client_stays_out_until_the_last_reader_has_gone(rig: &mut dyn Rig) {
+pub async fn a_foreign_client_is_excluded_until_the_last_reader_has_left(rig: &mut dyn Rig) {
     for order in [[0, 1], [1, 0]] {
         let mut readers = reading(rig, 2).await;
         for index in order {
@@ -235,8 +235,8 @@ pub async fn a_foreign_client_stays_out_until_the_last_reader_has_gone(rig: &mut
     assert!(!rig.foreign_lock("x", None));
 }
 
-/// Whoever's lease is the longest decides, whenever it came.
-pub async fn a_short_lease_does_not_end_the_others(rig: &mut dyn Rig) {
+/// The longest lease decides, whenever it was granted.
+pub async fn a_short_lease_does_not_end_other_readers(rig: &mut dyn Rig) {
     if !rig.has_leases() {
         return;
     }
@@ -259,7 +259,7 @@ pub async fn a_short_lease_does_not_end_the_others(rig: &mut dyn Rig) {
 }
 
 /// By the end of its lease, or at once where a descriptor or session holds the lock.
-pub async fn a_reader_that_dies_gives_back(rig: &mut dyn Rig) {
+pub async fn a_dead_reader_is_released(rig: &mut dyn Rig) {
     let acquired = Instant::now();
     let mut dying = reader(rig).with_ttl(SHORT);
     dying.acquire().await;
@@ -274,7 +274,7 @@ pub async fn a_reader_that_dies_gives_back(rig: &mut dyn Rig) {
     }
 }
 
-pub async fn a_run_that_reads_and_is_killed_gives_back(rig: &mut dyn Rig) {
+pub async fn a_killed_shared_run_is_released(rig: &mut dyn Rig) {
     let leash = rig.place().leash();
     let mut dying =
         rig.run().args(["--ttl", "2s", "--shared"]).probe(["--leash", leash.path(), "ignore-term"]).spawn();

@@ -1,4 +1,4 @@
-//! A semaphore: at most so many holders, each with a slot of its own.
+//! A semaphore: a limited number of holders, each with its own slot.
 
 use crate::conformance::client::{Client, LONG};
 use crate::conformance::rig::{Rig, open};
@@ -18,7 +18,7 @@ fn of(rig: &dyn Rig, slots: u32) -> Client {
     Client::new(rig, "x").in_mode(Mode::Slots(slots))
 }
 
-/// So many holders of so many slots, in the order of their slots.
+/// Holders of this number of slots, in the order of their slots.
 async fn holding(rig: &dyn Rig, count: u32, slots: u32) -> Vec<Client> {
     let mut holders = Vec::new();
     for slot in 0..count {
@@ -34,8 +34,8 @@ fn run_of(rig: &dyn Rig, slots: &str) -> Dlock {
     rig.run().args(["--slots", slots])
 }
 
-/// What takes the place of each check of slots on a store that has none: whoever wants them is told so before anybody is
-/// contacted, and nothing is taken.
+/// Replaces each check of slots on a store without them: a request is refused before the store
+/// is contacted, and nothing is acquired.
 pub async fn slots_are_refused(rig: &mut dyn Rig) {
     let nobody = rig.url_with_secret("secret").unwrap();
     for url in [nobody, rig.url()] {
@@ -53,11 +53,11 @@ pub async fn slots_are_refused(rig: &mut dyn Rig) {
     assert_eq!(one.outcome(), (Exit::Code(0), "slot 0\n", ""), "one slot is exclusive");
 }
 
-pub async fn there_are_as_many_holders_as_slots(rig: &mut dyn Rig) {
+pub async fn slots_limit_the_number_of_holders(rig: &mut dyn Rig) {
     let mut holders = holding(rig, 3, 3).await;
     let busy = of(rig, 3).busy().await;
     assert_eq!((busy.holders.len() + busy.more, busy.promised), (3, false));
-    // Whichever slot is free is the one that is given.
+    // The slot that happens to be free is granted.
     for index in [1, 0, 2] {
         assert_eq!(holders[index].release().await, Release::Released);
         let mut next = of(rig, 3);
@@ -72,7 +72,7 @@ pub async fn there_are_as_many_holders_as_slots(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn a_slot_stays_the_same(rig: &mut dyn Rig) {
+pub async fn a_hold_keeps_its_slot(rig: &mut dyn Rig) {
     let mut holders = holding(rig, 3, 3).await;
     let mut first = holders.remove(0);
     first.release().await;
@@ -85,7 +85,7 @@ pub async fn a_slot_stays_the_same(rig: &mut dyn Rig) {
     }
 }
 
-pub async fn of_many_runs_no_two_have_the_same_slot(rig: &mut dyn Rig) {
+pub async fn concurrent_runs_have_different_slots(rig: &mut dyn Rig) {
     let text = "mkdir slot.$DLOCK_SLOT || echo clash >>log; echo $DLOCK_SLOT >>log; sleep 0.03; rmdir slot.$DLOCK_SLOT";
     let run = || run_of(rig, "3").args(["--wait", "forever"]).sh(text).spawn();
     let mut runs: Vec<Running> = (0..10).map(|_| run()).collect();
@@ -98,14 +98,14 @@ pub async fn of_many_runs_no_two_have_the_same_slot(rig: &mut dyn Rig) {
     assert_eq!(rig.traces("x"), [""; 0]);
 }
 
-pub async fn a_freed_slot_is_given_to_the_next_in_line(rig: &mut dyn Rig) {
+pub async fn a_freed_slot_goes_to_the_next_waiter(rig: &mut dyn Rig) {
     let mut holders = holding(rig, 2, 2).await;
     let (mut next, mut last) = (of(rig, 2), of(rig, 2));
     assert_eq!(next.queue().await.position, Some(1));
     assert_eq!(last.queue().await.position, Some(2));
     holders[1].release().await;
     next.await_turn().await;
-    // One slot is free, and it is promised.
+    // One slot is free, and it is offered to a waiter.
     assert!(of(rig, 2).busy().await.promised);
     let busy = last.queue().await;
     assert_eq!((busy.position, busy.promised), (Some(2), true));
@@ -117,7 +117,7 @@ pub async fn a_freed_slot_is_given_to_the_next_in_line(rig: &mut dyn Rig) {
     assert_eq!(last.claim_turn().await.slot, Some(0));
 }
 
-pub async fn two_freed_slots_are_given_to_the_next_two(rig: &mut dyn Rig) {
+pub async fn two_freed_slots_go_to_the_next_two_waiters(rig: &mut dyn Rig) {
     let mut holder = Client::new(rig, "x");
     holder.acquire().await;
     let mut line = Vec::new();
@@ -127,7 +127,7 @@ pub async fn two_freed_slots_are_given_to_the_next_two(rig: &mut dyn Rig) {
         line.push(client);
     }
     holder.release().await;
-    // The second need not wait for the first to come.
+    // The second need not wait for a request of the first.
     let second = line[1].claim_turn().await.slot;
     let first = line[0].claim_turn().await.slot;
     assert_eq!([first.min(second), first.max(second)], [Some(0), Some(1)]);
@@ -156,7 +156,7 @@ pub async fn exclusive_waits_for_every_slot(rig: &mut dyn Rig) {
     shared.refused().await;
 }
 
-pub async fn another_number_of_slots_is_refused(rig: &mut dyn Rig) {
+pub async fn a_different_slot_count_is_refused(rig: &mut dyn Rig) {
     let mut holders = holding(rig, 1, 3).await;
     for slots in [2, 4] {
         for _ in 0..2 {
@@ -175,7 +175,7 @@ pub async fn another_number_of_slots_is_refused(rig: &mut dyn Rig) {
     of(rig, 3).acquire().await;
 }
 
-pub async fn who_waits_has_agreed_on_the_number_of_slots_too(rig: &mut dyn Rig) {
+pub async fn a_different_slot_count_than_that_of_a_waiter_is_refused(rig: &mut dyn Rig) {
     let (mut holder, mut waiting) = (Client::new(rig, "x"), of(rig, 3));
     holder.acquire().await;
     waiting.queue().await;
@@ -185,7 +185,7 @@ pub async fn who_waits_has_agreed_on_the_number_of_slots_too(rig: &mut dyn Rig) 
     assert_eq!(rig.waiters("x"), 2);
 }
 
-pub async fn the_number_of_slots_may_change_when_nobody_uses_them(rig: &mut dyn Rig) {
+pub async fn the_slot_count_may_change_when_the_lock_is_unused(rig: &mut dyn Rig) {
     for slots in [3, 2, 5] {
         let mut holders = holding(rig, 2, slots).await;
         let mut waiting = Client::new(rig, "x");
@@ -195,14 +195,14 @@ pub async fn the_number_of_slots_may_change_when_nobody_uses_them(rig: &mut dyn 
             holder.release().await;
         }
     }
-    // Also when whoever had agreed on another is dead.
+    // Also when the client that agreed on another number is dead.
     let mut dying = of(rig, 3).with_ttl(SHORT);
     dying.acquire().await;
     drop(dying);
     let mut next = of(rig, 2);
     next.acquire_in_the_end().await;
     next.release().await;
-    // Or has left the line.
+    // Or has left the queue.
     let (mut holder, mut leaving) = (Client::new(rig, "x"), of(rig, 3));
     holder.acquire().await;
     leaving.queue().await;
@@ -223,7 +223,7 @@ pub async fn the_number_of_slots_may_change_when_nobody_uses_them(rig: &mut dyn 
 }
 
 /// By the end of its lease, or at once where a descriptor or session holds the slot.
-pub async fn a_dead_holder_gives_its_slot_back(rig: &mut dyn Rig) {
+pub async fn the_slot_of_a_dead_holder_is_freed(rig: &mut dyn Rig) {
     let mut living = of(rig, 2);
     assert_eq!(living.acquire().await.slot, Some(0));
     let acquired = Instant::now();
@@ -240,7 +240,7 @@ pub async fn a_dead_holder_gives_its_slot_back(rig: &mut dyn Rig) {
     assert!(living.claim.ttl == LONG && !rig.foreign_lock("x", None));
 }
 
-pub async fn a_run_that_is_killed_gives_its_slot_back(rig: &mut dyn Rig) {
+pub async fn the_slot_of_a_killed_run_is_freed(rig: &mut dyn Rig) {
     let run = || run_of(rig, "2");
     let mut living = run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     living.await_ready();
@@ -254,7 +254,7 @@ pub async fn a_run_that_is_killed_gives_its_slot_back(rig: &mut dyn Rig) {
     super::exclusion::let_end(living);
 }
 
-pub async fn a_foreign_client_stays_out_until_the_last_slot_is_free(rig: &mut dyn Rig) {
+pub async fn a_foreign_client_is_excluded_until_the_last_slot_is_free(rig: &mut dyn Rig) {
     for order in [[0, 1], [1, 0]] {
         let mut holders = holding(rig, 2, 3).await;
         for index in order {

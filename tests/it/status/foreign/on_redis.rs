@@ -1,4 +1,4 @@
-//! What may lie in the keys of a Redis.
+//! Possible content of the keys of a Redis.
 
 use super::{holders, stranger};
 use crate::foreign_clients::redis_py::Client;
@@ -31,7 +31,7 @@ fn the_lock_of_redis_py_is_shown_when_it_is_named() {
     }
 }
 
-/// One who waits for it makes it a lock of ours.
+/// A dlock waiter makes it a known lock.
 #[test]
 fn a_foreign_lock_is_listed_while_a_dlock_waits_for_it() {
     let store = Store::redis();
@@ -47,9 +47,9 @@ fn a_foreign_lock_is_listed_while_a_dlock_waits_for_it() {
     assert_eq!(lock["waiters"][0]["pid"], waiter.pid());
 }
 
-/// F46: whatever lies there is somebody's lock, looking does not change it, and it is never read aloud.
+/// F46: any value counts as a foreign lock, status does not change it, and it is never printed.
 #[test]
-fn whatever_is_in_the_key_is_an_unknown_holder() {
+fn any_value_in_the_key_is_shown_as_an_unknown_holder() {
     let store = Store::redis();
     let key = store.space().key("x");
     for (command, says) in [
@@ -81,14 +81,14 @@ fn whatever_is_in_the_key_is_an_unknown_holder() {
 
 /// F46
 #[test]
-fn garbage_where_dlock_keeps_its_own_is_no_crash() {
+fn garbage_in_side_keys_does_not_crash_status() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     let run = holding(store.run_with_ttl("1h"));
     let client = || redis.connect();
     let pid = || the_lock(&store, ["x"])["holders"][0]["pid"].clone();
     assert_eq!(pid(), run.pid());
-    // What it says of itself.
+    // The holder's own description.
     let member = client().command(&["KEYS", "dlock#member:*"]).texts().remove(0);
     let said = client().command(&["GET", &member]).text();
     for garbage in ["", "{", "[]", "null", "17", "\u{0}\u{1b}", "{\"at\":1}", "{\"at\":-1,\"identity\":{}}"] {
@@ -106,7 +106,7 @@ fn garbage_where_dlock_keeps_its_own_is_no_crash() {
     client().command(&["DEL", &member]);
     client().command(&["SET", &member, &said, "PX", "3600000"]);
     assert_eq!(pid(), run.pid());
-    // The line, the history and the index.
+    // The queue, the history and the index.
     for key in [
         "dlock#queue:{dlock:x}",
         "dlock#waiters:{dlock:x}",
@@ -144,7 +144,7 @@ fn garbage_where_dlock_keeps_its_own_is_no_crash() {
     ];
     assert_eq!(client().command(&entries), Value::Int(5));
     assert_eq!(names(&store, []), ["x"]);
-    // Where the index should be is something else: which locks there are cannot be told, but each can be named.
+    // The key of the index has another type: locks cannot be listed, but each can be named.
     client().command(&["DEL", "dlock#locks"]);
     client().command(&["SET", "dlock#locks", "x"]);
     assert_eq!(pid(), run.pid());
@@ -158,9 +158,9 @@ fn garbage_where_dlock_keeps_its_own_is_no_crash() {
     assert!(output.stderr.contains("dlock#locks"), "{}", output.stderr);
 }
 
-/// A newer dlock may store other things: the lock is held, and by whom is not guessed.
+/// A newer dlock may store other data: the lock is held, and the holder is not guessed.
 #[test]
-fn what_another_dlock_has_stored_is_held() {
+fn a_hold_of_another_dlock_version_is_shown() {
     let store = Store::redis();
     let mut run = holding(store.run_with_ttl("1h"));
     let holder = format!("dlock#holder:{{{}}}", store.space().key("x"));

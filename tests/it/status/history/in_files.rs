@@ -1,4 +1,4 @@
-//! What is kept in files.
+//! The history in files.
 
 use super::{history, last, run, told};
 use crate::status::status;
@@ -6,7 +6,7 @@ use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::os::unix::fs::PermissionsExt;
 
-/// Whoever put it there could read or redirect what is written.
+/// The user who planted it could read or redirect what is written.
 #[test]
 fn a_history_that_is_not_a_regular_file_is_refused() {
     let store = Store::file();
@@ -56,7 +56,7 @@ fn a_full_disk_costs_the_history_and_nothing_else() {
 
 /// Others may have written anything there.
 #[test]
-fn lines_that_make_no_sense_are_passed_over() {
+fn meaningless_lines_are_skipped() {
     let store = Store::file();
     run(&store, "exit 3");
     let path = store.place.path("locks/x%history.dlock");
@@ -70,13 +70,13 @@ fn lines_that_make_no_sense_are_passed_over() {
     std::fs::write(&path, bytes).unwrap();
     let seen = history(&store, "x");
     assert!(!seen.is_empty() && seen.iter().all(|record| told(record).2 == Some(3)), "{seen:?}");
-    // Half a line of one who was killed does not spoil the next.
+    // Half a line of a killed writer does not corrupt the next one.
     run(&store, "exit 4");
     assert_eq!(told(&last(&store)).2, Some(4));
 }
 
 #[test]
-fn a_history_that_may_not_be_read_is_said() {
+fn an_unreadable_history_is_reported() {
     let store = Store::file();
     run(&store, "exit 3");
     let path = store.place.path("locks/x%history.dlock");

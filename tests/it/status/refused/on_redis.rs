@@ -1,4 +1,4 @@
-//! Of servers that cannot be asked, or refuse.
+//! Servers that are unreachable, or refuse.
 
 use crate::status::status;
 use crate::support::fake::Fake;
@@ -8,7 +8,7 @@ use crate::support::store::Store;
 use crate::support::wait::boot_ns;
 
 #[test]
-fn a_store_that_cannot_be_asked_is_69() {
+fn an_unreachable_store_is_69() {
     let mut redis = Redis::start();
     let store = Store::on(&redis);
     redis.kill();
@@ -29,7 +29,7 @@ fn a_store_that_cannot_be_asked_is_69() {
 }
 
 #[test]
-fn a_store_that_hangs_is_given_up_in_time() {
+fn a_hung_store_is_abandoned_in_time() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     redis.stop();
@@ -46,7 +46,7 @@ fn a_store_that_hangs_is_given_up_in_time() {
 }
 
 #[test]
-fn a_wrong_password_is_77_and_not_told() {
+fn a_wrong_password_is_77_and_not_printed() {
     let redis = Redis::start_with_args(&["--requirepass", "hunter2"]);
     let store = Store::file();
     let names: Vec<String> = (0..40).map(|number| format!("{number:0>200}")).collect();
@@ -67,7 +67,7 @@ fn a_wrong_password_is_77_and_not_told() {
 
 /// The rights of a run, and to read the index and the history.
 #[test]
-fn looking_needs_few_rights() {
+fn status_needs_few_rights() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     let _run = crate::status::holding(store.run());
@@ -110,7 +110,7 @@ fn looking_needs_few_rights() {
 
 /// F47: a server that is none.
 #[test]
-fn a_server_that_answers_nonsense_is_69() {
+fn a_server_with_invalid_replies_is_69() {
     let store = Store::file();
     for answer in
         ["HTTP/1.1 400 Bad Request\r\n\r\n", "$999999999999\r\n", "*-5\r\n", "+OK\r\n+OK\r\n+OK\r\n"]

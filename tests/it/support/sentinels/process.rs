@@ -12,20 +12,20 @@ use std::io::Result;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// What it is told before it starts, by lines of its configuration.
+/// Its configuration at the start.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where it listens.
+    /// Its port.
     pub port: u16,
-    /// Where it listens for the tests' own commands, when `port` speaks TLS.
+    /// Its port for the tests' own commands, when `port` uses TLS.
     pub side_door: Option<u16>,
-    /// What its clients have to say.
+    /// The password of its clients.
     pub password: Option<String>,
-    /// All the rest.
+    /// All other lines.
     pub lines: Vec<String>,
 }
 
-/// A process that is killed when this value goes, or when the test process ends.
+/// A process that is killed when this value is dropped, or when the test process ends.
 #[derive(Debug)]
 pub struct Sentinel {
     settings: Settings,
@@ -34,7 +34,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts it; nothing if it cannot have its port.
+    /// Starts it; `None` if it cannot bind its port.
     pub fn start(settings: Settings, certificates: Option<&Certificates>) -> Option<Self> {
         let directory =
             tempfile::Builder::new().prefix("it-sentinel-").tempdir().expect("a temporary directory");
@@ -72,23 +72,23 @@ impl Sentinel {
         i32::try_from(self.child.as_ref().expect("a running sentinel").id()).expect("a process id")
     }
 
-    /// Whether it was started, and not killed.
+    /// Whether it was started and not killed.
     pub fn is_up(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Stops it as a hung machine does: connections stay, nothing answers.
+    /// Stops it, which acts like a hung machine: connections stay, nothing replies.
     pub fn stop(&self) {
         process::send(self.pid(), Signal::SIGSTOP);
         eventually(SOON, "a stopped sentinel", || process::stopped(self.pid()).then_some(()));
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub fn resume(&self) {
         process::send(self.pid(), Signal::SIGCONT);
     }
 
-    /// Kills it; nothing listens on its port then.
+    /// Kills it; its port is closed then.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -96,13 +96,13 @@ impl Sentinel {
         }
     }
 
-    /// Starts it again, on the same port, with what it has noted of the others.
+    /// Starts it again, on the same port, with its recorded state.
     pub fn restart(&mut self) {
         self.kill();
         eventually(SOON, "the sentinel's old port", || self.try_launch().then_some(()));
     }
 
-    /// One command on a connection of its own, to a sentinel that may be down.
+    /// Runs one command on a new connection, to a sentinel that may be down.
     pub fn try_command(&self, words: &[&str]) -> Result<Value> {
         let mut connection = Connection::to(self.settings.side_door.unwrap_or(self.settings.port))?;
         if let Some(password) = &self.settings.password {
@@ -111,13 +111,13 @@ impl Sentinel {
         connection.try_command(words)
     }
 
-    /// One command on a connection of its own.
+    /// Runs one command on a new connection.
     #[track_caller]
     pub fn command(&self, words: &[&str]) -> Value {
         self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         read(&self.directory.path().join("log"))
     }

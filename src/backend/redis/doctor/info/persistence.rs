@@ -1,4 +1,4 @@
-//! What a restart of a server leaves of its locks.
+//! The checks of persistence: which locks survive a restart of the server.
 
 use super::Info;
 use crate::backend::diagnosis::Finding;
@@ -6,35 +6,35 @@ use crate::backend::diagnosis::Finding;
 impl Info {
     pub(super) fn persistence(&self) -> Finding {
         let check = "persistence";
-        let says = |field: &str| self.field(field);
-        if says("aof_last_write_status") == Some("err") {
+        let field = |name: &str| self.field(name);
+        if field("aof_last_write_status") == Some("err") {
             return Finding::problem(
                 check,
                 "the append-only file could not be written",
-                "the server takes no writes (MISCONF): no lock can be taken or renewed, and running commands are stopped",
-                "make room on the server's disk, see its log",
+                "the server rejects writes (MISCONF): no lock can be taken or renewed, and running commands are stopped",
+                "free space on the server's disk, and see its log",
             );
         }
         let snapshots = self.setting("save").map(|save| !save.is_empty());
-        if says("rdb_last_bgsave_status") == Some("err")
+        if field("rdb_last_bgsave_status") == Some("err")
             && snapshots != Some(false)
             && self.setting("stop-writes-on-bgsave-error") != Some("no")
         {
             return Finding::problem(
                 check,
                 "the last snapshot failed",
-                "the server takes no writes (MISCONF): no lock can be taken or renewed, and running commands are stopped",
-                "make room on the server's disk, see its log; or set stop-writes-on-bgsave-error no",
+                "the server rejects writes (MISCONF): no lock can be taken or renewed, and running commands are stopped",
+                "free space on the server's disk, and see its log; or set stop-writes-on-bgsave-error no",
             );
         }
         let lost = "their commands are stopped within a third of the ttl, and others may start before that";
-        match (says("aof_enabled"), self.setting("appendfsync")) {
+        match (field("aof_enabled"), self.setting("appendfsync")) {
             (Some("1"), Some("always")) => {
-                Finding::ok(check, "append-only file, synced at every write: a crash loses no lock")
+                Finding::ok(check, "append-only file, synced on every write: a crash loses no lock")
             }
             (Some("1"), Some("no")) => Finding::warning(
                 check,
-                "append-only file, synced when the system pleases (appendfsync no)",
+                "append-only file, synced by the operating system (appendfsync no)",
                 format!(
                     "when the server's host crashes, the locks of the last half minute may be lost: {lost}"
                 ),
@@ -42,7 +42,7 @@ impl Info {
             ),
             (Some("1"), _) => Finding::ok(
                 check,
-                "append-only file, synced every second: only a crash of its host loses locks, those of the last second",
+                "append-only file, synced every second: only a crash of the host loses locks, those of the last second",
             ),
             (Some(_), _) if snapshots == Some(false) => Finding::warning(
                 check,
@@ -58,9 +58,9 @@ impl Info {
             ),
             (None, _) => Finding::warning(
                 check,
-                "the server does not tell",
+                "the server does not report its persistence",
                 format!("a restart may lose all locks: {lost}"),
-                "see that appendonly is yes",
+                "check that appendonly is yes",
             ),
         }
     }

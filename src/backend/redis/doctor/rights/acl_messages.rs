@@ -1,18 +1,19 @@
-//! The words in which missing rights are told.
+//! The messages about missing rights.
 
 use super::super::super::keys::{INDEX, RESERVED};
 use super::{KeyKind, Need};
 
-/// As a rule of an ACL names them; all of dlock's own in one when none of those of a lock is open.
-pub(super) fn patterns(places: &[KeyKind], prefix: &str) -> Vec<String> {
+/// Returns the key patterns of an ACL rule for these kinds of keys. If none of a lock's own keys is accessible, a
+/// single pattern covers all keys of dlock.
+pub(super) fn patterns(kinds: &[KeyKind], prefix: &str) -> Vec<String> {
     const OF_LOCK: [KeyKind; 4] = [KeyKind::Holder, KeyKind::Queue, KeyKind::Waiters, KeyKind::Member];
-    let all_own = OF_LOCK.iter().all(|own| places.contains(own));
+    let all_own = OF_LOCK.iter().all(|own| kinds.contains(own));
     let mut patterns = Vec::new();
     if all_own {
         patterns.push(format!("{RESERVED}*"));
     }
-    for place in places {
-        let kind = match place {
+    for kind in kinds {
+        let name = match kind {
             KeyKind::None => continue,
             KeyKind::Lock => {
                 patterns.insert(0, format!("{prefix}*"));
@@ -22,8 +23,8 @@ pub(super) fn patterns(places: &[KeyKind], prefix: &str) -> Vec<String> {
                 patterns.push(INDEX.to_owned());
                 continue;
             }
-            KeyKind::Counter | KeyKind::Announcements | KeyKind::FairLine | KeyKind::Signal => {
-                patterns.push(pattern_of_others(*place).to_owned());
+            KeyKind::Counter | KeyKind::Announcements | KeyKind::FairQueue | KeyKind::Signal => {
+                patterns.push(pattern_of_others(*kind).to_owned());
                 continue;
             }
             _ if all_own => continue,
@@ -32,57 +33,56 @@ pub(super) fn patterns(places: &[KeyKind], prefix: &str) -> Vec<String> {
             KeyKind::Queue => "queue",
             KeyKind::Waiters => "waiters",
             KeyKind::Ends => "member-ends",
-            KeyKind::Vacant => "free-slots",
+            KeyKind::FreeSlots => "free-slots",
             KeyKind::SlotWaiters => "waiter-slots",
             KeyKind::Member => "member",
             KeyKind::History => "history",
             KeyKind::Channel => "call",
         };
-        patterns.push(format!("{RESERVED}{kind}:*"));
+        patterns.push(format!("{RESERVED}{name}:*"));
     }
     patterns
 }
 
-/// What belongs to locks by their recipe.
-fn pattern_of_others(place: KeyKind) -> &'static str {
-    match place {
+/// Returns the pattern of a key that belongs to a lock by its recipe.
+fn pattern_of_others(kind: KeyKind) -> &'static str {
+    match kind {
         KeyKind::Counter => "redisson_lock_token:*",
         KeyKind::Announcements => "redisson_lock__channel:*",
-        KeyKind::FairLine => "redisson_lock_queue:*",
+        KeyKind::FairQueue => "redisson_lock_queue:*",
         _ => "lock-signal:*",
     }
 }
 
-/// What is lost without it.
+/// Returns the consequence of a missing right.
 pub(super) fn consequence(need: Need) -> &'static str {
     match need {
-        Need::Lock => "locks cannot be taken, shared, kept or given back: dlock run ends with 77 or 76",
-        Need::Line => "nobody can wait for a lock: where one is held, dlock run ends with 77",
-        Need::Call => "who waits is not called when it is its turn, but asks every now and then",
-        Need::Tell => {
-            "other programs that wait for a lock are not told when dlock gives it back: they ask when its lease, or their own \
-             patience, is over"
+        Need::Lock => "locks cannot be acquired, shared, renewed or released: dlock run ends with 77 or 76",
+        Need::Wait => "no run can wait for a lock: if the lock is held, dlock run ends with 77",
+        Need::Notify => "waiters are not notified of their turn, and poll instead",
+        Need::Announce => {
+            "other programs that wait for a lock are not notified when dlock releases it: they retry when its lease, or \
+             their own timeout, expires"
         }
-        Need::Watch => {
-            "a lock that somebody else removes is missed at the next renewal only, and who waits for another program's \
-             lock asks every now and then"
+        Need::Track => {
+            "the removal of a lock is noticed only at the next renewal, and waiters for another program's lock poll"
         }
-        Need::Digest => "the whole script travels with every question, some 20 KB",
+        Need::Digest => "the whole script, about 20 KB, is sent with every request",
         Need::List => {
-            "dlock status lists no locks that are not named, and leftovers of dead ones stay in the list"
+            "dlock status lists no locks unless they are named, and entries of dead locks stay in the index"
         }
         Need::History => "no history of a lock is kept or shown (dlock status --history)",
-        Need::Foreign => "dlock break cannot remove another program's lock that is no plain string",
-        Need::Move => {
-            "while a slot moves to another node its locks cannot be kept: their commands are stopped (dlock run ends with \
-             76), or do not run (77)"
+        Need::Foreign => "dlock break cannot remove another program's lock unless it is a plain string",
+        Need::Reshard => {
+            "while a slot moves to another node, its locks cannot be renewed: their commands are stopped (dlock run ends \
+             with 76), or do not run (77)"
         }
         Need::Nodes => {
-            "only nodes that the URL names, and those that they point to, are known: when all of them are gone, a held lock \
-             is not kept"
+            "only the nodes in the URL, and those that they redirect to, are known: when all of these are down, a held lock \
+             is not renewed"
         }
         Need::Info => {
-            "whether the server evicts keys, persists them, or is a replica cannot be seen, by dlock run neither"
+            "whether the server evicts keys, persists them, or is a replica is unknown, also to dlock run"
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a lock needs sooner or later, tried with the first question for it: a right that turns out to be missing when a
-//! lease is to be renewed would cost the command its life.
+//! Tries the rights that a lock needs with the first request for it: if a right turned out to be missing only at a
+//! renewal, the command would be killed.
 
 use redis::Value;
 
@@ -9,18 +9,18 @@ use crate::backend::redis::answers::{number, text};
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::location::Location;
 
-/// The kinds of keys as lock.lua counts them, from 1.
-const PLACES: &[KeyKind] =
+/// The kinds of keys by their index in lock.lua, from 1.
+const KEY_KINDS: &[KeyKind] =
     &[KeyKind::Lock, KeyKind::Holder, KeyKind::Fencing, KeyKind::Queue, KeyKind::Waiters, KeyKind::Member];
 
-/// What is tried. None of it changes anything: the member is one that there is not, and so are the fields and elements. The
-/// first is refused by a server that takes no writes; what comes behind it would not be.
+/// The trials. None of them changes anything: the member key, the fields and the elements do not exist. A server that
+/// does not accept writes refuses the first command; it would not refuse those after it.
 const TRIALS: &[(&str, KeyKind, &[&str])] = &[
     ("SET", KeyKind::Member, &["x", "XX"]),
     ("ZADD", KeyKind::Queue, &["XX", "0", "?"]),
     ("DEL", KeyKind::Member, &[]),
     ("PEXPIRE", KeyKind::Member, &["1"]),
-    // With too few words.
+    // With too few arguments.
     ("HSET", KeyKind::Member, &["x", "y", "z"]),
     ("HDEL", KeyKind::Holder, &["?"]),
     ("HDEL", KeyKind::Waiters, &["?"]),
@@ -44,39 +44,40 @@ const TRIALS: &[(&str, KeyKind, &[&str])] = &[
     ("ZCARD", KeyKind::Queue, &[]),
 ];
 
-/// What is to be tried, as lock.lua reads it.
+/// Returns the trials as JSON, as lock.lua reads them.
 pub(in crate::backend::redis) fn trials() -> String {
-    let trial = |(command, place, arguments): &(&str, KeyKind, &[&str])| {
-        let place = PLACES.iter().position(|known| known == place).map(|index| index + 1);
+    let trial = |(command, kind, arguments): &(&str, KeyKind, &[&str])| {
+        let index = KEY_KINDS.iter().position(|known| known == kind).map(|index| index + 1);
         let words =
-            [serde_json::json!(command)].into_iter().chain(place.map(|place| serde_json::json!(place)));
-        words.chain(arguments.iter().map(|word| serde_json::json!(word))).collect::<Vec<_>>()
+            [serde_json::json!(command)].into_iter().chain(index.map(|index| serde_json::json!(index)));
+        words.chain(arguments.iter().map(|argument| serde_json::json!(argument))).collect::<Vec<_>>()
     };
     serde_json::json!(TRIALS.iter().map(trial).collect::<Vec<_>>()).to_string()
 }
 
-/// Which rights are missing: the answer `{-7, which, what the server said, ...}`; `None` for any other.
+/// Reads the reply `{-7, index of the trial, message of the server, ...}` as an error that names the missing rights.
+/// Returns `None` for any other reply.
 pub(in crate::backend::redis) fn missing(
-    answer: &[Value],
+    reply: &[Value],
     keys: &Keys,
     location: &Location,
 ) -> Option<StoreError> {
-    if number(answer.first()) != Some(-7) {
+    if number(reply.first()) != Some(-7) {
         return None;
     }
     let mut refused = Refused::default();
-    for pair in answer[1..].chunks(2) {
-        let which = number(pair.first()).and_then(|which| usize::try_from(which).ok()?.checked_sub(1));
-        if let (Some((command, place, _)), Some(said)) =
-            (which.and_then(|which| TRIALS.get(which)), text(pair.get(1)))
+    for pair in reply[1..].chunks(2) {
+        let index = number(pair.first()).and_then(|index| usize::try_from(index).ok()?.checked_sub(1));
+        if let (Some((command, kind, _)), Some(message)) =
+            (index.and_then(|index| TRIALS.get(index)), text(pair.get(1)))
         {
-            // Some recipes have a counter of their own.
-            let place = if *place == KeyKind::Fencing && keys.others.counter.is_some() {
+            // Some recipes have their own counter.
+            let kind = if *kind == KeyKind::Fencing && keys.others.counter.is_some() {
                 KeyKind::Counter
             } else {
-                *place
+                *kind
             };
-            refused.note_denied(Need::Lock, command, place, said);
+            refused.note_denied(Need::Lock, command, kind, message);
         }
     }
     let user = location.username().unwrap_or("default");
@@ -84,13 +85,14 @@ pub(in crate::backend::redis) fn missing(
     Some(StoreError::Denied(format!("a right is missing: {found} ({remedy})")))
 }
 
-/// The same error; where it is the lock's own key that is closed to us, which no server names, with its pattern.
+/// Adds the key pattern to an error about missing access to a lock's key, which servers do not name. Returns any other
+/// error unchanged.
 pub(in crate::backend::redis) fn named(error: StoreError, location: &Location) -> StoreError {
     match error {
         // "NOPERM this user has no permissions to access one of the keys used as arguments"
-        StoreError::Denied(said) if said.contains("ermissions to access") => {
+        StoreError::Denied(message) if message.contains("ermissions to access") => {
             let (user, prefix) = (location.username().unwrap_or("default"), location.prefix());
-            StoreError::Denied(format!("{user} has no access to {prefix}*: {said}"))
+            StoreError::Denied(format!("{user} has no access to {prefix}*: {message}"))
         }
         error => error,
     }
@@ -102,19 +104,19 @@ mod tests {
     use crate::backend::redis::doctor::rights::trials::TRIALS as ALL;
 
     #[test]
-    fn what_a_lock_needs_is_tried_beforehand() {
-        // EVAL is refused by its name.
-        let needed = ALL.iter().filter(|trial| matches!(trial.need, Need::Lock | Need::Line));
+    fn every_right_that_a_lock_needs_is_probed() {
+        // The server names EVAL itself when it refuses it.
+        let needed = ALL.iter().filter(|trial| matches!(trial.need, Need::Lock | Need::Wait));
         for trial in needed.filter(|trial| trial.command != "EVAL") {
             assert!(TRIALS.iter().any(|(command, ..)| *command == trial.command), "{}", trial.command);
         }
-        for place in PLACES {
-            assert!(TRIALS.iter().any(|(_, tried, _)| tried == place), "{place:?}");
+        for kind in KEY_KINDS {
+            assert!(TRIALS.iter().any(|(_, tried, _)| tried == kind), "{kind:?}");
         }
     }
 
     #[test]
-    fn trials_are_as_the_script_reads_them() {
+    fn trials_have_the_form_that_the_script_reads() {
         assert!(
             trials().starts_with(r#"[["SET",6,"x","XX"],["ZADD",4,"XX","0","?"],["DEL",6],"#),
             "{}",

@@ -1,13 +1,13 @@
-//! What the exploration shows: the rules keep tokens unique and ordered, and each of them is needed.
+//! The rules keep tokens unique and ordered, and each of the rules is needed.
 //!
-//! `cargo test --lib fencing -- --nocapture` prints how many states there are. Optimised (`--release`) the tests explore
-//! larger configurations too.
+//! `cargo test --lib fencing -- --nocapture` prints the number of states. With optimisation (`--release`) the tests
+//! also explore larger configurations.
 
 use super::explorer::{Explored, explore};
 use super::model::{Memory, ModelNodes, Rule};
 use super::{Step, step};
 
-/// Three nodes, whose counters may begin anywhere up to two, and two claims. Locks may be lost at any moment.
+/// Three nodes, whose counters may start anywhere up to two, and two claims. Locks may be lost at any moment.
 const BASE: ModelNodes = ModelNodes {
     nodes: 3,
     claims: 2,
@@ -19,44 +19,44 @@ const BASE: ModelNodes = ModelNodes {
     counters: 2,
     skew: 0,
     away: 1,
-    mends: false,
+    restores_holds: false,
     without: None,
     step,
 };
 
-/// No counters yet. One node may come back empty, after longer than the clocks differ.
-const FORGETFUL: ModelNodes = ModelNodes { counters: 0, restarts: 1, skew: 1, away: 2, ..BASE };
+/// No counters yet. One node may come back empty, after a longer time than the clocks differ.
+const DATA_LOSS: ModelNodes = ModelNodes { counters: 0, restarts: 1, skew: 1, away: 2, ..BASE };
 
-/// A node may come back with what it had some time ago.
+/// A node may come back with an older snapshot.
 const STALE: ModelNodes = ModelNodes { counters: 1, restarts: 1, memory: Memory::Snapshot, ..BASE };
 
-fn visit(what: &str, model: &ModelNodes) -> Explored {
+fn visit(case: &str, model: &ModelNodes) -> Explored {
     let explored = explore(model);
-    println!("{what}: {} states, {:#?}", explored.states, explored.failure);
+    println!("{case}: {} states, {:#?}", explored.states, explored.failure);
     explored
 }
 
-fn assert_holds(what: &str, model: ModelNodes) {
-    assert_eq!(visit(what, &model).failure, None, "{what}");
+fn assert_holds(case: &str, model: ModelNodes) {
+    assert_eq!(visit(case, &model).failure, None, "{case}");
 }
 
-fn assert_holds_if_optimised(what: &str, model: ModelNodes) {
+fn assert_holds_if_optimised(case: &str, model: ModelNodes) {
     if !cfg!(debug_assertions) {
-        assert_holds(what, model);
+        assert_holds(case, model);
     }
 }
 
-fn assert_fails(what: &str, model: ModelNodes, story: &[&str]) {
-    let failure = visit(what, &model).failure.unwrap_or_default();
-    assert_eq!(failure, story, "{what}");
+fn assert_fails(case: &str, model: ModelNodes, trace: &[&str]) {
+    let failure = visit(case, &model).failure.unwrap_or_default();
+    assert_eq!(failure, trace, "{case}");
 }
 
 #[test]
-fn tokens_are_unique_and_ordered_whatever_becomes_of_the_locks() {
+fn tokens_are_unique_and_ordered_even_if_locks_are_lost() {
     assert_holds("3 nodes, 3 claims", ModelNodes { claims: 3, counters: 1, ..BASE });
     assert_holds("5 nodes, 2 claims", ModelNodes { nodes: 5, ..BASE });
     assert_holds(
-        "3 nodes that do not ask who holds the lock",
+        "3 nodes that do not check the holder",
         ModelNodes { without: Some(Rule::WriteBackToHolder), ..BASE },
     );
     assert_holds_if_optimised("3 nodes, 3 claims, counters up to 2", ModelNodes { claims: 3, ..BASE });
@@ -73,7 +73,7 @@ fn tokens_are_unique_and_ordered_when_requests_arrive_twice() {
 }
 
 #[test]
-fn tokens_are_unique_and_ordered_among_those_who_share_a_lock() {
+fn tokens_are_unique_and_ordered_among_shared_holders() {
     assert_holds("3 nodes, 2 claims, shared", ModelNodes { shared: true, counters: 1, rounds: 2, ..BASE });
     assert_holds("5 nodes, 2 claims, shared", ModelNodes { nodes: 5, shared: true, counters: 1, ..BASE });
     assert_holds_if_optimised(
@@ -83,24 +83,24 @@ fn tokens_are_unique_and_ordered_among_those_who_share_a_lock() {
 }
 
 #[test]
-fn tokens_are_unique_and_ordered_when_nodes_get_locks_back() {
-    assert_holds("3 nodes, 2 claims, mending", ModelNodes { mends: true, ..BASE });
+fn tokens_are_unique_and_ordered_when_holds_are_restored() {
+    assert_holds("3 nodes, 2 claims, restored holds", ModelNodes { restores_holds: true, ..BASE });
     assert_holds_if_optimised(
-        "3 nodes, 3 claims, mending",
-        ModelNodes { claims: 3, mends: true, counters: 1, ..BASE },
+        "3 nodes, 3 claims, restored holds",
+        ModelNodes { claims: 3, restores_holds: true, counters: 1, ..BASE },
     );
     assert_holds_if_optimised(
-        "5 nodes, 2 claims, mending",
-        ModelNodes { nodes: 5, mends: true, counters: 1, ..BASE },
+        "5 nodes, 2 claims, restored holds",
+        ModelNodes { nodes: 5, restores_holds: true, counters: 1, ..BASE },
     );
 }
 
 #[test]
 fn tokens_are_unique_and_ordered_when_nodes_come_back_empty_after_longer_than_clocks_differ() {
-    assert_holds("3 nodes, 2 claims, 1 of them empty", FORGETFUL);
-    assert_holds_if_optimised("the same, mending", ModelNodes { mends: true, ..FORGETFUL });
-    assert_holds_if_optimised("the same, shared", ModelNodes { shared: true, ..FORGETFUL });
-    assert_holds_if_optimised("the same, clocks further apart", ModelNodes { skew: 2, away: 3, ..FORGETFUL });
+    assert_holds("3 nodes, 2 claims, 1 of them empty", DATA_LOSS);
+    assert_holds_if_optimised("the same, restored holds", ModelNodes { restores_holds: true, ..DATA_LOSS });
+    assert_holds_if_optimised("the same, shared", ModelNodes { shared: true, ..DATA_LOSS });
+    assert_holds_if_optimised("the same, clocks further apart", ModelNodes { skew: 2, away: 3, ..DATA_LOSS });
 }
 
 #[test]
@@ -112,33 +112,34 @@ fn tokens_are_unique_and_ordered_when_nodes_come_back_with_older_counters() {
     );
 }
 
-/// The assumption is needed: node 3 is one unit behind node 1, which it took 4 over from, and comes back within one unit.
+/// The assumption is needed: node 3 is one unit behind node 1, from which it took over 4, and comes back within one
+/// unit.
 #[test]
 fn a_node_that_comes_back_empty_before_its_clock_has_caught_up_may_give_a_number_twice() {
     assert_fails(
         "away for no longer than the clocks differ",
-        ModelNodes { away: 1, ..FORGETFUL },
+        ModelNodes { away: 1, ..DATA_LOSS },
         &[
             "node 3 grants A: 1",
             "node 1 grants A: 3",
             "node 2 grants A: 4",
             "A writes back 4",
-            "node 3 is asked to give A 4: 4",
+            "node 3 is requested to give A 4: 4",
             "A has token 4",
             "node 3 comes back",
             "node 3 grants B: 4",
             "node 1 grants B: 4",
             "B has token 4",
-            "two have this token",
+            "two claims have this token",
         ],
     );
 }
 
 #[test]
-fn counters_that_begin_with_one_instead_of_the_time_are_not_enough() {
+fn counters_that_start_at_one_instead_of_the_time_are_not_enough() {
     assert_fails(
         "no time as seed",
-        ModelNodes { without: Some(Rule::TimeAsSeed), ..FORGETFUL },
+        ModelNodes { without: Some(Rule::TimeAsSeed), ..DATA_LOSS },
         &[
             "node 1 grants A: 1",
             "node 2 grants A: 1",
@@ -147,26 +148,26 @@ fn counters_that_begin_with_one_instead_of_the_time_are_not_enough() {
             "node 1 comes back",
             "node 1 grants B: 1",
             "B has token 1",
-            "two have this token",
+            "two claims have this token",
         ],
     );
 }
 
 #[test]
-fn older_counters_that_go_on_as_if_nothing_had_happened_are_not_enough() {
+fn continuing_with_older_counters_is_not_enough() {
     assert_fails(
         "no start",
         ModelNodes { without: Some(Rule::NoLessThanStart), ..STALE },
         &[
             "node 1 grants A: 2",
             "node 2 grants B: 2",
-            "node 3 saves what it has",
+            "node 3 saves a snapshot",
             "node 3 grants A: 2",
             "A has token 2",
             "node 3 comes back",
             "node 3 grants B: 2",
             "B has token 2",
-            "two have this token",
+            "two claims have this token",
         ],
     );
     assert_fails(
@@ -179,21 +180,21 @@ fn older_counters_that_go_on_as_if_nothing_had_happened_are_not_enough() {
             "node 3 grants B: 2",
             "node 3 grants A: 3",
             "A writes back 3",
-            "node 2 saves what it has",
+            "node 2 saves a snapshot",
             "node 2 grants B: 3",
             "B has token 3",
             "node 2 comes back",
-            "node 2 is asked to give A 3: 3",
+            "node 2 is requested to give A 3: 3",
             "A has token 3",
-            "two have this token",
+            "two claims have this token",
         ],
     );
 }
 
 #[test]
 fn the_largest_number_without_write_back_is_not_enough() {
-    let eager = |answered: &[u64], quorum: usize| {
-        let largest = answered.iter().max().filter(|_| answered.len() >= quorum);
+    let eager = |numbers: &[u64], quorum: usize| {
+        let largest = numbers.iter().max().filter(|_| numbers.len() >= quorum);
         largest.map(|largest| Step::Established(*largest))
     };
     assert_fails(
@@ -206,14 +207,14 @@ fn the_largest_number_without_write_back_is_not_enough() {
             "node 2 grants A: 3",
             "A has token 3",
             "B has token 3",
-            "two have this token",
+            "two claims have this token",
         ],
     );
 }
 
-/// As `max(counter, T)` would do.
+/// What `max(counter, T)` would do.
 #[test]
-fn taking_over_a_number_that_is_not_larger_is_not_enough_among_those_who_share_a_lock() {
+fn taking_over_a_number_that_is_not_larger_is_not_enough_among_shared_holders() {
     assert_fails(
         "no comparison with the counter",
         ModelNodes { shared: true, without: Some(Rule::LargerThanCounter), ..BASE },
@@ -224,9 +225,9 @@ fn taking_over_a_number_that_is_not_larger_is_not_enough_among_those_who_share_a
             "node 3 grants B: 3",
             "A writes back 3",
             "B has token 3",
-            "node 3 is asked to give A 3: 3",
+            "node 3 is requested to give A 3: 3",
             "A has token 3",
-            "two have this token",
+            "two claims have this token",
         ],
     );
 }

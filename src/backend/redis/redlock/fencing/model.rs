@@ -1,17 +1,17 @@
-//! A few nodes that number what they grant, a few claims, and everything that can happen to them.
+//! A few nodes that number their grants, a few claims, and everything that can happen to them.
 //!
-//! Requests arrive in any order, never, or again; a claim stops anywhere, which is what its death is. A lock may be lost
-//! at any moment, so whoever asks for it may be granted it; that a node refuses, loses a request or comes back with its
-//! counters and without its locks changes nothing that a request which does not arrive would not. Decisions are taken with
-//! the answers of any majority, so that answers that are late need no state of their own. A request is sent as late as
-//! possible, just before the first node grants it, because that is when most tokens come before it.
+//! Requests arrive in any order, never, or twice. A claim may stop at any point, which models its death. A lock may be
+//! lost at any moment, so any request may be granted. A node that refuses, loses a request, or comes back with its
+//! counters and without its locks needs no action: it has the same effect as a request that does not arrive. Decisions
+//! are based on the replies of any majority, so late replies need no state. A request is sent as late as possible, just
+//! before the first node grants it, because then the most tokens precede it.
 //!
-//! Time stands still but for one unit with every number that a node gives, and `away` for a node that comes back.
+//! Time advances by one unit with every number that a node gives, and by `away` when a node comes back.
 
-mod futures;
-mod happening;
+mod action;
+mod successors;
 
-use self::happening::Action;
+use self::action::Action;
 use super::Step;
 use super::explorer::Model;
 
@@ -19,7 +19,7 @@ const CLAIMS: usize = 4;
 const NODES: usize = 5;
 const ROUNDS: usize = 2;
 
-/// What is explored. The rules are those of the module above unless one is left out.
+/// The configuration to explore. The rules are those of the parent module unless one is left out.
 #[derive(Clone, Copy)]
 pub(super) struct ModelNodes {
     pub(super) nodes: usize,
@@ -30,81 +30,80 @@ pub(super) struct ModelNodes {
     pub(super) rounds: usize,
     /// How many requests arrive twice.
     pub(super) repeats: u8,
-    /// How many nodes come back without their memory.
+    /// How many nodes restart and lose data.
     pub(super) restarts: u8,
-    /// What they come back with.
+    /// What data they restart with.
     pub(super) memory: Memory,
-    /// Counters begin anywhere up to this; with 0 there are none, and clocks seed them.
+    /// Counters start anywhere up to this; with 0 there are none, and clocks seed them.
     pub(super) counters: u8,
-    /// By how much clocks differ at most.
+    /// The largest difference between two clocks.
     pub(super) skew: u8,
-    /// How much time passes from the last number of a node that comes back to its next.
+    /// The time from the last number of a node that restarts to its next number.
     pub(super) away: u8,
-    /// Holders give nodes that have lost their lock back to them.
-    pub(super) mends: bool,
+    /// Holders restore their hold at nodes that have lost it.
+    pub(super) restores_holds: bool,
     /// The rule that is left out.
     pub(super) without: Option<Rule>,
     pub(super) step: fn(&[u64], usize) -> Option<Step>,
 }
 
-/// What a node comes back with.
+/// The data of a node after a restart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     /// Nothing.
     Empty,
-    /// What it had at some moment before.
+    /// Its data at some earlier moment.
     Snapshot,
 }
 
-/// A rule that nodes keep.
+/// A rule that nodes follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// A counter that is not there begins with the time of the node.
+    /// A missing counter starts with the time of the node.
     TimeAsSeed,
     /// No number is smaller than the time of the node's start.
     NoLessThanStart,
-    /// Nor one that is written back.
+    /// No number given for a write-back is smaller than that time.
     NoLessThanStartWrittenBack,
     /// A number that is written back has to be larger than the counter.
     LargerThanCounter,
-    /// It is taken only for a claim that holds the lock.
+    /// A write-back is accepted only for a claim that holds the lock.
     WriteBackToHolder,
 }
 
-/// What a node has of a claim, and the claim of the node. No number is 0.
+/// The state of one claim at one node. A number of 0 means none.
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// What the node has noted.
+    /// The number stored at the node.
     number: u8,
-    /// What it answered.
-    answered: u8,
+    /// The number in the reply that the claim has received.
+    replied: u8,
     /// The request for the lock has arrived.
-    asked: bool,
-    /// The requests to take over a number have arrived.
-    told: [bool; ROUNDS],
+    requested: bool,
+    /// The write-backs that have arrived.
+    write_backs: [bool; ROUNDS],
 }
 
 #[derive(Clone, Copy, Default)]
 struct Node {
     counter: u8,
-    /// Which claim was granted the lock last, from 1.
+    /// The claim that was granted the lock last, counted from 1.
     holder: u8,
-    /// Its clock is so far ahead.
+    /// How far its clock is ahead.
     ahead: u8,
     /// When it started, by its clock.
     started: u8,
     entries: [Entry; CLAIMS],
-    /// Its counter, holder and numbers at some moment.
+    /// A snapshot: its counter, holder and numbers at some moment.
     saved: Option<(u8, u8, [u8; CLAIMS])>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Client {
-    /// The largest token that was decided when it first asked.
+    /// The largest token decided before its first request.
     before: u8,
-    /// What it asks nodes to take over.
+    /// The numbers that it writes back.
     written_back: [u8; ROUNDS],
-    /// Its token.
     token: u8,
 }
 
@@ -118,7 +117,7 @@ pub(super) struct State {
     fault: Option<&'static str>,
 }
 
-/// The nodes, and last the claims and everything else.
+/// One word per node, and one for the claims and everything else.
 type Form = [u128; NODES + 1];
 
 struct Packed(u128);
@@ -156,9 +155,9 @@ impl State {
         node.holder = u8::try_from(claim + 1).unwrap_or(0);
     }
 
-    fn answers(&mut self, node: usize, claim: usize) {
+    fn replies(&mut self, node: usize, claim: usize) {
         let entry = &mut self.nodes[node].entries[claim];
-        entry.answered = entry.number;
+        entry.replied = entry.number;
     }
 }
 
@@ -167,7 +166,7 @@ impl Model for ModelNodes {
     type Form = Form;
     type Action = Action;
 
-    fn beginnings(&self) -> Vec<State> {
+    fn initial_states(&self) -> Vec<State> {
         let (counters, clocks) = (usize::from(self.counters.max(1)), usize::from(self.skew) + 1);
         let digit = |digits: &mut usize, base: usize| {
             let digit = *digits % base;
@@ -190,20 +189,20 @@ impl Model for ModelNodes {
         every.collect()
     }
 
-    fn futures(&self, state: &State) -> Vec<(Action, State)> {
-        let mut futures = Vec::new();
-        self.grants(state, &mut futures);
-        self.decides(state, &mut futures);
-        self.takes(state, &mut futures);
-        self.mended(state, &mut futures);
-        self.restarts(state, &mut futures);
-        futures
+    fn successors(&self, state: &State) -> Vec<(Action, State)> {
+        let mut successors = Vec::new();
+        self.grants(state, &mut successors);
+        self.decides(state, &mut successors);
+        self.takes(state, &mut successors);
+        self.restores(state, &mut successors);
+        self.restarts(state, &mut successors);
+        successors
     }
 
     fn form(&self, state: &State) -> Form {
         let mut form = Form::default();
         let nodes = &state.nodes[..self.nodes];
-        // Clocks matter only to counters that are not there.
+        // Clocks matter only while a counter is missing or a restart is possible.
         let timeless = state.restarts == 0 && nodes.iter().all(|node| node.counter != 0);
         let mut packed = Packed(0);
         for claim in &state.claims[..self.claims] {
@@ -225,10 +224,10 @@ impl Model for ModelNodes {
             packed.put(if node.started > node.counter + 1 { node.started } else { 0 }, 6);
             for entry in &node.entries[..self.claims] {
                 packed.put(entry.number, 6);
-                packed.put(entry.answered, 6);
-                packed.put(entry.asked.into(), 1);
-                for told in &entry.told[..self.rounds] {
-                    packed.put((*told).into(), 1);
+                packed.put(entry.replied, 6);
+                packed.put(entry.requested.into(), 1);
+                for arrived in &entry.write_backs[..self.rounds] {
+                    packed.put((*arrived).into(), 1);
                 }
             }
             if let Some((counter, holder, numbers)) = node.saved.filter(|_| state.restarts > 0) {
@@ -240,7 +239,7 @@ impl Model for ModelNodes {
             }
             *form = packed.0;
         }
-        // Nodes are alike.
+        // Nodes are interchangeable.
         form[..self.nodes].sort_unstable();
         form
     }

@@ -1,0 +1,121 @@
+//! The load that a queue puts on the store: each hand-off, and the waiting itself.
+
+use std::error::Error;
+use std::time::Duration;
+
+use super::traffic::{Requests, Traffic};
+use super::{Lock, Scene, Waiters};
+use crate::Bench;
+use crate::stats::verdict;
+
+/// The number of hand-offs per measurement.
+const HANDOFFS: usize = 50;
+const LENGTHS: [usize; 3] = [10, 100, 1000];
+
+/// The cost of a hand-off with `behind` waiters after those that are measured. A gate stops the queue in front of them.
+fn cost_of_handoff(bench: &Bench, behind: usize) -> Result<Traffic, Box<dyn Error>> {
+    // With a ttl this long there are no requests other than those of the hand-offs.
+    let scene = Scene::new(bench, Lock::Dlock, &format!("queue-{behind}"), &["--ttl=1h"])?;
+    let mut gate = scene.gate()?;
+    scene.until("a holder", || scene.is_held())?;
+    let mut waiters = Waiters(Vec::with_capacity(HANDOFFS + behind));
+    scene.wait(&mut waiters, HANDOFFS - 1)?;
+    let mut stop = scene.gate()?;
+    scene.until("the gate that stops the queue", || Ok(scene.waiting()? == HANDOFFS))?;
+    scene.wait(&mut waiters, behind)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let traffic = Traffic::of(bench, || {
+        gate.open();
+        gate.end()?;
+        scene.until("the hand-offs", || Ok(scene.stamps()?.len() == HANDOFFS))?;
+        // The last hand-off may still be in progress.
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    })?;
+    if scene.waiting()? != behind {
+        return Err(format!("{} waiters, not {behind}", scene.waiting()?).into());
+    }
+    stop.open();
+    stop.end()?;
+    waiters.end()?;
+    Ok(traffic.per(HANDOFFS))
+}
+
+/// Requests per ttl of the holder and of each waiter, in the order of the queue.
+fn waiting(bench: &Bench, ttl: Duration, ttls: u32) -> Result<Vec<f64>, Box<dyn Error>> {
+    let ttl_option = format!("--ttl={}s", ttl.as_secs());
+    let options = [ttl_option.as_str()];
+    let scene = Scene::new(bench, Lock::Dlock, "queue-waiting", &options)?;
+    // The clients are identified by the order of their first requests.
+    let greetings = Requests::watch(bench)?;
+    let gate = scene.gate()?;
+    scene.until("a holder", || scene.is_held())?;
+    let mut waiters = Waiters(Vec::new());
+    for _ in 0..5 {
+        scene.wait(&mut waiters, 1)?;
+    }
+    std::thread::sleep(ttl);
+    let mut clients: Vec<String> = Vec::new();
+    for request in greetings.end(bench)? {
+        if !clients.contains(&request.client) {
+            clients.push(request.client);
+        }
+    }
+    let requests = Requests::watch(bench)?;
+    std::thread::sleep(ttl * ttls);
+    let seen = requests.end(bench)?;
+    gate.end()?;
+    waiters.end()?;
+    let of = |client: &String| seen.iter().filter(|request| request.client == *client).count();
+    Ok(clients.iter().map(|client| of(client) as f64 / f64::from(ttls)).collect())
+}
+
+/// The total number of requests per waiter when each command takes a second.
+fn slow_commands(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
+    let scene = Scene::new(bench, Lock::Dlock, "queue-slow", &["--ttl=1h"])?;
+    let mut command = scene.command(&["/usr/bin/sleep", "1"]);
+    let requests = Requests::watch(bench)?;
+    let mut waiters = Waiters(Vec::new());
+    for _ in 0..=count {
+        waiters.0.push(command.spawn()?);
+    }
+    waiters.end()?;
+    Ok(requests.end(bench)?.len() as f64 / (count + 1) as f64)
+}
+
+/// Measures hand-offs at three lengths of the queue, then a queue that does not move, then a slow one.
+pub fn queue(bench: &Bench) -> Result<(), Box<dyn Error>> {
+    println!("queue: one hand-off on redis, mean of {HANDOFFS}, by the number of waiters behind");
+    println!("  {:<16} {:>9} {:>11} {:>13}", "", "requests", "bytes read", "bytes written");
+    let mut costs = Vec::new();
+    for behind in LENGTHS {
+        let cost = cost_of_handoff(bench, behind)?;
+        let Traffic { requests, read, written } = cost;
+        println!("  {:<16} {requests:>9.2} {read:>11.0} {written:>13.0}", format!("{behind} waiters"));
+        costs.push(cost);
+    }
+    let grows = |of: fn(&Traffic) -> f64| of(&costs[costs.len() - 1]) / of(&costs[0]);
+    let most = grows(|cost| cost.requests).max(grows(|cost| cost.read)).max(grows(|cost| cost.written));
+    println!(
+        "  from {} to {} waiters: x {most:.2} at most, target 1: {}",
+        LENGTHS[0],
+        LENGTHS[2],
+        verdict(most <= 1.1)
+    );
+
+    let per_ttl = waiting(bench, Duration::from_secs(2), 5)?;
+    let names = ["holder", "first", "second", "third", "fourth", "fifth"];
+    if per_ttl.len() != names.len() {
+        return Err(format!("{} clients were seen, not {}", per_ttl.len(), names.len()).into());
+    }
+    let shown: Vec<String> =
+        names.iter().zip(&per_ttl).map(|(name, count)| format!("{name} {count:.1}")).collect();
+    println!("  requests per ttl: {}", shown.join(", "));
+    let most = |counts: &[f64]| counts.iter().copied().fold(0.0, f64::max);
+    let (front, behind) = (most(&per_ttl[1..3]), most(&per_ttl[3..]));
+    println!("    first two {front:.1}, target <= 6: {}", verdict(front <= 6.0));
+    println!("    the others {behind:.1}, target <= 1: {}", verdict(behind <= 1.0));
+    let slow = slow_commands(bench, 8)?;
+    println!("  commands of 1 s, 8 waiters: {slow:.2} requests per waiter in total (no target)");
+    Ok(())
+}

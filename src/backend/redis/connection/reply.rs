@@ -1,0 +1,47 @@
+//! The meaning of a reply for the caller, independent of the request.
+
+use redis::Value;
+
+use super::Connection;
+use crate::backend::StoreError;
+use crate::backend::redis::cluster::Redirect;
+use crate::backend::redis::errors::{describe, is_no_script, is_resharding, refusal};
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub(in crate::backend::redis) enum CommandReply {
+    /// The server's reply.
+    Value(Value),
+    /// The server does not have the script cached, or this user may not use EVALSHA.
+    NoScript,
+    /// The request has to be sent to another node of the cluster.
+    Elsewhere(Redirect),
+    /// The slot is migrating from one node to another, and not all keys are on this one. Contains the message of the
+    /// server.
+    Resharding(String),
+}
+
+impl Connection {
+    /// Returns the outcome of a request with this reply; `with_handshake` if the handshake was sent with it.
+    ///
+    /// # Errors
+    /// The server has rejected the request.
+    pub(super) fn interpret(
+        &mut self,
+        reply: Value,
+        with_handshake: bool,
+    ) -> Result<CommandReply, StoreError> {
+        let Value::ServerError(error) = reply else { return Ok(CommandReply::Value(reply)) };
+        if is_no_script(&error) {
+            self.accepts_evalsha &= error.code() == "NOSCRIPT";
+            return Ok(CommandReply::NoScript);
+        }
+        if self.follows_redirects && is_resharding(&error) {
+            return Ok(CommandReply::Resharding(describe(&error)));
+        }
+        match Redirect::read(&error).filter(|_| self.follows_redirects) {
+            Some(redirect) => Ok(CommandReply::Elsewhere(redirect)),
+            None => Err(refusal(&error, with_handshake)),
+        }
+    }
+}

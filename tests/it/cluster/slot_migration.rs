@@ -1,0 +1,207 @@
+//! F28: the slot of a held lock migrates, and stays between two nodes for any length of time.
+
+use super::await_renewal;
+use super::{KEY, another, assert_ends_well, assert_held, assert_ran, await_nothing_left};
+use super::{holder, let_go, run, side};
+use crate::support::cluster::{Cluster, Move};
+use crate::support::place::Place;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::throughout;
+use std::time::Duration;
+
+/// The lease, and a time longer than that.
+const TTL: &str = "2s";
+const LONGER: Duration = Duration::from_millis(2500);
+
+/// Asserts that for longer than a lease the lock is held, and no other client gets it.
+#[track_caller]
+fn assert_kept(cluster: &Cluster, place: &Place, holder: &mut Running) {
+    throughout(LONGER, "the lock is held", || {
+        holder.assert_running();
+        cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(1)
+            && cluster.command_at(KEY, &["SET", KEY, "foreign", "NX", "PX", "1000"]) == Value::Nil
+    });
+    assert_held(&run(place, &cluster.url(), TTL).sh("echo ran").output());
+    await_renewal(cluster, KEY);
+    assert_eq!(holder.stderr(), "");
+}
+
+#[test]
+fn a_lock_is_kept_in_every_step_of_a_slot_migration() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    assert_kept(&cluster, &place, &mut held);
+    // One key after another, in the order in which the server lists them.
+    for key in cluster.left(moving) {
+        cluster.migrate(moving, &[&key]);
+        await_renewal(&cluster, KEY);
+        assert_kept(&cluster, &place, &mut held);
+    }
+    assert_eq!(cluster.left(moving), Vec::<String>::new(), "nothing was made where everything has left");
+    cluster.finish(moving);
+    assert_kept(&cluster, &place, &mut held);
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    assert_ran(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    await_nothing_left(&cluster, "x");
+}
+
+/// The difference is what migrates first: the lock itself, or its side keys.
+#[test]
+fn a_lock_is_kept_whichever_of_its_keys_move_first() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    for (round, lock_first) in [true, false].into_iter().enumerate() {
+        let go = format!("go-{round}");
+        let mut held = holder(run(&place, &cluster.url(), TTL), &go);
+        let moving = cluster.begin(KEY, another(&cluster, KEY));
+        let first: Vec<String> =
+            cluster.left(moving).into_iter().filter(|key| (key == KEY) == lock_first).collect();
+        assert!(!first.is_empty());
+        cluster.migrate(moving, &first.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_kept(&cluster, &place, &mut held);
+        // The remaining keys arrive without the error that they exist already.
+        cluster.finish(moving);
+        assert_kept(&cluster, &place, &mut held);
+        let_go(&place, &go);
+        assert_ends_well(&mut held);
+        await_nothing_left(&cluster, "x");
+    }
+}
+
+#[test]
+fn a_lock_is_released_in_every_step_of_a_slot_migration() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    for (step, moved) in ["nothing", "the lock", "the rest", "all"].into_iter().enumerate() {
+        let go = format!("go-{step}");
+        let mut held = holder(run(&place, &cluster.url(), "60s"), &go);
+        let moving = cluster.begin(KEY, another(&cluster, KEY));
+        let keys = cluster.left(moving).into_iter().filter(|key| match moved {
+            "nothing" => false,
+            "the lock" => key == KEY,
+            "the rest" => key != KEY,
+            _ => true,
+        });
+        let keys: Vec<String> = keys.collect();
+        cluster.migrate(moving, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+        let_go(&place, &go);
+        assert_ends_well(&mut held);
+        assert_eq!(cluster.command_at(KEY, &["EXISTS", KEY]), Value::Int(0), "{moved}");
+        let holder = side("holder", "x");
+        assert_eq!(cluster.command_at(&holder, &["EXISTS", &holder]), Value::Int(0), "{moved}");
+        cluster.finish(moving);
+        assert_ran(&run(&place, &cluster.url(), "60s").sh("echo ran").output());
+        await_nothing_left(&cluster, "x");
+    }
+}
+
+/// A client is redirected to the new node, and found there by later clients and by other programs.
+#[test]
+fn a_new_lock_is_acquired_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let to = another(&cluster, KEY);
+    let moving = cluster.begin(KEY, to);
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    assert_eq!(cluster.left(moving), Vec::<String>::new());
+    assert_kept(&cluster, &place, &mut held);
+    cluster.finish(moving);
+    assert_kept(&cluster, &place, &mut held);
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    await_nothing_left(&cluster, "x");
+}
+
+#[test]
+fn a_foreign_lock_excludes_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    cluster.command_at(KEY, &["SET", KEY, "foreign", "NX", "PX", "60000"]);
+    assert_held(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    cluster.finish(moving);
+    assert_held(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    assert_eq!(cluster.command_at(KEY, &["GET", KEY]), Value::Text("foreign".into()));
+}
+
+/// A lock with a key left on the source node, even only its counter, cannot be acquired until that key has been
+/// migrated: otherwise a larger fencing token could not be distinguished from a smaller one. A run without waiting
+/// retries briefly.
+#[test]
+fn a_lock_with_keys_still_on_the_other_node_is_waited_for() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let first = run(&place, &cluster.url(), TTL).sh("echo $DLOCK_FENCING_TOKEN").output();
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    let mut second = run(&place, &cluster.url(), TTL).sh("echo $DLOCK_FENCING_TOKEN").spawn();
+    throughout(Duration::from_millis(300), "it does not run", || second.poll().is_none());
+    cluster.finish(moving);
+    let second = second.wait();
+    assert_eq!((second.exit, second.stderr.as_str()), (Exit::Code(0), ""));
+    let number = |text: &str| text.trim().parse::<u64>().unwrap();
+    assert!(number(&first.stdout) < number(&second.stdout));
+
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    let impatient =
+        run(&place, &cluster.url(), TTL).args(["--connect-timeout", "300ms"]).sh("echo ran").output();
+    assert_eq!((impatient.exit, impatient.stdout.as_str()), (Exit::Code(69), ""), "{}", impatient.stderr);
+    assert!(impatient.stderr.contains("are being migrated to 127.0.0.1:"), "{}", impatient.stderr);
+    cluster.finish(moving);
+}
+
+/// A migration does not extend a lease: a dead holder delays other clients no longer.
+#[test]
+fn a_dead_holder_expires_with_its_lease_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    cluster.migrate(moving, &[KEY]);
+    await_renewal(&cluster, KEY);
+    held.signal(nix::sys::signal::Signal::SIGKILL);
+    held.wait();
+    let mut heir = run(&place, &cluster.url(), TTL).args(["--wait", "30s"]).sh("echo ran").spawn();
+    throughout(Duration::from_millis(300), "the dead one's lock is there", || {
+        cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(1)
+    });
+    crate::support::wait::until(crate::support::SOON, "the end of the lease", || {
+        cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0)
+    });
+    cluster.finish(moving);
+    assert_ran(&heir.wait());
+}
+
+/// A holder that was redirected to the other node does not consider its lock lost there.
+#[test]
+fn an_aborted_slot_migration_loses_nothing() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    let keys = cluster.left(moving);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    cluster.migrate(moving, &keys);
+    assert_kept(&cluster, &place, &mut held);
+    // A node imports keys only while it does not export its own. The other node continues to import them.
+    let stable = ["CLUSTER", "SETSLOT", &moving.slot.to_string(), "STABLE"];
+    assert_eq!(cluster.node(moving.from).command(&stable), Value::Text("OK".into()));
+    cluster.migrate(Move { from: moving.to, to: moving.from, ..moving }, &keys);
+    assert_kept(&cluster, &place, &mut held);
+    cluster.abort(moving);
+    assert_kept(&cluster, &place, &mut held);
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    assert_ran(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    await_nothing_left(&cluster, "x");
+}
+
+/// The lock migrates back and forth, each time a little differently.
+#[test]
+fn a_lock_is_kept_over_many_slot_migrations() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    for _ in 0..6 {
+        cluster.move_slot(KEY, another(&cluster, KEY));
+        await_renewal(&cluster, KEY);
+        held.assert_running();
+    }
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    await_nothing_left(&cluster, "x");
+}

@@ -1,0 +1,205 @@
+//! dlock itself or its host is stopped, frozen or killed.
+
+use super::freezer::Freezer;
+use super::scene::Scene;
+use crate::support::SOON;
+use crate::support::fake::Fake;
+use crate::support::process;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// F22
+#[test]
+fn a_dlock_stopped_past_its_lease_finds_its_command_dead() {
+    let scene = Scene::new();
+    let mut run = scene.ticker();
+    let heir = scene.heir();
+    scene.await_renewals(1);
+    run.signal(Signal::SIGSTOP);
+    scene.store.await_death_under_lock(&scene.leash);
+    scene.assert_last_tick_in_time();
+    run.assert_running();
+    scene.assert_inherits(heir);
+    let holder = scene.stranger();
+    run.signal(Signal::SIGCONT);
+    scene.assert_reports_loss(&run.wait());
+    // It continues while another client holds the lock, and does not touch that lock.
+    scene.assert_undisturbed(holder);
+}
+
+/// F22
+#[test]
+fn a_dlock_stopped_for_half_a_lease_continues() {
+    let scene = Scene::new().ttl(12);
+    let mut run = scene.witness();
+    scene.await_renewals(1);
+    run.signal(Signal::SIGSTOP);
+    until(SOON, "a stopped dlock", || process::stopped(run.pid()));
+    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
+    run.signal(Signal::SIGCONT);
+    run.assert_running();
+    scene.await_renewals(2);
+    // The command gets the signal that the shell sends for it, and nothing else.
+    scene.go();
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(5), ""));
+    assert!(!output.stdout.contains("TERM"), "{}", output.stdout);
+}
+
+/// F22
+#[test]
+fn a_waiter_stopped_in_the_queue_takes_its_turn_when_continued() {
+    let scene = Scene::new();
+    let mut holder = scene.witness_of(scene.direct());
+    let waiter = scene.heir();
+    waiter.signal(Signal::SIGSTOP);
+    until(SOON, "a stopped dlock", || process::stopped(waiter.pid()));
+    scene.go();
+    assert_eq!(holder.wait().exit, Exit::Code(5));
+    // A stopped waiter blocks no other.
+    scene.assert_succession();
+    waiter.signal(Signal::SIGCONT);
+    scene.assert_inherits(waiter);
+}
+
+/// Freezes a run until its lease has ended at the store.
+#[track_caller]
+fn freeze_past_the_lease(scene: &Scene, freezer: &Freezer) {
+    freezer.freeze();
+    until(SOON, "the end of the lease", || !scene.is_held());
+}
+
+/// F23
+#[test]
+fn a_host_suspended_past_the_lease_does_not_continue_the_command() {
+    // At most 50 ms after the thaw. Delays of the machine itself do not count: one of five tries decides, and
+    // all of them end in the same way.
+    let mut ran = Vec::new();
+    for _ in 0..5 {
+        let (scene, freezer) = (Scene::new().ttl(1), Freezer::new());
+        let mut run = scene.ticker_of(freezer.of(scene.run()));
+        freeze_past_the_lease(&scene, &freezer);
+        // Another client has it, and ran, by the time of the thaw.
+        let output = scene.recording(scene.direct(), &["state"]).output();
+        assert_eq!(output.exit, Exit::Code(0));
+        let thawed = freezer.thaw();
+        scene.leash.await_free();
+        ran.push(Duration::from_nanos(scene.last_tick().saturating_sub(thawed)));
+        scene.assert_reports_loss(&run.wait());
+        scene.assert_succession();
+        if ran.last().is_some_and(|ran| *ran <= Duration::from_millis(50)) {
+            return;
+        }
+    }
+    panic!("the command ran on after the thaw for {ran:?}");
+}
+
+/// F23
+#[test]
+fn a_host_suspended_for_less_than_the_lease_continues_the_command() {
+    let (scene, freezer) = (Scene::new().ttl(12), Freezer::new());
+    let run = scene.witness_of(freezer.of(scene.run()));
+    scene.await_renewals(1);
+    freezer.freeze();
+    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
+    freezer.thaw();
+    scene.await_renewals(2);
+    scene.assert_undisturbed(run);
+}
+
+/// A request to a fenced resource: the token, and whether it was accepted.
+type Writes = Arc<Mutex<Vec<(u64, bool)>>>;
+
+/// A resource that keeps the largest token so far, and refuses smaller ones.
+fn fenced_resource() -> (Fake, Writes) {
+    let writes = Writes::default();
+    let theirs = Arc::clone(&writes);
+    let fake = Fake::scripted(move |words| {
+        let token: u64 = words[1].parse().unwrap();
+        let mut writes = theirs.lock().unwrap();
+        let largest = writes.iter().filter(|(_, taken)| *taken).map(|(token, _)| *token).max();
+        let taken = largest.is_none_or(|largest| token >= largest);
+        writes.push((token, taken));
+        Some(if taken { b"+OK\r\n".to_vec() } else { b"-FENCED\r\n".to_vec() })
+    });
+    (fake, writes)
+}
+
+/// A command that writes to it repeatedly.
+fn writer(run: crate::support::dlock::Dlock, resource: &Fake) -> Running {
+    let text = "trap '' TERM; exec 3<>/dev/tcp/127.0.0.1/$0; echo ready
+        printf -v say '*2\\r\\n$5\\r\\nWRITE\\r\\n$%d\\r\\n%s\\r\\n' ${#DLOCK_FENCING_TOKEN} $DLOCK_FENCING_TOKEN
+        while [ ! -e go ]; do printf %s \"$say\" >&3; read -r -u 3 answer; done";
+    let mut run = run.command(["bash", "-c", text, &resource.port().to_string()]).spawn();
+    run.await_ready();
+    run
+}
+
+/// F23
+#[test]
+fn a_fenced_resource_refuses_every_late_write_of_a_suspended_command() {
+    for option in ["kill", "warn"] {
+        let (scene, freezer) = (Scene::new(), Freezer::new());
+        let (resource, writes) = fenced_resource();
+        let mut first = writer(freezer.of(scene.run().args(["--on-lost", option])), &resource);
+        until(SOON, "a write", || !writes.lock().unwrap().is_empty());
+        freeze_past_the_lease(&scene, &freezer);
+        let second = writer(scene.direct(), &resource);
+        let first_token = writes.lock().unwrap()[0].0;
+        until(SOON, "a later token", || writes.lock().unwrap().last().unwrap().0 > first_token);
+        let before = writes.lock().unwrap().len();
+        freezer.thaw();
+        if option == "kill" {
+            assert_eq!(first.wait().exit, Exit::Code(76));
+        } else {
+            first.await_stderr("the command goes on");
+            let late =
+                || writes.lock().unwrap()[before..].iter().filter(|(token, _)| *token == first_token).count();
+            until(SOON, "late writes", || late() >= 10);
+        }
+        scene.go();
+        let (mut first, mut second) = (first, second);
+        first.wait();
+        assert_eq!(second.wait().exit, Exit::Code(0));
+        let writes = writes.lock().unwrap();
+        let change = writes.iter().position(|(token, _)| *token > first_token).unwrap();
+        assert!(writes[..change].iter().all(|(_, taken)| *taken));
+        assert!(writes[change..].iter().all(|(token, taken)| *taken == (*token > first_token)), "{option}");
+    }
+}
+
+/// F24
+#[test]
+fn after_a_killed_dlock_the_next_one_starts_when_the_tree_is_dead_and_the_lease_expired() {
+    let scene = Scene::new();
+    let mut run = scene.ticker();
+    let heir = scene.heir();
+    scene.await_renewals(1);
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+    let lease_ends = scene.command(&["PEXPIRETIME", &scene.key()]).int();
+    scene.store.await_death_under_lock(&scene.leash);
+    scene.assert_last_tick_in_time();
+    scene.assert_inherits(heir);
+    assert_eq!(scene.place().marker().bearers().len(), 0);
+    // The token is the server's time of the grant, and the lease ends by the same clock.
+    let granted = i64::try_from(scene.tokens()[1] / 1000).unwrap();
+    assert!((0..=1000).contains(&(granted - lease_ends)), "{} ms after the lease", granted - lease_ends);
+}
+
+/// F24
+#[test]
+fn a_killed_waiter_blocks_no_other() {
+    let scene = Scene::new();
+    let mut holder = scene.witness_of(scene.direct());
+    let mut waiter = scene.heir();
+    waiter.signal(Signal::SIGKILL);
+    assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGKILL));
+    scene.go();
+    assert_eq!(holder.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+    scene.assert_succession();
+    assert_eq!(scene.place().marker().bearers().len(), 0);
+}

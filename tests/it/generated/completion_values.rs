@@ -1,0 +1,91 @@
+//! The requests of the completion scripts to dlock.
+
+use std::process::Stdio;
+
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output, Running};
+use crate::support::store::Store;
+
+/// The completions of the text before the cursor.
+fn ask(place: &Place, words: &[&str]) -> Output {
+    let (current, before) = words.split_last().unwrap();
+    place.bare().args(["__complete", &format!("={current}")]).args(before).output()
+}
+
+#[test]
+fn a_reply_is_a_kind_and_values_with_descriptions() {
+    let place = Place::new();
+    let orphans = "values\nleave\tLeave them running without the lock\nwait\tHold the lock until they have ended\n\
+                   kill\tKill them, then release the lock\n";
+    for (words, answer) in [
+        (&["dlock", "run", "--orphans", ""][..], orphans),
+        (&["dlock", "run", "x", "--", ""], "command 4\n"),
+        (&["dlock", "man", ""], "directories\n"),
+        (&["dlock", "nonsense", ""], "values\n"),
+        (&["dlock", "run", "--wait", ""], "values\nforever\n"),
+    ] {
+        assert_eq!(ask(&place, words).outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+    }
+}
+
+/// Messages would disturb the command line.
+#[test]
+fn an_unreachable_backend_yields_no_values() {
+    let place = Place::new();
+    for backend in ["nonsense:", "redis://127.0.0.1:1", "file:///no/such/directory", "redis://[", "\u{1b}"] {
+        let words = ["dlock", "run", "-b", backend, ""];
+        assert_eq!(ask(&place, &words).outcome(), (Exit::Code(0), "values\n", ""), "{backend}");
+    }
+    let output = place.bare().arg("__complete").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "values\n", ""));
+    let output = place.bare().args(["__complete", "x"]).env("DLOCK_CONFIG", "/nowhere").output();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+}
+
+/// A server that accepts connections and never replies is not waited for.
+#[cfg(feature = "redis")]
+#[test]
+fn a_silent_store_does_not_delay_completion() {
+    let place = Place::new();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", server.local_addr().unwrap());
+    let output = ask(&place, &["dlock", "run", "-b", &url, "--connect-timeout", "1h", ""]);
+    assert_eq!(output.outcome(), (Exit::Code(0), "values\n", ""));
+}
+
+fn hold(store: &Store, name: &str) -> Running {
+    let mut run =
+        store.run_with_ttl("30s").name(name).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    run
+}
+
+#[test]
+fn lock_names_come_from_the_given_backend() {
+    for store in Store::each() {
+        let _holders = ["nightly", "night shift", "team:a/b"].map(|name| hold(&store, name));
+        let url = store.url();
+        let elsewhere = Place::new();
+        for words in [
+            &["dlock", "run", "-b", url, ""][..],
+            &["dlock", "run", "--wait", "5", "--backend", url, "-q", ""],
+            &["dlock", "run", &format!("--backend={url}"), ""],
+            &["dlock", "run", &format!("-qb{url}"), ""],
+        ] {
+            let answer = "values\nnight shift\tlock\nnightly\tlock\nteam:a/b\tlock\n";
+            assert_eq!(ask(&elsewhere, words).outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+        }
+        for (words, answer) in [
+            (&["dlock", "run", "nightl"][..], "values\nnightly\tlock\n"),
+            (&["dlock", "run", "nightly", "night"], "values\nnight shift\tlock\n"),
+            (&["dlock", "run", "nothing"], "values\n"),
+        ] {
+            let (current, before) = words.split_last().unwrap();
+            let question = elsewhere.bare().args(["__complete", &format!("={current}")]).args(before);
+            let output = question.env("DLOCK_BACKEND", url).output();
+            assert_eq!(output.outcome(), (Exit::Code(0), answer, ""), "{words:?}");
+        }
+        let none = ask(&elsewhere, &["dlock", "run", "-b", &elsewhere.url(), ""]);
+        assert_eq!(none.outcome(), (Exit::Code(0), "values\n", ""));
+    }
+}

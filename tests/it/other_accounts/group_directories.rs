@@ -1,0 +1,65 @@
+//! A directory that users share by its group.
+
+use super::set_mode;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::running::{Exit, Running};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+
+const GROUP: u32 = 54321;
+
+/// A member of the group with another primary group.
+fn member(user: u32, run: Dlock) -> Dlock {
+    let ids = [format!("--reuid={user}"), format!("--regid={user}"), format!("--groups={GROUP}")];
+    run.wrapped_by(std::iter::once("setpriv".to_owned()).chain(ids))
+}
+
+fn shared_place(mode: u32) -> Place {
+    let place = Place::new();
+    set_mode(&place.path("."), 0o755);
+    chown(place.locks(), None, Some(GROUP)).unwrap();
+    set_mode(&place.locks(), mode);
+    place
+}
+
+#[test]
+fn members_of_a_group_share_locks_in_any_order() {
+    for mode in [0o770, 0o2770, 0o3770] {
+        for first in [0, 12345] {
+            let place = shared_place(mode);
+            for user in [first, 12346, 12345, 0] {
+                let output = member(user, place.run()).sh("echo ran").output();
+                assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "{mode:o} {user}");
+            }
+            for file in ["x.lock", "x.dlock", "x%history.dlock"] {
+                let metadata = fs::metadata(place.locks().join(file)).unwrap();
+                let seen = (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777);
+                assert_eq!(seen, (first, GROUP, 0o660), "{mode:o} {file}");
+            }
+        }
+    }
+}
+
+/// The first of them creates the files while the others open them.
+#[test]
+fn each_member_of_a_group_may_create_the_files() {
+    for _ in 0..5 {
+        let place = shared_place(0o770);
+        let start = |user| member(user, place.run().args(["--wait", "1m"])).sh("echo ran").spawn();
+        let mut runs: Vec<Running> = (12340..12350).map(start).collect();
+        for run in &mut runs {
+            let output = run.wait();
+            assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+        }
+    }
+}
+
+#[test]
+fn without_write_permission_for_the_group_files_stay_private() {
+    let place = shared_place(0o750);
+    assert_eq!(place.run().sh("echo ran").output().exit, Exit::Code(0));
+    for file in ["x.lock", "x.dlock", "x%history.dlock"] {
+        assert_eq!(fs::metadata(place.locks().join(file)).unwrap().mode() & 0o7777, 0o600, "{file}");
+    }
+}

@@ -1,0 +1,155 @@
+//! What `-q` silences and what it does not, and messages for programs.
+
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output, Running};
+use std::process::Stdio;
+
+fn holding(place: &Place) -> Running {
+    let mut run = place.run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    run
+}
+
+/// A server that refuses every login.
+#[cfg(feature = "redis")]
+fn closed_server() -> crate::support::redis::Redis {
+    crate::support::redis::Redis::start_with_args(&["--requirepass", "secret"])
+}
+
+/// Runs that fail in each way in which `-q` does not silence them; the store at `denied` refuses the login.
+fn failures(place: &Place, denied: Option<&str>, options: &[&str]) -> Vec<(i32, Output)> {
+    let run = || place.run().args(options);
+    let mut failures = vec![
+        (64, run().args(["--grace", "1h"]).command(["true"]).output()),
+        (64, run().no_name().command(["true"]).output()),
+        (78, run().backend("nonsense:").command(["true"]).output()),
+        (78, run().env("DLOCK_TTL", "nonsense").command(["true"]).output()),
+        (78, run().backend("file:///no/such/directory").command(["true"]).output()),
+        (124, run().args(["--max-runtime", "1ms"]).command(["sleep", "1000"]).output()),
+        (126, run().command(["/"]).output()),
+        (127, run().command(["no-such-command"]).output()),
+    ];
+    if let Some(url) = denied {
+        failures.push((77, run().backend(url).command(["true"]).output()));
+        failures.push((69, run().backend("redis://127.0.0.1:1").command(["true"]).output()));
+    }
+    failures
+}
+
+#[test]
+fn quiet_does_not_silence_failures() {
+    let place = Place::new();
+    #[cfg(feature = "redis")]
+    let server = closed_server();
+    #[cfg(feature = "redis")]
+    let denied = Some(server.url());
+    #[cfg(not(feature = "redis"))]
+    let denied: Option<String> = None;
+    let loud = failures(&place, denied.as_deref(), &[]);
+    let quiet = failures(&place, denied.as_deref(), &["-q"]);
+    for ((code, loud), (_, quiet)) in loud.iter().zip(&quiet) {
+        assert_eq!((quiet.exit, quiet.stdout.as_str()), (Exit::Code(*code), ""), "{}", quiet.stderr);
+        assert!(quiet.stderr.starts_with("dlock: ") && quiet.stderr.lines().count() == 1, "{}", quiet.stderr);
+        assert_eq!(quiet.stderr, loud.stderr);
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn quiet_does_not_silence_a_lost_lock() {
+    use crate::support::store::Store;
+    let store = Store::redis();
+    let mut run = store.run().arg("--quiet").sh("echo ready; exec sleep 1000").spawn();
+    run.await_ready();
+    store.space().command(&["DEL", &store.space().key("x")]);
+    let output = run.wait();
+    let line = format!(
+        "dlock: x on {}: the lock was lost: it is gone from the store (deleted, expired or evicted); the command was \
+         stopped\n",
+        store.url()
+    );
+    assert_eq!(output.outcome(), (Exit::Code(76), "ready\n", line.as_str()));
+}
+
+#[test]
+fn quiet_silences_contention() {
+    let place = Place::new();
+    let _holder = holding(&place);
+    for options in [&["-q"][..], &["--quiet"], &["-q", "--wait", "10ms"], &["-q", "-v"]] {
+        let output = place.run().args(options).command(["touch", "t"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(75), "", ""));
+    }
+    let output = place.run().args(["-q", "-E", "0"]).command(["touch", "t"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+    assert!(!place.path("t").exists());
+}
+
+#[test]
+fn quiet_silences_the_notice_of_a_missing_backend() {
+    let place = Place::new();
+    // Root's locks are in one directory for the whole host, whatever HOME is.
+    let name = format!("it-{}", place.marker().value());
+    let run = || place.run().no_backend().name(&name).command(["true"]);
+    assert_eq!(run().arg("-q").output().outcome(), (Exit::Code(0), "", ""));
+    let loud = run().output();
+    assert!(
+        loud.stderr.starts_with("dlock: no backend configured: locking for user ")
+            && loud.stderr.contains(" on this host only (file://")
+            && loud.stderr.lines().count() == 1,
+        "{}",
+        loud.stderr
+    );
+    assert_eq!(run().env("DLOCK_BACKEND", "file:").output().outcome(), (Exit::Code(0), "", ""));
+    assert_eq!(run().args(["-b", "file:"]).output().outcome(), (Exit::Code(0), "", ""));
+    for suffix in ["lock", "dlock"] {
+        let _ = std::fs::remove_file(format!("/var/lib/dlock/{name}.{suffix}"));
+    }
+}
+
+/// Every line is a separate object, starts with its version, and contains the text of the message.
+#[test]
+fn messages_for_programs_are_json() {
+    let place = Place::new();
+    let _holder = holding(&place);
+    let text = place.run().name("x").command(["true"]).output();
+    let mut cases = vec![(75, text, place.run().args(["--log-format", "json"]).command(["true"]).output())];
+    let free = Place::new();
+    #[cfg(feature = "redis")]
+    let server = closed_server();
+    #[cfg(feature = "redis")]
+    let denied = Some(server.url());
+    #[cfg(not(feature = "redis"))]
+    let denied: Option<String> = None;
+    let as_json = failures(&free, denied.as_deref(), &["--log-format", "json"]);
+    for ((code, text), (_, json)) in failures(&free, denied.as_deref(), &[]).into_iter().zip(as_json) {
+        cases.push((code, text, json));
+    }
+    for (code, text, json) in cases {
+        assert_eq!((json.exit, json.stdout.as_str()), (Exit::Code(code), ""), "{}", json.stderr);
+        assert!(
+            json.stderr.starts_with("{\"version\":1,") && json.stderr.ends_with("}\n"),
+            "{}",
+            json.stderr
+        );
+        assert_eq!(json.stderr.lines().count(), 1, "{}", json.stderr);
+        let object: serde_json::Value = serde_json::from_str(&json.stderr).unwrap();
+        let level = if code == 75 { "warning" } else { "error" };
+        assert_eq!((&object["version"], &object["level"]), (&1.into(), &level.into()));
+        let message = object["message"].as_str().unwrap();
+        let shown = text.stderr.strip_prefix("dlock: ").unwrap().trim_end();
+        // Between two runs only the age of the holder differs.
+        let head = |text: &str| text.split(" for ").next().map(str::to_owned);
+        assert_eq!(head(message), head(shown));
+    }
+}
+
+/// An invalid command line that selects a message format gets its error in that format.
+#[test]
+fn an_invalid_command_line_is_reported_as_json() {
+    let place = Place::new();
+    for options in [&["--log-format", "json", "--ttl", "5M"][..], &["--log-format=json", "--tll", "5"]] {
+        let output = place.run().args(options).command(["true"]).output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""));
+        assert!(output.stderr.starts_with("{\"version\":1,\"level\":\"error\","), "{}", output.stderr);
+    }
+}

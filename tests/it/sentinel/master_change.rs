@@ -1,0 +1,251 @@
+//! A lock whose sentinels name another master, while the former one still replies, hangs, or has
+//! become a replica.
+
+use super::stage::{FakeReply, FakeService};
+use crate::support::SOON;
+use crate::support::resp::Value;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::{throughout, until};
+use std::time::Duration;
+
+/// A lease that is not renewed while a test runs.
+const LONG: &str = "600s";
+
+/// Waits until the last replies of the sentinels about the master are too old to be used.
+#[track_caller]
+fn distrust(run: &mut Running) {
+    throughout(Duration::from_millis(1100), "a dlock that runs", || run.poll().is_none());
+}
+
+#[track_caller]
+fn assert_undisturbed(stage: &FakeService, mut run: Running) {
+    run.assert_running();
+    stage.go();
+    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+}
+
+#[track_caller]
+fn assert_lost_by_fail_over(stage: &FakeService, mut run: Running) {
+    let output = run.wait();
+    let line = format!(
+        "dlock: x on {}: the lock was lost: the store has failed over to a server that does not have it; the \
+        command was \
+         stopped\n",
+        stage.url()
+    );
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(76), line.as_str()));
+    assert!(stage.leash.is_free(), "somebody is left");
+}
+
+/// F26: the former master is cut off from the sentinels and replies to every renewal.
+#[test]
+fn a_hold_moves_to_the_new_master_although_the_former_one_replies() {
+    let stage = FakeService::with_replica();
+    let run = stage.witness(stage.run());
+    stage.await_copy();
+    stage.fail_over();
+    stage.await_renewal(1);
+    stage.await_renewal(1);
+    // It is no longer renewed there.
+    until(SOON, "the end of the lease at the former master", || !stage.is_held(0));
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(1), "the lock is left");
+}
+
+/// F26
+#[test]
+fn a_hold_missing_at_the_new_master_is_lost() {
+    let stage = FakeService::new();
+    let run = stage.witness(stage.run());
+    stage.all_name(1, 1);
+    assert_lost_by_fail_over(&stage, run);
+    assert!(!stage.is_held(1), "the lock was made anew");
+}
+
+#[test]
+fn a_hold_of_another_client_at_the_new_master_is_a_loss() {
+    let stage = FakeService::new();
+    let mut run = stage.witness(stage.run());
+    stage.take_for_another(1);
+    stage.all_name(1, 1);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76));
+    assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
+    assert!(stage.leash.is_free() && stage.is_held(1));
+}
+
+#[test]
+fn a_hold_with_a_broken_connection_is_renewed_at_the_new_master_at_once() {
+    let mut stage = FakeService::new();
+    let run = stage.witness(stage.run_with_ttl(LONG));
+    stage.all_name(1, 1);
+    stage.servers[0].kill();
+    assert_lost_by_fail_over(&stage, run);
+}
+
+#[test]
+fn a_hold_continues_at_the_new_master_when_the_former_one_hangs() {
+    let stage = FakeService::with_replica();
+    let run = stage.witness(stage.run());
+    stage.await_copy();
+    stage.servers[0].stop();
+    stage.fail_over();
+    stage.await_renewal(1);
+    stage.await_renewal(1);
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(1), "the lock is left");
+    stage.servers[0].resume();
+}
+
+#[test]
+fn a_hold_continues_at_the_new_master_when_the_former_one_is_a_replica() {
+    let stage = FakeService::with_replica();
+    let run = stage.witness(stage.run());
+    stage.await_copy();
+    stage.fail_over();
+    let port = stage.servers[1].port().to_string();
+    stage.servers[0].command(&["REPLICAOF", "127.0.0.1", &port]);
+    stage.await_renewal(1);
+    stage.await_renewal(1);
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(1), "the lock is left");
+}
+
+#[test]
+fn a_lying_sentinel_does_not_affect_a_hold() {
+    let stage = FakeService::new();
+    let run = stage.witness(stage.run());
+    stage.all_say([stage.name(0, 0), stage.name(1, 9), stage.name(0, 0)]);
+    let asked = stage.sentinels[1].connections();
+    stage.await_renewal(0);
+    stage.await_renewal(0);
+    until(SOON, "a question to the one who lies", || stage.sentinels[1].connections() > asked);
+    stage.await_renewal(0);
+    assert_undisturbed(&stage, run);
+}
+
+/// Without an agreement a master that replies is kept.
+#[test]
+fn a_single_sentinel_does_not_affect_a_hold() {
+    let stage = FakeService::new();
+    let run = stage.witness(stage.run());
+    stage.all_say([FakeReply::Refuses, stage.name(1, 9), FakeReply::Refuses]);
+    let asked = stage.sentinels[1].connections();
+    until(SOON, "two questions to it", || stage.sentinels[1].connections() > asked + 1);
+    stage.await_renewal(0);
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(0), "the lock is left");
+}
+
+/// A hold needs only the master.
+#[test]
+fn silent_sentinels_do_not_affect_a_hold() {
+    for says in [
+        [FakeReply::Hangs; 3],
+        [FakeReply::Refuses; 3],
+        [FakeReply::Hangs, FakeReply::Refuses, FakeReply::KnowsNothing],
+    ] {
+        let stage = FakeService::new();
+        // The attempts are short.
+        let run = stage.witness(stage.run_with_ttl("1s"));
+        stage.all_say(says);
+        for _ in 0..4 {
+            stage.await_renewal(0);
+        }
+        assert_undisturbed(&stage, run);
+        assert!(!stage.is_held(0), "the lock is left");
+    }
+}
+
+/// The former master does not know that it was replaced, and grants the lock.
+#[test]
+fn a_grant_of_a_former_master_to_a_waiter_is_released() {
+    let stage = FakeService::new();
+    stage.take_for_another(0);
+    stage.take_for_another(1);
+    let mut run = stage.run_with_ttl(LONG).args(["-v", "--wait", "forever"]).command(["true"]).spawn();
+    until(SOON, "one who waits", || stage.waiters(0) == 1);
+    stage.all_name(1, 1);
+    distrust(&mut run);
+    stage.free_for_another(0);
+    until(SOON, "one who waits at the new master", || stage.waiters(1) == 1);
+    assert!(!stage.is_held(0), "what was granted was not given back");
+    run.assert_running();
+    stage.free_for_another(1);
+    assert_eq!(run.wait().exit, Exit::Code(0));
+    assert_eq!((stage.is_held(1), stage.waiters(1)), (false, 0));
+}
+
+/// Nothing is granted without a sentinel that confirms the master.
+#[test]
+fn a_grant_without_a_reply_of_any_sentinel_is_released() {
+    let stage = FakeService::new();
+    stage.take_for_another(0);
+    let mut run = stage.run_with_ttl(LONG).args(["--wait", "forever"]).command(["true"]).spawn();
+    until(SOON, "one who waits", || stage.waiters(0) == 1);
+    stage.all_say([FakeReply::Refuses; 3]);
+    distrust(&mut run);
+    let granted = || stage.servers[0].command(&["GET", "dlock#fencing:{dlock:x}"]) != Value::Nil;
+    stage.free_for_another(0);
+    until(SOON, "a lock that is given back", || granted() && !stage.is_held(0));
+    run.assert_running();
+    stage.all_name(0, 0);
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
+}
+
+#[test]
+fn a_release_frees_the_lock_at_the_new_master() {
+    let stage = FakeService::with_replica();
+    let mut run = stage.witness(stage.run_with_ttl(LONG));
+    stage.await_copy();
+    stage.fail_over();
+    distrust(&mut run);
+    assert!(stage.is_held(1));
+    assert_undisturbed(&stage, run);
+    assert!(!stage.is_held(1), "the lock is left at the new master");
+}
+
+#[test]
+fn a_release_waits_for_the_new_master_when_the_former_one_is_down() {
+    let mut stage = FakeService::with_replica();
+    let mut run = stage.witness(stage.run_with_ttl(LONG).args(["--connect-timeout", "25s"]));
+    stage.await_copy();
+    // There is no master, and the sentinels do not name another one yet.
+    stage.servers[0].kill();
+    stage.go();
+    stage.leash.await_free();
+    let asked = stage.sentinels[0].connections();
+    until(SOON, "one who asks again", || stage.sentinels[0].connections() > asked + 2);
+    run.assert_running();
+    stage.fail_over();
+    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+    assert!(!stage.is_held(1), "the lock is left at the new master");
+}
+
+/// F27: the sentinels are behind.
+#[test]
+fn a_lock_refused_by_a_replica_is_requested_from_the_new_master() {
+    let stage = FakeService::new();
+    let port = stage.servers[1].port().to_string();
+    stage.servers[0].command(&["REPLICAOF", "127.0.0.1", &port]);
+    let once = stage.run().command(["true"]).output();
+    assert_eq!(once.exit, Exit::Code(69), "{}", once.stderr);
+    let server = format!("master 127.0.0.1:{}: ", stage.servers[0].port());
+    assert!(once.stderr.contains(&server) && once.stderr.contains("READONLY"), "{}", once.stderr);
+    let asked = stage.sentinels[0].connections();
+    let mut run = stage.run().args(["--retry", "25s"]).command(["true"]).spawn();
+    until(SOON, "one who asks again", || stage.sentinels[0].connections() > asked + 1);
+    stage.all_name(1, 1);
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
+}
+
+#[test]
+fn a_watched_status_follows_the_master() {
+    let stage = FakeService::new();
+    stage.take_for_another(1);
+    let mut status =
+        stage.place.bare().args(["status", "--watch", "--json", "-b", &stage.url(), "x"]).spawn();
+    status.await_stdout("\"free\"");
+    stage.all_name(1, 1);
+    status.await_stdout("\"held\"");
+}
