@@ -199,7 +199,7 @@ fn lanes(url: &str, lanes: usize, count: usize) -> OutcomeCounts {
 #[test]
 fn a_wait_that_expires_as_a_file_is_unlocked_gets_the_lock_or_leaves_no_trace() {
     let store = Store::file();
-    lanes(store.url(), 16, 250).assert_both(4_000);
+    lanes(store.url(), 16, 60).assert_both(960);
     for lane in 0..16 {
         let sidecar = store.place.read(&format!("locks/x{lane}.dlock"));
         let content: serde_json::Value = serde_json::from_str(sidecar.lines().next().unwrap()).unwrap();
@@ -213,7 +213,7 @@ fn a_wait_that_expires_as_a_file_is_unlocked_gets_the_lock_or_leaves_no_trace() 
 #[test]
 fn a_wait_that_expires_as_a_key_is_deleted_gets_the_lock_or_leaves_no_trace() {
     let redis = crate::support::redis::Redis::start();
-    lanes(&redis.url(), 16, 375).assert_both(6_000);
+    lanes(&redis.url(), 16, 60).assert_both(960);
     let mut left = redis.command(&["KEYS", "*"]).texts();
     left.retain(|key| !crate::support::redis::is_memory(key));
     assert_eq!(left, [""; 0]);
@@ -252,7 +252,7 @@ fn runs(line: &Line, count: usize) -> OutcomeCounts {
 /// F43
 #[test]
 fn a_run_whose_wait_expires_as_the_lock_is_freed_runs_or_leaves_no_trace() {
-    const EACH: usize = 80;
+    const EACH: usize = 30;
     let lines: Vec<Line> = Line::each().into_iter().chain(Line::each()).collect();
     let tallies = std::thread::scope(|scope| {
         let started: Vec<_> = lines.iter().map(|line| scope.spawn(|| runs(line, EACH))).collect();
