@@ -189,8 +189,8 @@ fn delayed_requests_do_not_touch_the_next_holder() {
     scene.assert_killed_in_time(run);
     let holder = scene.witness_of(scene.direct().args(["--wait", "forever"]));
     let before = scene.command(&["GET", &scene.key()]);
-    scene.proxy.heal();
     let replies = scene.proxy.replies();
+    scene.proxy.heal();
     until(SOON, "late requests at the store", || scene.proxy.replies() > replies);
     assert_eq!(scene.command(&["GET", &scene.key()]), before);
     scene.assert_undisturbed(holder);

@@ -104,7 +104,7 @@ fn a_host_suspended_for_less_than_the_lease_continues_the_command() {
     let run = scene.witness_of(freezer.of(scene.run()));
     scene.await_renewals(1);
     freezer.freeze();
-    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
+    throughout(Duration::from_secs(5), "the lock is held", || scene.is_held());
     freezer.thaw();
     scene.await_renewals(2);
     scene.assert_undisturbed(run);
