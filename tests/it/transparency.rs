@@ -162,8 +162,9 @@ fn no_dlock_process_keeps_an_inherited_descriptor_open() {
         let number = write.as_raw_fd();
         let pass_on = move || {
             for to in [7, 400] {
-                // SAFETY: dup2(2) takes integers; the copies are not close-on-exec.
-                if unsafe { libc::dup2(number, to) } == -1 {
+                // SAFETY: dup2(2) and fcntl(2) take integers. The original may have one of these numbers already, and
+                // is close-on-exec then.
+                if unsafe { libc::dup2(number, to) == -1 || libc::fcntl(to, libc::F_SETFD, 0) == -1 } {
                     return Err(std::io::Error::last_os_error());
                 }
             }
