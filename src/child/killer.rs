@@ -68,8 +68,7 @@ impl Killer {
     /// Sends SIGKILL to every process that exists now and has not received it yet.
     pub fn pass(&mut self) -> Pass {
         let now = Moment::now();
-        let mut pass = Pass { signalled: 0, alive: 0 };
-        pass.signalled += self.chase();
+        let mut pass = Pass { signalled: self.chase(), alive: 0 };
         let Killer { tree, signalled, not_permitted, .. } = self;
         let coverage = tree.walk(|member| {
             let last = signalled.get(&member.pid).copied();
@@ -107,14 +106,14 @@ impl Killer {
         let (mut count, mut quiet_rounds, mut range) = (0, 0, FIRST_ROUND);
         while quiet_rounds < QUIET_ROUNDS && Moment::now() - begin < CHASE {
             let before = count;
-            tree.walk_youngest(range, |member| {
+            for member in tree.youngest(range) {
                 if let Entry::Vacant(first) = signalled.entry(member.pid) {
                     first.insert(begin);
                     count += 1;
                     // The next round finds a child that it has already forked.
                     let _ = tree.signal(member, libc::SIGKILL);
                 }
-            });
+            }
             quiet_rounds = if count == before { quiet_rounds + 1 } else { 0 };
             range = FURTHER_ROUND;
         }

@@ -123,11 +123,6 @@ pub fn own_child(pid: i32) -> OwnChild {
     }
 }
 
-/// Returns whether this is a child of the calling process that has not been reaped.
-pub fn is_own_child(pid: i32) -> bool {
-    own_child(pid) != OwnChild::No
-}
-
 /// Reaps this child; blocks until it has ended.
 ///
 /// # Errors

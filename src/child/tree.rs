@@ -151,34 +151,34 @@ impl Tree {
         }
     }
 
-    /// Visits the living children of this process among the `count` pids assigned last, the youngest first. If chains of
+    /// Returns the living children of this process among the `count` pids assigned last, the youngest first. If chains of
     /// processes fork and end faster than the dead are reaped, a list of all children is out of date before it is read.
-    pub fn walk_youngest(&self, count: i32, mut visit: impl FnMut(Member)) {
-        let own = std::process::id() as i32;
-        let Some(newest) = procfs::newest().filter(|_| own == self.root) else { return };
-        for pid in ((newest - count).max(2)..=newest).rev() {
-            if !self.strangers.contains(&pid) && sys::own_child(pid) == OwnChild::Alive {
-                visit(Member { pid, parent: own });
-            }
-        }
+    pub fn youngest(&self, count: i32) -> impl Iterator<Item = Member> {
+        let pids =
+            procfs::newest().into_iter().flat_map(move |newest| ((newest - count).max(2)..=newest).rev());
+        self.living_children(pids)
     }
 
     /// Without `/proc` or a descriptor: visits the children of this process, found by trying the pids around its own.
     /// Their descendants are found after their parents have died.
     fn sweep(&self, mut visit: impl FnMut(Member) -> Next) {
         let own = std::process::id() as i32;
-        if own != self.root {
-            return;
-        }
         // Pids are assigned in ascending order, and start over at the end.
-        for pid in (own + 1..own.saturating_add(SWEEP)).chain((own - SWEEP).max(2)..own) {
-            if !self.strangers.contains(&pid)
-                && sys::is_own_child(pid)
-                && visit(Member { pid, parent: own }) == Next::Stop
-            {
+        let pids = (own + 1..own.saturating_add(SWEEP)).chain((own - SWEEP).max(2)..own);
+        for member in self.living_children(pids) {
+            if visit(member) == Next::Stop {
                 return;
             }
         }
+    }
+
+    /// Returns the members of the tree among these pids that are living children of this process; none if another
+    /// process is the root.
+    fn living_children(&self, pids: impl Iterator<Item = i32>) -> impl Iterator<Item = Member> {
+        let own = std::process::id() as i32;
+        pids.take_while(move |_| own == self.root)
+            .filter(|pid| !self.strangers.contains(pid) && sys::own_child(*pid) == OwnChild::Alive)
+            .map(move |pid| Member { pid, parent: own })
     }
 
     /// Returns every process of the tree, parents before children. Without `/proc` only the children of this process
