@@ -1,6 +1,7 @@
 //! A lock that is broken at the moment at which its hold ends by itself.
 
 use super::breaking;
+use crate::support::race_timing::RaceTiming;
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::time::{Duration, Instant};
@@ -15,14 +16,15 @@ const SPAN: Duration = Duration::from_secs(10);
 fn break_around_the_end(store: &Store, options: &[&str]) -> (u32, u32) {
     let (mut by_itself, mut broken) = (0, 0);
     let begin = Instant::now();
-    // How long the command runs, in ms: longer after it has ended by itself, shorter after it was broken, because a busy
-    // machine takes longer to start the dlock that breaks it.
-    let mut life: u32 = 40;
+    // When the command ends: later after it has ended by itself, earlier after it was broken, because a busy machine
+    // takes longer to start the dlock that breaks it.
+    let mut timing = RaceTiming::new(8_000);
     for round in 0..TIMES {
         if begin.elapsed() > SPAN && by_itself > 0 && broken > 0 {
             break;
         }
-        let command = format!("echo ready; sleep {}.{:03}; exit 3", life / 1000, life % 1000);
+        let life = timing.moment(40_000, 0);
+        let command = format!("echo ready; sleep {:.3}; exit 3", life.as_secs_f64());
         let mut run = store.run_with_ttl("30s").args(options).sh(&command).spawn();
         run.await_ready();
         std::thread::sleep(Duration::from_micros(u64::from(round % 10) * 1500));
@@ -32,13 +34,13 @@ fn break_around_the_end(store: &Store, options: &[&str]) -> (u32, u32) {
             output if output.exit == Exit::Code(3) => {
                 assert_eq!(output.stderr, "", "round {round}");
                 by_itself += 1;
-                life += 8;
+                timing.record(true);
             }
             output => {
                 assert_eq!(output.exit, Exit::Code(76), "round {round}: {output:?}");
                 assert!(output.stderr.contains("the lock was broken by "), "round {round}: {output:?}");
                 broken += 1;
-                life = life.saturating_sub(8);
+                timing.record(false);
             }
         }
         if options.is_empty() {

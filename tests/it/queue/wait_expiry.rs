@@ -3,6 +3,7 @@
 
 use super::scene::Line;
 use crate::support::SOON;
+use crate::support::race_timing::RaceTiming;
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use crate::support::wait::until;
@@ -102,34 +103,12 @@ impl Rng {
     }
 }
 
-/// When the lock becomes free, in µs after the end of the wait: the moment at which either outcome is possible,
-/// adjusted after each outcome, because it depends on the store and on how busy the machine is.
-struct ReleaseTiming {
-    offset: i64,
-    step: i64,
-}
-
-impl ReleaseTiming {
-    fn new(step: i64) -> Self {
-        Self { offset: 0, step }
-    }
-
-    fn record(&mut self, granted: bool) {
-        self.offset += if granted { self.step } else { -self.step };
-    }
-
-    /// When to free the lock whose waiter waits for `wait` µs.
-    fn moment(&self, wait: u64, jitter: i64) -> Duration {
-        Duration::from_micros(wait.saturating_add_signed(self.offset + jitter))
-    }
-}
-
 /// One after another, on one lock.
 async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
     let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
     let (give_up, look_again) = (Cancellation::default(), Prompt::default());
-    let (mut counts, mut timing) = (OutcomeCounts::default(), ReleaseTiming::new(200));
+    let (mut counts, mut timing) = (OutcomeCounts::default(), RaceTiming::new(200));
     for number in 0..count {
         let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
         holder.acquire().await;
@@ -224,7 +203,7 @@ fn a_wait_that_expires_as_a_key_is_deleted_gets_the_lock_or_leaves_no_trace() {
 fn runs(line: &Line, count: usize) -> OutcomeCounts {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut rng = Rng(0xD1CE + line.store.url().len() as u64);
-    let (mut counts, mut timing) = (OutcomeCounts::default(), ReleaseTiming::new(1_000));
+    let (mut counts, mut timing) = (OutcomeCounts::default(), RaceTiming::new(1_000));
     for _ in 0..count {
         let mut holder = Client::new(line.store.url(), "x");
         runtime.block_on(holder.acquire());

@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod pty;
 #[cfg(feature = "redis")]
 pub mod push_filter;
+pub mod race_timing;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
