@@ -5,6 +5,7 @@ use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::leash::Leash;
 use crate::support::place::Place;
+use crate::support::probe;
 use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 use crate::support::store::Store;
@@ -18,7 +19,11 @@ fn behind_a_silent_store(text: &str, prepare: impl FnOnce(Dlock) -> Dlock) {
     let proxy = Proxy::to(store.space().port());
     open_to_all(&store.place);
     let leash = store.place.leash();
-    let text = format!("exec 9<>'{}' && flock -s 9 && echo ready\n{text}", leash.path());
+    let text = format!(
+        "exec 9<>'{}' && '{}' hold-leash 9 && echo ready\n{text}",
+        leash.path(),
+        probe::path().display()
+    );
     let mut run = prepare(store.behind(proxy.port()).run().command(["bash", "-c", &text])).spawn();
     run.await_ready();
     proxy.hold_both();
@@ -122,8 +127,9 @@ fn a_command_that_removes_the_limits_of_its_guard_is_dead_in_time() {
     let proxy = Proxy::to(store.space().port());
     let leash = store.place.leash();
     let text = format!(
-        "exec 9<>'{}' && flock -s 9 && prlimit --pid $PPID --cpu=0:0 --nofile=0:0 --as=1:1 --nproc=0:0\necho ready\n{TREE}",
-        leash.path()
+        "exec 9<>'{}' && '{}' hold-leash 9 && prlimit --pid $PPID --cpu=0:0 --nofile=0:0 --as=1:1 --nproc=0:0\necho ready\n{TREE}",
+        leash.path(),
+        probe::path().display()
     );
     let mut run = store.behind(proxy.port()).run().command(["bash", "-c", &text]).spawn();
     until(SOON, "a changed limit", || run.poll().is_some() || run.stdout().contains("ready"));

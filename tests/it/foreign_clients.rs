@@ -2,6 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::place::Place;
+use crate::support::probe;
 use crate::support::process;
 use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
@@ -99,9 +100,8 @@ fn flock_does_not_get_the_lock_of_a_killed_dlock_while_its_command_lives() {
     let leash = place.leash();
     let mut run = place.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
     run.await_ready();
-    let text = format!("flock --nonblock '{}' true && echo clean || echo overlap", leash.path());
     let mut command = Command::new("flock");
-    command.arg(place.lock_file("x")).args(["sh", "-c", &text]).stdout(Stdio::piped());
+    command.arg(place.lock_file("x")).args(probe::command(["heir", leash.path()])).stdout(Stdio::piped());
     let heir = command.env(process::Marker::VARIABLE, place.marker().value()).spawn().unwrap();
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));

@@ -1,8 +1,7 @@
 //! Locks on this host.
 
 use super::rig::Rig;
-use crate::support::leash::Leash;
-use crate::support::place::Place;
+use crate::support::place::{Place, flock_is_free};
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,7 +100,7 @@ impl Rig for FileRig {
         let path = self.place.lock_file(name);
         let is_ours = self.foreign.iter().any(|(foreign, _)| *foreign == path);
         // No other process can have locked it in the meantime without finding it free now.
-        is_ours && std::fs::read_to_string(&path).unwrap() == FOREIGN && !Leash::at(path).is_free()
+        is_ours && std::fs::read_to_string(&path).unwrap() == FOREIGN && !flock_is_free(&path)
     }
 
     /// A directory is always present.
@@ -117,7 +116,7 @@ impl Rig for FileRig {
         let names = std::fs::read_dir(self.place.locks()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
         // The lock files themselves are locked.
-        names.retain(|name| Leash::at(self.place.locks().join(name)).is_free());
+        names.retain(|name| flock_is_free(&self.place.locks().join(name)));
         names
     }
 }

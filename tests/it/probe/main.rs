@@ -1,7 +1,7 @@
 //! The program that the tests run under `dlock`: it reports what happens to it.
 //!
-//! `probe [--leash FILE] MODE [ARG...]`. With `--leash` it takes a shared flock(2) on FILE through a
-//! descriptor that everything it forks inherits: FILE can be locked exclusively as soon as, and not
+//! `probe [--leash FILE] MODE [ARG...]`. With `--leash` it takes a shared open file description lock on FILE
+//! through a descriptor that everything it forks inherits: FILE can be locked exclusively as soon as, and not
 //! before, the last of them is dead.
 
 // A probe that cannot do its work must die loudly.
@@ -19,7 +19,7 @@ mod witness;
 mod work;
 
 use std::io::Write;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -51,6 +51,7 @@ fn main() {
         ["tick", file] => work::tick(file),
         ["ignore-term"] => work::ignore_term(),
         ["stop"] => work::stop(),
+        ["hold-leash", fd] => hold_leash(fd.parse().unwrap()),
         ["heir", file] => work::heir(file),
         ["witness", directory, ms, then @ ..] => witness::stand(directory, ms, then),
         ["become-root"] => work::become_root(),
@@ -82,13 +83,39 @@ fn boot_ns() -> i64 {
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }
 
+/// Locks a leash for everything that this process forks.
 fn take_leash(file: &str) {
-    let leash = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    let leash = std::fs::File::options().create(true).read(true).append(true).open(file).unwrap();
     let fd = leash.into_raw_fd();
-    // SAFETY: calls on a descriptor that is open and stays so until this process and its forks end.
-    unsafe {
-        assert_eq!(libc::fcntl(fd, libc::F_SETFD, 0), 0);
-        assert_eq!(libc::flock(fd, libc::LOCK_SH), 0);
+    // SAFETY: a call on a descriptor that is open and stays so until this process and its forks end.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }, 0);
+    hold_leash(fd);
+}
+
+/// Locks the leash behind a descriptor, for every process that has it.
+fn hold_leash(fd: i32) {
+    let range = whole_file(libc::F_RDLCK);
+    // SAFETY: a call on a descriptor that is open, with a pointer to a value that lives through the call.
+    let result = unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Whether every process that held a leash is dead. Does not lock it, so two observers do not disturb each other.
+fn leash_is_free(leash: &std::fs::File) -> bool {
+    let mut range = whole_file(libc::F_WRLCK);
+    // SAFETY: a call on a descriptor that is open, with a pointer to a value that lives through the call.
+    let result = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    range.l_type == libc::F_UNLCK as libc::c_short
+}
+
+fn whole_file(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
     }
 }
 

@@ -71,9 +71,7 @@ pub fn stop() -> ! {
 /// Prints whether every process that held a leash is dead: `clean`, or `overlap`.
 pub fn heir(leash: &str) {
     let file = std::fs::File::options().create(true).append(true).open(leash).unwrap();
-    // SAFETY: flock(2) on a descriptor that is open.
-    let free = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-    say(if free { "clean" } else { "overlap" });
+    say(if crate::leash_is_free(&file) { "clean" } else { "overlap" });
 }
 
 /// Waits until standard input ends, and kills every process that carries a marker.

@@ -1,9 +1,11 @@
 //! The findings of doctor about sentinels.
 
 use super::stage::{FakeReply, FakeService};
+use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use crate::support::sentinels::Sentinels;
+use std::time::Instant;
 
 fn examine(url: &str) -> Output {
     Place::new().bare().args(["doctor", "--json", "-b", url]).output()
@@ -21,6 +23,21 @@ fn findings(output: &Output, checks: &[&str]) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Examines until these are the findings and the exit status: on a busy machine a healthy sentinel may need more than
+/// the second it is given, or take a replica for disconnected.
+#[track_caller]
+fn assert_eventually(url: &str, checks: &[&str], expected: &[(String, String)], exit: i32) -> Output {
+    let until = Instant::now() + SOON;
+    loop {
+        let output = examine(url);
+        let found = findings(&output, checks);
+        if (found.as_slice(), &output.exit) == (expected, &Exit::Code(exit)) {
+            return output;
+        }
+        assert!(Instant::now() < until, "expected {exit}, {expected:#?}, found {}", output.stdout);
+    }
+}
+
 const CHECKS: &[&str] = &["sentinels", "agreement", "quorum", "replicas"];
 
 fn owned<const N: usize>(findings: [(&str, String); N]) -> Vec<(String, String)> {
@@ -30,22 +47,18 @@ fn owned<const N: usize>(findings: [(&str, String); N]) -> Vec<(String, String)>
 #[test]
 fn a_healthy_service_is_reported() {
     let group = Sentinels::lent();
-    let output = examine(&group.url());
     let master = format!("127.0.0.1:{}", group.master().port());
     let names =
         |sentinel: usize| ("ok", format!("127.0.0.1:{} names {master}", group.sentinel(sentinel).port()));
-    assert_eq!(
-        findings(&output, CHECKS),
-        owned([
-            names(0),
-            names(1),
-            names(2),
-            ("ok", format!("3 of 3 sentinels name {master}")),
-            ("ok", "3 sentinels, of which 2 have to agree that the master is down".to_owned()),
-            ("ok", "2 of 2 are up".to_owned()),
-        ])
-    );
-    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    let healthy = owned([
+        names(0),
+        names(1),
+        names(2),
+        ("ok", format!("3 of 3 sentinels name {master}")),
+        ("ok", "3 sentinels, of which 2 have to agree that the master is down".to_owned()),
+        ("ok", "2 of 2 are up".to_owned()),
+    ]);
+    let output = assert_eventually(&group.url(), CHECKS, &healthy, 0);
     // The master is examined like any other server.
     assert_eq!(findings(&output, &["lock", "role"]).len(), 2);
 }
@@ -54,20 +67,15 @@ fn a_healthy_service_is_reported() {
 fn too_few_sentinels_in_the_url_and_too_few_replicas_are_reported() {
     let group = Sentinels::lent();
     let url = format!("redis-sentinel://127.0.0.1:{}/locks/0?wait_replicas=3", group.sentinel(0).port());
-    let output = examine(&url);
-    let seen = findings(&output, &["quorum", "replicas"]);
-    assert_eq!(
-        seen,
-        owned([
-            (
-                "warning",
-                "3 sentinels, of which 2 have to agree that the master is down; the URL names 1".to_owned()
-            ),
-            ("ok", "2 of 2 are up".to_owned()),
-            ("problem", "2 are connected, and wait_replicas=3 have to confirm a lock".to_owned()),
-        ])
-    );
-    assert_eq!(output.exit, Exit::Code(1));
+    let expected = owned([
+        (
+            "warning",
+            "3 sentinels, of which 2 have to agree that the master is down; the URL names 1".to_owned(),
+        ),
+        ("ok", "2 of 2 are up".to_owned()),
+        ("problem", "2 are connected, and wait_replicas=3 have to confirm a lock".to_owned()),
+    ]);
+    assert_eventually(&url, &["quorum", "replicas"], &expected, 1);
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use super::{assert_held, assert_one_at_a_time, assert_run, end, hold, noted};
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
-use crate::support::place::Place;
+use crate::support::place::{Place, flock_is_free};
 use crate::support::process::Marker;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
@@ -80,7 +79,7 @@ impl Disk {
     }
 
     fn is_free(&self) -> bool {
-        Leash::at(self.path("x.lock")).is_free()
+        flock_is_free(&self.path("x.lock"))
     }
 }
 

@@ -3,7 +3,6 @@
 use super::{assert_held, assert_run, end, hold, noted, sidecar};
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::until;
@@ -74,7 +73,7 @@ fn a_sidecar_made_unreadable_during_a_wait_for_flock_ends_the_wait() {
     set_mode(&place, 0);
     flock.end();
     assert_ends_refused(&place, waiter);
-    assert!(Leash::at(place.lock_file("x")).is_free());
+    assert!(place.lock_is_free("x"));
     assert_eq!(place.read("log"), "");
 }
 

@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A file that a probe started with `--leash FILE` locks (shared), through a descriptor that everything
-/// it forks inherits. Unlike a scan of /proc this misses no process that forks or moves meanwhile.
+/// A file that a probe started with `--leash FILE` locks (shared; an open file description lock, see `fcntl(2)`),
+/// through a descriptor that everything it forks inherits. Unlike a scan of /proc this misses no process that forks or
+/// moves meanwhile. It is queried without being locked, so two observers do not disturb each other.
 #[derive(Debug, Clone)]
 pub struct Leash(PathBuf);
 
@@ -29,8 +30,11 @@ impl Leash {
             .append(true)
             .open(&self.0)
             .expect("the leash can be opened");
-        // SAFETY: flock(2) on a descriptor that is open; the lock goes when `file` is closed below.
-        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+        let mut range = whole_file();
+        // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
+        let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        range.l_type == libc::F_UNLCK as libc::c_short
     }
 
     /// Waits until every process that held it is dead.
@@ -46,13 +50,24 @@ impl Leash {
     }
 
     /// Blocks until every process that held it is dead, and returns that moment by the clock of the store (microseconds
-    /// since
-    /// 1970, as `TIME` and `PEXPIRETIME` of a Redis on this host count).
+    /// since 1970, as `TIME` and `PEXPIRETIME` of a Redis on this host count).
     pub fn await_last_death(&self) -> i64 {
-        let file = std::fs::File::open(&self.0).expect("the leash can be opened");
-        // SAFETY: flock(2) on a descriptor that is open.
-        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == -1 {}
+        let file = std::fs::File::options().append(true).open(&self.0).expect("the leash can be opened");
+        let range = whole_file();
+        // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
+        while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) } == -1 {}
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         i64::try_from(now.expect("a clock after 1970").as_micros()).expect("microseconds")
+    }
+}
+
+/// An exclusive lock of the whole file.
+fn whole_file() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
     }
 }

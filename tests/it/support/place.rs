@@ -3,6 +3,7 @@
 use super::dlock::Dlock;
 use super::leash::Leash;
 use super::process::Marker;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -75,7 +76,7 @@ impl Place {
 
     /// Whether flock(2) finds the lock `name` of the default backend free; also true when it never existed.
     pub fn lock_is_free(&self, name: &str) -> bool {
-        Leash::at(self.lock_file(name)).is_free()
+        flock_is_free(&self.lock_file(name))
     }
 
     /// A leash for a tree of processes.
@@ -155,4 +156,11 @@ fn watch_over_ourselves() {
 /// The content of a file, empty when it does not exist.
 pub fn read(path: &Path) -> String {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// Whether flock(2) finds a file unlocked. Locks it for a moment, and creates it if it does not exist.
+pub fn flock_is_free(path: &Path) -> bool {
+    let file = std::fs::File::options().create(true).append(true).open(path).expect("a file to be locked");
+    // SAFETY: flock(2) on a descriptor that is open; the lock ends when `file` is closed below.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
