@@ -88,7 +88,8 @@ fn repeated_runs(line: &Line) {
     assert!(tokens.is_sorted_by(|one, other| one < other), "fencing tokens do not grow: {tokens:?}");
     let turns = turns.into_inner().unwrap();
     assert!(turns.iter().all(|turns| *turns > 0), "somebody never had a turn: {turns:?}");
-    assert!(broken >= BREAKS / 2 && codes.contains_key("run Code(0)"), "{codes:?}");
+    // A break may also find a hold that ends by itself, or nothing between two holds.
+    assert!(broken >= BREAKS / 4 && codes.contains_key("run Code(0)"), "{codes:?}");
     line.assert_nothing_left();
 }
 
