@@ -32,8 +32,9 @@
 //!
 //! No publication of this algorithm was found. The theory is that of multi-writer registers (Attiya, Bar-Noy and Dolev,
 //! "Sharing memory robustly in message-passing systems", 1995, and Lynch and Shvartsman, 1997): read the largest value
-//! from a majority, write it back to a majority. The tests explore every interleaving of small configurations with this
-//! same [`step`] (`explored`), and show the shortest failure that results from omitting a rule, or the assumption.
+//! from a majority, write it back to a majority. `tests/models/fencing.rs` explores every interleaving of small
+//! configurations with this same [`step`], and shows the shortest failure that results from omitting a rule, or the
+//! assumption.
 
 /// The client's next step, given the numbers of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +60,6 @@ pub(super) fn step(numbers: &[u64], quorum: usize) -> Option<Step> {
         None => numbers.iter().max().map(|largest| Step::WriteBack(*largest)),
     }
 }
-
-#[cfg(test)]
-mod explored;
-#[cfg(test)]
-mod explorer;
-#[cfg(test)]
-mod model;
 
 #[cfg(test)]
 mod tests {

@@ -12,14 +12,14 @@ mod action;
 mod successors;
 
 use self::action::Action;
-use super::Step;
-use super::explorer::Model;
+use crate::explorer::Model;
+use crate::rules::Step;
 
 const CLAIMS: usize = 4;
 const NODES: usize = 5;
 const ROUNDS: usize = 2;
 
-/// The configuration to explore. The rules are those of the parent module unless one is left out.
+/// The configuration to explore. The rules are those of `redlock/fencing.rs` unless one is left out.
 #[derive(Clone, Copy)]
 pub(super) struct ModelNodes {
     pub(super) nodes: usize,

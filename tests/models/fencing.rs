@@ -1,11 +1,10 @@
-//! The rules keep tokens unique and ordered, and each of the rules is needed.
-//!
-//! `cargo test --lib fencing -- --nocapture` prints the number of states. With optimisation (`--release`) the tests
-//! also explore larger configurations.
+//! Redlock's rules for fencing tokens keep the tokens unique and ordered, and each of the rules is needed.
 
-use super::explorer::{Explored, explore};
-use super::model::{Memory, ModelNodes, Rule};
-use super::{Step, step};
+mod model;
+
+use self::model::{Memory, ModelNodes, Rule};
+use crate::explorer::{Explored, explore};
+use crate::rules::{Step, step};
 
 /// Three nodes, whose counters may start anywhere up to two, and two claims. Locks may be lost at any moment.
 const BASE: ModelNodes = ModelNodes {

@@ -1,8 +1,8 @@
 //! The possible actions in a state, and the states they lead to.
 
-use super::super::Step;
 use super::action::Action;
 use super::{CLAIMS, Memory, ModelNodes, Rule, State};
+use crate::rules::Step;
 
 impl ModelNodes {
     /// A request for the lock arrives at a node where the lock is free or has just been lost, or where the claim holds

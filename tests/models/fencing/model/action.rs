@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One action of a node or a claim.
 #[derive(Clone, Copy)]
-pub(in super::super) enum Action {
+pub(crate) enum Action {
     Grants { node: usize, claim: usize, number: u8, repeated: bool },
     Confirms { node: usize, claim: usize, number: u8 },
     Takes { node: usize, claim: usize, requested: u8, number: u8 },

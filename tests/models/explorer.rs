@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::hash::Hash;
 
 /// A nondeterministic model.
-pub(super) trait Model {
+pub(crate) trait Model {
     /// Everything that determines what can happen next.
     type State;
     /// The canonical form of a state: two states of the same form have the same successors.
@@ -27,15 +27,15 @@ pub(super) trait Model {
 
 /// The result of an exploration.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Explored {
+pub(crate) struct Explored {
     /// The number of states visited.
-    pub(super) states: usize,
+    pub(crate) states: usize,
     /// The actions that lead to the first fault, followed by the fault.
-    pub(super) failure: Option<Vec<String>>,
+    pub(crate) failure: Option<Vec<String>>,
 }
 
 /// Visits all states, or all states up to the first fault.
-pub(super) fn explore<M: Model>(model: &M) -> Explored {
+pub(crate) fn explore<M: Model>(model: &M) -> Explored {
     let mut seen = HashSet::new();
     let mut is_new = |state: &M::State| seen.insert(model.form(state));
     // The predecessor and the action of each state, for the trace.

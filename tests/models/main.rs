@@ -1,0 +1,11 @@
+//! Evidence for the algorithms that locks depend on: each is modelled together with the failures that it tolerates, and
+//! every reachable state of small configurations is visited.
+//!
+//! The decisions of dlock are not copied into a model: it calls the same functions. `cargo test --test models --
+//! --nocapture` prints the number of states. With optimisation (`--release`) larger configurations are explored too.
+
+mod explorer;
+mod fencing;
+
+#[path = "../../src/backend/redis/redlock/fencing.rs"]
+mod rules;
