@@ -5,17 +5,15 @@
 //! | layer | purpose |
 //! |---|---|
 //! | [`commands`] | the subcommands, from arguments to exit |
-//! | [`cli`] [`config`] [`plan`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
+//! | [`settings`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::locator`] names the concrete ones |
 //! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files named by users, and the exit |
 
 pub mod backend;
 pub mod child;
-pub mod cli;
 pub mod clock;
 pub mod commands;
-pub mod config;
 pub mod duration;
 pub mod exit;
 pub mod glob;
@@ -26,21 +24,20 @@ pub mod lease;
 pub mod lock;
 pub mod name_services;
 pub mod outer;
-pub mod plan;
 pub mod process_limit;
 #[cfg(test)]
 mod random;
 pub mod readiness;
 pub mod report;
 pub mod secret;
+pub mod settings;
 
 use std::ffi::OsString;
 
 use crate::child::{BeginError, Inherited};
-use crate::cli::{Command, LogFormat, Request};
-use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
+use crate::settings::{Command, LogFormat, OutputFiles, Request};
 
 /// Reports why dlock cannot start.
 pub fn cannot_begin(error: &BeginError) -> Exit {
@@ -52,10 +49,10 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     if let Some(words) = commands::complete::asked_for(&arguments) {
         return commands::complete::complete(words);
     }
-    let format = cli::format_of(&arguments);
+    let format = settings::format_of(&arguments);
     let files = OutputFiles::seen_in(&arguments);
     let inherited = inherited.naming_descriptors(&arguments);
-    match cli::parse(arguments) {
+    match settings::parse(arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),

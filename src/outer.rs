@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::config;
 use crate::identity;
 use crate::lock::{LockName, Token};
+use crate::settings;
 
 /// The holds of outer dlocks, outermost first.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl OuterHolds {
     /// Returns the holds of the environment; a malformed value counts as none.
     pub fn of_environment() -> OuterHolds {
         let text =
-            config::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
+            settings::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
         OuterHolds::parse(&text)
     }
 

@@ -23,10 +23,10 @@ pub use self::holder::HolderView;
 pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
 pub use self::token_file::{TokenFile, to_stdout};
 use crate::backend::{Busy, Hazard, StoreError};
-use crate::cli::{CommonArguments, LogFormat};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
+use crate::settings::{CommonArguments, LogFormat};
 
 /// Writes messages, with their level and format.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Reporter {
     /// Returns the reporter that the command line asks for.
     pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
         let attended = nix::unistd::isatty(std::io::stderr()).unwrap_or(false)
-            || crate::config::variable("CI").is_some();
+            || crate::settings::variable("CI").is_some();
         Reporter { quiet, verbose, format, reports_waiting: !quiet && (verbose > 0 || attended) }
     }
 

@@ -10,16 +10,14 @@ use super::lock_wait::{Interruption, LockWait};
 use super::{block_on, finish};
 use crate::backend::{Hazard, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
-use crate::cli::AcquireArguments;
 use crate::clock::{Alarm, Moment};
-use crate::config::Warning;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Lock};
 use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
-use crate::plan::AcquirePlan;
 use crate::report::{self, Reporter, hazard_of, milliseconds, not_asked, revoked, to_stdout};
+use crate::settings::{AcquireArguments, AcquirePlan, Warning};
 
 /// The name shown to other clients instead of a command.
 const COMMAND: &str = "dlock acquire";

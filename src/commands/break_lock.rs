@@ -8,15 +8,14 @@ use tokio::time::{sleep, timeout};
 use super::{block_on, finish, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
-use crate::cli::BreakArguments;
 use crate::clock::Moment;
 use crate::duration::show;
 use crate::exit::{self, Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::{Holder, Revocation};
-use crate::plan::BreakPlan;
 use crate::report::{Reporter, describe_holder, printable, store_error};
+use crate::settings::{BreakArguments, BreakPlan};
 
 /// The poll interval for a store without notifications.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

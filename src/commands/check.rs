@@ -3,11 +3,10 @@
 use super::hold::look;
 use super::{block_on, finish};
 use crate::backend::admin::LockAdmin;
-use crate::cli::CheckArguments;
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::plan::{CheckPlan, Proof};
 use crate::report::{Reporter, not_asked, not_owned};
+use crate::settings::{CheckArguments, CheckPlan, Proof};
 
 /// Checks whether every lock is still held and returns how dlock ends.
 pub fn check(arguments: &CheckArguments) -> Exit {

@@ -15,10 +15,9 @@ use std::ffi::OsString;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::cli::{self, CommonArguments};
 use crate::exit::Exit;
-use crate::plan::StoreTarget;
 use crate::report::printable;
+use crate::settings::{self, CommonArguments, StoreTarget};
 
 use self::command_line::Completion;
 
@@ -42,8 +41,8 @@ pub fn complete(words: &[OsString]) -> Exit {
     let current = current.strip_prefix('=').unwrap_or(&current);
     let before: Vec<String> = before.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let typed: Vec<OsString> = before.iter().map(OsString::from).collect();
-    let names = || lock_names(cli::partial_common_arguments(&typed));
-    super::print(&text(&command_line::completion(&cli::command(), &before, current, &names)))
+    let names = || lock_names(settings::partial_common_arguments(&typed));
+    super::print(&text(&command_line::completion(&settings::command(), &before, current, &names)))
 }
 
 fn text(completion: &Completion) -> String {

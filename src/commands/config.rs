@@ -3,11 +3,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::cli::{ConfigArguments, ConfigCommand, ShowArguments};
-use crate::config::Source;
 use crate::exit::Exit;
-use crate::plan::{Shown, ShownTable, ShownValue};
 use crate::report::{Reporter, printable};
+use crate::settings::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue, Source};
 
 /// Shows the configuration.
 pub fn config(arguments: &ConfigArguments) -> Exit {

@@ -5,13 +5,12 @@ mod host;
 use super::block_on;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Note};
-use crate::cli::DoctorArguments;
 use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
-use crate::plan::{DoctorPlan, StoreTarget};
 use crate::report::status::Style;
 use crate::report::{DoctorReport, Reporter};
+use crate::settings::{DoctorArguments, DoctorPlan, StoreTarget};
 
 /// The exit status when there are problems.
 const PROBLEMS: u8 = 1;

@@ -7,9 +7,9 @@ mod pages;
 use std::path::Path;
 
 use crate::backend::io_text;
-use crate::cli::{CompletionsArguments, ManArguments, ShellArgument};
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
+use crate::settings::{CompletionsArguments, ManArguments, ShellArgument};
 
 /// Prints the completion script of a shell.
 pub fn completions(arguments: &CompletionsArguments) -> Exit {
@@ -34,7 +34,7 @@ pub fn script(shell: ShellArgument) -> &'static str {
 
 /// Prints the man page of dlock, or writes all pages into a directory.
 pub fn man(arguments: &ManArguments) -> Exit {
-    let pages = man::pages(&crate::cli::command());
+    let pages = man::pages(&crate::settings::command());
     match &arguments.directory {
         None => super::print(&pages[0].text),
         Some(directory) => match write(Path::new(directory), &pages) {

@@ -7,8 +7,8 @@ use crate::backend::admin::LockAdmin;
 use crate::backend::{Release, StoreError};
 use crate::exit::Failure;
 use crate::lock::{Claim, Holder, Identity, LockName, LockState, Mode, Token};
-use crate::plan::TokenPlan;
 use crate::report::{not_asked, not_owned};
+use crate::settings::TokenPlan;
 
 /// Returns the state of a lock as seen with this token.
 pub(super) async fn look(

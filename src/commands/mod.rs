@@ -23,10 +23,9 @@ use tokio::time::timeout;
 
 use crate::backend::{StoreError, io_text};
 use crate::child::sys;
-use crate::cli::LogFormat;
-use crate::config::OutputFiles;
 use crate::exit::{Exit, Failure};
 use crate::report::{Files, Reporter, RunReport, Started};
+use crate::settings::{LogFormat, OutputFiles};
 
 /// Prints the help or the version.
 pub fn print(text: &str) -> Exit {

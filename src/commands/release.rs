@@ -3,10 +3,9 @@
 use super::hold::{Hold, give_back};
 use super::{block_on, finish};
 use crate::backend::Release;
-use crate::cli::ReleaseArguments;
 use crate::exit::{Exit, Failure};
-use crate::plan::TokenPlan;
 use crate::report::Reporter;
+use crate::settings::{ReleaseArguments, TokenPlan};
 
 /// Releases the lock and returns how dlock ends.
 pub fn release(arguments: &ReleaseArguments) -> Exit {

@@ -7,12 +7,11 @@ use serde::Serialize;
 use super::hold::{Hold, bounded};
 use super::{block_on, finish};
 use crate::backend::{Renewal, StoreError};
-use crate::cli::RenewArguments;
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{FencingToken, Revocation};
-use crate::plan::RenewPlan;
 use crate::report::{self, Reporter, milliseconds, revoked};
+use crate::settings::{RenewArguments, RenewPlan};
 
 /// Extends the lease and returns how dlock ends.
 pub fn renew(arguments: &RenewArguments) -> Exit {

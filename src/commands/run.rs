@@ -12,17 +12,15 @@ use super::no_event_loop;
 use crate::backend::{Hazard, StoreError};
 use crate::child::signals::Source;
 use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
-use crate::cli::RunArguments;
 use crate::clock::{Alarm, Moment};
-use crate::config::{Configuration, OutputFiles, Warning};
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::acquire_all::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
-use crate::plan::{self, RunPlan};
 use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
+use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan, Warning};
 
 use self::acquisition::Acquired;
 use self::outcome::RunOutcome;
@@ -45,7 +43,7 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
             (report, result)
         }
         Err(failure) => {
-            let (names, backend) = plan::known(&arguments, readable);
+            let (names, backend) = settings::known(&arguments, readable);
             (RunReport::new(started, &names, backend), Err(failure))
         }
     };

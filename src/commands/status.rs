@@ -6,12 +6,11 @@ use std::time::Duration;
 use super::{Reader, block_on, finish, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
-use crate::cli::StatusArguments;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{LockName, NotedRecord};
-use crate::plan::StatusPlan;
 use crate::report::status::{Screen, Style, began, history_json, history_text, status_json, status_text};
 use crate::report::{Reporter, store_error};
+use crate::settings::{StatusArguments, StatusPlan};
 
 /// The number of locks that are inspected within one time limit.
 const LOCKS_AT_A_TIME: usize = 1000;

@@ -16,9 +16,9 @@ use super::metrics::Metrics;
 use super::outcome::{Outcome, RunReport};
 use crate::backend::io_text;
 use crate::clock::{Moment, wall_micros};
-use crate::config::{OutputFiles, Sourced};
 use crate::exit::Failure;
 use crate::input;
+use crate::settings::{OutputFiles, Sourced};
 
 /// The mode of a new report, before the umask.
 const REPORT_MODE: u32 = 0o666;

@@ -10,9 +10,9 @@ pub use self::json::{history_json, status_json};
 use self::table::{Cell, Colour, Table};
 use super::printable;
 use crate::backend::admin::Inspection;
-use crate::config;
 use crate::duration;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
+use crate::settings;
 
 /// Whether text may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Style {
 impl Style {
     /// Returns the style for standard output.
     pub fn of_stdout() -> Style {
-        match std::io::stdout().is_terminal() && config::variable("NO_COLOR").is_none() {
+        match std::io::stdout().is_terminal() && settings::variable("NO_COLOR").is_none() {
             true => Style::Coloured,
             false => Style::Plain,
         }

@@ -229,7 +229,9 @@ mod tests {
     fn complete(line: &str) -> Completion {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let current = words.pop().expect("one word");
-        completion(&crate::cli::command(), &words, &current, &|| vec!["nightly".into(), "night shift".into()])
+        completion(&crate::settings::command(), &words, &current, &|| {
+            vec!["nightly".into(), "night shift".into()]
+        })
     }
 
     fn offered(line: &str) -> Vec<String> {

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_command_has_its_text() {
-        let root = crate::cli::command();
+        let root = crate::settings::command();
         for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();
             assert!(
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn examples_stand_in_one_place() {
-        for command in crate::cli::command().get_subcommands() {
+        for command in crate::settings::command().get_subcommands() {
             let in_help = parts(command).iter().any(|part| {
                 let help = part.get_after_long_help().map(ToString::to_string).unwrap_or_default();
                 sections_of_help(&help).iter().any(|(title, _)| *title == "Examples")

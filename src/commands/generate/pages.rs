@@ -169,7 +169,7 @@ mod tests {
     /// Also checks the pages of commands that this build lacks.
     #[test]
     fn every_text_can_be_completed() {
-        let command = crate::cli::command();
+        let command = crate::settings::command();
         for name in "run status acquire renew release check break doctor config completions man".split(' ') {
             let text = text_of(name).expect("a text");
             let whole = complete(text, &Facts { command: &command, titles: &[] });

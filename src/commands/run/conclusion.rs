@@ -9,8 +9,8 @@ use crate::clock::Moment;
 use crate::duration::show;
 use crate::exit::{self, Exit, Failure};
 use crate::lease::acquire_all::HeldLock;
-use crate::plan::program_failure;
 use crate::report::{Outcome, RunReport, revoked};
+use crate::settings::program_failure;
 
 impl Run<'_> {
     /// Records why the locks are not held.

@@ -6,7 +6,7 @@ use crate::child::protocol::{Group, Launch};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::FencingToken;
 use crate::outer::OuterHolds;
-use crate::plan::RunPlan;
+use crate::settings::RunPlan;
 
 /// Returns the environment variables for the command (`DLOCK_*`).
 pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {

@@ -15,7 +15,7 @@ use crate::lease::acquire_all::{HeldLock, Keepers};
 use crate::lease::keeper;
 use crate::lease::validity::{MARGIN, Validity};
 use crate::lock::Revocation;
-use crate::plan::OnLost;
+use crate::settings::OnLost;
 
 /// The longest grace after SIGTERM when the store has lost the lock and no other client holds it yet.
 const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);

@@ -1,0 +1,55 @@
+//! Resolves what dlock is to do: command line, environment and configuration files become one value for each
+//! setting, with its source, and then a plan, with every cross-check, before any store is contacted. The command
+//! line overrides the environment, which overrides the files.
+
+mod acquire;
+mod backends;
+mod break_lock;
+mod check;
+mod command_line;
+mod configuration;
+mod doctor;
+mod document;
+mod generate;
+mod limits;
+mod outputs;
+mod run;
+mod show;
+mod shown;
+mod source;
+mod status;
+mod stores;
+mod table;
+mod tables;
+mod target;
+mod tokens;
+
+use std::ffi::OsString;
+
+pub use self::acquire::{AcquireArguments, AcquirePlan};
+pub use self::backends::{Accepted, BackendSettings, Warning};
+pub use self::break_lock::{BreakArguments, BreakPlan};
+pub use self::check::{CheckPlan, Proof};
+pub use self::command_line::{
+    Command, Request, WaitArgument, command, file_of, format_of, parse, parse_slots, parse_wait,
+    partial_common_arguments,
+};
+pub use self::configuration::{Configuration, resolve_backend};
+pub use self::doctor::{DoctorArguments, DoctorPlan};
+pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
+pub use self::outputs::OutputFiles;
+pub use self::run::{OnLost, OnLostArgument, OrphansArgument, RunArguments, RunPlan, known, program_failure};
+pub use self::show::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue};
+pub use self::shown::{Keys, said_above, shown};
+pub use self::source::{FileLocation, Source, Sourced};
+pub use self::status::{StatusArguments, StatusPlan};
+pub use self::table::{Setting, Settings};
+pub use self::target::{CommonArguments, LogFormat, StoreTarget};
+pub use self::tokens::{
+    CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenArguments, TokenPlan,
+};
+
+/// Reads an environment variable; an empty one counts as unset.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}

@@ -1,0 +1,113 @@
+//! `dlock break`: its options and its plan.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::command_line::checked;
+use super::target::checked_name;
+use super::{CommonArguments, StoreTarget, WaitArgument, parse_wait};
+use crate::exit::Failure;
+use crate::lease::acquire::Wait;
+use crate::lock::{FencingToken, LockName};
+
+/// `dlock break`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock break [OPTIONS] NAME",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/break.txt")
+)]
+pub struct BreakArguments {
+    /// Name of the lock
+    #[arg(value_name = "NAME", num_args = 0..)]
+    pub names: Vec<OsString>,
+
+    /// Do not ask for confirmation, even on a terminal
+    #[arg(short, long, help_heading = "Break")]
+    pub yes: bool,
+
+    /// Break only the hold with this fencing token, as shown by status
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_fencing_token), help_heading = "Break")]
+    pub fencing_token: Option<FencingToken>,
+
+    /// Reason to report to the holder
+    #[arg(long, value_name = "TEXT", help_heading = "Break")]
+    pub reason: Option<String>,
+
+    /// Wait up to this long until the lock is free, or forever [default: the rest of the lease]
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Break")]
+    pub wait: Option<WaitArgument>,
+
+    /// Remove the lock even if its holder cannot be notified or has not responded: its command may still run
+    #[arg(long, help_heading = "Break")]
+    pub force: bool,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
+}
+
+/// `--fencing-token`
+///
+/// # Errors
+/// The text is not a positive integer below 2^53.
+fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
+    let number = text.parse().ok().and_then(FencingToken::new);
+    number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
+}
+
+/// The plan of `dlock break`.
+pub struct BreakPlan {
+    /// The access to the store.
+    pub access: StoreTarget,
+    /// The lock.
+    pub name: LockName,
+    /// Break only the hold with this fencing token.
+    pub fencing: Option<FencingToken>,
+    /// The reason reported to the holder.
+    pub reason: Option<String>,
+    /// How long to wait; `None` means the rest of the lease.
+    pub wait: Option<Wait>,
+    /// Do not ask for confirmation.
+    pub yes: bool,
+    /// Remove holds whose holders cannot be notified, or have not responded.
+    pub force: bool,
+}
+
+/// The limit of `--reason`, which is stored beside the lock.
+const LONGEST_REASON: usize = 1000;
+
+impl BreakPlan {
+    /// Checks all arguments.
+    ///
+    /// # Errors
+    /// Bad names and values (64), bad environment or URL (78).
+    pub fn new(arguments: &BreakArguments) -> Result<BreakPlan, Failure> {
+        let name = match arguments.names.as_slice() {
+            [name] => checked_name(name)?,
+            [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
+            _ => return Err(Failure::usage("break takes one NAME: a lock is broken on its own")),
+        };
+        if let Some(reason) = arguments.reason.as_ref().filter(|reason| reason.len() > LONGEST_REASON) {
+            return Err(Failure::usage(format!(
+                "--reason: {} bytes are too many, at most {LONGEST_REASON}",
+                reason.len()
+            )));
+        }
+        Ok(BreakPlan {
+            access: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
+            name,
+            fencing: arguments.fencing_token,
+            reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
+            wait: arguments.wait.map(|wait| match wait {
+                WaitArgument::For(Duration::ZERO) => Wait::No,
+                WaitArgument::For(duration) => Wait::For(duration),
+                WaitArgument::Forever => Wait::Forever,
+            }),
+            yes: arguments.yes,
+            force: arguments.force,
+        })
+    }
+}

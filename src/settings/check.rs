@@ -1,0 +1,128 @@
+//! The plan of `dlock check`: which locks to check, and at which stores.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::target::{checked_name, connect_timeout};
+use super::tokens::{NO_TOKEN, ONE_NAME, token};
+use super::{
+    CheckArguments, CommonArguments, Configuration, RunArguments, Source, Sourced, StoreTarget, variable,
+};
+use crate::backend::locator::Locator;
+use crate::backend::url::Url;
+use crate::exit::Failure;
+use crate::lock::{LockName, Token};
+use crate::outer::{OuterHold, OuterHolds};
+
+/// The plan of `dlock check`.
+pub struct CheckPlan {
+    /// The locks that must all still be held.
+    pub proofs: Vec<Proof>,
+    /// The time limit for a reply of a store.
+    pub connect_timeout: Duration,
+    /// Notices to print once, before a store is contacted.
+    pub notices: Vec<String>,
+}
+
+/// A lock, and the token that must own it.
+pub struct Proof {
+    /// The lock.
+    pub name: LockName,
+    /// The token.
+    pub token: Token,
+    /// Its store.
+    pub store: Locator,
+    /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
+    pub help: &'static str,
+}
+
+/// `DLOCK_HELD` names stores without secrets, and without the connection options of a URL.
+const NAME_THE_STORE: &str =
+    "; DLOCK_HELD contains no passwords and certificates: name the store with DLOCK_BACKEND or -b";
+
+impl CheckPlan {
+    /// Finds the locks to check: the one of the token option, else the holds that this process runs under,
+    /// else the one of the token in the environment.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or no lock to check (64); bad environment or URL (78).
+    pub fn new(arguments: &CheckArguments) -> Result<CheckPlan, Failure> {
+        let name = match arguments.token.names.as_slice() {
+            [] => None,
+            [name] => Some(checked_name(name)?),
+            _ => return Err(Failure::usage(ONE_NAME)),
+        };
+        let common = &arguments.token.common;
+        let outer = OuterHolds::of_environment();
+        let is_meant = |hold: &&OuterHold| name.as_ref().is_none_or(|name| name.as_str() == hold.name);
+        let inside: Vec<&OuterHold> = match &arguments.token.token_file {
+            None => outer.holds().iter().filter(is_meant).collect(),
+            Some(_) => Vec::new(),
+        };
+        if inside.is_empty() {
+            return CheckPlan::of_token(arguments, name, &arguments.token.token_file);
+        }
+        // A store that the holds name need not be configured, and no default is assumed.
+        let configuration = Configuration::read(common)?;
+        let backend = configuration.settings(&only_backend(common), name.as_slice())?.backend;
+        let named = match &backend {
+            Some(_) => Some(StoreTarget::new(common, configuration.backend(backend.as_ref())?, &[])?),
+            None => None,
+        };
+        let by_option = matches!(backend, Some(Sourced { source: Source::Flag(_), .. }));
+        let mut proofs = Vec::new();
+        for hold in inside {
+            let name = checked_name(hold.name.as_ref())?;
+            let (store, help) = match &named {
+                Some(access) if by_option || access.store.display() == hold.backend => {
+                    (access.store.clone(), "")
+                }
+                _ => (store_of(hold)?, NAME_THE_STORE),
+            };
+            proofs.push(Proof { name, token: hold.token(), store, help });
+        }
+        let connect_timeout = connect_timeout(common)?;
+        Ok(CheckPlan {
+            proofs,
+            connect_timeout,
+            notices: named.map_or_else(Vec::new, |access| access.notices),
+        })
+    }
+
+    fn of_token(
+        arguments: &CheckArguments,
+        name: Option<LockName>,
+        file: &Option<PathBuf>,
+    ) -> Result<CheckPlan, Failure> {
+        let name = name.ok_or_else(|| {
+            Failure::usage(
+                "no lock name, and no DLOCK_HELD to find it in: run this under dlock run, or did you mean: dlock check \
+                 nightly",
+            )
+        })?;
+        let access = StoreTarget::of(&arguments.token.common, std::slice::from_ref(&name))?;
+        let token = token(file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
+        let StoreTarget { store, connect_timeout, notices, .. } = access;
+        Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
+    }
+}
+
+/// Arguments without any setting but the backend.
+fn only_backend(common: &CommonArguments) -> RunArguments {
+    let ttl = Some(Duration::ZERO);
+    RunArguments { ttl, no_wait: true, common: common.clone(), ..RunArguments::default() }
+}
+
+/// Returns the store of a hold from its entry in `DLOCK_HELD`.
+fn store_of(hold: &OuterHold) -> Result<Locator, Failure> {
+    let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
+    // The entry has the URL in its decoded form, as in messages.
+    let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
+    let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+    let store = Url::parse(&value).and_then(|url| Locator::new(&url, &environment));
+    let store = store.map_err(|error| wrong(error.to_string()))?;
+    match store.display() == hold.backend {
+        true => Ok(store),
+        false => Err(wrong(format!("'{}' cannot be read back", hold.backend))),
+    }
+}

@@ -1,0 +1,335 @@
+//! The command line: names and help text only. Checks that involve more than one option are in the plans.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use super::{
+    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, CompletionsArguments, ConfigArguments,
+    DoctorArguments, LogFormat, ManArguments, ReleaseArguments, RenewArguments, RunArguments,
+    StatusArguments,
+};
+use crate::duration;
+use crate::exit::Failure;
+use crate::lock::Mode;
+
+/// Run a command under a distributed lock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dlock",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Cli<C: Subcommand = Command> {
+    #[command(subcommand)]
+    command: C,
+}
+
+/// Describes `run` alone, because describing all commands takes longer than parsing a run.
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    /// Take the lock, run the command, release the lock
+    Run(Box<RunArguments>),
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take the lock, run the command, release the lock
+    Run(Box<RunArguments>),
+    /// Show who holds each lock, and who waits
+    Status(Box<StatusArguments>),
+    /// Revoke a lock: its holder stops its command
+    Break(Box<BreakArguments>),
+    /// Check whether the store is fit to hold locks
+    Doctor(DoctorArguments),
+    /// Show the configuration
+    Config(ConfigArguments),
+    /// Print the completion script of a shell
+    Completions(Box<CompletionsArguments>),
+    /// Print the man page, or write all pages into a directory
+    Man(Box<ManArguments>),
+    /// Take a lease without a process, and print its token
+    Acquire(Box<AcquireArguments>),
+    /// Renew the lease that a token owns
+    Renew(Box<RenewArguments>),
+    /// Release the lock that a token owns
+    Release(Box<ReleaseArguments>),
+    /// Check whether the lock is still held: 0 yes, 76 no
+    Check(Box<CheckArguments>),
+}
+
+/// A parsed command line.
+#[derive(Debug)]
+pub enum Request {
+    /// A text to print on standard output.
+    Help(String),
+    /// A command to execute.
+    Command(Command),
+}
+
+/// `--wait`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitArgument {
+    /// Wait up to this long.
+    For(Duration),
+    /// `forever`
+    Forever,
+}
+
+/// Parses the arguments, which include the program's own name.
+///
+/// # Errors
+/// One line that names the option and the value (64).
+pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
+    let separator = arguments.iter().position(|argument| argument == "--");
+    let (own, command) = match separator {
+        Some(at) => (&arguments[..at], Some(arguments[at + 1..].to_vec())),
+        None => (&arguments[..], None),
+    };
+    let parse = |arguments: &[OsString]| {
+        let is_run = arguments.get(1).is_some_and(|word| word == "run");
+        let known = if is_run { Cli::<RunCommand>::command() } else { <Cli>::command() };
+        // `--version` prints the version of dlock for every subcommand.
+        let known = known.mut_subcommands(|command| command.display_name("dlock"));
+        known.try_get_matches_from(arguments).and_then(|matches| <Cli>::from_arg_matches(&matches))
+    };
+    match parse(own) {
+        Ok(Cli { command: Command::Run(mut run) }) => {
+            run.command = command;
+            Ok(Request::Command(Command::Run(run)))
+        }
+        // For other commands, a separator has its usual meaning: the arguments after it are not options.
+        Ok(_) if command.is_some() => match parse(&arguments) {
+            Ok(Cli { command }) => Ok(Request::Command(command)),
+            Err(error) => Err(Failure::usage(one_line(&error, &arguments))),
+        },
+        Ok(Cli { command }) => Ok(Request::Command(command)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(Request::Help(error.render().to_string()))
+        }
+        Err(error) => Err(Failure::usage(one_line(&error, own))),
+    }
+}
+
+/// Returns the description of all commands and options, from which completions and man pages are generated.
+pub fn command() -> clap::Command {
+    let mut command = <Cli>::command();
+    command.build();
+    command
+}
+
+/// Returns the common options of a command line that is still being typed.
+pub fn partial_common_arguments(arguments: &[OsString]) -> CommonArguments {
+    let matches = <Cli>::command().ignore_errors(true).try_get_matches_from(arguments);
+    let mut innermost = matches.as_ref().ok();
+    while let Some((_, deeper)) = innermost.and_then(clap::ArgMatches::subcommand) {
+        innermost = Some(deeper);
+    }
+    innermost
+        .filter(|matches| matches.try_contains_id("backend").is_ok())
+        .and_then(|matches| CommonArguments::from_arg_matches(matches).ok())
+        .unwrap_or_default()
+}
+
+/// Returns the message format requested by a command line that may not be valid.
+pub fn format_of(arguments: &[OsString]) -> LogFormat {
+    let own = arguments.iter().take_while(|argument| *argument != "--");
+    let words: Vec<&str> = own.filter_map(|argument| argument.to_str()).collect();
+    let json =
+        words.contains(&"--log-format=json") || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
+    if json { LogFormat::Json } else { LogFormat::Text }
+}
+
+/// Returns the file of `--report` or `--metrics-file` in a command line that may not be valid.
+pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
+    if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
+        return None;
+    }
+    let mut own = arguments.iter().skip(2).take_while(|argument| *argument != "--");
+    let value = own.find_map(|argument| match argument.as_bytes().strip_prefix(option.as_bytes())? {
+        [] => Some(None),
+        [b'=', value @ ..] => Some(Some(OsStr::from_bytes(value))),
+        _ => None,
+    });
+    let value = value?.or_else(|| own.next().map(OsString::as_os_str));
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Formats clap's error as one line: what is wrong, and what may have been meant.
+fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return not_text(arguments);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        let is_config = arguments.get(1).is_some_and(|argument| argument == "config");
+        return match is_config {
+            true => "no subcommand: try dlock config show".into(),
+            false => "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into(),
+        };
+    }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    let mut line = match (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg)) {
+        // The value unchanged, including line breaks: it is escaped when it is printed.
+        (Some(value), Some(argument)) if is_value && !value.is_empty() => {
+            let why =
+                std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+            format!("invalid value '{value}' for '{argument}'{why}")
+        }
+        _ => {
+            let text = error.render().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            first.strip_prefix("error: ").unwrap_or(first).to_owned()
+        }
+    };
+    let choices = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    for (kind, intro) in [
+        (ContextKind::ValidValue, "; possible: "),
+        (ContextKind::SuggestedArg, "; did you mean "),
+        (ContextKind::SuggestedSubcommand, "; did you mean "),
+    ] {
+        let choices = choices(kind);
+        if !choices.is_empty() {
+            line.push_str(intro);
+            line.push_str(&choices);
+        }
+    }
+    line
+}
+
+/// Names the first argument that is not UTF-8, with its option.
+fn not_text(arguments: &[OsString]) -> String {
+    let mut before = "";
+    for argument in arguments {
+        let Some(text) = argument.to_str() else {
+            let shown = argument.to_string_lossy();
+            let option = shown.split_once('=').map_or(before, |(option, _)| option);
+            let option = if option.starts_with('-') { format!("{option}: ") } else { String::new() };
+            return format!("{option}'{shown}' is not valid UTF-8");
+        };
+        before = text;
+    }
+    "an argument is not valid UTF-8".into()
+}
+
+/// Returns a value parser from a function; a value that is not UTF-8 is shown lossily.
+pub(super) fn checked<T, F>(parse: F) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    F: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
+{
+    clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
+}
+
+/// `--wait`: a duration or `forever`.
+///
+/// # Errors
+/// The text is neither.
+pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
+    match text {
+        "forever" => Ok(WaitArgument::Forever),
+        _ => duration::parse(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
+    }
+}
+
+/// `--slots`: a number from 1 to [`Mode::MOST_SLOTS`].
+///
+/// # Errors
+/// The text is not such a number.
+pub fn parse_slots(text: &str) -> Result<u32, String> {
+    let most = Mode::MOST_SLOTS;
+    text.parse()
+        .ok()
+        .filter(|slots| (1..=most).contains(slots))
+        .ok_or_else(|| format!("expected a number from 1 to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_described_once() {
+        let of = |all: clap::Command| {
+            all.find_subcommand("run").expect("a command").clone().render_long_help().to_string()
+        };
+        assert_eq!(of(Cli::<RunCommand>::command()), of(<Cli>::command()));
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Cli>::command().debug_assert();
+    }
+
+    fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {
+        match parse(["dlock", "run"].iter().chain(arguments).map(OsString::from).collect()) {
+            Ok(Request::Command(Command::Run(run))) => Ok(run),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.message),
+        }
+    }
+
+    #[test]
+    fn everything_after_the_first_separator_is_the_command() {
+        let parsed = run(&["x", "-w", "5", "--", "echo", "--", "-n"]).expect("good arguments");
+        assert_eq!(parsed.names, ["x"]);
+        assert_eq!(parsed.command, Some(vec!["echo".into(), "--".into(), "-n".into()]));
+        assert!(!parsed.no_wait);
+        assert_eq!(run(&["x"]).expect("good arguments").command, None);
+    }
+
+    #[test]
+    fn the_report_option_is_found_before_the_command() {
+        for (arguments, expected) in [
+            (&["dlock", "run", "--bad", "--report", "r", "x", "--", "c"][..], Some("r")),
+            (&["dlock", "run", "--report=a=b", "--bad"], Some("a=b")),
+            (&["dlock", "run", "x", "--", "c", "--report", "r"], None),
+            (&["dlock", "run", "--report", "--", "c"], None),
+            (&["dlock", "run", "--report="], None),
+            (&["dlock", "run", "--reports", "r"], None),
+            (&["dlock", "--report", "r"], None),
+            (&["dlock"], None),
+        ] {
+            let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            assert_eq!(file_of("--report", &arguments), expected.map(PathBuf::from), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn errors_are_one_line_with_flag_and_value() {
+        for (arguments, expected) in [
+            (
+                &["--ttl", "5M", "x"][..],
+                "invalid value '5M' for '--ttl <DURATION>': unknown unit 'M': known are ms, s, m, h, d",
+            ),
+            (
+                &["-E", "256", "x"],
+                "invalid value '256' for '--conflict-exit-code <N>': 256 is not in 0..=255",
+            ),
+            (
+                &["--orphans", "eat", "x"],
+                "invalid value 'eat' for '--orphans <WHAT>'; possible: leave, wait, kill",
+            ),
+            (&["--tll", "5", "x"], "unexpected argument '--tll' found; did you mean --ttl"),
+        ] {
+            assert_eq!(run(arguments).map(|_| ()), Err(expected.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Resolves settings: the command line overrides the environment, which overrides the configuration files.
+//! Each setting has one value and its source.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::backends::{is_alias, wrong_url};
+use super::document::Document;
+use super::stores;
+use super::tables::{LockTable, Tables};
+use super::{
+    BackendSettings, CommonArguments, RunArguments, Settings, Source, Sourced, parse_wait, variable,
+};
+use crate::backend::url::Url;
+use crate::duration;
+use crate::exit::Failure;
+use crate::lock::LockName;
+
+/// The configuration file of the host.
+const SYSTEM_FILE: &str = "/etc/dlock/config.toml";
+/// The configuration file of a user, relative to the home directory. `XDG_CONFIG_HOME` is not read: cron does
+/// not set it.
+const USER_FILE: &str = ".config/dlock/config.toml";
+
+/// The configuration files, each parsed completely.
+pub struct Configuration {
+    /// The files that were read; each overrides the ones before it.
+    pub(super) files: Vec<Arc<str>>,
+    pub(super) tables: Tables,
+}
+
+/// Resolves the backend of these locks, or the default backend.
+///
+/// # Errors
+/// A file or a variable has an invalid value, or two of the locks have different backends (78).
+pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<BackendSettings, Failure> {
+    Configuration::read(arguments)?.resolve(arguments, names)
+}
+
+impl Configuration {
+    /// Reads the file that was named, or else the files of the host and of the user.
+    ///
+    /// # Errors
+    /// A file that was named is missing; a file cannot be read, or has an invalid key or value (78).
+    pub fn read(arguments: &CommonArguments) -> Result<Configuration, Failure> {
+        let named = match &arguments.config {
+            Some(path) => Some(("--config", path.clone())),
+            None => variable("DLOCK_CONFIG").map(|path| ("DLOCK_CONFIG", PathBuf::from(path))),
+        };
+        let mut configuration = Configuration { files: Vec::new(), tables: Tables::default() };
+        if let Some((by, path)) = named {
+            match Document::read(&path)? {
+                Some(document) => configuration.add(&document)?,
+                None => {
+                    return Err(Failure::config(format!("{by}: {}: no such file", path.display())));
+                }
+            }
+        } else {
+            if let Some(document) = Document::read(Path::new(SYSTEM_FILE))? {
+                configuration.add(&document)?;
+            }
+            if let Some(home) = crate::home::directory(variable("HOME").as_deref()) {
+                let path = home.join(USER_FILE);
+                match Document::read(&path) {
+                    Err(_) if is_out_of_reach(&path) => {}
+                    document => {
+                        if let Some(document) = document? {
+                            configuration.add(&document)?;
+                        }
+                    }
+                }
+            }
+        }
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    fn add(&mut self, document: &Document) -> Result<(), Failure> {
+        self.tables.add(Tables::of(document)?);
+        self.files.push(document.name().clone());
+        Ok(())
+    }
+
+    /// Whether every backend that the files name is valid.
+    fn check(&self) -> Result<(), Failure> {
+        for alias in &self.tables.backends {
+            self.alias(&alias.name, Source::Default)?;
+        }
+        let of_locks = self.tables.locks.iter().map(|table| &table.settings.backend);
+        for named in std::iter::once(&self.tables.backend).chain(of_locks).flatten() {
+            self.backend(Some(named))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the files that were read; each overrides the ones before it.
+    pub fn files(&self) -> &[Arc<str>] {
+        &self.files
+    }
+
+    /// Returns the settings of a run under these locks.
+    ///
+    /// # Errors
+    /// A variable has an invalid value, or the tables of two locks contradict each other (78).
+    pub fn settings(&self, arguments: &RunArguments, names: &[LockName]) -> Result<Settings, Failure> {
+        // A mode on the command line overrides the mode of a file.
+        let has_mode = arguments.exclusive || arguments.shared;
+        let fitting = |settings: Settings| match has_mode {
+            true => Settings { slots: None, ..settings },
+            false => settings,
+        };
+        let mut settings = self.under(above(arguments)?, names, fitting)?;
+        if settings.backend.is_none() {
+            settings.backend = self.named_of(names, stores::RUN_APART)?;
+        }
+        Ok(settings)
+    }
+
+    /// Returns the settings of command line and environment over those of the files for these locks,
+    /// restricted to the `wanted` ones; without the backend, which is resolved per lock.
+    pub(super) fn under(
+        &self,
+        above: Settings,
+        names: &[LockName],
+        wanted: impl Fn(Settings) -> Settings,
+    ) -> Result<Settings, Failure> {
+        let mut tables: Vec<&LockTable> = Vec::new();
+        for name in names {
+            if let Some(table) = self.table(name)?
+                && !tables.iter().any(|known| std::ptr::eq(*known, table))
+            {
+                tables.push(table);
+            }
+        }
+        let mut below = Settings::default();
+        for table in tables {
+            let said = Settings { backend: None, ..table.settings.clone() };
+            below = below.together(wanted(said), &above)?;
+        }
+        Ok(above.over(below))
+    }
+
+    /// Returns the settings of the files for every lock.
+    pub(super) fn of_all(&self) -> Settings {
+        Settings { backend: self.tables.backend.clone(), ..Settings::default() }
+    }
+
+    /// Returns the table that applies to a lock: the one with its exact name, else the one with the longest
+    /// matching pattern.
+    ///
+    /// # Errors
+    /// Two longest patterns match (78).
+    pub(super) fn table(&self, name: &LockName) -> Result<Option<&LockTable>, Failure> {
+        let rank = |table: &LockTable| match table.pattern.is_literal() {
+            true => usize::MAX,
+            false => table.text.chars().count(),
+        };
+        let matching = || self.tables.locks.iter().filter(|table| table.pattern.matches(name.as_str()));
+        let Some(best) = matching().map(rank).max() else { return Ok(None) };
+        let mut longest = matching().filter(|table| rank(table) == best);
+        match (longest.next(), longest.next()) {
+            (Some(one), Some(other)) => Err(Failure::config(format!(
+                "NAME '{name}': [locks.\"{}\"] ({}) and [locks.\"{}\"] ({}) match equally well: make one of them longer, or \
+                 add a table for this name",
+                one.text, one.place, other.text, other.place
+            ))),
+            (table, _) => Ok(table),
+        }
+    }
+
+    /// Returns the backend that was named, or the default if none was named.
+    ///
+    /// # Errors
+    /// An unknown alias, a bad URL, or no backend named although there is a configuration file (78).
+    pub fn backend(&self, named: Option<&Sourced<String>>) -> Result<BackendSettings, Failure> {
+        let Some(Sourced { value, source }) = named else {
+            if let Some(last) = self.files.last() {
+                return Err(Failure::config(format!(
+                    "no backend configured: add backend = \"...\" to {last}, or give --backend or DLOCK_BACKEND (file: for \
+                     locks on this host only)"
+                )));
+            }
+            let url = Url::parse("file:").map_err(|error| Failure::internal(error.to_string()))?;
+            return Ok(BackendSettings::of_url(url, Source::Default));
+        };
+        if is_alias(value) {
+            return self.alias(value, source.clone());
+        }
+        let url = Url::parse(value).map_err(|error| wrong_url(source, error))?;
+        Ok(BackendSettings::of_url(url, source.clone()))
+    }
+
+    fn alias(&self, name: &str, named_by: Source) -> Result<BackendSettings, Failure> {
+        let Some(alias) = self.tables.backends.iter().find(|alias| alias.name == name) else {
+            let known: Vec<&str> = self.tables.backends.iter().map(|alias| alias.name.as_str()).collect();
+            let known = match known.as_slice() {
+                [] => "no configuration file names any".to_owned(),
+                known => format!("known are {}", known.join(", ")),
+            };
+            // The word is not repeated: it may be a misplaced password.
+            let error = format!("no backend of this name: {known}; a URL has a colon, as file:///srv/locks");
+            return Err(wrong_url(&named_by, error));
+        };
+        alias.backend(named_by, |one, other| self.is_later(one, other))
+    }
+
+    /// Whether the first source is in a file that overrides the file of the second.
+    pub(super) fn is_later(&self, one: &Source, other: &Source) -> bool {
+        let order = |source: &Source| match source {
+            Source::File(place) => self.files.iter().position(|file| *file == place.file),
+            _ => None,
+        };
+        order(one) > order(other)
+    }
+}
+
+/// Returns the settings of the command line and the environment.
+pub(super) fn above(arguments: &RunArguments) -> Result<Settings, Failure> {
+    let mut above = Settings::of_flags(arguments)?;
+    // A variable that a flag overrides is not read.
+    if above.backend.is_none() {
+        above.backend = backend_variable()?;
+    }
+    if above.ttl.is_none() {
+        above.ttl = from_environment("DLOCK_TTL", duration::parse)?;
+    }
+    if above.wait.is_none() {
+        above.wait = from_environment("DLOCK_WAIT", parse_wait)?;
+    }
+    Ok(above)
+}
+
+/// Whether the directory is not accessible: a protected home (systemd's `ProtectHome=`, or that of another
+/// user) contains no configuration for this process.
+fn is_out_of_reach(path: &Path) -> bool {
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    std::fs::symlink_metadata(path).is_err_and(denied)
+}
+
+/// `--backend`
+pub(super) fn backend_flag(arguments: &CommonArguments) -> Result<Option<Sourced<String>>, Failure> {
+    let Some(value) = &arguments.backend else { return Ok(None) };
+    let source = Source::Flag("--backend");
+    match text(value) {
+        Ok(value) => Ok(Some(Sourced { value: value.to_owned(), source })),
+        Err(error) => Err(wrong_url(&source, error)),
+    }
+}
+
+pub(super) fn backend_variable() -> Result<Option<Sourced<String>>, Failure> {
+    from_environment("DLOCK_BACKEND", |text| Ok(text.to_owned()))
+}
+
+fn from_environment<T>(
+    name: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<Sourced<T>>, Failure> {
+    let source = Source::Environment(name);
+    let Some(value) = variable(name) else { return Ok(None) };
+    let parsed =
+        text(&value).and_then(|text| parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
+    match parsed {
+        Ok(value) => Ok(Some(Sourced { value, source })),
+        Err(error) => Err(source.failure(error)),
+    }
+}
+
+fn text(value: &OsStr) -> Result<&str, String> {
+    value.to_str().ok_or_else(|| "not valid UTF-8".to_owned())
+}

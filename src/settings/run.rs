@@ -1,0 +1,366 @@
+//! `dlock run`: its options and its plan.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::command_line::checked;
+use super::limits::{min_hold, note, terms, value};
+use super::target::{check_wait, checked_name, patience};
+use super::{
+    Accepted, CommonArguments, Configuration, Settings, Source, StoreTarget, WaitArgument, parse_slots,
+    parse_wait,
+};
+use crate::backend::locator::Locator;
+use crate::child::stop::Orphans;
+use crate::child::{Program, ProgramError};
+use crate::duration;
+use crate::exit::{Failure, FailureKind};
+use crate::lease::acquire::Patience;
+use crate::lease::validity::Terms;
+use crate::lock::{LockName, Mode};
+
+/// `dlock run`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME... -c 'SHELL TEXT'",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/run.txt")
+)]
+pub struct RunArguments {
+    /// Names of the locks, taken all or none
+    #[arg(value_name = "NAME", num_args = 0.., hide = true)]
+    pub names: Vec<OsString>,
+
+    /// Give up at once when another client holds the lock (the default)
+    #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
+    pub no_wait: bool,
+
+    /// Wait up to this long for the lock, or forever
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
+    pub wait: Option<WaitArgument>,
+
+    /// Keep trying a store that cannot be reached, also with --no-wait
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
+    pub retry: Option<Duration>,
+
+    /// Take the lock exclusively (the default)
+    #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
+    pub exclusive: bool,
+
+    /// Share the lock with other shared holders
+    #[arg(short, long, help_heading = "Lock")]
+    pub shared: bool,
+
+    /// A semaphore: share the lock with others, at most N at a time [default: 1]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_slots), help_heading = "Lock")]
+    pub slots: Option<u32>,
+
+    /// Keep the lock at least this long, even if the command ends sooner [default: 0]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
+    pub min_hold: Option<Duration>,
+
+    /// Length of the lease: how long a crashed host blocks the others [default: 30s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
+    pub ttl: Option<Duration>,
+
+    /// Text shown by dlock status while the lock is held or awaited
+    #[arg(long, value_name = "TEXT", help_heading = "Lock")]
+    pub note: Option<String>,
+
+    /// Run this text with /bin/sh -c
+    #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
+    pub shell: Option<OsString>,
+
+    /// Time between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
+    pub grace: Option<Duration>,
+
+    /// Stop the command after this long and exit 124; 0 means never [default: 0]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
+    pub max_runtime: Option<Duration>,
+
+    /// What to do with background processes left when the command has ended by itself [default: leave]
+    #[arg(long, value_name = "WHAT", help_heading = "Command")]
+    pub orphans: Option<OrphansArgument>,
+
+    /// What to do when the lock is lost: stop the command, or warn and let it go on [default: kill]
+    #[arg(long, value_name = "WHAT", help_heading = "Command")]
+    pub on_lost: Option<OnLostArgument>,
+
+    /// Exit with this status instead of 75 when another client holds the lock
+    #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
+    pub conflict_exit_code: Option<u8>,
+
+    /// Write the outcome to this file, as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+
+    /// Add the outcome to this file for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub metrics_file: Option<PathBuf>,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
+
+    /// flock's -o
+    #[arg(short = 'o', long = "close", hide = true)]
+    pub flock_close: bool,
+
+    /// flock's -u
+    #[arg(short = 'u', long = "unlock", hide = true)]
+    pub flock_unlock: bool,
+
+    /// flock's -F
+    #[arg(short = 'F', long = "no-fork", hide = true)]
+    pub flock_no_fork: bool,
+
+    /// Everything after the first `--`; `None` when there is none.
+    #[arg(skip)]
+    pub command: Option<Vec<OsString>>,
+}
+
+/// `--orphans`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrphansArgument {
+    /// Leave them running without the lock
+    Leave,
+    /// Hold the lock until they have ended
+    Wait,
+    /// Kill them, then release the lock
+    Kill,
+}
+
+/// `--on-lost`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLostArgument {
+    /// Stop the command and exit 76
+    Kill,
+    /// Warn and let it go on
+    Warn,
+}
+
+/// The plan of `dlock run`.
+pub struct RunPlan {
+    /// The first lock, as typed.
+    pub first: LockName,
+    /// The locks, each once, in the canonical order in which every run takes them: that of their bytes.
+    pub names: Vec<LockName>,
+    /// The mode.
+    pub mode: Mode,
+    /// `--slots` was given: the command gets `DLOCK_SLOT`.
+    pub counts_slots: bool,
+    /// The minimum time for which the locks are kept.
+    pub min_hold: Duration,
+    /// The store.
+    pub store: Locator,
+    /// Lease, grace, timeouts.
+    pub terms: Terms,
+    /// How long to wait and retry.
+    pub patience: Patience,
+    /// Stop the command after this long.
+    pub max_runtime: Option<Duration>,
+    /// What to do with background processes.
+    pub orphans: Orphans,
+    /// The user set `--orphans`, so no notice is printed about them.
+    pub orphans_chosen: bool,
+    /// What to do when the lock is lost.
+    pub on_lost: OnLost,
+    /// The exit status when another client holds the lock.
+    pub conflict_exit_code: u8,
+    /// The note shown by `dlock status`.
+    pub note: Option<String>,
+    /// The command to run.
+    pub program: Program,
+    /// Suppress contention messages, notices and warnings.
+    pub quiet: bool,
+    /// Accepted warnings about the store, which are not printed.
+    pub accepted: Accepted,
+    /// Notices to print once, before the store is contacted.
+    pub notices: Vec<String>,
+}
+
+/// `--on-lost`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// Stop the command.
+    Kill,
+    /// Warn and let it go on.
+    Warn,
+}
+
+/// The maximum number of locks: each uses several descriptors, and a process may have about a thousand.
+const MOST_NAMES: usize = 64;
+
+impl RunPlan {
+    /// Checks all arguments and finds the command.
+    ///
+    /// # Errors
+    /// Contradictions and bad values (64), bad environment or URL (78), a command that was not found (127) or cannot be
+    /// executed (126).
+    pub fn new(
+        arguments: &RunArguments,
+        configuration: &Result<Configuration, Failure>,
+    ) -> Result<RunPlan, Failure> {
+        refuse_flock_options(arguments)?;
+        check_wait(arguments.no_wait, arguments.wait)?;
+        let command = command(arguments)?;
+        let names = names(arguments)?;
+        refuse_two_modes(arguments)?;
+        let configuration = configuration.as_ref().map_err(Failure::clone)?;
+        let settings = configuration.settings(arguments, &names)?;
+        let backend = configuration.backend(settings.backend.as_ref())?;
+        let mode = mode(arguments, &settings);
+        let StoreTarget { store, connect_timeout, accepted, notices } =
+            StoreTarget::new(&arguments.common, backend, &names)?;
+        if let Some(why) = store.refuses(mode) {
+            let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
+            return Err(source.failure(format!("{}: {why}", store.display())));
+        }
+        let terms = terms(&settings, connect_timeout)?;
+        let min_hold = min_hold(&settings)?;
+        let note = note(&settings)?;
+        let first = names[0].clone();
+        let names = in_order(names);
+        if names.len() > MOST_NAMES {
+            let found = names.len();
+            return Err(Failure::usage(format!(
+                "at most {MOST_NAMES} locks can be taken together, these are {found}"
+            )));
+        }
+        Ok(RunPlan {
+            first,
+            names,
+            mode,
+            counts_slots: settings.slots.is_some(),
+            min_hold,
+            store,
+            terms,
+            patience: patience(value(&settings.wait), value(&settings.retry)),
+            max_runtime: value(&settings.max_runtime).filter(|limit| !limit.is_zero()),
+            orphans: match value(&settings.orphans) {
+                None | Some(OrphansArgument::Leave) => Orphans::Leave,
+                Some(OrphansArgument::Wait) => Orphans::Wait,
+                Some(OrphansArgument::Kill) => Orphans::Kill,
+            },
+            orphans_chosen: settings.orphans.is_some(),
+            on_lost: match value(&settings.on_lost) {
+                None | Some(OnLostArgument::Kill) => OnLost::Kill,
+                Some(OnLostArgument::Warn) => OnLost::Warn,
+            },
+            conflict_exit_code: value(&settings.conflict_exit_code).unwrap_or(crate::exit::CONTENDED),
+            note,
+            program: find(&command)?,
+            quiet: value(&settings.quiet).unwrap_or_default(),
+            accepted,
+            notices,
+        })
+    }
+
+    /// Returns the locks as shown in messages.
+    pub fn label(&self) -> String {
+        match self.names.as_slice() {
+            [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
+            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {
+    let refused = if arguments.flock_close {
+        "-o is an option of flock: dlock never passes the lock's descriptor on, so omit it"
+    } else if arguments.flock_unlock {
+        "-u is an option of flock: dlock releases the lock itself when the command ends, so omit it"
+    } else if arguments.flock_no_fork {
+        "-F is an option of flock: dlock must keep running to guard the command, so omit it"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(refused))
+}
+
+/// Returns the command as typed: after `--`, or the shell text of `-c`.
+fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
+    match (&arguments.command, &arguments.shell) {
+        (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
+        (Some(command), None) if !command.is_empty() => Ok(command.clone()),
+        (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
+        (command, None) => {
+            let mut words = arguments.names.iter().map(|word| word.to_string_lossy().into_owned());
+            let name = words.next().unwrap_or_else(|| "nightly".into());
+            let rest: Vec<String> = words.collect();
+            let example =
+                if rest.is_empty() || command.is_some() { "./backup.sh".into() } else { rest.join(" ") };
+            Err(Failure::usage(format!("no command: did you mean: dlock run {name} -- {example}")))
+        }
+    }
+}
+
+/// Returns the names as typed, at least one.
+fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
+    if arguments.names.is_empty() {
+        return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
+    }
+    arguments.names.iter().map(|name| checked_name(name)).collect()
+}
+
+/// Returns what is known of a run that cannot be planned: its locks in canonical order, and their store
+/// without secrets.
+pub fn known(
+    arguments: &RunArguments,
+    configuration: Option<&Configuration>,
+) -> (Vec<LockName>, Option<String>) {
+    // If no command was found, an apparent name may be part of it.
+    let has_command =
+        arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
+    let names = names(arguments).map(in_order).ok().filter(|_| has_command).unwrap_or_default();
+    let store = configuration.and_then(|configuration| {
+        let settings = configuration.settings(arguments, &names).ok()?;
+        let backend = configuration.backend(settings.backend.as_ref()).ok()?;
+        StoreTarget::new(&arguments.common, backend, &names).ok()
+    });
+    (names, store.map(|access| access.store.display().to_owned()))
+}
+
+/// Returns each name once, in the order of their bytes.
+fn in_order(mut names: Vec<LockName>) -> Vec<LockName> {
+    names.sort_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
+    names.dedup();
+    names
+}
+
+fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
+    let contradiction = |one: &str, other: &str| {
+        Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
+    };
+    match (arguments.exclusive, arguments.shared, arguments.slots) {
+        (true, true, _) => contradiction("--exclusive", "--shared"),
+        (_, true, Some(slots)) => contradiction(&format!("--slots {slots}"), "--shared"),
+        (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the mode from three options that do not contradict each other.
+fn mode(arguments: &RunArguments, settings: &Settings) -> Mode {
+    match arguments.shared {
+        true => Mode::Shared,
+        false => value(&settings.slots).map_or(Mode::Exclusive, Mode::of_slots),
+    }
+}
+
+fn find(command: &[OsString]) -> Result<Program, Failure> {
+    Program::find(command, std::env::var_os("PATH").as_deref()).map_err(program_failure)
+}
+
+/// Returns the failure for a command that cannot be run.
+pub fn program_failure(error: ProgramError) -> Failure {
+    let kind = match error {
+        ProgramError::NotFound { .. } => FailureKind::NotFound,
+        ProgramError::NotExecutable { .. } => FailureKind::CannotExecute,
+    };
+    Failure::new(kind, error.to_string())
+}

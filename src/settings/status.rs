@@ -1,0 +1,152 @@
+//! `dlock status`: its options and its plan.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::command_line::checked;
+use super::target::checked_name;
+use super::{CommonArguments, Configuration, StoreTarget};
+use crate::duration::{self, show};
+use crate::exit::Failure;
+use crate::glob::Pattern;
+use crate::lock::LockName;
+
+/// `dlock status`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock status [OPTIONS] [NAME|GLOB]...",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/status.txt")
+)]
+pub struct StatusArguments {
+    /// Names or patterns (* ? [..]) of the locks to show; by default all that are held or awaited
+    #[arg(value_name = "NAME|GLOB", num_args = 0..)]
+    pub names: Vec<OsString>,
+
+    /// Show the last outcomes: who ran it, when, for how long, or why it did not run
+    #[arg(long, help_heading = "What to show")]
+    pub history: bool,
+
+    /// Refresh continuously until interrupted
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = checked(duration::parse), help_heading = "What to show")]
+    pub watch: Option<Duration>,
+
+    /// Print one JSON object; with --watch, one per line
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// Exit with 75 if any of the locks is held
+    #[arg(long, help_heading = "Output")]
+    pub exit_code: bool,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
+}
+
+/// The plan of `dlock status`.
+pub struct StatusPlan {
+    /// The access to the store.
+    pub access: StoreTarget,
+    /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
+    pub names: Vec<LockName>,
+    /// The patterns for locks that dlocks hold or wait for.
+    pub patterns: Vec<Pattern>,
+    /// Show the history.
+    pub history: bool,
+    /// The interval at which to refresh.
+    pub watch: Option<Duration>,
+    /// Print JSON.
+    pub json: bool,
+    /// Set the exit status according to whether any lock is held.
+    pub exit_code: bool,
+}
+
+/// The shortest interval of `--watch`: shorter ones would be a load on the store.
+const SHORTEST_WATCH: Duration = Duration::from_millis(100);
+
+impl StatusPlan {
+    /// Checks all arguments.
+    ///
+    /// # Errors
+    /// Contradictions and bad names (64), bad environment or URL (78).
+    pub fn new(arguments: &StatusArguments) -> Result<StatusPlan, Failure> {
+        let contradiction = |one, other| {
+            Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
+        };
+        if arguments.history && arguments.names.is_empty() {
+            return Err(Failure::usage("--history: of which lock? dlock status --history NAME"));
+        }
+        if arguments.watch.is_some() && arguments.history {
+            return contradiction("--watch", "--history");
+        }
+        if arguments.watch.is_some() && arguments.exit_code {
+            return contradiction("--watch", "--exit-code");
+        }
+        if let Some(interval) = arguments.watch.filter(|interval| *interval < SHORTEST_WATCH) {
+            let (interval, least) = (show(interval), show(SHORTEST_WATCH));
+            return Err(Failure::usage(format!("--watch: {interval} is too short, at least {least}")));
+        }
+        let mut names: Vec<LockName> = Vec::new();
+        let mut patterns = Vec::new();
+        let mut globs = Vec::new();
+        for given in &arguments.names {
+            let pattern = given.to_str().map(Pattern::new);
+            match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
+                Some((_, None)) if arguments.history => {
+                    return Err(Failure::usage(format!(
+                        "--history: {} is a pattern, and unused locks are not listed: name the locks",
+                        given.display()
+                    )));
+                }
+                Some((pattern, None)) => {
+                    patterns.push(pattern.clone());
+                    globs.extend(given.to_str());
+                }
+                literal => {
+                    let text = literal.and_then(|(_, literal)| literal);
+                    let name = checked_name(text.as_ref().map_or(given.as_os_str(), |text| text.as_ref()))?;
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+            }
+        }
+        let configuration = Configuration::read(&arguments.common)?;
+        let backend = configuration.resolve(&arguments.common, &names)?;
+        let others = match globs.is_empty() && !names.is_empty() {
+            true => Vec::new(),
+            false => configuration.others(&backend, &globs)?,
+        };
+        let mut access = StoreTarget::new(&arguments.common, backend, &names)?;
+        if !others.is_empty() {
+            access.notices.push(format!(
+                "queried only {}, but the configuration has locks on {} too: see -b {}",
+                access.store.display(),
+                others.join(", "),
+                others.join(" or -b ")
+            ));
+        }
+        Ok(StatusPlan {
+            access,
+            names,
+            patterns,
+            history: arguments.history,
+            watch: arguments.watch,
+            json: arguments.json,
+            exit_code: arguments.exit_code,
+        })
+    }
+
+    /// Whether the list of locks is needed from the store.
+    pub fn needs_list(&self) -> bool {
+        !self.patterns.is_empty() || self.names.is_empty()
+    }
+
+    /// Whether a listed lock matches the arguments.
+    pub fn matches(&self, name: &LockName) -> bool {
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name.as_str()))
+    }
+}

@@ -1,0 +1,202 @@
+//! The tables of a configuration file, with the place of each value.
+
+use std::borrow::Cow;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::backends::{Alias, Extra, Warning, is_alias};
+use super::document::{Document, in_order};
+use super::source::{FileLocation, Source, Sourced};
+use super::table::{Setting, Settings, kind, scalar, text};
+use crate::backend::url::has_password;
+use crate::exit::Failure;
+use crate::glob::Pattern;
+
+/// The content of one file, or of several files merged.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// The default backend.
+    pub(super) backend: Option<Sourced<String>>,
+    /// `[backends.NAME]`, by name.
+    pub(super) backends: Vec<Alias>,
+    /// `[locks."PATTERN"]`
+    pub(super) locks: Vec<LockTable>,
+}
+
+/// `[locks."PATTERN"]`
+pub(super) struct LockTable {
+    /// The pattern as written.
+    pub(super) text: String,
+    pub(super) pattern: Pattern,
+    /// Its first occurrence.
+    pub(super) place: FileLocation,
+    pub(super) settings: Settings,
+}
+
+const KEYS: &[&str] = &["backend", "backends", "locks"];
+
+impl Tables {
+    /// Parses a file.
+    ///
+    /// # Errors
+    /// It is not TOML, has an unknown key or an invalid value, or a password that others can read (78).
+    pub(super) fn of(document: &Document) -> Result<Tables, Failure> {
+        let root = document.table()?;
+        let mut tables = Tables::default();
+        for (key, value) in in_order(root.get_ref()) {
+            match key.get_ref().as_ref() {
+                "backend" => tables.backend = Some(known(document, "backend", value)?),
+                "backends" => {
+                    for (name, value) in document.entries("backends", value)? {
+                        tables.backends.push(alias(document, name, value)?);
+                    }
+                }
+                "locks" => {
+                    for (pattern, value) in document.entries("locks", value)? {
+                        tables.locks.push(lock(document, pattern, value)?);
+                    }
+                }
+                _ => return Err(unknown_key(document, key, "", KEYS)),
+            }
+        }
+        match tables.secret() {
+            Some(secret) => document.check_secret(secret).map(|()| tables),
+            None => Ok(tables),
+        }
+    }
+
+    /// Merges a later file, which overrides it key by key.
+    pub(super) fn add(&mut self, later: Tables) {
+        self.backend = later.backend.or(self.backend.take());
+        for alias in later.backends {
+            match self.backends.iter_mut().find(|known| known.name == alias.name) {
+                Some(known) => known.add(alias),
+                None => self.backends.push(alias),
+            }
+        }
+        for table in later.locks {
+            match self.locks.iter_mut().find(|known| known.text == table.text) {
+                Some(known) => known.settings = table.settings.over(std::mem::take(&mut known.settings)),
+                None => self.locks.push(table),
+            }
+        }
+    }
+
+    /// Returns the key of a password, if there is one.
+    fn secret(&self) -> Option<&FileLocation> {
+        let locks = self.locks.iter().map(|table| &table.settings.backend);
+        let backends = self.backends.iter().map(|alias| &alias.url);
+        let urls = std::iter::once(&self.backend).chain(locks).chain(backends).flatten();
+        let in_urls = urls.filter(|url| has_password(&url.value)).map(|url| &url.source);
+        let passwords =
+            self.backends.iter().filter_map(|alias| alias.password.as_ref()).map(|known| &known.source);
+        passwords.chain(in_urls).find_map(|source| match source {
+            Source::File(place) => Some(place),
+            _ => None,
+        })
+    }
+}
+
+fn source(document: &Document, key: &str, value: &Spanned<DeValue<'_>>) -> Source {
+    Source::File(document.place(value.span(), key))
+}
+
+/// Parses the value of a known key.
+fn known<T: Setting>(
+    document: &Document,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Result<Sourced<T>, Failure> {
+    let source = source(document, key, value);
+    match T::read(value.get_ref()) {
+        Ok(value) => Ok(Sourced { value, source }),
+        Err(error) => Err(source.failure(error)),
+    }
+}
+
+fn unknown_key(document: &Document, key: &Spanned<Cow<'_, str>>, table: &str, known: &[&str]) -> Failure {
+    let message = format!("unknown key '{}'{table}: known are {}", key.get_ref(), known.join(", "));
+    document.failure(key.span().start, message)
+}
+
+/// `[backends.NAME]`
+fn alias(
+    document: &Document,
+    name: &Spanned<Cow<'_, str>>,
+    table: &Spanned<DeValue<'_>>,
+) -> Result<Alias, Failure> {
+    let place = document.place(name.span(), name.get_ref());
+    if !is_alias(name.get_ref()) {
+        return Err(
+            Source::File(place).failure("the name of a backend is made of letters, digits, '-', '_' and '.'")
+        );
+    }
+    let mut alias = Alias::new(name.get_ref(), place);
+    for (key, value) in document.entries(name.get_ref(), table)? {
+        match key.get_ref().as_ref() {
+            "url" => alias.url = Some(known(document, "url", value)?),
+            "username" => alias.username = Some(known(document, "username", value)?),
+            "password" => alias.password = Some(known(document, "password", value)?),
+            "accept" => alias.accept = Some(warnings(document, value)?),
+            option => {
+                let source = source(document, option, value);
+                // The valid options are known once the URL is.
+                let text = match value.get_ref() {
+                    DeValue::Boolean(value) => Ok(value.to_string()),
+                    value => scalar(value),
+                };
+                let value = text.map_err(|error| source.failure(error))?;
+                let key = document.place(key.span(), option);
+                alias.options.push(Extra { name: option.to_owned(), key, value: Sourced { value, source } });
+            }
+        }
+    }
+    Ok(alias)
+}
+
+/// `accept`
+fn warnings(document: &Document, value: &Spanned<DeValue<'_>>) -> Result<Sourced<Vec<Warning>>, Failure> {
+    let whole = source(document, "accept", value);
+    let DeValue::Array(array) = value.get_ref() else {
+        return Err(whole.failure(format!("expected an array of strings, found {}", kind(value.get_ref()))));
+    };
+    let mut accepted = Vec::new();
+    for element in array.iter() {
+        let one = source(document, "accept", element);
+        let name = text(element.get_ref()).map_err(|error| one.failure(error))?;
+        let warning = Warning::ALL.iter().find(|warning| warning.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Warning::ALL.iter().map(|warning| warning.name()).collect();
+            one.failure(format!("unknown warning '{name}': known are {}", names.join(", ")))
+        })?;
+        accepted.push(*warning);
+    }
+    Ok(Sourced { value: accepted, source: whole })
+}
+
+/// `[locks."PATTERN"]`
+fn lock(
+    document: &Document,
+    pattern: &Spanned<Cow<'_, str>>,
+    table: &Spanned<DeValue<'_>>,
+) -> Result<LockTable, Failure> {
+    let text = pattern.get_ref();
+    let mut settings = Settings::default();
+    for (key, value) in document.entries(text, table)? {
+        let source = source(document, key.get_ref(), value);
+        match settings.set(key.get_ref(), value.get_ref(), source.clone()) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(source.failure(error)),
+            None => {
+                let table = format!(" in [locks.\"{text}\"]");
+                return Err(unknown_key(document, key, &table, Settings::KEYS));
+            }
+        }
+    }
+    Ok(LockTable {
+        text: text.to_string(),
+        pattern: Pattern::new(text),
+        place: document.place(pattern.span(), text),
+        settings,
+    })
+}

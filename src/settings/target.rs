@@ -1,0 +1,173 @@
+//! Options of every command, and the access to the store that they name.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+use super::command_line::checked;
+use super::{Accepted, BackendSettings, Source, WaitArgument, Warning, resolve_backend, variable};
+use crate::backend::locator::Locator;
+use crate::duration;
+use crate::exit::Failure;
+use crate::lease::acquire::{Patience, Wait};
+use crate::lock::LockName;
+use crate::report::Reporter;
+
+/// Options of every command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CommonArguments {
+    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://..., or a name from the configuration
+    #[arg(short, long, value_name = "URL|ALIAS", help_heading = "Store")]
+    pub backend: Option<OsString>,
+
+    /// Read this configuration file instead of /etc/dlock/config.toml and ~/.config/dlock/config.toml
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    pub config: Option<PathBuf>,
+
+    /// Time limit for one attempt to reach the store [default: 5s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Store")]
+    pub connect_timeout: Option<Duration>,
+
+    /// Suppress contention messages, notices and warnings
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Print more messages; may be repeated
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    pub verbose: u8,
+
+    /// Format of messages on standard error [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// `--log-format`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// dlock: text
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The access to the store, which every command needs.
+pub struct StoreTarget {
+    /// The store.
+    pub store: Locator,
+    /// The time limit for one attempt to reach it.
+    pub connect_timeout: Duration,
+    /// Accepted warnings about it, which are not printed.
+    pub accepted: Accepted,
+    /// Notices to print once, before the store is contacted.
+    pub notices: Vec<String>,
+}
+
+impl StoreTarget {
+    /// Returns the access to the backend of these locks.
+    ///
+    /// # Errors
+    /// Bad configuration or URL (78), or a name that this store cannot have (64).
+    pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<StoreTarget, Failure> {
+        StoreTarget::new(arguments, resolve_backend(arguments, names)?, names)
+    }
+
+    /// Prints the notices.
+    pub fn print_notices(&self, reporter: &Reporter) {
+        for notice in &self.notices {
+            reporter.warning(notice);
+        }
+    }
+
+    /// Parses the backend that was named, and checks that these names can be stored there.
+    ///
+    /// # Errors
+    /// A bad URL (78), or a name that this store cannot have (64).
+    pub fn new(
+        arguments: &CommonArguments,
+        backend: BackendSettings,
+        names: &[LockName],
+    ) -> Result<StoreTarget, Failure> {
+        let mut notices = Vec::new();
+        let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+        let store = Locator::new(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
+        for name in names {
+            store
+                .check_name(name)
+                .map_err(|error| Failure::usage(format!("NAME '{name}' on {}: {error}", store.display())))?;
+        }
+        if backend.source == Source::Default {
+            notices.push(format!(
+                "no backend configured: locking for user {} on this host only ({})",
+                crate::identity::user(),
+                store.display()
+            ));
+        }
+        if backend.password_on_command_line() {
+            notices.push(
+                "a password on the command line can be read by every user of this host: use password_file= or \
+                 DLOCK_BACKEND"
+                    .into(),
+            );
+        }
+        notices.extend(store.warning());
+        if !backend.accepted.accepts(Warning::Insecure) {
+            notices.extend(store.insecure().map(str::to_owned));
+        }
+        let what = crate::child::why_proc_is_unusable().filter(|_| cfg!(target_os = "linux"));
+        if let Some(what) = what {
+            notices.push(format!(
+                "{what}: when the command has to be stopped, its grandchildren get SIGKILL without SIGTERM before"
+            ));
+        }
+        let connect_timeout = connect_timeout(arguments)?;
+        Ok(StoreTarget { store, connect_timeout, accepted: backend.accepted, notices })
+    }
+}
+
+pub(super) fn connect_timeout(arguments: &CommonArguments) -> Result<Duration, Failure> {
+    match arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT) {
+        Duration::ZERO => Err(Failure::usage("--connect-timeout: 0 leaves no time to connect")),
+        connect_timeout => Ok(connect_timeout),
+    }
+}
+
+/// Returns the name, for a command that takes exactly one.
+pub(super) fn one_name(names: &[OsString], too_many: &str, example: &str) -> Result<LockName, Failure> {
+    match names {
+        [name] => checked_name(name),
+        [] => Err(Failure::usage(format!("no lock name: did you mean: dlock {example}"))),
+        // The further arguments may contain a secret, and are not repeated.
+        _ => Err(Failure::usage(too_many)),
+    }
+}
+
+pub(super) fn patience(wait: Option<WaitArgument>, retry: Option<Duration>) -> Patience {
+    let wait = match wait {
+        None | Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
+        Some(WaitArgument::For(duration)) => Wait::For(duration),
+        Some(WaitArgument::Forever) => Wait::Forever,
+    };
+    Patience { wait, retry: retry.unwrap_or_default() }
+}
+
+pub(super) fn check_wait(no_wait: bool, wait: Option<WaitArgument>) -> Result<(), Failure> {
+    match no_wait && wait.is_some() {
+        true => Err(Failure::usage("--no-wait and --wait contradict each other: give one of them")),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
+    let text = name
+        .to_str()
+        .ok_or_else(|| Failure::usage(format!("NAME '{}': a lock name is valid UTF-8", name.display())))?;
+    LockName::new(text).map_err(|error| {
+        let shown: String = text.chars().take(40).collect();
+        Failure::usage(format!("NAME '{shown}': {error}"))
+    })
+}

@@ -1,0 +1,185 @@
+//! `dlock renew`, `release` and `check`: their options, the plans of the first two, and the sources of a token.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::command_line::checked as option_value;
+use super::limits::checked_ttl;
+use super::target::one_name;
+use super::{CommonArguments, Source, Sourced, StoreTarget, variable};
+use crate::backend::io_text;
+use crate::backend::locator::Locator;
+use crate::duration;
+use crate::exit::Failure;
+use crate::input;
+use crate::lock::{LockName, Token};
+
+/// Arguments of the commands that take a token.
+#[derive(Debug, Default, Args)]
+pub struct TokenArguments {
+    /// Name of the lock
+    #[arg(value_name = "NAME", num_args = 0.., hide = true)]
+    pub names: Vec<OsString>,
+
+    /// Read the token from this file instead of DLOCK_TOKEN
+    #[arg(long, value_name = "FILE", help_heading = "Lock")]
+    pub token_file: Option<PathBuf>,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
+}
+
+/// `dlock renew`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock renew [OPTIONS] NAME",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/renew.txt")
+)]
+pub struct RenewArguments {
+    /// The token and the lock that it owns.
+    #[command(flatten)]
+    pub token: TokenArguments,
+
+    /// Length of the lease from now on, from 1s to 24h [default: the length it was acquired with]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = option_value(duration::parse), help_heading = "Lock")]
+    pub ttl: Option<Duration>,
+
+    /// Print one JSON object
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+/// `dlock release`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock release [OPTIONS] NAME",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/release.txt")
+)]
+pub struct ReleaseArguments {
+    /// The token and the lock that it owns.
+    #[command(flatten)]
+    pub token: TokenArguments,
+}
+
+/// `dlock check`
+#[derive(Debug, Default, Args)]
+#[command(
+    override_usage = "dlock check [OPTIONS] [NAME]",
+    after_help = "With --help: examples, environment and exit status.",
+    after_long_help = include_str!("help/check.txt")
+)]
+pub struct CheckArguments {
+    /// The token and the lock that it owns.
+    #[command(flatten)]
+    pub token: TokenArguments,
+}
+
+/// A lock, and the token that owns it.
+pub struct TokenPlan {
+    /// The lock.
+    pub name: LockName,
+    /// Its store.
+    pub store: Locator,
+    /// The token.
+    pub token: Token,
+    /// The time limit for a reply of the store.
+    pub connect_timeout: Duration,
+    /// Notices to print once, before the store is contacted.
+    pub notices: Vec<String>,
+}
+
+/// The plan of `dlock renew`.
+pub struct RenewPlan {
+    /// The lock and its token.
+    pub hold: TokenPlan,
+    /// The new lease; `None` means the length that it was taken with.
+    pub ttl: Option<Duration>,
+    /// Print when it ends, as JSON.
+    pub json: bool,
+}
+
+/// The maximum length of a token.
+const LONGEST_TOKEN: u64 = 256;
+/// The maximum number of bytes that are read.
+const LONGEST_CONTENT: u64 = 64 << 10;
+/// The time limit for the writer of a pipe.
+const PIPE_WITHIN: Duration = Duration::from_secs(5);
+
+pub(super) const NO_TOKEN: &str =
+    "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
+pub(super) const ONE_NAME: &str = "one NAME, and no token: what stands on a command line can be read by every user of \
+                                   this host; use DLOCK_TOKEN or --token-file";
+
+impl TokenPlan {
+    /// Checks all arguments and reads the token.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
+        let name = one_name(&arguments.names, ONE_NAME, &format!("{command} nightly"))?;
+        let access = StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?;
+        let token = token(&arguments.token_file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
+        let StoreTarget { store, connect_timeout, notices, .. } = access;
+        Ok(TokenPlan { name, store, token, connect_timeout, notices })
+    }
+
+    /// Returns the plan of `dlock release`.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    pub fn of_release(arguments: &ReleaseArguments) -> Result<TokenPlan, Failure> {
+        TokenPlan::new(&arguments.token, "release")
+    }
+}
+
+impl RenewPlan {
+    /// Checks all arguments and reads the token.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or none (64); bad environment or URL (78).
+    pub fn new(arguments: &RenewArguments) -> Result<RenewPlan, Failure> {
+        let ttl = arguments.ttl.map(|ttl| checked_ttl(ttl, &Source::Flag("--ttl"))).transpose()?;
+        Ok(RenewPlan { hold: TokenPlan::new(&arguments.token, "renew")?, ttl, json: arguments.json })
+    }
+}
+
+/// Returns the token that was given, if any: from the file, else from the environment.
+pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
+    let found = match file {
+        Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
+        None => variable("DLOCK_TOKEN").map(|value| Sourced {
+            value: checked(value.as_encoded_bytes()).map_err(|error| format!("the token {error}")),
+            source: Source::Environment("DLOCK_TOKEN"),
+        }),
+    };
+    found.map(|Sourced { value, source }| value.map_err(|error| source.failure(error))).transpose()
+}
+
+fn read(path: &Path) -> Result<Token, String> {
+    let shown = path.display();
+    let content = input::read_file_or_pipe(path, LONGEST_CONTENT, PIPE_WITHIN)
+        .map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
+    let line = content.strip_suffix(b"\n").unwrap_or(&content);
+    checked(line).map_err(|error| format!("'{shown}' {error}"))
+}
+
+/// Checks that a text can be a token: one line of limited length. The store decides whether it is one.
+fn checked(text: &[u8]) -> Result<Token, String> {
+    if text.is_empty() {
+        return Err("is empty".into());
+    }
+    if text.len() as u64 > LONGEST_TOKEN {
+        return Err(format!("has more than {LONGEST_TOKEN} bytes: this is not a token"));
+    }
+    let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8: this is not a token")?;
+    match text.chars().any(char::is_control) {
+        true => Err("has line breaks or control characters: a token is one line".into()),
+        false => Ok(Token::from_text(text)),
+    }
+}
