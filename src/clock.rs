@@ -8,6 +8,7 @@ use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
@@ -15,7 +16,7 @@ const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
 const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
 /// A moment on the clock that counts through suspend: the time since boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Moment(Duration);
 
 impl Moment {

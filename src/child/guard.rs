@@ -204,17 +204,15 @@ impl Guard {
                 }
                 self.grace = grace;
                 self.stop = Stop::new(orphans, grace);
-                self.start(group, until.map(Into::into));
+                self.start(group, until);
             }
             ToGuard::Arm(until) => {
-                self.act(Input::Arm(until.into()));
+                self.act(Input::Arm(until));
                 self.measure_at = self.stop.measure_from().map(|(from, _)| from);
             }
             ToGuard::Told(signal) => self.note_end_signal(signal),
             ToGuard::Forward(signal) => self.forward(signal),
-            ToGuard::Terminate { kill_at } => {
-                self.act(Input::Terminate { kill_at: Moment::from_boot(kill_at) });
-            }
+            ToGuard::Terminate { kill_at } => self.act(Input::Terminate { kill_at }),
             ToGuard::Kill => self.act(Input::Kill),
             ToGuard::Ping => {
                 self.queue(&FromGuard::Pong);

@@ -112,7 +112,7 @@ fn run_parked(
     sys::discard_pending(&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT]);
     let env = environment(own, &launch);
     // dlock was stopped after it had read the clock: another client may hold the lock by now.
-    if launch.not_after.is_some_and(|not_after| Moment::now().since_boot() >= not_after) {
+    if launch.not_after.is_some_and(|not_after| Moment::now() >= not_after) {
         let _ = exec_result.write_all(&libc::ETIME.to_le_bytes());
         sys::exit_now(0)
     }

@@ -28,37 +28,6 @@ pub enum Group {
     Shared,
 }
 
-/// Deadlines in a message, as time since boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Until {
-    earliest: Duration,
-    term: Duration,
-    kill: Duration,
-    dead: Duration,
-}
-
-impl From<Deadlines> for Until {
-    fn from(deadlines: Deadlines) -> Until {
-        Until {
-            earliest: deadlines.earliest.since_boot(),
-            term: deadlines.term.since_boot(),
-            kill: deadlines.kill.since_boot(),
-            dead: deadlines.dead.since_boot(),
-        }
-    }
-}
-
-impl From<Until> for Deadlines {
-    fn from(until: Until) -> Deadlines {
-        Deadlines {
-            earliest: Moment::from_boot(until.earliest),
-            term: Moment::from_boot(until.term),
-            kill: Moment::from_boot(until.kill),
-            dead: Moment::from_boot(until.dead),
-        }
-    }
-}
-
 /// What is added to the environment that dlock was started with, and where and when the command may start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
@@ -68,8 +37,8 @@ pub struct Launch {
     pub unset: Vec<String>,
     /// Its process group.
     pub group: Group,
-    /// It must not be started after this time since boot.
-    pub not_after: Option<Duration>,
+    /// It must not be started after this moment.
+    pub not_after: Option<Moment>,
 }
 
 /// A message from dlock to the guard.
@@ -82,7 +51,7 @@ pub enum ToGuard {
         /// Its process group.
         group: Group,
         /// The deadlines of the lease; `None` without a lease.
-        until: Option<Until>,
+        until: Option<Deadlines>,
         /// `--orphans`
         orphans: Orphans,
         /// `--grace`
@@ -91,15 +60,15 @@ pub enum ToGuard {
         keeps: usize,
     },
     /// A renewal was acknowledged.
-    Arm(Until),
+    Arm(Deadlines),
     /// dlock has received this signal. Whether it is forwarded is decided later.
     Told(i32),
     /// Forward this signal to the command.
     Forward(i32),
-    /// SIGTERM now, SIGKILL at this time since boot.
+    /// SIGTERM now, SIGKILL at this moment.
     Terminate {
         /// When SIGKILL follows.
-        kill_at: Duration,
+        kill_at: Moment,
     },
     /// SIGKILL now.
     Kill,

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 
 /// The moments until which the lease allows the tree to live. All of them come before the earliest end of the lease at
 /// the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlines {
     /// However large the tree is, SIGTERM does not come before this moment: a renewal must have its chance.
     pub earliest: Moment,

@@ -124,13 +124,12 @@ impl Supervisor {
         }
         launch.group = self.terminal.group_for_command(&our_pids);
         self.group = launch.group;
-        launch.not_after = until.map(|deadlines| deadlines.term.since_boot());
+        launch.not_after = until.map(|deadlines| deadlines.term);
         for descriptor in kept {
             self.channel.send(&ToGuard::Keep, Some(*descriptor))?;
         }
         let keeps = kept.len();
-        let message =
-            ToGuard::Start { group: launch.group, until: until.map(Into::into), orphans, grace, keeps };
+        let message = ToGuard::Start { group: launch.group, until, orphans, grace, keeps };
         self.channel.send(&message, None)?;
         // Only now: from here on the command runs, and the guard has its deadline.
         let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
@@ -151,7 +150,7 @@ impl Supervisor {
 
     /// Reports an acknowledged renewal to the guard.
     pub fn arm(&mut self, deadlines: Deadlines) {
-        self.send(&ToGuard::Arm(deadlines.into()));
+        self.send(&ToGuard::Arm(deadlines));
         self.update_strangers();
     }
 
@@ -184,7 +183,7 @@ impl Supervisor {
 
     /// Sends SIGTERM to the whole tree now, and SIGKILL at the given moment.
     pub fn terminate(&mut self, kill_at: Moment) {
-        self.stop(&ToGuard::Terminate { kill_at: kill_at.since_boot() });
+        self.stop(&ToGuard::Terminate { kill_at });
     }
 
     /// Sends SIGKILL to the whole tree now.
