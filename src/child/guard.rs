@@ -121,7 +121,7 @@ impl Guard {
                 }
             }
             Err(error) => {
-                self.queue(&FromGuard::Broken(format!("the guarding process cannot watch: {error}")));
+                self.queue(&FromGuard::Broken(format!("the guard process cannot watch: {error}")));
                 self.flush();
                 self.act(Input::Kill);
                 self.kill_pass();
@@ -198,7 +198,7 @@ impl Guard {
             ToGuard::Start { group, until, orphans, grace, keeps } => {
                 if keeps != self.kept.len() {
                     self.queue(&FromGuard::Broken(
-                        "the guarding process has no descriptor left for the lock".into(),
+                        "the guard process has no descriptor left for the lock".into(),
                     ));
                     return self.act(Input::Kill);
                 }

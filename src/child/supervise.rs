@@ -205,7 +205,7 @@ impl Supervisor {
     pub fn beat(&mut self) -> Option<Event> {
         let guard = self.guard_state();
         if self.heartbeat.is_missed(Moment::now(), guard) {
-            return Some(Event::GuardLost("the guarding process does not answer".into()));
+            return Some(Event::GuardLost("the guard process does not answer".into()));
         }
         self.send(&ToGuard::Ping);
         None
@@ -297,7 +297,7 @@ impl Supervisor {
                 }
             }
         };
-        let no_reply = |_| "the guarding process does not answer".into();
+        let no_reply = |_| "the guard process does not answer".into();
         tokio::time::timeout(FAREWELL_TIMEOUT, guard_lost).await.unwrap_or_else(no_reply)
     }
 
@@ -307,7 +307,7 @@ impl Supervisor {
             let message = match self.channel.receive() {
                 Received::Message(message) => message,
                 Received::Closed if self.finished => return std::future::pending().await,
-                Received::Closed => return Event::GuardLost("the guarding process died".into()),
+                Received::Closed => return Event::GuardLost("the guard process died".into()),
                 Received::Nothing => {
                     self.readiness.wait().await;
                     continue;
@@ -363,7 +363,7 @@ impl Supervisor {
             }
         }
         self.update_strangers();
-        stopped.then(|| Event::GuardLost("the guarding process was stopped".into()))
+        stopped.then(|| Event::GuardLost("the guard process was stopped".into()))
     }
 
     fn reaped(&mut self, pid: i32) {

@@ -139,7 +139,7 @@ fn a_guard_stopped_by_a_tracer_is_replaced() {
     stop_by_tracing(guard);
     store.await_death_under_lock(&leash);
     assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
-    assert!(run.stderr().contains("the guarding process does not answer"), "{}", run.stderr());
+    assert!(run.stderr().contains("the guard process does not answer"), "{}", run.stderr());
     let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
 }
 
