@@ -10,7 +10,7 @@ use self::stopping::Killing;
 use super::cgroup::{Cgroup, CgroupPath};
 use super::outbox::Outbox;
 use super::parked::Parked;
-use super::protocol::{Channel, Ended, FromGuard, Group, Received, ToGuard};
+use super::protocol::{Channel, Ended, Event, FromGuard, Group, Received, ToGuard};
 use super::signals::{Arrival, Origin};
 use super::sleeper::Sleeper;
 use super::spare::Spare;
@@ -121,7 +121,7 @@ impl Guard {
                 }
             }
             Err(error) => {
-                self.queue(&FromGuard::Broken(format!("the guard process cannot watch: {error}")));
+                self.report(Event::GuardLost(format!("the guard process cannot watch: {error}")));
                 self.flush();
                 self.act(Input::Kill);
                 self.kill_pass();
@@ -156,6 +156,10 @@ impl Guard {
             }
         }
         self.flush();
+    }
+
+    fn report(&mut self, event: Event) {
+        self.queue(&FromGuard::Event(event));
     }
 
     /// Queues a message; [`Guard::flush`] sends all of them together, so that dlock wakes once.
@@ -197,9 +201,8 @@ impl Guard {
             ToGuard::Keep => self.kept.extend(self.control.take_descriptor()),
             ToGuard::Start { group, until, orphans, grace, keeps } => {
                 if keeps != self.kept.len() {
-                    self.queue(&FromGuard::Broken(
-                        "the guard process has no descriptor left for the lock".into(),
-                    ));
+                    let why = "the guard process has no descriptor left for the lock";
+                    self.report(Event::GuardLost(why.into()));
                     return self.act(Input::Kill);
                 }
                 self.grace = grace;
@@ -303,13 +306,13 @@ impl Guard {
     fn act(&mut self, input: Input) {
         for output in self.stop.on(Moment::now(), input) {
             match output {
-                Output::ReportDeadline => self.queue(&FromGuard::DeadlineReached),
+                Output::ReportDeadline => self.report(Event::DeadlineReached),
                 Output::Terminate => self.terminate(),
                 Output::Kill => self.start_killing(),
                 Output::Finish => {
                     self.report_overdue(0);
                     let orphans_left = self.has_living_child();
-                    self.queue(&FromGuard::Finished { orphans_left });
+                    self.report(Event::Finished { orphans_left });
                 }
             }
         }
@@ -346,7 +349,7 @@ impl Guard {
     fn report_not_permitted(&mut self, pid: i32) {
         if !self.reported_pids.contains(&pid) {
             self.reported_pids.push(pid);
-            self.queue(&FromGuard::NotPermitted(pid));
+            self.report(Event::NotPermitted(pid));
         }
     }
 
@@ -380,7 +383,7 @@ impl Guard {
                 // A sandbox that does not allow the call: the state of the command cannot be determined.
                 Err(error) => {
                     self.failed = true;
-                    self.queue(&FromGuard::Broken(format!("cannot wait for the command: {error}")));
+                    self.report(Event::GuardLost(format!("cannot wait for the command: {error}")));
                     return false;
                 }
             }
@@ -392,12 +395,12 @@ impl Guard {
         let ended = match change {
             Change::Stopped(signal) => {
                 self.stopped = true;
-                return self.queue(&FromGuard::Stopped(signal));
+                return self.report(Event::Stopped(signal));
             }
             Change::Continued => {
                 self.stopped = false;
                 self.wake_dlock();
-                return self.queue(&FromGuard::Continued);
+                return self.report(Event::Continued);
             }
             Change::Exited(status) => match self.parked.exec_error() {
                 Some(errno) => Ended::NotExecuted(errno),
@@ -407,7 +410,7 @@ impl Guard {
         };
         self.reaped = true;
         self.wake_dlock();
-        self.queue(&FromGuard::Ended(ended));
+        self.report(Event::Ended(ended));
         let by_itself = !matches!(ended, Ended::Killed(_)) && !self.end_signalled;
         self.act(Input::CommandEnded { by_itself });
     }

@@ -15,7 +15,7 @@ use super::guard::Guard;
 use super::inherited::Inherited;
 use super::parked::park;
 use super::program::Program;
-use super::protocol::{Channel, FromGuard};
+use super::protocol::{Channel, Event, FromGuard};
 use super::sys::{self, Fork};
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;
@@ -112,8 +112,8 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
                     Guard::new(theirs, parked, terminal, place, cgroup).run();
                 }
                 Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
-                    let _ = theirs.send(&FromGuard::NotForked(errno), None);
+                    let why = SplitError::Process(error).to_string();
+                    let _ = theirs.send(&FromGuard::Event(Event::GuardLost(why)), None);
                     cgroup.inspect(Cgroup::remove);
                 }
             }

@@ -34,7 +34,8 @@ pub use inherited::{BeginError, Inherited};
 pub use launch::{Half, Spec, SplitError, split};
 pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};
 pub use program::{Program, ProgramError};
-pub use supervise::{Event, Supervisor};
+pub use protocol::Event;
+pub use supervise::Supervisor;
 pub use terminal::Terminal;
 
 /// Creates a cgroup as for a command, and removes it.

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::protocol::{Channel, FromGuard, frame};
+use super::protocol::{Channel, Event, FromGuard, frame};
 
 /// Keeps messages until the socket takes them.
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl Outbox {
     /// else is reported more than once for each process.
     pub(super) fn push(&mut self, message: &FromGuard) {
         let Ok(frame) = frame(message) else { return };
-        let is_state = matches!(message, FromGuard::Stopped(_) | FromGuard::Continued);
+        let is_state = matches!(message, FromGuard::Event(Event::Stopped(_) | Event::Continued));
         match self.last_state {
             Some(begin) if is_state => self.bytes.truncate(begin),
             _ => self.last_state = is_state.then_some(self.bytes.len()),
@@ -59,7 +59,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let count = 20_000;
         for pid in 0..count {
-            outbox.push(&FromGuard::StillAlive(pid));
+            outbox.push(&FromGuard::Event(Event::StillAlive(pid)));
             outbox.flush(&guard).expect("open");
         }
         assert!(!outbox.is_empty());
@@ -67,7 +67,7 @@ mod tests {
         while next < count {
             outbox.flush(&guard).expect("open");
             while let Received::Message(message) = dlock.receive::<FromGuard>() {
-                assert_eq!(message, FromGuard::StillAlive(next));
+                assert_eq!(message, FromGuard::Event(Event::StillAlive(next)));
                 next += 1;
             }
         }
@@ -78,15 +78,15 @@ mod tests {
         let (mut dlock, guard) = Channel::pair().expect("socket pair");
         let mut outbox = Outbox::default();
         for _ in 0..1000 {
-            outbox.push(&FromGuard::Continued);
-            outbox.push(&FromGuard::Stopped(19));
+            outbox.push(&FromGuard::Event(Event::Continued));
+            outbox.push(&FromGuard::Event(Event::Stopped(19)));
         }
-        outbox.push(&FromGuard::DeadlineReached);
-        outbox.push(&FromGuard::Continued);
+        outbox.push(&FromGuard::Event(Event::DeadlineReached));
+        outbox.push(&FromGuard::Event(Event::Continued));
         outbox.flush(&guard).expect("open");
         assert!(outbox.is_empty());
-        for expected in [FromGuard::Stopped(19), FromGuard::DeadlineReached, FromGuard::Continued] {
-            assert_eq!(dlock.receive(), Received::Message(expected));
+        for expected in [Event::Stopped(19), Event::DeadlineReached, Event::Continued] {
+            assert_eq!(dlock.receive(), Received::Message(FromGuard::Event(expected)));
         }
     }
 }

@@ -97,10 +97,6 @@ pub enum Ended {
 pub enum FromGuard {
     /// The command's process exists (parked or running).
     Command(i32),
-    /// The command was stopped by this signal.
-    Stopped(i32),
-    /// The command was continued.
-    Continued,
     /// The reply to [`ToGuard::Ping`].
     Pong,
     /// The guard itself has received a signal.
@@ -110,6 +106,17 @@ pub enum FromGuard {
         /// The process that sent it.
         sender: i32,
     },
+    /// Something happened to the command or to the guard.
+    Event(Event),
+}
+
+/// What happened to the command or to the guard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The command was stopped by this signal.
+    Stopped(i32),
+    /// The command was continued.
+    Continued,
     /// No renewal was acknowledged in time: the tree is being stopped.
     DeadlineReached,
     /// At the deadline for the tree's death, this many of its processes were not known to be dead.
@@ -120,15 +127,13 @@ pub enum FromGuard {
     StillAlive(i32),
     /// The command itself has ended.
     Ended(Ended),
-    /// The tree has ended; the guard exits.
+    /// The whole tree has ended, or what is left of it lives on without the lock. The guard exits.
     Finished {
-        /// Background processes live on without the lock.
+        /// Background processes live on.
         orphans_left: bool,
     },
-    /// The command's process could not be created; the errno. The guard exits.
-    NotForked(i32),
-    /// The guard could not do its work; the reason.
-    Broken(String),
+    /// The guard is dead, stopped or broken; the reason. The receiver calls [`super::Supervisor::kill_tree`].
+    GuardLost(String),
 }
 
 /// One end of the socket pair.
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn a_long_message_fits() {
         let (dlock, mut guard) = Channel::pair().expect("socket pair");
-        let message = FromGuard::Broken("x".repeat(60_000));
+        let message = FromGuard::Event(Event::GuardLost("x".repeat(60_000)));
         dlock.send(&message, None).expect("send");
         assert_eq!(guard.receive(), Received::Message(message));
     }

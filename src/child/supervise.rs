@@ -10,9 +10,9 @@ use super::cgroup::{Cgroup, CgroupPath};
 use super::forwarding::{Forwarding, Processes};
 use super::heartbeat::{Heartbeat, Seems};
 use super::killer::Killer;
-use super::launch::{Half, SplitError};
+use super::launch::Half;
 use super::procfs;
-use super::protocol::{Channel, Ended, FromGuard, Group, Launch, Received, ToGuard, frame};
+use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
 use super::stop::{Deadlines, Orphans};
 use super::sys::{self, Change};
@@ -20,32 +20,6 @@ use super::terminal::Terminal;
 use super::tree::{self, Tree};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
-
-/// What happened to the command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The command was stopped by this signal.
-    Stopped(i32),
-    /// The command was continued.
-    Continued,
-    /// No renewal was acknowledged in time: the tree is being stopped.
-    DeadlineReached,
-    /// dlock may not signal this process of the tree.
-    NotPermitted(i32),
-    /// This process of the tree does not die of SIGKILL.
-    StillAlive(i32),
-    /// At the deadline for the tree's death, this many of its processes were not known to be dead.
-    Overdue(usize),
-    /// The command itself has ended.
-    Ended(Ended),
-    /// The whole tree has ended, or what is left of it lives on without the lock.
-    Finished {
-        /// Background processes live on.
-        orphans_left: bool,
-    },
-    /// The guard is dead, stopped or broken; the reason. The receiver calls [`Supervisor::kill_tree`].
-    GuardLost(String),
-}
 
 /// How long a guard may take to report why it exits.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -313,42 +287,29 @@ impl Supervisor {
                     continue;
                 }
             };
-            return match message {
-                FromGuard::Command(pid) => {
-                    self.command = Some(pid);
-                    continue;
+            match message {
+                FromGuard::Command(pid) => self.command = Some(pid),
+                FromGuard::Pong => self.heartbeat.note_reply(),
+                FromGuard::Signalled { signal, sender } => self.forwarding.note_copy(signal, sender),
+                FromGuard::Event(event) => {
+                    self.note(&event);
+                    return event;
                 }
-                FromGuard::Stopped(signal) => Event::Stopped(signal),
-                FromGuard::Continued => Event::Continued,
-                FromGuard::Pong => {
-                    self.heartbeat.note_reply();
-                    continue;
+            }
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::DeadlineReached => self.deadline_noticed = true,
+            Event::Ended(_) => {
+                self.command_ended = true;
+                for signal in self.forwarding.finish() {
+                    self.send(&ToGuard::Forward(signal));
                 }
-                FromGuard::DeadlineReached => {
-                    self.deadline_noticed = true;
-                    Event::DeadlineReached
-                }
-                FromGuard::Overdue(alive) => Event::Overdue(alive),
-                FromGuard::NotPermitted(pid) => Event::NotPermitted(pid),
-                FromGuard::StillAlive(pid) => Event::StillAlive(pid),
-                FromGuard::Signalled { signal, sender } => {
-                    self.forwarding.note_copy(signal, sender);
-                    continue;
-                }
-                FromGuard::Ended(ended) => {
-                    self.command_ended = true;
-                    for signal in self.forwarding.finish() {
-                        self.send(&ToGuard::Forward(signal));
-                    }
-                    Event::Ended(ended)
-                }
-                FromGuard::Finished { orphans_left } => {
-                    self.finished = true;
-                    Event::Finished { orphans_left }
-                }
-                FromGuard::NotForked(errno) => Event::GuardLost(not_forked(errno)),
-                FromGuard::Broken(why) => Event::GuardLost(why),
-            };
+            }
+            Event::Finished { .. } => self.finished = true,
+            _ => {}
         }
     }
 
@@ -439,8 +400,4 @@ impl Supervisor {
             let _ = sys::reap(self.guard);
         }
     }
-}
-
-fn not_forked(errno: i32) -> String {
-    SplitError::Process(io::Error::from_raw_os_error(errno)).to_string()
 }

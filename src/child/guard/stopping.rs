@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Guard;
 use crate::child::killer::Killer;
 use crate::child::procfs;
-use crate::child::protocol::{FromGuard, Group};
+use crate::child::protocol::{Event, Group};
 use crate::child::stop::Input;
 use crate::child::sys::{self, Change};
 use crate::child::tree::{Next, Tree};
@@ -159,7 +159,7 @@ impl Guard {
         let is_certain = alive > 0 && Moment::now() - killing.since > AFTER_A_PAUSE;
         if !killing.overdue_reported && (is_certain || killing.longest_pass > LONG_PASS) {
             killing.overdue_reported = true;
-            self.queue(&FromGuard::Overdue(alive));
+            self.report(Event::Overdue(alive));
         }
     }
 
@@ -182,7 +182,7 @@ impl Guard {
         for pid in survivors {
             if !self.reported_pids.contains(&pid) {
                 self.reported_pids.push(pid);
-                self.queue(&FromGuard::StillAlive(pid));
+                self.report(Event::StillAlive(pid));
             }
         }
     }
