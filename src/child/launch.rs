@@ -6,8 +6,7 @@
 //! and its first instruction there is one exec and no fork.
 
 use std::fs::File;
-use std::io::{self, PipeWriter};
-use std::time::Duration;
+use std::io;
 
 use super::cgroup::{Cgroup, CgroupPath};
 use super::descriptors::close_inherited;
@@ -16,6 +15,7 @@ use super::inherited::Inherited;
 use super::parked::park;
 use super::program::Program;
 use super::protocol::{Channel, Event, FromGuard};
+use super::supervise::Supervisor;
 use super::sys::{self, Fork};
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;
@@ -36,7 +36,7 @@ pub struct Spec {
 
 /// Why the guard could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum SplitError {
+pub enum ForkError {
     /// There is no `/dev/null` to replace standard input and output.
     #[error("cannot open /dev/null: {}", why_no_process(.0))]
     Null(io::Error),
@@ -45,31 +45,6 @@ pub enum SplitError {
     Process(#[from] io::Error),
 }
 
-/// What the supervisor needs after the split; to be turned into a [`super::Supervisor`] on the runtime.
-pub struct Half {
-    pub(super) channel: Channel,
-    pub(super) guard: i32,
-    pub(super) terminal: Terminal,
-    pub(super) launch_pipe: PipeWriter,
-    pub(super) place: Option<CgroupPath>,
-    pub(super) argv: sys::ArgvMemory,
-}
-
-impl Half {
-    /// Waits for the guard to exit if no command is to run.
-    pub fn dismiss(self) {
-        let guard = self.guard;
-        // Closing this end notifies the guard.
-        drop(self);
-        if sys::has_ended(guard, EXIT_TIMEOUT) {
-            let _ = sys::reap(guard);
-        }
-    }
-}
-
-/// How long the guard may take to exit.
-const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Forks the guard. Must be called before any thread exists. Returns only in the supervisor.
 ///
 /// From here on every handled signal is blocked in both processes, and standard input and output of both are
@@ -77,9 +52,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// No process or descriptor is available.
-pub fn split(spec: Spec) -> Result<Half, SplitError> {
+pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
     let Spec { program, inherited, terminal } = spec;
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(SplitError::Null)?;
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(ForkError::Null)?;
     let _ = signals::block()?;
     let place = CgroupPath::choose();
     let (ours, theirs) = Channel::pair()?;
@@ -90,8 +65,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.descriptors, &inherited.named);
-            let argv = inherited.argv;
-            Ok(Half { channel: ours, guard, terminal, launch_pipe, place, argv })
+            Ok(Supervisor::new(ours, guard, terminal, launch_pipe, place, inherited.argv))
         }
         Fork::Child => {
             drop((ours, launch_pipe));
@@ -112,7 +86,7 @@ pub fn split(spec: Spec) -> Result<Half, SplitError> {
                     Guard::new(theirs, parked, terminal, place, cgroup).run();
                 }
                 Err(error) => {
-                    let why = SplitError::Process(error).to_string();
+                    let why = ForkError::Process(error).to_string();
                     let _ = theirs.send(&FromGuard::Event(Event::GuardLost(why)), None);
                     cgroup.inspect(Cgroup::remove);
                 }

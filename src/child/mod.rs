@@ -31,7 +31,7 @@ mod terminal;
 mod tree;
 
 pub use inherited::{BeginError, Inherited};
-pub use launch::{Half, Spec, SplitError, split};
+pub use launch::{ForkError, Spec, fork_guard};
 pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};
 pub use program::{Program, ProgramError};
 pub use protocol::Event;

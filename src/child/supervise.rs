@@ -10,7 +10,6 @@ use super::cgroup::{Cgroup, CgroupPath};
 use super::forwarding::{Forwarding, Processes};
 use super::heartbeat::{Heartbeat, Seems};
 use super::killer::Killer;
-use super::launch::Half;
 use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
@@ -27,11 +26,11 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The supervisor of the command and its guard.
 pub struct Supervisor {
     channel: Channel,
-    readiness: Readiness,
+    /// On the runtime, once there is one.
+    readiness: Option<Readiness>,
     guard: i32,
     guard_reaped: bool,
     terminal: Terminal,
-    /// The write end of the pipe on which the parked command waits for its launch message.
     launch_pipe: Option<PipeWriter>,
     place: Option<CgroupPath>,
     command: Option<i32>,
@@ -48,35 +47,41 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the supervision on the current runtime.
-    ///
-    /// # Errors
-    /// The socket cannot be watched.
-    pub fn new(half: Half) -> io::Result<Supervisor> {
-        let readiness = match Readiness::of(&half.channel) {
-            Ok(readiness) => readiness,
-            Err(error) => {
-                half.dismiss();
-                return Err(error);
-            }
-        };
-        Ok(Supervisor {
-            readiness,
-            channel: half.channel,
-            guard: half.guard,
+    /// `launch_pipe` is the pipe on which the parked command waits for its launch message.
+    pub(super) fn new(
+        channel: Channel,
+        guard: i32,
+        terminal: Terminal,
+        launch_pipe: PipeWriter,
+        place: Option<CgroupPath>,
+        argv: sys::ArgvMemory,
+    ) -> Supervisor {
+        Supervisor {
+            channel,
+            readiness: None,
+            guard,
             guard_reaped: false,
-            terminal: half.terminal,
-            launch_pipe: Some(half.launch_pipe),
-            place: half.place,
+            terminal,
+            launch_pipe: Some(launch_pipe),
+            place,
             command: None,
             group: Group::Shared,
             finished: false,
-            forwarding: Forwarding::new(half.argv),
+            forwarding: Forwarding::new(argv),
             command_ended: false,
             heartbeat: Heartbeat::default(),
             deadline_noticed: false,
             strangers: HashSet::new(),
-        })
+        }
+    }
+
+    /// Begins to read the guard's messages, on the current runtime. Before that, [`Supervisor::next`] returns no event.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn watch(&mut self) -> io::Result<()> {
+        self.readiness = Some(Readiness::of(&self.channel)?);
+        Ok(())
     }
 
     /// Lets the command run, until the given moments if there is a lease. `kept` are descriptors whose closing would
@@ -282,10 +287,13 @@ impl Supervisor {
                 Received::Message(message) => message,
                 Received::Closed if self.finished => return std::future::pending().await,
                 Received::Closed => return Event::GuardLost("the guard process died".into()),
-                Received::Nothing => {
-                    self.readiness.wait().await;
-                    continue;
-                }
+                Received::Nothing => match &self.readiness {
+                    Some(readiness) => {
+                        readiness.wait().await;
+                        continue;
+                    }
+                    None => return std::future::pending().await,
+                },
             };
             match message {
                 FromGuard::Command(pid) => self.command = Some(pid),

@@ -23,7 +23,7 @@ pub enum Fork {
 /// `EAGAIN` and `ENOMEM`, see `fork(2)`.
 pub fn fork_single_threaded() -> io::Result<Fork> {
     // SAFETY: fork(2) takes no argument; that the process has one thread, so that no lock can be held by a thread that
-    // does not exist in the child, is the caller's promise, kept by `launch::split`, which runs before any runtime.
+    // does not exist in the child, is the caller's promise, kept by `launch::fork_guard`, which runs before any runtime.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),

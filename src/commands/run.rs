@@ -11,7 +11,7 @@ mod supervision;
 use super::no_event_loop;
 use crate::backend::{Hazard, StoreError};
 use crate::child::signals::Source;
-use crate::child::{Half, Inherited, Spec, Supervisor, Terminal, split};
+use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure};
 use crate::identity;
@@ -36,10 +36,10 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let prepared = files.check(&OutputFiles::of(&arguments, readable));
     let prepared = prepared.and_then(|()| prepare(&arguments, &configuration, inherited, &reporter));
     let (mut report, result) = match prepared {
-        Ok((plan, half)) => {
+        Ok((plan, supervisor)) => {
             reporter = reporter.silenced(plan.quiet);
             let mut report = RunReport::new(started, &plan.names, Some(plan.store.display().to_owned()));
-            let result = start(plan, half, &reporter, &mut report);
+            let result = start(plan, supervisor, &reporter, &mut report);
             (report, result)
         }
         Err(failure) => {
@@ -62,35 +62,41 @@ fn prepare(
     configuration: &Result<Configuration, Failure>,
     inherited: Inherited,
     reporter: &Reporter,
-) -> Result<(RunPlan, Half), Failure> {
+) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
     let reporter = reporter.silenced(plan.quiet);
     for notice in &plan.notices {
         reporter.warning(notice);
     }
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
-    let half = split(spec).map_err(|error| Failure::internal(error.to_string()))?;
-    Ok((plan, half))
+    let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
+    Ok((plan, supervisor))
 }
 
-fn start(plan: RunPlan, half: Half, reporter: &Reporter, report: &mut RunReport) -> Result<(), Failure> {
+fn start(
+    plan: RunPlan,
+    mut supervisor: Supervisor,
+    reporter: &Reporter,
+    report: &mut RunReport,
+) -> Result<(), Failure> {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            half.dismiss();
+            supervisor.dismiss();
             return Err(no_event_loop(error));
         }
     };
     let result = runtime.block_on(async {
-        let (signals, alarm) = match Source::new().and_then(|signals| Ok((signals, Alarm::new()?))) {
-            Ok(sources) => sources,
-            Err(error) => {
-                half.dismiss();
-                return Err(no_event_loop(error));
+        let sources = Source::new().and_then(|signals| Ok((signals, Alarm::new()?)));
+        match sources.and_then(|sources| supervisor.watch().map(|()| sources)) {
+            Ok((signals, alarm)) => {
+                Run { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
             }
-        };
-        let supervisor = Supervisor::new(half).map_err(no_event_loop)?;
-        Run { plan: &plan, reporter, signals, alarm }.run(supervisor, report).await
+            Err(error) => {
+                supervisor.dismiss();
+                Err(no_event_loop(error))
+            }
+        }
     });
     // The process ends, and the kernel closes everything at once. A pending name lookup, or a lock that a
     // thread waits for, must not delay it.
