@@ -6,6 +6,8 @@ pub mod diagnosis;
 pub mod file;
 pub mod locator;
 #[cfg(feature = "redis")]
+pub mod net;
+#[cfg(feature = "redis")]
 pub mod redis;
 pub mod thread;
 pub mod url;

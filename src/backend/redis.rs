@@ -7,7 +7,6 @@
 mod acquiring;
 mod answers;
 mod asking;
-mod certificate;
 mod cluster;
 mod connection;
 mod doctor;
@@ -22,8 +21,6 @@ mod replicas;
 mod route;
 mod script;
 mod sentinel;
-mod stream;
-mod tls;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -33,7 +30,6 @@ use redis::Value;
 use self::asking::list_of;
 use self::connection::{Connection, PushEvent, RequestOptions};
 use self::keys::Keys;
-use self::location::Address;
 pub use self::location::Location;
 pub(super) use self::location::{SCHEMES, options};
 use self::recipe::Recipe;
@@ -41,6 +37,7 @@ pub use self::redlock::RedlockStore;
 use self::releasing::{release, text_of};
 use self::route::Route;
 use self::script::{Operation, ScriptRequest};
+use super::net::Address;
 use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record};
 

@@ -113,7 +113,7 @@ impl RedisStore {
             .to_owned(),
             entry_ttl(claim).as_millis().to_string(),
             u8::from(claim.requires_outer_hold).to_string(),
-            match (self.examined, self.location.has_identity()) {
+            match (self.examined, self.location.security.credentials.has_password()) {
                 (true, _) => "0".to_owned(),
                 (false, false) => "1".to_owned(),
                 (false, true) => acl_probe::trials(),

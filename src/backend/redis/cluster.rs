@@ -181,7 +181,7 @@ fn is_idempotent(operation: Operation) -> bool {
 }
 
 /// Adds the node to an error.
-fn at(node: &super::location::Address, error: StoreError) -> StoreError {
+fn at(node: &crate::backend::net::Address, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { reason, maybe_applied, transient } => {
             StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, transient }

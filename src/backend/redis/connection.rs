@@ -20,12 +20,19 @@ use self::options::Switch;
 pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
 pub(super) use self::reply::CommandReply;
-use super::stream::{Bounded, Stream};
 use crate::backend::StoreError;
+use crate::backend::net::BoundedStream;
+
+/// The maximum size of a reply, including the pushes before it. Replies to dlock have some hundred bytes; a parser may
+/// use up to some twenty times the size of hostile input.
+const MAX_REPLY_SIZE: usize = 128 * 1024;
+
+/// The same for the list of the nodes of a cluster, each of which may have many ranges of slots.
+const MAX_LONG_REPLY_SIZE: usize = 4 * MAX_REPLY_SIZE;
 
 /// A connection to one server.
 pub(super) struct Connection {
-    stream: Bounded<Box<dyn Stream>>,
+    stream: BoundedStream,
     decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,
     handshake: Option<Handshake>,
     /// The server sends pushes: RESP3.
@@ -246,7 +253,7 @@ mod tests {
             theirs.shutdown().await.expect("the pipe closes");
             let handshake =
                 Handshake { username: None, password: None, database: 0, hello: true, verify_kind: None };
-            let mut connection = Connection::over(Bounded::new(Box::new(ours)), handshake);
+            let mut connection = Connection::over(BoundedStream::new(ours), handshake);
             let options = RequestOptions { tracking: true, channel, trailing: None };
             let reply = connection.request("a", &redis::cmd("EVAL"), options).await;
             // Returns at the end of the stream at the latest.

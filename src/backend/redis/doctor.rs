@@ -16,14 +16,15 @@ use redis::{Cmd, Value};
 use self::info::{Info, SETTINGS};
 pub(super) use self::rights::acl_probe;
 use self::rights::{KeyKind, Need, Rights};
+use super::RedisStore;
 use super::answers::text;
 use super::connection::{Connection, server_error};
 use super::errors::{describe, shortened};
-use super::location::{Address, Location};
+use super::location::Location;
 use super::route::Route;
-use super::{RedisStore, stream};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
+use crate::backend::net::{Address, Session};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 use crate::lock::{LockName, Token};
@@ -53,12 +54,12 @@ impl RedisStore {
     /// A configured file cannot be used.
     pub(super) async fn examine_server(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = self.location.clone();
-        let password = location.password()?;
+        let password = location.security.credentials.password()?;
         // The configured files are read first: no server is contacted if they cannot be used.
         let name = scratch::name(location.recipe())?;
         let lock = location.keys(&name).lock;
         let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
-        let session = stream::session(&location, &address)?;
+        let session = Session::of(location.security.tls.as_ref(), &address)?;
         let is_secret = password.is_some();
         if let Some(finding) = reachability::password_file(&location) {
             diagnosis.found(finding);
@@ -228,7 +229,7 @@ impl Examiner<'_> {
         }
         let applies = |finding: &Finding| finding.check != "cluster" || !self.location.is_cluster();
         self.info.findings().into_iter().filter(applies).for_each(|finding| self.found(finding));
-        if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas()) {
+        if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas) {
             self.found(finding);
         }
         Ok(())

@@ -1,37 +1,32 @@
 //! The location of Redis servers and how to connect to them, parsed from a URL without contacting a server.
 
-mod options;
-mod reading;
-mod security;
 mod topology;
+mod url;
 
-use std::path::Path;
-
-pub(in crate::backend) use self::options::options;
-pub(in crate::backend) use self::reading::SCHEMES;
-use self::security::Password;
-pub use self::security::TlsSettings;
-pub(super) use self::topology::{Address, Topology};
+pub(super) use self::topology::Topology;
+pub(in crate::backend) use self::url::{SCHEMES, options};
 use super::keys::{Index, Keys, RESERVED};
 use super::recipe::Recipe;
-use crate::backend::StoreError;
+use crate::backend::net::{Address, Credentials, Security};
 use crate::backend::url::UrlError;
 use crate::lock::{LockName, Mode};
 
 /// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
 pub struct Location {
-    topology: Topology,
-    database: u32,
-    username: Option<String>,
-    password: Password,
-    sentinel_username: Option<String>,
-    sentinel_password: Password,
+    /// The servers, and how they are related.
+    pub(super) topology: Topology,
+    database: Option<u32>,
+    /// The credentials, and TLS.
+    pub(super) security: Security,
+    /// The credentials for the sentinels.
+    pub(super) sentinel_credentials: Credentials,
     recipe: Recipe,
-    prefix: String,
-    wait_replicas: u32,
-    resp3: bool,
-    tls: Option<TlsSettings>,
+    prefix: Option<String>,
+    /// The number of replicas that have to confirm a granted lock.
+    pub(super) wait_replicas: u32,
+    /// The server is to speak RESP3.
+    pub(super) resp3: bool,
     display: String,
 }
 
@@ -43,10 +38,7 @@ impl Location {
 
     /// The warning about the connection to the server, to be printed once.
     pub fn insecure(&self) -> Option<&'static str> {
-        let insecure = self.tls.as_ref().is_some_and(|tls| tls.insecure);
-        insecure.then_some(
-            "the server's certificate is not checked (?insecure): a man in the middle can take the lock",
-        )
+        self.security.warning()
     }
 
     /// The warning about the number of nodes, to be printed once.
@@ -80,7 +72,7 @@ impl Location {
     /// # Errors
     /// The name is rejected.
     pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let key = format!("{}{name}", self.prefix);
+        let key = format!("{}{name}", self.prefix());
         if key.starts_with(RESERVED) {
             return Err(UrlError::new(format!(
                 "its key would begin with {RESERVED}, which dlock keeps for itself"
@@ -96,10 +88,6 @@ impl Location {
     /// How other programs take the same locks.
     pub(super) fn recipe(&self) -> Recipe {
         self.recipe
-    }
-
-    pub(super) fn topology(&self) -> &Topology {
-        &self.topology
     }
 
     /// Each node of a Redlock as a single server; empty for other topologies.
@@ -124,7 +112,7 @@ impl Location {
             Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Index::OfDatabase,
             Topology::Cluster(_) => Index::OfSlot,
         };
-        Keys::new(&self.prefix, index, self.recipe, name)
+        Keys::new(self.prefix(), index, self.recipe, name)
     }
 
     /// Whether a waiter may be connected to another server than the one on which the lock is released, and be notified
@@ -138,55 +126,19 @@ impl Location {
         matches!(self.topology, Topology::Cluster(_))
     }
 
+    /// The number of the database.
     pub(super) fn database(&self) -> u32 {
-        self.database
+        self.database.unwrap_or(0)
     }
 
-    pub(super) fn username(&self) -> Option<&str> {
-        self.username.as_deref()
-    }
-
-    /// Whether the client has to authenticate, so that its permissions may be restricted.
-    pub(super) fn has_identity(&self) -> bool {
-        self.username.is_some() || !matches!(self.password, Password::None)
-    }
-
-    /// Returns the username and the current password for the sentinels.
-    ///
-    /// # Errors
-    /// The password file cannot be read.
-    pub(super) fn sentinel_credentials(&self) -> Result<(Option<String>, Option<String>), StoreError> {
-        Ok((self.sentinel_username.clone(), self.sentinel_password.read()?))
-    }
-
+    /// The prefix of the keys of locks.
     pub(super) fn prefix(&self) -> &str {
-        &self.prefix
+        self.prefix.as_deref().unwrap_or(self.recipe.prefix())
     }
 
-    /// The number of replicas that have to confirm a granted lock.
-    pub(super) fn wait_replicas(&self) -> u32 {
-        self.wait_replicas
-    }
-
-    pub(super) fn resp3(&self) -> bool {
-        self.resp3
-    }
-
-    pub(super) fn tls(&self) -> Option<&TlsSettings> {
-        self.tls.as_ref()
-    }
-
-    /// The file that contains the password.
-    pub(super) fn password_file(&self) -> Option<&Path> {
-        self.password.file()
-    }
-
-    /// Returns the current password.
-    ///
-    /// # Errors
-    /// The password file cannot be read.
-    pub(super) fn password(&self) -> Result<Option<String>, StoreError> {
-        self.password.read()
+    /// The name under which the client authenticates.
+    pub(super) fn username(&self) -> Option<&str> {
+        self.security.credentials.username()
     }
 }
 

@@ -27,7 +27,7 @@ fn wait_limit(claim: &Claim) -> Duration {
 impl RedisStore {
     /// Returns the command that waits for the replicas after a claim, if any are required.
     pub(super) fn wait_for_replicas(&self, claim: &Claim) -> Option<Cmd> {
-        let count = self.location.wait_replicas();
+        let count = self.location.wait_replicas;
         let mut wait = redis::cmd("WAIT");
         wait.arg(count).arg(wait_limit(claim).as_millis() as u64);
         (count > 0).then_some(wait)
@@ -43,7 +43,7 @@ impl RedisStore {
         let mut connection =
             self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
         let reply = connection.trailing_reply(&wait).await?;
-        let required = self.location.wait_replicas();
+        let required = self.location.wait_replicas;
         let error = match (number(Some(&reply)), server_error(&reply)) {
             (Some(count), _) if count >= i64::from(required) => {
                 self.connection = Some(connection);

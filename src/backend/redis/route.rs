@@ -4,9 +4,10 @@ use std::future::{Future, pending};
 
 use super::cluster::ClusterNodes;
 use super::connection::Connection;
-use super::location::{Address, Location, Topology};
+use super::location::{Location, Topology};
 use super::sentinel::Sentinels;
 use crate::backend::StoreError;
+use crate::backend::net::Address;
 
 /// The route from a location to the server that has a lock.
 pub(super) enum Route {
@@ -21,7 +22,7 @@ pub(super) enum Route {
 impl Route {
     /// Returns the route that the URL describes.
     pub(super) fn new(location: &Location) -> Route {
-        match location.topology() {
+        match &location.topology {
             Topology::Server(address) => Route::Fixed(address.clone()),
             Topology::Sentinel { sentinels, service } => {
                 Route::Sentinel(Sentinels::new(sentinels.clone(), service.clone()))

@@ -15,8 +15,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use self::choice::Choice;
-use super::location::{Address, Location};
+use super::location::Location;
 use crate::backend::StoreError;
+use crate::backend::net::Address;
 use crate::backend::url::Host;
 use crate::clock::Moment;
 

@@ -8,10 +8,10 @@ use super::super::answers::{nonsense, text};
 use super::super::connection::{CommandReply, RequestOptions};
 use super::super::inspect::{ENTRIES_A_PAGE, View, given, not_an_index};
 use super::super::keys::{indexes, slot_of_key};
-use super::super::location::Address;
 use super::super::route::Route;
 use super::super::script::{By, LOOK};
 use crate::backend::admin::Inspection;
+use crate::backend::net::Address;
 use crate::backend::{Backend, StoreError};
 use crate::lock::{LockName, LockState, Token};
 

@@ -8,11 +8,12 @@ use tokio::time::sleep;
 
 use super::super::answers::text;
 use super::super::connection::{Asking, Connection};
-use super::super::location::{Address, Location};
+use super::super::location::Location;
 use super::at;
 use super::pool::Pool;
 use super::redirect::address;
 use crate::backend::StoreError;
+use crate::backend::net::Address;
 
 /// How long the current node has to accept a connection before the other nodes are tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);

@@ -6,10 +6,11 @@ use redis::{Cmd, Value};
 
 use super::super::answers::nonsense;
 use super::super::connection::{Asking, CommandReply, Connection, RequestOptions};
-use super::super::location::{Address, Location};
+use super::super::location::Location;
 use super::nodes::{Range, ranges, slots_command};
 use super::{MAX_REDIRECTIONS, at};
 use crate::backend::StoreError;
+use crate::backend::net::Address;
 
 /// The maximum number of requests in one write.
 const REQUESTS_PER_WRITE: usize = 512;

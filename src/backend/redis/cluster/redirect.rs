@@ -3,7 +3,7 @@
 use redis::ServerError;
 
 use super::super::connection::Asking;
-use super::super::location::Address;
+use crate::backend::net::Address;
 use crate::backend::url::Host;
 
 /// The maximum length of a host name (RFC 1035).

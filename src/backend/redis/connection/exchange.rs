@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, PushKind, Value, parse_redis_value_async};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::{Connection, has_name, server_error};
+use super::{Connection, MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE, has_name, server_error};
 use crate::backend::redis::errors::shortened;
-use crate::backend::redis::stream::{MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE};
 use crate::backend::{StoreError, io_text};
 
 /// How long writing the command that follows a time-out may take.
@@ -59,12 +57,9 @@ impl Connection {
         for command in [command].into_iter().chain(trailing) {
             buffer.extend(command.get_packed_command());
         }
-        let write = async {
-            self.stream.stream.write_all(&buffer).await?;
-            self.stream.stream.flush().await
-        };
-        if let Err(error) = write.await {
+        if let Err(error) = self.stream.send(&buffer).await {
             // The server may have sent the reason before it closed the connection.
+            self.stream.refill(self.max_reply_size);
             let _ = self.value().await;
             let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
             return Err(self.stream.refusal().unwrap_or(why));
@@ -148,11 +143,7 @@ impl Connection {
             () = cancel.notified() => {}
         }
         let on_timeout = on_timeout.get_packed_command();
-        let written = async {
-            self.stream.stream.write_all(&on_timeout).await?;
-            self.stream.stream.flush().await
-        };
-        match timeout(UNDO_WRITE_LIMIT, written).await {
+        match timeout(UNDO_WRITE_LIMIT, self.stream.send(&on_timeout)).await {
             Ok(Ok(())) => Err(StoreError::unreachable(format!("no answer within {} ms", limit.as_millis()))),
             _ => Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()))),
         }

@@ -2,12 +2,12 @@
 
 use combine::stream::decoder::Decoder;
 
-use super::Connection;
 use super::handshake::Handshake;
 use super::options::Switch;
+use super::{Connection, MAX_REPLY_SIZE};
 use crate::backend::StoreError;
-use crate::backend::redis::location::{Address, Location};
-use crate::backend::redis::stream::{self, Bounded, MAX_REPLY_SIZE, Stream};
+use crate::backend::net::{self, Address, BoundedStream};
+use crate::backend::redis::location::Location;
 
 impl Connection {
     /// Connects, with TLS if the URL says so; sends nothing yet. `old_protocol` is for servers that have rejected
@@ -17,8 +17,8 @@ impl Connection {
         address: &Address,
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
-        let password = location.password()?;
-        let stream = stream::open(location, address).await?;
+        let password = location.security.credentials.password()?;
+        let stream = net::open(address, location.security.tls.as_ref()).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
         if let Some(handshake) = &mut connection.handshake {
             handshake.verify_kind = Some(address.clone());
@@ -31,8 +31,9 @@ impl Connection {
         location: &Location,
         address: &Address,
     ) -> Result<Connection, StoreError> {
-        let (username, password) = location.sentinel_credentials()?;
-        let stream = stream::open(location, address).await?;
+        let credentials = &location.sentinel_credentials;
+        let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
+        let stream = net::open(address, location.security.tls.as_ref()).await?;
         Ok(Connection::over(
             stream,
             Handshake { username, password, database: 0, hello: false, verify_kind: None },
@@ -43,11 +44,11 @@ impl Connection {
     pub(in crate::backend::redis) fn begin(
         location: &Location,
         password: Option<String>,
-        stream: Bounded<Box<dyn Stream>>,
+        stream: BoundedStream,
         old_protocol: bool,
     ) -> Connection {
         let username = location.username().map(str::to_owned);
-        let hello = location.resp3() && !old_protocol;
+        let hello = location.resp3 && !old_protocol;
         let handshake =
             Handshake { username, password, database: location.database(), hello, verify_kind: None };
         let follows_redirects = location.is_cluster();
@@ -55,7 +56,7 @@ impl Connection {
     }
 
     /// The same with this handshake.
-    pub(super) fn over(stream: Bounded<Box<dyn Stream>>, handshake: Handshake) -> Connection {
+    pub(super) fn over(stream: BoundedStream, handshake: Handshake) -> Connection {
         Connection {
             stream,
             decoder: Decoder::new(),

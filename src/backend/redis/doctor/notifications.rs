@@ -20,7 +20,7 @@ impl Examiner<'_> {
     ) -> Result<(), StoreError> {
         self.diagnosis.begin("notifications");
         if !self.connection.pushes() {
-            let (found, remedy) = match self.location.resp3() {
+            let (found, remedy) = match self.location.resp3 {
                 true => (
                     "the server, or a proxy before it, speaks only RESP2",
                     "use Redis 6 or later, or Valkey, and a proxy that speaks RESP3",

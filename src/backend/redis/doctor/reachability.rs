@@ -5,12 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use super::super::connection::Connection;
-use super::super::location::{Address, Location};
-use super::super::stream::Plain;
-use super::super::tls::Session;
-use super::super::{certificate, stream};
+use super::super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, short};
+use crate::backend::net::{self, Address, Session, Socket};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
@@ -37,7 +35,7 @@ pub(super) async fn begin(
     };
     diagnosis.begin("reachability");
     let start = Moment::now();
-    let plain = stream::connect(server).await.map_err(|error| {
+    let socket = net::connect(server).await.map_err(|error| {
         let remedy = match server {
             Address::Tcp(_) => {
                 "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
@@ -51,9 +49,9 @@ pub(super) async fn begin(
         unreachable("reachability", error, remedy)
     })?;
     let took = Moment::now() - start;
-    let address = match &plain {
-        Plain::Tcp(tcp) => tcp.peer_addr().ok(),
-        Plain::Socket(_) => None,
+    let address = match &socket {
+        Socket::Tcp(tcp) => tcp.peer_addr().ok(),
+        Socket::Unix(_) => None,
     };
     let shown = address.map_or_else(|| server.to_string(), |address| address.to_string());
     diagnosis.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
@@ -61,7 +59,7 @@ pub(super) async fn begin(
     if has_session {
         diagnosis.begin("tls");
     }
-    let (stream, certificate) = stream::secure(plain, session).await.map_err(|error| match error {
+    let stream = net::secure(socket, session).await.map_err(|error| match error {
         StoreError::Denied(text) => stranger(text),
         error => unreachable(
             "tls",
@@ -71,7 +69,7 @@ pub(super) async fn begin(
         ),
     })?;
     if has_session {
-        diagnosis.found(tls(location, certificate.as_deref()));
+        diagnosis.found(tls(location, stream.certificate_end()));
     }
     Ok((Connection::begin(location, password, stream, false), address))
 }
@@ -87,8 +85,8 @@ pub(super) fn stranger(text: String) -> Finding {
     )
 }
 
-fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
-    if location.tls().is_some_and(|tls| tls.insecure) {
+fn tls(location: &Location, certificate_end: Option<Duration>) -> Finding {
+    if location.security.warning().is_some() {
         return Finding::warning(
             "tls",
             "the server's certificate is not checked (insecure)",
@@ -97,7 +95,7 @@ fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
         );
     }
     let now = Duration::from_micros(wall_micros());
-    match certificate.and_then(certificate::not_after).map(|end| end.saturating_sub(now)) {
+    match certificate_end.map(|end| end.saturating_sub(now)) {
         Some(left) if left < CERTIFICATE_WARNING => Finding::warning(
             "tls",
             format!("the server's certificate is valid for another {}", show(left)),
@@ -114,7 +112,7 @@ fn tls(location: &Location, certificate: Option<&[u8]>) -> Finding {
 /// Warns of a password file that every user of this host can read. Such a file is accepted, because containers mount
 /// secrets with these permissions.
 pub(super) fn password_file(location: &Location) -> Option<Finding> {
-    let path = location.password_file()?;
+    let path = location.security.credentials.password_file()?;
     let mode = std::fs::metadata(path).ok()?.mode();
     (mode & 0o004 != 0).then(|| {
         Finding::warning(
@@ -133,7 +131,7 @@ pub(super) fn plain_text(
     is_secret: bool,
 ) -> Option<Finding> {
     let is_local = address.is_none_or(|address| address.ip().is_loopback());
-    (is_secret && location.tls().is_none() && !is_local).then(|| {
+    (is_secret && location.security.tls.is_none() && !is_local).then(|| {
         Finding::warning(
             "encryption",
             "the password travels in plain text",

@@ -8,9 +8,10 @@ use tokio::time::timeout;
 
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding};
+use crate::backend::net::Address;
 use crate::backend::redis::connection::server_error;
 use crate::backend::redis::errors::describe;
-use crate::backend::redis::location::{Address, Location};
+use crate::backend::redis::location::Location;
 use crate::backend::redis::sentinel::Sentinels;
 use crate::backend::redis::sentinel::asking::{SentinelReply, field, items, query};
 use crate::backend::redis::sentinel::choice::{Opinion, agreed, latest};
@@ -43,7 +44,7 @@ pub(super) async fn examine(
     sentinels: &Sentinels,
     diagnosis: &Diagnosis,
 ) -> Result<Option<Address>, StoreError> {
-    location.sentinel_credentials()?;
+    location.sentinel_credentials.password()?;
     diagnosis.begin("sentinels");
     let mut requests = JoinSet::new();
     for sentinel in sentinels.hosts().iter().cloned() {

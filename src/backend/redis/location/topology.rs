@@ -1,8 +1,8 @@
 //! The servers of a URL, and how they are related.
 
-use std::fmt;
 use std::path::PathBuf;
 
+use crate::backend::net::{Address, distinct};
 use crate::backend::url::{Host, Url, UrlError};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -28,31 +28,6 @@ pub(in crate::backend::redis) enum Topology {
     Redlock(Vec<Address>),
 }
 
-/// The address of one server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::redis) enum Address {
-    /// A TCP port.
-    Tcp(Host),
-    /// A Unix socket on this host.
-    Socket(PathBuf),
-}
-
-impl Address {
-    /// Returns the address of a host in a URL.
-    pub(in crate::backend::redis) fn of(host: &Host) -> Address {
-        Address::Tcp(Host { port: Some(host.port.unwrap_or(DEFAULT_PORT)), ..host.clone() })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(host) => host.fmt(f),
-            Address::Socket(path) => path.display().fmt(f),
-        }
-    }
-}
-
 /// Returns the servers of a URL, and the database if its path contains one.
 pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
     let scheme = url.scheme.as_str();
@@ -65,6 +40,7 @@ pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
         };
     }
     let path = url.path.trim_matches('/');
+    let address = |host: &Host| Address::of(host, DEFAULT_PORT);
     let missing = |example: &str| Err(UrlError::new(format!("{scheme}:// takes {example}")));
     let database = || if path.is_empty() { Ok(None) } else { database_of(path).map(Some) };
     match (scheme.split_once('-').map(|(_, kind)| kind), url.hosts.as_slice()) {
@@ -72,9 +48,9 @@ pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
             missing(&format!("independent masters, such as {scheme}://h1,h2,h3,h4,h5"))
         }
         (None, hosts) if scheme.starts_with("redlock") => {
-            Ok((Topology::Redlock(distinct(hosts.iter().map(Address::of))?), database()?))
+            Ok((Topology::Redlock(distinct(hosts.iter().map(address))?), database()?))
         }
-        (None, [host]) => Ok((Topology::Server(Address::of(host)), database()?)),
+        (None, [host]) => Ok((Topology::Server(address(host)), database()?)),
         (None, _) => missing(&format!("one host, such as {scheme}://localhost:6379")),
         (Some("sentinel"), hosts) => {
             let (service, database) = path.split_once('/').unwrap_or((path, ""));
@@ -90,23 +66,8 @@ pub(super) fn servers(url: &Url) -> Result<(Topology, Option<u32>), UrlError> {
         }
         (Some(_), []) => missing(&format!("some of the cluster's nodes, such as {scheme}://h1,h2,h3")),
         (Some(_), _) if !matches!(path, "" | "0") => Err(UrlError::new(NO_DATABASES)),
-        (Some(_), hosts) => {
-            let nodes = distinct(hosts.iter().map(Address::of))?;
-            Ok((Topology::Cluster(nodes), None))
-        }
+        (Some(_), hosts) => Ok((Topology::Cluster(distinct(hosts.iter().map(address))?), None)),
     }
-}
-
-/// Collects the hosts; rejects a duplicate.
-fn distinct<T: PartialEq + fmt::Display>(all: impl Iterator<Item = T>) -> Result<Vec<T>, UrlError> {
-    let mut seen = Vec::new();
-    for one in all {
-        if seen.contains(&one) {
-            return Err(UrlError::new(format!("{one} is named twice")));
-        }
-        seen.push(one);
-    }
-    Ok(seen)
 }
 
 /// Parses a database number; an empty text is the first database.

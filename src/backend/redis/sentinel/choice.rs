@@ -1,6 +1,6 @@
 //! Which master to choose when sentinels disagree. No I/O.
 
-use crate::backend::redis::location::Address;
+use crate::backend::net::Address;
 
 /// The view of one sentinel on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]

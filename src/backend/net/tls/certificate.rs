@@ -19,7 +19,7 @@ pub(super) fn date(time: Duration) -> String {
 }
 
 /// The end of its validity since 1970; `None` if the bytes are not a certificate.
-pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
+pub(in super::super) fn not_after(der: &[u8]) -> Option<Duration> {
     validity(der).map(|(_, not_after)| not_after)
 }
 

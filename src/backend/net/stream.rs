@@ -5,22 +5,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
-use super::location::{Address, Location};
-use super::tls::{Identity, Session};
+use super::tls::{Identity, not_after};
+use super::{Address, Session, TlsSettings};
 use crate::backend::thread::in_thread;
 use crate::backend::{StoreError, io_text};
-
-/// The maximum size of a reply, including the pushes before it. Replies to dlock have some hundred bytes; a parser may
-/// use up to some twenty times the size of hostile input.
-pub(super) const MAX_REPLY_SIZE: usize = 128 * 1024;
-
-/// The same for the list of the nodes of a cluster, each of which may have many ranges of slots.
-pub(super) const MAX_LONG_REPLY_SIZE: usize = 4 * MAX_REPLY_SIZE;
 
 /// Seconds without a packet after which the kernel probes a connection, ...
 #[cfg(target_os = "linux")]
@@ -35,89 +29,89 @@ const PROBES: u32 = 3;
 #[cfg(target_os = "linux")]
 const UNANSWERED_MS: u32 = 10_000;
 
-/// A stream of either kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// Connects to a server, with TLS if the URL says so; sends nothing yet.
+/// Connects to a server, with TLS if there are settings for it; sends nothing yet.
 ///
 /// # Errors
 /// It cannot be reached, or does not prove its identity.
-pub(super) async fn open(
-    location: &Location,
-    address: &Address,
-) -> Result<Bounded<Box<dyn Stream>>, StoreError> {
+pub async fn open(address: &Address, tls: Option<&TlsSettings>) -> Result<BoundedStream, StoreError> {
     // The files are read before the network is used: no connection is made if one of them cannot be used.
-    let session = session(location, address)?;
-    let (stream, _) = secure(connect(address).await?, session).await?;
-    Ok(stream)
+    let session = Session::of(tls, address)?;
+    secure(connect(address).await?, session).await
 }
 
-/// Prepares a TLS session, if the URL says so.
-///
-/// # Errors
-/// A file cannot be used.
-pub(super) fn session(location: &Location, address: &Address) -> Result<Option<Session>, StoreError> {
-    match (location.tls(), address) {
-        (Some(settings), Address::Tcp(host)) => Session::new(settings, &host.name).map(Some),
-        _ => Ok(None),
-    }
-}
-
-/// A connection without TLS.
-pub(super) enum Plain {
+/// An open connection without TLS.
+pub enum Socket {
     /// Over a network.
     Tcp(TcpStream),
     /// Within this host.
-    Socket(UnixStream),
+    Unix(UnixStream),
 }
 
-/// Starts the TLS session, if there is one. Returns the certificate that the server presented as well.
+/// Starts the TLS session, if there is one.
 ///
 /// # Errors
 /// The server does not prove its identity.
-pub(super) async fn secure(
-    plain: Plain,
-    session: Option<Session>,
-) -> Result<(Bounded<Box<dyn Stream>>, Option<Vec<u8>>), StoreError> {
-    let (tcp, session) = match (plain, session) {
-        (Plain::Socket(socket), _) => return Ok((Bounded::new(Box::new(socket)), None)),
-        (Plain::Tcp(tcp), None) => return Ok((Bounded::new(Box::new(tcp)), None)),
-        (Plain::Tcp(tcp), Some(session)) => (tcp, session),
+pub async fn secure(socket: Socket, session: Option<Session>) -> Result<BoundedStream, StoreError> {
+    let (tcp, session) = match (socket, session) {
+        (Socket::Unix(unix), _) => return Ok(BoundedStream::new(unix)),
+        (Socket::Tcp(tcp), None) => return Ok(BoundedStream::new(tcp)),
+        (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
     let (tls, identity) = session.begin(tcp).await?;
-    let shown = tls.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.to_vec()));
-    let stream: Box<dyn Stream> = Box::new(tls);
-    Ok((Bounded { identity: Some(identity), ..Bounded::new(stream) }, shown))
+    let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certificate_end = certificate.and_then(|certificate| not_after(certificate));
+    Ok(BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) })
 }
 
-/// A stream that fails after a number of bytes without a complete reply.
-pub(super) struct Bounded<S> {
-    pub(super) stream: S,
+/// The parts of a stream that a connection uses.
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
+
+/// A stream of either kind. A read fails after a number of bytes without a complete reply.
+pub struct BoundedStream {
+    stream: Box<dyn ByteStream>,
     left: usize,
+    /// When the server's certificate expires.
+    certificate_end: Option<Duration>,
     /// The client certificate, until the server has accepted it by sending a reply.
     identity: Option<Identity>,
     /// The error if the server has rejected it.
     refusal: Option<StoreError>,
 }
 
-impl<S> Bounded<S> {
-    pub(super) fn new(stream: S) -> Bounded<S> {
-        Bounded { stream, left: MAX_REPLY_SIZE, identity: None, refusal: None }
+impl BoundedStream {
+    /// Returns a stream from which nothing can be read before it is [refilled](BoundedStream::refill).
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> BoundedStream {
+        let stream = Box::new(stream);
+        BoundedStream { stream, left: 0, certificate_end: None, identity: None, refusal: None }
+    }
+
+    /// Allows the next reply to have this size in bytes.
+    pub fn refill(&mut self, max_size: usize) {
+        self.left = max_size;
+    }
+
+    /// Writes all of these bytes.
+    ///
+    /// # Errors
+    /// The connection is broken. If the future is dropped, some of the bytes may have been written.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
     }
 
     /// Returns why the server ended the session, if it is about the client certificate.
-    pub(super) fn refusal(&mut self) -> Option<StoreError> {
+    pub fn refusal(&mut self) -> Option<StoreError> {
         self.refusal.take()
     }
 
-    /// Starts a new reply of at most this size.
-    pub(super) fn refill(&mut self, max_size: usize) {
-        self.left = max_size;
+    /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.
+    pub fn certificate_end(&self) -> Option<Duration> {
+        self.certificate_end
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl AsyncRead for BoundedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -148,12 +142,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
 ///
 /// # Errors
 /// No address accepts, or there is none.
-pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
+pub async fn connect(address: &Address) -> Result<Socket, StoreError> {
     let host = match address {
         Address::Socket(path) => {
             return UnixStream::connect(path)
                 .await
-                .map(Plain::Socket)
+                .map(Socket::Unix)
                 .map_err(|error| socket_error(path, &error));
         }
         Address::Tcp(host) => host,
@@ -162,7 +156,7 @@ pub(super) async fn connect(address: &Address) -> Result<Plain, StoreError> {
     // One small write each way at a time: delaying writes gains nothing.
     let _ = tcp.set_nodelay(true);
     keep_alive(&tcp);
-    Ok(Plain::Tcp(tcp))
+    Ok(Socket::Tcp(tcp))
 }
 
 /// Makes the kernel detect within some seconds that the peer is gone silently, for example when a NAT drops an idle

@@ -1,10 +1,8 @@
 //! Parses a URL into a location, and formats it without secrets.
 
-use std::fmt;
-
 use super::Location;
-use super::security::{Password, TlsSettings};
-use super::topology::{Address, NO_DATABASES, Topology, servers};
+use super::topology::{NO_DATABASES, Topology, database_of, servers};
+use crate::backend::net::{Address, Credentials, Security, TlsSettings, list};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::{Environment, Url, UrlError};
 
@@ -28,100 +26,125 @@ pub(in crate::backend) const SCHEMES: &[&str] = &[
     "redlocks",
 ];
 
+/// The options of a URL; the first two apply to sentinels only.
+const OPTIONS: &[&str] = &[
+    "sentinel_username",
+    "sentinel_password_file",
+    "recipe",
+    "prefix",
+    "db",
+    "username",
+    "password_file",
+    "wait_replicas",
+    "protocol",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "server_name",
+    "insecure",
+];
+
+/// Returns the options of a URL of this scheme.
+pub(in crate::backend) fn options(scheme: &str) -> &'static [&'static str] {
+    if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
+}
+
 impl Location {
     /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
     ///
     /// # Errors
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let bad = |text: String| Err(UrlError::new(text));
         let (topology, database) = servers(url)?;
         let is_secure = ["rediss", "valkeys", "redlocks"].iter().any(|secure| url.scheme.starts_with(secure));
-        let mut tls = is_secure.then(TlsSettings::default);
         let mut location = Location {
             topology,
-            database: database.unwrap_or(0),
-            username: url.username.clone(),
-            password: url.password.clone().map_or(Password::None, Password::Text),
-            sentinel_username: None,
-            sentinel_password: Password::None,
+            database,
+            security: Security::of(url, is_secure.then(TlsSettings::default)),
+            sentinel_credentials: Credentials::default(),
             recipe: Recipe::Plain,
-            prefix: String::new(),
+            prefix: None,
             wait_replicas: 0,
             resp3: true,
-            tls: None,
             display: String::new(),
         };
-        let mut prefix = None;
         for (name, value) in &url.query {
-            if name == "prefix" {
-                prefix = Some(value.as_str());
-            }
-            if name == "db" && location.is_cluster() {
-                return Err(UrlError::new(NO_DATABASES).about(name));
-            }
-            if name == "db" && database.is_some() {
-                let twice = UrlError::new("the database is given twice: as a path and as db=");
-                return Err(twice.about(name));
-            }
-            location.set(&url.scheme, &mut tls, name, value).map_err(|error| error.about(name))?;
+            location.set(&url.scheme, name, value).map_err(|error| error.about(name))?;
         }
-        location.prefix = prefix.unwrap_or(location.recipe.prefix()).to_owned();
-        location.recipe.check_prefix(&location.prefix).map_err(|error| error.about("prefix"))?;
-        if url.scheme.starts_with("redlock") {
+        location.recipe.check_prefix(location.prefix()).map_err(|error| error.about("prefix"))?;
+        if location.is_redlock() {
             location.recipe.check_redlock().map_err(|error| error.about("recipe"))?;
             if location.wait_replicas > 0 {
-                return bad(
-                    "wait_replicas= is for one master and its replicas, and a Redlock has only masters"
-                        .into(),
-                );
+                return Err(UrlError::new(
+                    "wait_replicas= is for one master and its replicas, and a Redlock has only masters",
+                ));
             }
         }
-        if let Some(tls) = &tls {
-            tls.check()?;
-        }
-        location.tls = tls;
-        if matches!(location.password, Password::None)
-            && let Some(password) = environment("REDISCLI_AUTH")
-        {
-            location.password = Password::Text(password);
-        }
-        if location.username.is_some() && matches!(location.password, Password::None) {
-            return bad(
-                "a username without a password: add it to the URL, as password_file=, or as REDISCLI_AUTH"
-                    .into(),
-            );
-        }
-        if location.sentinel_username.is_some() && matches!(location.sentinel_password, Password::None) {
-            return bad("sentinel_username= without a password: add sentinel_password_file=".into());
+        location.security.complete(environment, "REDISCLI_AUTH")?;
+        let sentinel = &location.sentinel_credentials;
+        if sentinel.username().is_some() && !sentinel.has_password() {
+            return Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file="));
         }
         location.display = location.describe(&url.scheme);
         Ok(location)
     }
 
+    /// Applies one option of the URL.
+    fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
+        let bad = |text: String| Err(UrlError::new(text));
+        let known = options(scheme);
+        if !known.contains(&name) {
+            return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
+        }
+        if self.security.set(name, value, &no_tls(scheme))? {
+            return Ok(());
+        }
+        match name {
+            "prefix" => self.prefix = Some(value.to_owned()),
+            "recipe" => self.recipe = Recipe::named(value)?,
+            "db" if self.is_cluster() => return bad(NO_DATABASES.into()),
+            "db" if self.database.is_some() => {
+                return bad("the database is given twice: as a path and as db=".into());
+            }
+            "db" => self.database = Some(database_of(value)?),
+            "sentinel_username" => self.sentinel_credentials.set_username(value),
+            "sentinel_password_file" => self.sentinel_credentials.set_password_file(name, value)?,
+            "wait_replicas" => match value.parse() {
+                Ok(count) => self.wait_replicas = count,
+                Err(_) => return bad(format!("wait_replicas= is a number of replicas, not '{value}'")),
+            },
+            _ => match value {
+                "2" | "resp2" => self.resp3 = false,
+                "3" | "resp3" => self.resp3 = true,
+                _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
+            },
+        }
+        Ok(())
+    }
+
     /// Returns the URL without secrets and without default values.
     fn describe(&self, scheme: &str) -> String {
-        let user = self.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let user = self.username().map(|user| format!("{user}@")).unwrap_or_default();
         let mut options = Vec::new();
         let servers = match &self.topology {
             Topology::Server(Address::Socket(path)) => {
-                if self.database != 0 {
-                    options.push(format!("db={}", self.database));
+                if self.database() != 0 {
+                    options.push(format!("db={}", self.database()));
                 }
                 path.display().to_string()
             }
-            Topology::Server(address) => format!("{address}/{}", self.database),
+            Topology::Server(address) => format!("{address}/{}", self.database()),
             Topology::Sentinel { sentinels, service } => {
-                format!("{}/{service}/{}", list(sentinels), self.database)
+                format!("{}/{service}/{}", list(sentinels), self.database())
             }
             Topology::Cluster(nodes) => list(nodes),
-            Topology::Redlock(nodes) => format!("{}/{}", list(nodes), self.database),
+            Topology::Redlock(nodes) => format!("{}/{}", list(nodes), self.database()),
         };
         if self.recipe != Recipe::Plain {
             options.push(format!("recipe={}", self.recipe.name()));
         }
-        if self.prefix != self.recipe.prefix() {
-            options.push(format!("prefix={}", self.prefix));
+        if self.prefix() != self.recipe.prefix() {
+            options.push(format!("prefix={}", self.prefix()));
         }
         if self.wait_replicas > 0 {
             options.push(format!("wait_replicas={}", self.wait_replicas));
@@ -131,9 +154,14 @@ impl Location {
     }
 }
 
-/// A list in the form that a URL lists hosts.
-fn list<T: fmt::Display>(all: &[T]) -> String {
-    all.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+/// The end of the message about an option for TLS in a URL of this scheme, which does not use TLS.
+fn no_tls(scheme: &str) -> String {
+    if scheme.ends_with("+unix") {
+        return ", which a Unix socket does not use".into();
+    }
+    let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);
+    let secure = secure.replace("redlock", "redlocks");
+    format!(": use {secure}:// instead of {scheme}://")
 }
 
 #[cfg(test)]

@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio_rustls::rustls::client::ResolvesClientCert;
+use tokio_rustls::rustls::client::{ResolvesClientCert, WantsClientCert};
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{AlertDescription, Error, SignatureScheme};
+use tokio_rustls::rustls::{AlertDescription, ClientConfig, ConfigBuilder, Error, SignatureScheme};
 
-use super::TlsSettings;
+use super::{TlsSettings, certificate, certificates, now, read, unusable};
 use crate::backend::StoreError;
 
 /// The client certificate of one session.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in super::super) struct Identity {
     /// The file of the certificate.
     file: Option<PathBuf>,
@@ -23,13 +25,34 @@ pub(in super::super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn new(settings: &TlsSettings) -> Identity {
-        Identity { file: settings.cert_file.clone(), requested: Arc::default() }
-    }
-
-    /// Returns a resolver that presents no certificate, and records that one was requested.
-    pub(super) fn no_certificate(&self) -> Arc<dyn ResolvesClientCert> {
-        Arc::new(NoCertificate(self.requested.clone()))
+    /// Completes the configuration of a session with the client certificate, or with none.
+    ///
+    /// # Errors
+    /// A file cannot be used, or the certificate has expired.
+    pub(super) fn present(
+        settings: &TlsSettings,
+        builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    ) -> Result<(ClientConfig, Identity), StoreError> {
+        let identity = Identity { file: settings.cert_file.clone(), requested: Arc::default() };
+        let (Some(cert), Some(key)) = (&settings.cert_file, &settings.key_file) else {
+            let resolver = Arc::new(NoCertificate(identity.requested.clone()));
+            return Ok((builder.with_client_cert_resolver(resolver), identity));
+        };
+        let chain = certificates(cert)?;
+        if let Some(expired) = chain.first().and_then(|own| certificate::expiry(own, now())) {
+            return Err(unusable(cert, &format!("{expired}: renew it")));
+        }
+        let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
+            pem::Error::NoItemsFound => unusable(key, &"no unencrypted private key in it"),
+            error => unusable(key, &error),
+        })?;
+        let config = builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                unusable(key, &format!("this key does not fit the certificate {}", cert.display()))
+            }
+            error => unusable(cert, &error),
+        })?;
+        Ok((config, identity))
     }
 
     /// Returns the error if the failure is about the client certificate. 77: it is about the client's identity, and a

@@ -1,0 +1,29 @@
+//! What every networked store shares: addresses, TCP and Unix sockets, TLS, client certificates, passwords, and the URL
+//! options for them. Knows no protocol.
+
+mod address;
+mod credentials;
+mod security;
+mod stream;
+mod tls;
+
+pub use self::address::{Address, distinct, list};
+pub use self::credentials::Credentials;
+pub use self::security::Security;
+pub use self::stream::{BoundedStream, Socket, connect, open, secure};
+pub use self::tls::{Session, TlsSettings};
+
+use std::path::PathBuf;
+
+use super::url::UrlError;
+
+/// Returns the path in the value of a URL option.
+///
+/// # Errors
+/// It is not absolute.
+fn absolute(option: &str, value: &str) -> Result<PathBuf, UrlError> {
+    match value.starts_with('/') {
+        true => Ok(PathBuf::from(value)),
+        false => Err(UrlError::new(format!("{option}= takes an absolute path"))),
+    }
+}

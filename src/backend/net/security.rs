@@ -1,0 +1,59 @@
+//! How client and server prove their identity to each other: the URL options of every networked store.
+
+use super::{Credentials, TlsSettings};
+use crate::backend::url::{Environment, Url, UrlError};
+
+/// The credentials of the client, and TLS if the URL requires it.
+#[derive(Clone)]
+pub struct Security {
+    /// The username and the password.
+    pub credentials: Credentials,
+    /// The TLS settings; `None` without TLS.
+    pub tls: Option<TlsSettings>,
+}
+
+impl Security {
+    /// Returns the security that the scheme and the authority of a URL describe.
+    pub fn of(url: &Url, tls: Option<TlsSettings>) -> Security {
+        Security { credentials: Credentials::of(url), tls }
+    }
+
+    /// Applies an option of the URL, and returns whether it is one of these: `username`, `password_file`, `ca_file`,
+    /// `cert_file`, `key_file`, `server_name`, `insecure`. `no_tls` is what to say of an option for TLS in a URL
+    /// without.
+    ///
+    /// # Errors
+    /// The value is invalid, or the option needs TLS.
+    pub fn set(&mut self, name: &str, value: &str, no_tls: &str) -> Result<bool, UrlError> {
+        match (name, &mut self.tls) {
+            ("username", _) => self.credentials.set_username(value),
+            ("password_file", _) => self.credentials.set_password_file(name, value)?,
+            (name, _) if !TlsSettings::OPTIONS.contains(&name) => return Ok(false),
+            (name, None) => return Err(UrlError::new(format!("'{name}' needs TLS{no_tls}"))),
+            (name, Some(tls)) => tls.set(name, value)?,
+        }
+        Ok(true)
+    }
+
+    /// Takes the password from an environment variable if the URL has none, and checks that the parts fit together.
+    ///
+    /// # Errors
+    /// There is a username without a password, a certificate without its key, or a file that cannot be opened.
+    pub fn complete(&mut self, environment: Environment<'_>, variable: &str) -> Result<(), UrlError> {
+        self.tls.as_ref().map_or(Ok(()), TlsSettings::check)?;
+        self.credentials.set_default_password(environment(variable));
+        match self.credentials.username().is_some() && !self.credentials.has_password() {
+            true => Err(UrlError::new(format!(
+                "a username without a password: add it to the URL, as password_file=, or as {variable}"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the warning about a server that is not authenticated, if there is one.
+    pub fn warning(&self) -> Option<&'static str> {
+        self.tls.as_ref().is_some_and(|tls| tls.insecure).then_some(
+            "the server's certificate is not checked (?insecure): a man in the middle can take the lock",
+        )
+    }
+}

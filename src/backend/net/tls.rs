@@ -1,0 +1,206 @@
+//! TLS: the server is verified by default, against the system's certificate authorities or those of a file.
+
+mod certificate;
+mod client_certificate;
+mod verifier;
+
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
+
+pub(super) use self::certificate::not_after;
+pub(super) use self::client_certificate::Identity;
+use self::verifier::{Verifier, is_ca_as_end_entity};
+use super::Address;
+use crate::backend::url::UrlError;
+use crate::backend::{StoreError, io_text};
+use crate::clock::wall_micros;
+use crate::input;
+
+/// Several times the size of a system's bundle.
+const LONGEST_FILE: u64 = 4 << 20;
+
+/// The verification of the server, and the client certificate. The default verifies against the system's certificate
+/// authorities, and presents no certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Authorities to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// The client certificate.
+    pub cert_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// The name to expect instead of the host's.
+    pub server_name: Option<String>,
+    /// Do not verify the server.
+    pub insecure: bool,
+}
+
+impl TlsSettings {
+    /// The options of a URL that set them.
+    pub(super) const OPTIONS: [&str; 5] = ["ca_file", "cert_file", "key_file", "server_name", "insecure"];
+
+    /// Applies one of the options.
+    ///
+    /// # Errors
+    /// The value is invalid.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
+        let file = || super::absolute(name, value).map(Some);
+        match name {
+            "ca_file" => self.ca_file = file()?,
+            "cert_file" => self.cert_file = file()?,
+            "key_file" => self.key_file = file()?,
+            "server_name" if ServerName::try_from(value).is_err() => {
+                return Err(UrlError::new(format!(
+                    "server_name='{value}' cannot be the name of a TLS server"
+                )));
+            }
+            "server_name" => self.server_name = Some(value.to_owned()),
+            _ => match value {
+                "" | "1" | "true" => self.insecure = true,
+                "0" | "false" => self.insecure = false,
+                _ => return Err(UrlError::new(format!("insecure= is true or false, not '{value}'"))),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks the files as far as possible without contacting a server.
+    ///
+    /// # Errors
+    /// One of a certificate and its key is missing, or a file cannot be opened.
+    pub(super) fn check(&self) -> Result<(), UrlError> {
+        let files =
+            [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let single = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
+            return Err(UrlError::new("cert_file= and key_file= go together").about(single));
+        }
+        for (name, file) in files {
+            if let Some(file) = file
+                && let Err(error) = input::open(file)
+            {
+                let text = format!("{}: {}", file.display(), io_text(&error));
+                return Err(UrlError::new(text).about(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A TLS session that has not been started: all files have been read.
+pub struct Session {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    identity: Identity,
+    /// Descriptions of the authorities in `ca_file` that have expired.
+    expired: Vec<String>,
+}
+
+impl Session {
+    /// Prepares a session with a server; `None` without settings, and for a Unix socket.
+    ///
+    /// # Errors
+    /// A file cannot be used, or the host cannot be the name of a TLS server.
+    pub fn of(settings: Option<&TlsSettings>, address: &Address) -> Result<Option<Session>, StoreError> {
+        let (Some(settings), Address::Tcp(host)) = (settings, address) else { return Ok(None) };
+        let name = settings.server_name.as_ref().unwrap_or(&host.name).to_owned();
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
+        let provider = Arc::new(ring::default_provider());
+        let (verifier, expired) = Verifier::new(settings, &provider)?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| StoreError::Config(format!("TLS: {error}")))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let (config, identity) = Identity::present(settings, builder)?;
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(Some(Session { connector, name, identity, expired }))
+    }
+
+    /// Starts the session with a server.
+    ///
+    /// # Errors
+    /// The server does not prove its identity, or rejects the client certificate.
+    pub(super) async fn begin(self, tcp: TcpStream) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
+        match self.connector.connect(self.name, tcp).await {
+            Ok(stream) => Ok((stream, self.identity)),
+            Err(error) => Err(self.identity.refusal(&error).unwrap_or_else(|| {
+                StoreError::unreachable(format!("TLS: {}", explain(&error, &self.expired)))
+            })),
+        }
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_micros(wall_micros())
+}
+
+/// The content of a file, which may be a bundle of all certificate authorities.
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    input::read(path, LONGEST_FILE).map_err(|error| unusable(path, &io_text(&error)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(path, &error))?;
+    match certificates.is_empty() {
+        true => Err(unusable(path, &"no certificate in it")),
+        false => Ok(certificates),
+    }
+}
+
+fn unusable(path: &Path, error: &dyn Display) -> StoreError {
+    StoreError::Config(format!("{}: {error}", path.display()))
+}
+
+/// Explains why a session could not be started. `expired` are the authorities that have expired.
+fn explain(error: &io::Error, expired: &[String]) -> String {
+    let date = |time: &UnixTime| certificate::date(Duration::from_secs(time.as_secs()));
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return io_text(error);
+    };
+    let Error::InvalidCertificate(wrong) = error else { return error.to_string() };
+    match wrong {
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("the server's certificate expired on {}", date(not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("the server's certificate is valid from {} only", date(not_before))
+        }
+        // The signature is wrong if another authority has the name of a known one.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            let expired =
+                if expired.is_empty() { String::new() } else { format!(" ({})", expired.join(", ")) };
+            format!(
+                "the server's certificate is signed by an unknown authority{expired}: name the authority with ca_file="
+            )
+        }
+        wrong if is_ca_as_end_entity(wrong) => {
+            "the server presents a CA certificate (CA:TRUE) as its own: issue it a server certificate, or name \
+             this very certificate with ca_file="
+                .into()
+        }
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+            "the server's certificate has no subjectAltName: create it with one (openssl req -x509 -addext \
+             subjectAltName=DNS:...)"
+                .into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("{wrong}: give the name in the certificate with server_name=")
+        }
+        _ => error.to_string(),
+    }
+}
