@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
+use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
 use super::{Address, Session, TlsSettings};
@@ -59,7 +60,7 @@ pub async fn secure(socket: Socket, session: Option<Session>) -> Result<BoundedS
     };
     let (tls, identity) = session.begin(tcp).await?;
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certificate_end = certificate.and_then(|certificate| not_after(certificate));
+    let certificate_end = certificate.and_then(not_after);
     Ok(BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) })
 }
 
@@ -72,7 +73,7 @@ pub struct BoundedStream {
     stream: Box<dyn ByteStream>,
     left: usize,
     /// When the server's certificate expires.
-    certificate_end: Option<Duration>,
+    certificate_end: Option<UnixTime>,
     /// The client certificate, until the server has accepted it by sending a reply.
     identity: Option<Identity>,
     /// The error if the server has rejected it.
@@ -107,7 +108,7 @@ impl BoundedStream {
 
     /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.
     pub fn certificate_end(&self) -> Option<Duration> {
-        self.certificate_end
+        self.certificate_end.map(|end| Duration::from_secs(end.as_secs()))
     }
 }
 

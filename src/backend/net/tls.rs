@@ -1,6 +1,5 @@
 //! TLS: the server is verified by default, against the system's certificate authorities or those of a file.
 
-mod certificate;
 mod client_certificate;
 mod verifier;
 
@@ -8,8 +7,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
+use chrono::DateTime;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -18,13 +17,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
 
-pub(super) use self::certificate::not_after;
 pub(super) use self::client_certificate::Identity;
+pub(super) use self::verifier::not_after;
 use self::verifier::{Verifier, is_ca_as_end_entity};
 use super::Address;
 use crate::backend::url::UrlError;
 use crate::backend::{StoreError, io_text};
-use crate::clock::wall_micros;
 use crate::input;
 
 /// Several times the size of a system's bundle.
@@ -103,8 +101,8 @@ pub struct Session {
     connector: TlsConnector,
     name: ServerName<'static>,
     identity: Identity,
-    /// Descriptions of the authorities in `ca_file` that have expired.
-    expired: Vec<String>,
+    /// When an authority in `ca_file` expired that is not trusted any more.
+    expired_authority: Option<UnixTime>,
 }
 
 impl Session {
@@ -118,7 +116,7 @@ impl Session {
         let name = ServerName::try_from(name.clone())
             .map_err(|_| StoreError::Config(format!("'{name}' cannot be the name of a TLS server")))?;
         let provider = Arc::new(ring::default_provider());
-        let (verifier, expired) = Verifier::new(settings, &provider)?;
+        let (verifier, expired_authority) = Verifier::new(settings, &provider)?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| StoreError::Config(format!("TLS: {error}")))?
@@ -126,7 +124,7 @@ impl Session {
             .with_custom_certificate_verifier(Arc::new(verifier));
         let (config, identity) = Identity::present(settings, builder)?;
         let connector = TlsConnector::from(Arc::new(config));
-        Ok(Some(Session { connector, name, identity, expired }))
+        Ok(Some(Session { connector, name, identity, expired_authority }))
     }
 
     /// Starts the session with a server.
@@ -137,14 +135,10 @@ impl Session {
         match self.connector.connect(self.name, tcp).await {
             Ok(stream) => Ok((stream, self.identity)),
             Err(error) => Err(self.identity.refusal(&error).unwrap_or_else(|| {
-                StoreError::unreachable(format!("TLS: {}", explain(&error, &self.expired)))
+                StoreError::unreachable(format!("TLS: {}", explain(&error, self.expired_authority)))
             })),
         }
     }
-}
-
-fn now() -> Duration {
-    Duration::from_micros(wall_micros())
 }
 
 /// The content of a file, which may be a bundle of all certificate authorities.
@@ -166,24 +160,30 @@ fn unusable(path: &Path, error: &dyn Display) -> StoreError {
     StoreError::Config(format!("{}: {error}", path.display()))
 }
 
-/// Explains why a session could not be started. `expired` are the authorities that have expired.
-fn explain(error: &io::Error, expired: &[String]) -> String {
-    let date = |time: &UnixTime| certificate::date(Duration::from_secs(time.as_secs()));
+/// The day of a time.
+fn date(time: UnixTime) -> String {
+    let time = DateTime::from_timestamp(time.as_secs().try_into().unwrap_or(0), 0).unwrap_or_default();
+    time.format("%Y-%m-%d").to_string()
+}
+
+/// Explains why a session could not be started.
+fn explain(error: &io::Error, expired_authority: Option<UnixTime>) -> String {
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
         return io_text(error);
     };
     let Error::InvalidCertificate(wrong) = error else { return error.to_string() };
     match wrong {
         CertificateError::ExpiredContext { not_after, .. } => {
-            format!("the server's certificate expired on {}", date(not_after))
+            format!("the server's certificate expired on {}", date(*not_after))
         }
         CertificateError::NotValidYetContext { not_before, .. } => {
-            format!("the server's certificate is valid from {} only", date(not_before))
+            format!("the server's certificate is valid from {} only", date(*not_before))
         }
         // The signature is wrong if another authority has the name of a known one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            let expired =
-                if expired.is_empty() { String::new() } else { format!(" ({})", expired.join(", ")) };
+            let expired = expired_authority
+                .map(|end| format!(" (one in ca_file expired on {})", date(end)))
+                .unwrap_or_default();
             format!(
                 "the server's certificate is signed by an unknown authority{expired}: name the authority with ca_file="
             )

@@ -12,7 +12,8 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{AlertDescription, ClientConfig, ConfigBuilder, Error, SignatureScheme};
 
-use super::{TlsSettings, certificate, certificates, now, read, unusable};
+use super::verifier::expired;
+use super::{TlsSettings, certificates, date, read, unusable};
 use crate::backend::StoreError;
 
 /// The client certificate of one session.
@@ -39,8 +40,8 @@ impl Identity {
             return Ok((builder.with_client_cert_resolver(resolver), identity));
         };
         let chain = certificates(cert)?;
-        if let Some(expired) = chain.first().and_then(|own| certificate::expiry(own, now())) {
-            return Err(unusable(cert, &format!("{expired}: renew it")));
+        if let Some(end) = chain.first().and_then(expired) {
+            return Err(unusable(cert, &format!("the certificate expired on {}: renew it", date(end))));
         }
         let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
             pem::Error::NoItemsFound => unusable(key, &"no unencrypted private key in it"),

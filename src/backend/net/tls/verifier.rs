@@ -3,9 +3,12 @@
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::client::{
+    WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name,
+};
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
@@ -15,7 +18,7 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::{TlsSettings, certificate, certificates, now, unusable};
+use super::{TlsSettings, certificates, date, unusable};
 use crate::backend::StoreError;
 
 /// Trusts the authorities of the system or of `ca_file`, and each certificate in `ca_file` if a server presents it as
@@ -32,20 +35,20 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// Reads the authorities. Also returns descriptions of those that have expired.
+    /// Reads the authorities. Also returns when the last one expired that is not trusted any more.
     ///
     /// # Errors
     /// There are no authorities, or their file cannot be used.
     pub(super) fn new(
         settings: &TlsSettings,
         provider: &Arc<CryptoProvider>,
-    ) -> Result<(Verifier, Vec<String>), StoreError> {
+    ) -> Result<(Verifier, Option<UnixTime>), StoreError> {
         let algorithms = provider.signature_verification_algorithms;
         if settings.insecure {
-            return Ok((Verifier { chain: None, own: Vec::new(), algorithms }, Vec::new()));
+            return Ok((Verifier { chain: None, own: Vec::new(), algorithms }, None));
         }
         let (roots, own, expired) = match &settings.ca_file {
-            None => (system_roots()?, Vec::new(), Vec::new()),
+            None => (system_roots()?, Vec::new(), None),
             Some(path) => read_authorities(path)?,
         };
         let chain = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
@@ -77,26 +80,45 @@ fn system_roots() -> Result<Arc<RootCertStore>, StoreError> {
     Ok(ROOTS.get_or_init(|| Arc::new(roots)).clone())
 }
 
-type Authorities = (Arc<RootCertStore>, Vec<CertificateDer<'static>>, Vec<String>);
+type Authorities = (Arc<RootCertStore>, Vec<CertificateDer<'static>>, Option<UnixTime>);
 
-/// Reads `ca_file`: its authorities, the same in their original form, and descriptions of those that have expired.
+/// Reads `ca_file`: its authorities, the same in their original form, and when the last of the expired ones expired.
 fn read_authorities(path: &Path) -> Result<Authorities, StoreError> {
-    let (mut roots, mut valid, mut expired) = (RootCertStore::empty(), Vec::new(), Vec::new());
+    let (mut roots, mut valid, mut latest) = (RootCertStore::empty(), Vec::new(), None);
     for certificate in certificates(path)? {
         // The verifier uses only the key of an authority (RFC 5280, section 6.1.1 d): an expired authority is not
         // trusted.
-        if let Some(description) = certificate::expiry(&certificate, now()) {
-            expired.push(description);
+        if let Some(end) = expired(&certificate) {
+            latest = latest.max(Some(end));
             continue;
         }
         roots.add(certificate.clone()).map_err(|error| unusable(path, &error))?;
         valid.push(certificate);
     }
-    if valid.is_empty() {
-        let text = format!("{}: name a valid authority with ca_file=", expired.join(", "));
-        return Err(unusable(path, &text));
+    match latest {
+        Some(end) if valid.is_empty() => {
+            let text =
+                format!("the certificate expired on {}: name a valid authority with ca_file=", date(end));
+            Err(unusable(path, &text))
+        }
+        _ => Ok((Arc::new(roots), valid, latest)),
     }
-    Ok((Arc::new(roots), valid, expired))
+}
+
+/// Returns when a certificate expires, whoever issued it; `None` if webpki cannot parse it, such as version 1 of X.509:
+/// webpki checks the dates before it searches for the issuer, and reports which of them does not fit the time.
+pub(in super::super) fn not_after(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
+    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    match verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], end_of_time, &[]) {
+        Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Some(not_after),
+        _ => None,
+    }
+}
+
+/// Returns when a certificate expired, if it has.
+pub(super) fn expired(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
+    not_after(certificate).filter(|end| *end < UnixTime::now())
 }
 
 /// Whether a server presented the certificate of an authority as its own, which is not accepted.
@@ -148,5 +170,34 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    fn certificate(is_ca: IsCa, year: i32) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(vec!["h".to_owned()]).expect("parameters");
+        params.is_ca = is_ca;
+        params.not_before = date_time_ymd(1990, 1, 1);
+        params.not_after = date_time_ymd(year, 3, 4);
+        let key = KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("a certificate").der().clone()
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_known_whoever_issued_it() {
+        for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+            for (year, end) in [(1999, 920_505_600), (2030, 1_898_812_800), (2060, 2_845_584_000)] {
+                let certificate = certificate(is_ca, year);
+                let end = UnixTime::since_unix_epoch(Duration::from_secs(end));
+                assert_eq!(not_after(&certificate), Some(end), "{year}");
+                assert_eq!(expired(&certificate), (year == 1999).then_some(end), "{year}");
+            }
+        }
+        assert_eq!(not_after(&CertificateDer::from(b"garbage".as_slice())), None);
     }
 }
