@@ -39,7 +39,7 @@ use self::route::Route;
 use self::script::{Operation, ScriptRequest};
 use super::net::Address;
 use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
-use crate::lock::{Claim, LockName, Record};
+use crate::lock::{Claim, LockName, Mode, Record};
 
 /// The store.
 pub struct RedisStore {
@@ -170,7 +170,9 @@ impl Backend for RedisStore {
                 .request(&request, RequestOptions { tracking: true, ..RequestOptions::default() })
                 .await
             {
-                Err(error) if self.is_moving(&error) => return self.renew_by_key(claim, rest).await,
+                Err(error) if claim.mode == Mode::Exclusive && self.is_moving(&error) => {
+                    return self.renew_by_key(claim, claim.ttl.max(rest)).await;
+                }
                 reply => reply?,
             };
             self.untracked = false;
@@ -190,10 +192,7 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let request = release(&keys, claim, rest, record);
-            let release = match self.request(&request, RequestOptions::default()).await {
-                Err(error) if self.is_moving(&error) => self.release_by_key(claim, rest, record).await,
-                reply => answers::release(&reply?),
-            };
+            let release = answers::release(&self.request(&request, RequestOptions::default()).await?);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,

@@ -62,12 +62,8 @@ impl RedisStore {
         tracking: bool,
     ) -> Result<Attempt, StoreError> {
         let as_node = AsNode { ticket: String::new(), id: "", mends: false };
-        let reply = match self.request_lock(claim, intent, tracking, as_node).await {
-            Err(error) if self.is_moving(&error) => {
-                return self.find_holder(claim).await?.map(Attempt::Busy).ok_or(error);
-            }
-            reply => answers::attempt(&reply?, self.location.recipe())?,
-        };
+        let reply = self.request_lock(claim, intent, tracking, as_node).await?;
+        let reply = answers::attempt(&reply, self.location.recipe())?;
         if let Attempt::Granted(_) = reply {
             self.await_replicas(claim).await?;
         }

@@ -179,13 +179,7 @@ pub(super) fn hint(kind: &str, remaining: Option<Duration>, recipe: Recipe) -> O
 /// The reply is invalid.
 pub(super) fn renewal(reply: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
     match number(reply.first()) {
-        Some(1) => {
-            let revoked = text(reply.get(1));
-            // Any other text in this field is a revocation too.
-            let revoked =
-                revoked.map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable_revocation()));
-            Ok(Renewal::Held { lease: Some(lease), revoked })
-        }
+        Some(1) => Ok(Renewal::Held { lease: Some(lease), revoked: revocation(reply.get(1)) }),
         Some(0) => Ok(Renewal::Lost(Loss::Gone)),
         Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
         Some(-6) => Err(other_format(reply)),
@@ -207,9 +201,10 @@ pub(super) fn release(reply: &[Value]) -> Result<Release, StoreError> {
     }
 }
 
-/// A revocation that cannot be read.
-pub(super) fn unreadable_revocation() -> Revocation {
-    Revocation { by: "an unknown user".into(), reason: None }
+/// Returns the revocation of a hold, if there is one. Any text in this place is one, even if it cannot be read.
+pub(super) fn revocation(value: Option<&Value>) -> Option<Revocation> {
+    let unreadable = || Revocation { by: "an unknown user".into(), reason: None };
+    text(value).map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable()))
 }
 
 /// Returns the eviction policy in the reply to a claim; `None` if the server does not evict keys, locks among them.

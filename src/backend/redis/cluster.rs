@@ -3,10 +3,10 @@
 //! The first request is sent to a known node. A node that does not own the slot redirects to the one that does
 //! (`MOVED`); a node that the slot is migrating from redirects for keys that it does not have (`ASK`); see the Redis
 //! Cluster specification, "Redirection and resharding". All keys of a lock are in one slot, but each of them migrates
-//! separately: [`moving`] describes what is done meanwhile.
+//! separately: [`migration`] describes what is done meanwhile.
 
 mod inspect;
-mod moving;
+mod migration;
 mod nodes;
 mod pool;
 mod redirect;
@@ -131,7 +131,7 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let Route::Cluster(nodes) = &self.route else { return Err(nonsense()) };
         let node = redirect.address(nodes.current()).ok_or_else(nonsense)?;
-        if redirect.asking == Asking::Yes && self.has_remaining_keys(request).await? {
+        if redirect.asking == Asking::Yes && self.has_remaining_keys(request.keys, request.token).await? {
             return Err(StoreError::resharding(format!("the keys of the lock are being migrated to {node}")));
         }
         self.connection = None;

@@ -1,7 +1,9 @@
 -- Looks at several locks for people, and changes nothing but the index, out of which it takes what is not used any more.
 --
--- ARGV: a JSON array: the index, a token or nothing, the type that a lock has by the recipe, and for each lock its key, what
+-- ARGV[1]: a JSON array: the index, a token or nothing, the type that a lock has by the recipe, and for each lock its key, what
 -- its side keys end in, how many of its holders and how many of its waiters to pass over.
+--
+-- ARGV[2] is present if the slot of the lock may still be migrating to this node of a Redis Cluster.
 --
 -- Answers now, and for each lock, as long as the answer is not too long: the key's type or `none`; mode; slots; rest of the
 -- lease; the digest of a foreign value; how many holders were looked at, and of how many; the same of the waiters; then
@@ -73,6 +75,10 @@ local function look(lock, tail, holders_from, waiters_from)
   for i = 1, noted.err and 0 or #noted, 2 do
     fields[noted[i]] = noted[i + 1]
   end
+  if ARGV[2] and kind ~= 'none' and not (value and fields.value == value) then
+    -- Other keys of the lock may still be on the node that they migrate from.
+    error('TRYAGAIN')
+  end
   if value and fields.value == value then
     if fields.format ~= (fields.mode == 'x' and '1' or '2') then
       mode = '?'
@@ -86,6 +92,9 @@ local function look(lock, tail, holders_from, waiters_from)
             held = of_held
             local id = string.sub(noted[i], 3)
             local left = redis.call('PTTL', members .. id)
+            if left == -2 and ARGV[2] then
+              error('TRYAGAIN')
+            end
             if left ~= -2 then
               left = left == -1 and rest or left
               local told = fields['r:' .. id]

@@ -59,7 +59,7 @@ macro_rules! script {
 static LOCK: Script = script!("lock.lua", "3cff6600d50f39ffe84816bc924b83e6de1144e5");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "38749c67661beaf7d6753b65988cc8202c985984");
+pub(super) static LOOK: Script = script!("look.lua", "fb8bc946ab538864e5d5a0548c38af5ff492f320");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {

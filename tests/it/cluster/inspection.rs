@@ -90,24 +90,32 @@ fn break_ends_a_hold_on_another_node() {
     assert_eq!(held.wait().exit, Exit::Code(76));
 }
 
+/// While its keys are on two nodes, whether it is valid cannot be told: never that it is not.
 #[test]
-fn a_token_stays_valid_in_every_step_of_a_slot_migration() {
+fn a_token_stays_valid_over_a_slot_migration() {
     let (cluster, place) = (Cluster::lent(), Place::new());
     let url = cluster.url();
     let take = place.bare().arg("acquire").args(["-b", &url, "--ttl", "60s", "x"]).output();
     assert_eq!(take.exit, Exit::Code(0), "{}", take.stderr);
     let token = take.stdout.trim().to_owned();
-    let tell = |what: &str| {
-        let output = place.bare().arg(what).args(["-b", &url, "x"]).env("DLOCK_TOKEN", &token).output();
+    let exit_of = |what: &str| {
+        let command = place.bare().arg(what).args(["-b", &url, "--connect-timeout", "300ms", "x"]);
+        command.env("DLOCK_TOKEN", &token).output()
+    };
+    let succeeds = |what: &str| {
+        let output = exit_of(what);
         assert_eq!(output.exit, Exit::Code(0), "{what}: {}", output.stderr);
     };
     let moving = cluster.begin(KEY, another(&cluster, KEY));
-    ["check", "renew"].into_iter().for_each(tell);
     for key in cluster.left(moving) {
         cluster.migrate(moving, &[&key]);
-        ["check", "renew"].into_iter().for_each(tell);
+        for what in ["check", "renew"] {
+            let output = exit_of(what);
+            assert!(matches!(output.exit, Exit::Code(0 | 69)), "{what}: {output:?}");
+        }
     }
+    ["check", "renew"].into_iter().for_each(succeeds);
     cluster.finish(moving);
-    ["check", "renew", "release"].into_iter().for_each(tell);
+    ["check", "renew", "release"].into_iter().for_each(succeeds);
     until(crate::support::SOON, "a free lock", || cluster.command_at(KEY, &["EXISTS", KEY]).int() == 0);
 }

@@ -7,7 +7,6 @@ mod inspection;
 mod queue;
 mod rights;
 mod round_trips;
-mod shared_slot_migration;
 mod slot_migration;
 
 use crate::support::SOON;

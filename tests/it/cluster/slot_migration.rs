@@ -2,12 +2,13 @@
 
 use super::await_renewal;
 use super::{KEY, another, assert_ends_well, assert_held, assert_ran, await_nothing_left};
-use super::{holder, let_go, run, side};
+use super::{holder, let_go, run};
+use crate::support::SOON;
 use crate::support::cluster::{Cluster, Move};
 use crate::support::place::Place;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
-use crate::support::wait::throughout;
+use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
 /// The lease, and a time longer than that.
@@ -22,9 +23,17 @@ fn assert_kept(cluster: &Cluster, place: &Place, holder: &mut Running) {
         cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(1)
             && cluster.command_at(KEY, &["SET", KEY, "foreign", "NX", "PX", "1000"]) == Value::Nil
     });
-    assert_held(&run(place, &cluster.url(), TTL).sh("echo ran").output());
+    assert_refused(cluster, place);
     await_renewal(cluster, KEY);
     assert_eq!(holder.stderr(), "");
+}
+
+/// Asserts that another run does not run: the lock is held, or cannot be acquired while its keys are on two nodes.
+#[track_caller]
+fn assert_refused(cluster: &Cluster, place: &Place) {
+    let other = run(place, &cluster.url(), TTL).args(["--connect-timeout", "300ms"]).sh("echo ran").output();
+    assert!(matches!(other.exit, Exit::Code(69 | 75)), "{:?}: {}", other.exit, other.stderr);
+    assert_eq!(other.stdout, "");
 }
 
 #[test]
@@ -70,30 +79,47 @@ fn a_lock_is_kept_whichever_of_its_keys_move_first() {
     }
 }
 
+/// A release is not done key by key: the lock ends with its lease.
 #[test]
-fn a_lock_is_released_in_every_step_of_a_slot_migration() {
+fn a_lock_released_while_its_keys_are_split_ends_with_its_lease() {
     let (cluster, place) = (Cluster::lent(), Place::new());
-    for (step, moved) in ["nothing", "the lock", "the rest", "all"].into_iter().enumerate() {
-        let go = format!("go-{step}");
-        let mut held = holder(run(&place, &cluster.url(), "60s"), &go);
-        let moving = cluster.begin(KEY, another(&cluster, KEY));
-        let keys = cluster.left(moving).into_iter().filter(|key| match moved {
-            "nothing" => false,
-            "the lock" => key == KEY,
-            "the rest" => key != KEY,
-            _ => true,
-        });
-        let keys: Vec<String> = keys.collect();
-        cluster.migrate(moving, &keys.iter().map(String::as_str).collect::<Vec<_>>());
-        let_go(&place, &go);
-        assert_ends_well(&mut held);
-        assert_eq!(cluster.command_at(KEY, &["EXISTS", KEY]), Value::Int(0), "{moved}");
-        let holder = side("holder", "x");
-        assert_eq!(cluster.command_at(&holder, &["EXISTS", &holder]), Value::Int(0), "{moved}");
-        cluster.finish(moving);
-        assert_ran(&run(&place, &cluster.url(), "60s").sh("echo ran").output());
-        await_nothing_left(&cluster, "x");
-    }
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    cluster.migrate(moving, &[KEY]);
+    let_go(&place, "go");
+    assert_eq!(held.wait().exit, Exit::Code(0), "{}", held.stderr());
+    until(SOON, "the end of the lease", || cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0));
+    cluster.finish(moving);
+    assert_ran(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    await_nothing_left(&cluster, "x");
+}
+
+#[test]
+fn a_lock_is_released_where_all_its_keys_have_moved() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), "60s"), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    let keys = cluster.left(moving);
+    cluster.migrate(moving, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    cluster.finish(moving);
+    assert_ran(&run(&place, &cluster.url(), "60s").sh("echo ran").output());
+    await_nothing_left(&cluster, "x");
+}
+
+/// Its members may be on the other node while the keys move, so it is kept only if the migration takes less than a lease.
+#[test]
+fn a_shared_lock_is_kept_over_a_slot_migration() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let share = || holder(run(&place, &cluster.url(), TTL).arg("--shared"), "go");
+    let mut holders = [share(), share()];
+    cluster.move_slot(KEY, another(&cluster, KEY));
+    await_renewal(&cluster, KEY);
+    assert_held(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    let_go(&place, "go");
+    holders.iter_mut().for_each(assert_ends_well);
+    await_nothing_left(&cluster, "x");
 }
 
 /// A client is redirected to the new node, and found there by later clients and by other programs.
@@ -117,7 +143,7 @@ fn a_foreign_lock_excludes_while_its_slot_migrates() {
     let (cluster, place) = (Cluster::lent(), Place::new());
     let moving = cluster.begin(KEY, another(&cluster, KEY));
     cluster.command_at(KEY, &["SET", KEY, "foreign", "NX", "PX", "60000"]);
-    assert_held(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
+    assert_refused(&cluster, &place);
     cluster.finish(moving);
     assert_held(&run(&place, &cluster.url(), TTL).sh("echo ran").output());
     assert_eq!(cluster.command_at(KEY, &["GET", KEY]), Value::Text("foreign".into()));
@@ -161,9 +187,7 @@ fn a_dead_holder_expires_with_its_lease_while_its_slot_migrates() {
     throughout(Duration::from_millis(300), "the dead one's lock is there", || {
         cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(1)
     });
-    crate::support::wait::until(crate::support::SOON, "the end of the lease", || {
-        cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0)
-    });
+    until(SOON, "the end of the lease", || cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0));
     cluster.finish(moving);
     assert_ran(&heir.wait());
 }

@@ -13,7 +13,7 @@ use super::super::script::{By, LOOK};
 use crate::backend::admin::Inspection;
 use crate::backend::net::Address;
 use crate::backend::{Backend, StoreError};
-use crate::lock::{LockName, LockState, Token};
+use crate::lock::{LockName, Token, Unknown};
 
 impl RedisStore {
     /// Sends each request, about one key, to the node that has the key. A single request is sent over the connection
@@ -159,9 +159,9 @@ impl RedisStore {
                 let outcome = match outcome {
                     CommandReply::NoScript => continue,
                     CommandReply::Value(Value::Array(outcome)) => outcome,
-                    CommandReply::Resharding(_) => {
-                        let name = views[view].state.name.clone();
-                        views[view].is_seen(self.inspect_by_key(&name, token).await?);
+                    CommandReply::Resharding(text) => {
+                        let why = format!("its keys are being migrated to another node ({text})");
+                        views[view].set_unknown(Unknown::Unanswered(why));
                         continue;
                     }
                     _ => return Err(nonsense()),
@@ -172,18 +172,7 @@ impl RedisStore {
             }
         }
         // Each lock is seen by the clock of its node; the clocks may differ.
-        let mut locks: Vec<_> = views.into_iter().map(|view| view.state).collect();
-        if token.is_some() {
-            // If the keys are on several nodes, a holder may look like a foreign one.
-            let is_unproven = |lock: &&mut LockState| lock.holders.iter().all(|holder| !holder.ours);
-            for lock in locks.iter_mut().filter(|lock| !lock.holders.is_empty()).filter(is_unproven) {
-                let seen = self.inspect_by_key(&lock.name, token).await?;
-                if seen.holders.iter().any(|holder| holder.ours) {
-                    *lock = seen;
-                }
-            }
-        }
-        Ok(Inspection { now_ms, locks })
+        Ok(Inspection { now_ms, locks: views.into_iter().map(|view| view.state).collect() })
     }
 }
 

@@ -90,7 +90,7 @@ impl Pool {
                 unsent = others;
                 for batch in for_node.chunks(REQUESTS_PER_WRITE) {
                     let commands: Vec<Cmd> =
-                        batch.iter().map(|one| requests[one.request].1.clone()).collect();
+                        batch.iter().map(|one| as_asking(&requests[one.request].1, one.asking)).collect();
                     let replies = {
                         let mut connection = self.take(location, &next.node, next.asking).await?;
                         let replies = connection.request_all(lock, &commands, options).await;
@@ -160,4 +160,15 @@ impl Pool {
             self.connections.push((node.clone(), connection));
         }
     }
+}
+
+/// Returns the command to send; a script is notified that the slot is still being migrated to the node, so that keys may
+/// be missing.
+fn as_asking(command: &Cmd, asking: Asking) -> Cmd {
+    let mut command = command.clone();
+    let is_script = matches!(command.args_iter().next(), Some(redis::Arg::Simple(b"EVAL" | b"EVALSHA")));
+    if asking == Asking::Yes && is_script {
+        command.arg("asking");
+    }
+    command
 }

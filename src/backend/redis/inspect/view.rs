@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::backend::StoreError;
 use crate::backend::admin::OTHER_FORMAT;
-use crate::backend::redis::answers::{HolderRecord, hint, nonsense, number, text, unreadable_revocation};
+use crate::backend::redis::answers::{HolderRecord, hint, nonsense, number, revocation, text};
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
-use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
+use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Unknown, Waiter};
 
 /// The state of a lock as far as it has been read.
 pub(in crate::backend::redis) struct View {
@@ -35,9 +35,9 @@ impl View {
         self
     }
 
-    /// Sets a complete state that was read in another way.
-    pub(in crate::backend::redis) fn is_seen(&mut self, state: LockState) {
-        self.state = state;
+    /// Records why the lock cannot be inspected.
+    pub(in crate::backend::redis) fn set_unknown(&mut self, why: Unknown) {
+        self.state = LockState { unknown: Some(why), ..LockState::free(self.state.name.clone()) };
         self.is_whole = true;
     }
 
@@ -117,8 +117,7 @@ fn holder(value: &Value, now: u64) -> Holder {
         remaining: number(parts.get(1)).and_then(duration),
         slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
         ours: number(parts.get(3)) == Some(1),
-        revoked: text(parts.get(4))
-            .map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable_revocation())),
+        revoked: revocation(parts.get(4)),
         ..Holder::default()
     };
     match record {
