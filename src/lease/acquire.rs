@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::SHORTEST_INTERVAL;
 use super::validity::{Terms, Validity};
 use super::wakeup::{Cancellation, Prompt};
-use super::{SHORTEST_INTERVAL, jitter};
-use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
+use crate::backend::{
+    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError, jitter,
+};
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant};
 

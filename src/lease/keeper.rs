@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
 use super::wakeup::Listener;
-use super::{SHORTEST_INTERVAL, jitter};
-use crate::backend::{Backend, Loss, Renewal, StoreError};
+use crate::backend::{Backend, Loss, Renewal, StoreError, jitter};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::{Claim, Revocation};
 

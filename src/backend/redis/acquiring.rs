@@ -6,10 +6,9 @@ use redis::Value;
 
 use super::connection::RequestOptions;
 use super::doctor::acl_probe;
-use super::redlock::share_of;
 use super::script::{Operation, ScriptRequest};
 use super::{RedisStore, answers};
-use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
+use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError, jitter};
 use crate::lock::{Claim, Mode};
 
 /// Additional arguments for a node of a Redlock.
@@ -172,7 +171,7 @@ fn slow_poll(position: u32) -> Option<Duration> {
     const SHORTEST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_millis(1500);
     let most = (SHORTEST * 2 * position.checked_sub(1)?).min(LONGEST);
-    (position > 2).then(|| most / 3 + share_of(most * 2 / 3))
+    (position > 2).then(|| most / 3 + jitter(most * 2 / 3))
 }
 
 /// How long a queue entry lives unless its waiter refreshes it, which it does every ttl.

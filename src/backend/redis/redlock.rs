@@ -195,15 +195,6 @@ impl RedlockStore {
     }
 }
 
-/// Returns a random duration up to this one.
-pub(super) fn share_of(most: Duration) -> Duration {
-    let mut byte = [0u8; 2];
-    match getrandom::fill(&mut byte) {
-        Ok(()) => most.mul_f64(f64::from(u16::from_le_bytes(byte)) / f64::from(u16::MAX)),
-        Err(_) => most,
-    }
-}
-
 /// Whether all replies have arrived.
 fn all_arrived<A>(replies: &[(usize, PendingReply<A>)]) -> bool {
     replies.iter().all(|(_, reply)| reply.borrow().is_some())

@@ -11,8 +11,8 @@ use super::fencing::{Step, step};
 use super::nodes::{PendingReply, RedlockNodes, Turn, as_permanent};
 use super::round::Round;
 use super::verdict::{Verdict, verdict};
-use super::{LateReply, QuorumHold, RedlockStore, all_arrived, share_of};
-use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
+use super::{LateReply, QuorumHold, RedlockStore, all_arrived};
+use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError, jitter};
 use crate::lock::{Claim, FencingToken, Grant};
 
 /// How often a claim that does not wait is tried while no client has a majority.
@@ -110,7 +110,7 @@ impl RedlockStore {
         let state = self.state_of(&round.claim);
         let pause = SPLIT_PAUSE * 2u32.pow(state.splits.min(8));
         state.splits += 1;
-        let again = Again::Within(share_of(pause.min(LONGEST_SPLIT_PAUSE)));
+        let again = Again::Within(jitter(pause.min(LONGEST_SPLIT_PAUSE)));
         Ok(Attempt::Busy(Busy { holders: Vec::new(), more: 0, promised: true, again, ..busy }))
     }
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::RedlockStore;
 use super::claiming::{Part, certain};
 use super::contention::Contention;
 use super::nodes::RedlockNodes;
 use super::round::Round;
 use super::verdict::Verdict;
-use super::{RedlockStore, share_of};
-use crate::backend::{Again, Attempt, Change, Intent, StoreError};
+use crate::backend::{Again, Attempt, Change, Intent, StoreError, jitter};
 
 /// How long the first waiter keeps the holds that some nodes have granted, while the release is still being processed
 /// at the other nodes. Shorter than the time for which the nodes reserve the lock for it.
@@ -65,7 +65,7 @@ impl RedlockStore {
                     if let Again::Within(within) = busy.again {
                         let most = match is_held {
                             true => round.claim.ttl,
-                            false => RECHECK_WITHIN / 2 + share_of(RECHECK_WITHIN / 2),
+                            false => RECHECK_WITHIN / 2 + jitter(RECHECK_WITHIN / 2),
                         };
                         busy.again = Again::Within(within.min(most));
                     }
@@ -77,7 +77,7 @@ impl RedlockStore {
 
     /// Waits for a notification from one of these nodes, up to [`RETRY_WITHIN`] or this deadline.
     async fn wait_for_push(&mut self, nodes: &[usize], deadline: Instant) {
-        let pause = Instant::now() + RETRY_WITHIN / 2 + share_of(RETRY_WITHIN / 2);
+        let pause = Instant::now() + RETRY_WITHIN / 2 + jitter(RETRY_WITHIN / 2);
         let push = async {
             loop {
                 match self.nodes.changed().await {
