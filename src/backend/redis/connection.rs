@@ -20,6 +20,7 @@ use self::options::Switch;
 pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
 pub(super) use self::reply::CommandReply;
+use super::errors::DependentRole;
 use crate::backend::StoreError;
 use crate::backend::net::BoundedStream;
 
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     no_reply_yet: bool,
     /// The server speaks RESP2 only, which the request cannot be sent in on this connection.
     resp2_required: bool,
+    /// The role that the last reply has revealed.
+    role: Option<DependentRole>,
     /// The server is a node of a cluster, and its redirections are followed.
     follows_redirects: bool,
     /// The server has not denied EVALSHA to this user.
@@ -93,6 +96,11 @@ impl Connection {
     /// Whether the request has to be sent again over a connection that uses RESP2.
     pub(super) fn requires_resp2(&self) -> bool {
         self.resp2_required
+    }
+
+    /// What the server is if it does not hold locks by itself, as far as its last reply reveals it.
+    pub(super) fn role(&self) -> Option<DependentRole> {
+        self.role
     }
 
     /// The limit on the wait for the reply to the next request.

@@ -47,6 +47,24 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     }
 }
 
+/// What a server is that does not hold locks by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DependentRole {
+    Replica,
+    ClusterNode,
+}
+
+impl DependentRole {
+    /// Returns the role of a server that sends this error, if the error tells.
+    pub(super) fn of(error: &ServerError) -> Option<DependentRole> {
+        match code_and_text(error).0 {
+            "READONLY" => Some(DependentRole::Replica),
+            "MOVED" | "ASK" | "CROSSSLOT" => Some(DependentRole::ClusterNode),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a node does not have all the keys of a migrating slot (Redis, `getNodeByQuery` in `cluster.c`; inside a
 /// script, `scriptVerifyClusterState` in `script.c`).
 pub(super) fn is_resharding(error: &ServerError) -> bool {

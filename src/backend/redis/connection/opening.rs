@@ -68,6 +68,7 @@ impl Connection {
             misrouted: false,
             no_reply_yet: true,
             resp2_required: false,
+            role: None,
             follows_redirects: false,
             accepts_evalsha: true,
             sends_asking: false,

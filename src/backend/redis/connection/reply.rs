@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use super::Connection;
+use super::{Connection, server_error};
 use crate::backend::StoreError;
 use crate::backend::redis::cluster::Redirect;
-use crate::backend::redis::errors::{describe, is_no_script, is_resharding, refusal};
+use crate::backend::redis::errors::{DependentRole, describe, is_no_script, is_resharding, refusal};
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ impl Connection {
         reply: Value,
         with_handshake: bool,
     ) -> Result<CommandReply, StoreError> {
+        self.role = server_error(&reply).and_then(DependentRole::of);
         let Value::ServerError(error) = reply else { return Ok(CommandReply::Value(reply)) };
         if is_no_script(&error) {
             self.accepts_evalsha &= error.code() == "NOSCRIPT";

@@ -5,12 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedlockStore;
-use super::claiming::{Part, certain};
+use super::claim::{Part, certain};
 use super::contention::Contention;
-use super::nodes::RedlockNodes;
-use super::round::Round;
+use super::round::{NodeReply, Round};
 use super::verdict::Verdict;
-use crate::backend::{Again, Attempt, Change, Intent, StoreError, jitter};
+use crate::backend::{Again, Attempt, Busy, Change, Intent, StoreError, jitter};
 
 /// How long the first waiter keeps the holds that some nodes have granted, while the release is still being processed
 /// at the other nodes. Shorter than the time for which the nodes reserve the lock for it.
@@ -25,7 +24,7 @@ const MOST_CORRECTIONS: u32 = 4;
 impl RedlockStore {
     /// One attempt of a claim that waits. Each node grants the lock to the first waiter in its own queue. Holds that do
     /// not make up a majority soon are released; the positions at the other nodes are kept.
-    pub(super) async fn wait(&mut self, round: &mut Round) -> Result<Attempt, StoreError> {
+    pub(super) async fn wait(&mut self, round: &Round) -> Result<Attempt, StoreError> {
         let quorum = self.nodes.quorum();
         let mut corrections = 0;
         let mut keep_until = None;
@@ -35,11 +34,13 @@ impl RedlockStore {
                 Verdict::Refused { too_young } => too_young,
             };
             // The nodes that have not replied yet are about to add the claim to their queues.
-            self.nodes.until(|_: &mut RedlockNodes| round.is_complete().then_some(())).await;
+            self.nodes.complete(&round.replies).await;
             let queued = round.queued();
             let is_first = round.is_first(quorum);
+            let numbers =
+                self.all().map(|node| round.replies.of(node)?.ok()?.number).collect::<Vec<Option<u64>>>();
             let ticket = &mut self.state_of(&round.claim).ticket;
-            let mut corrected = ticket.update(round.numbers(), quorum);
+            let mut corrected = ticket.update(numbers, quorum);
             if is_first && !ticket.is_first {
                 // The repeated request has the nodes report every change of the lock's key.
                 corrected.clone_from(&queued);
@@ -50,7 +51,7 @@ impl RedlockStore {
                 self.request_claim(round, corrected, Intent::WaitInLine);
                 continue;
             }
-            let granted = round.granted().len();
+            let granted = round.replies.nodes(NodeReply::is_granted).len();
             let is_possible = queued.len() + granted >= quorum && too_young.is_empty();
             let keep_until = *keep_until.get_or_insert_with(|| Instant::now() + KEEP);
             if granted > 0 && is_possible && Instant::now() < keep_until {
@@ -59,19 +60,18 @@ impl RedlockStore {
                 continue;
             }
             let is_clean = self.take_back(round, Part::Grants).await && queued.is_empty();
-            return match self.contention(round, &too_young) {
-                Err(refused) => refused.map_err(|error| certain(error, is_clean)),
-                Ok(Contention { mut busy, is_held }) => {
-                    if let Again::Within(within) = busy.again {
-                        let most = match is_held {
-                            true => round.claim.ttl,
-                            false => RECHECK_WITHIN / 2 + jitter(RECHECK_WITHIN / 2),
-                        };
-                        busy.again = Again::Within(within.min(most));
-                    }
-                    Ok(Attempt::Busy(busy))
-                }
+            let contention = self.contention(round, &too_young).map_err(|error| certain(error, is_clean))?;
+            let within = |busy: Busy, most: Duration| match busy.again {
+                Again::Within(within) => Busy { again: Again::Within(within.min(most)), ..busy },
+                Again::Poll => busy,
             };
+            return Ok(match contention {
+                Contention::Refused(refusal) => Attempt::Refused(refusal),
+                Contention::Held(busy) => Attempt::Busy(within(busy, round.claim.ttl)),
+                Contention::Split(busy) => {
+                    Attempt::Busy(within(busy, RECHECK_WITHIN / 2 + jitter(RECHECK_WITHIN / 2)))
+                }
+            });
         }
     }
 

@@ -1,0 +1,252 @@
+//! Acquiring a lock at a majority of nodes.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::contention::{Contention, contention};
+use super::fencing::{Step, step};
+use super::node::{Fenced, NodeClient, limit};
+use super::nodes::{Purpose, RedlockNodes};
+use super::round::{NodeReply, Round};
+use super::verdict::{Verdict, verdict};
+use super::{Hold, LateReplies, RedlockStore};
+use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError, jitter};
+use crate::lock::{Claim, FencingToken, Grant};
+
+/// How often a claim that does not wait is tried while no client has a majority.
+const MOST_SPLITS: u32 = 20;
+/// The pause before the second try is a random part of this; the limit doubles with each try, ...
+const SPLIT_PAUSE: Duration = Duration::from_millis(10);
+/// ... but is not more than this.
+const LONGEST_SPLIT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a claim writes a fencing token back. Claims that share a lock may take each other's numbers.
+const MOST_WRITE_BACKS: u32 = 8;
+
+/// What of a claim is released at the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The holds.
+    Grants,
+    /// The holds and the queue positions.
+    All,
+}
+
+impl RedlockStore {
+    /// Makes one attempt to acquire the lock.
+    pub(super) async fn claim(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
+        let claim = Rc::new(claim.clone());
+        self.state_of(&claim).hold = None;
+        let round = Round { claim, replies: self.nodes.no_replies() };
+        self.request_claim(&round, self.all().collect(), intent);
+        let attempt = match intent {
+            Intent::TakeNow => self.take(&round).await,
+            Intent::WaitInLine => self.wait(&round).await,
+        };
+        if let Ok(Attempt::Refused(_)) | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
+            // There is no further attempt, and no release, that would clean up.
+            self.take_back(&round, Part::All).await;
+        }
+        attempt
+    }
+
+    /// Sends the claim to these nodes; their replies replace those of the round.
+    pub(super) fn request_claim(&mut self, round: &Round, nodes: Vec<usize>, intent: Intent) {
+        let claim = Rc::clone(&round.claim);
+        let ticket = self.state_of(&claim).ticket.clone();
+        let tracking = intent == Intent::TakeNow || ticket.is_first;
+        let limit = limit(claim.ttl);
+        let request = async move |node: &mut NodeClient| {
+            node.claim(&claim, intent, tracking, ticket.ticket_for(node.node)).await
+        };
+        self.nodes.send(&round.replies, nodes, Purpose::Claim, limit, request);
+    }
+
+    /// Waits until it is decided whether a majority grants the claim.
+    pub(super) async fn decide(&mut self, round: &Round) -> Verdict {
+        let lease = round.claim.ttl.max(round.claim.min_hold);
+        let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
+        self.nodes.until(|_: &mut RedlockNodes| verdict(&round.votes(count), quorum, lease)).await
+    }
+
+    /// One attempt of a claim that does not wait.
+    async fn take(&mut self, round: &Round) -> Result<Attempt, StoreError> {
+        let too_young = match self.decide(round).await {
+            Verdict::Granted(nodes) => return self.establish(round, nodes, Intent::TakeNow).await,
+            Verdict::Refused { too_young } => too_young,
+        };
+        let is_clean = self.take_back(round, Part::Grants).await;
+        let contention = self.contention(round, &too_young).map_err(|error| certain(error, is_clean))?;
+        let latest = self.state_of(&round.claim);
+        match contention {
+            Contention::Refused(refusal) => Ok(Attempt::Refused(refusal)),
+            Contention::Split(busy) if latest.splits < MOST_SPLITS => {
+                let pause = SPLIT_PAUSE * 2u32.pow(latest.splits.min(8));
+                latest.splits += 1;
+                let again = Again::Within(jitter(pause.min(LONGEST_SPLIT_PAUSE)));
+                Ok(Attempt::Busy(Busy { holders: Vec::new(), more: 0, promised: true, again, ..busy }))
+            }
+            Contention::Split(busy) | Contention::Held(busy) => {
+                if !is_clean {
+                    // There is no further attempt, and no release, that would clean up.
+                    self.take_back(round, Part::Grants).await;
+                }
+                Ok(Attempt::Busy(Busy { promised: false, ..busy }))
+            }
+        }
+    }
+
+    /// Has a majority agree on the fencing token, then repairs the nodes whose replies differ or are still pending.
+    pub(super) async fn establish(
+        &mut self,
+        round: &Round,
+        counted: Vec<usize>,
+        intent: Intent,
+    ) -> Result<Attempt, StoreError> {
+        if let Some((one, other)) = round.duplicates() {
+            let is_clean = self.take_back(round, Part::Grants).await;
+            let text = format!(
+                "{} and {} are the same server, or one is a copy of the other: Redlock needs independent masters",
+                self.nodes.name(one),
+                self.nodes.name(other)
+            );
+            return Err(certain(StoreError::Config(text), is_clean));
+        }
+        let agreed = self.agree_on_fencing(round, counted).await;
+        let lease = |(_, reply): (usize, NodeReply)| match reply.attempt {
+            Attempt::Granted(grant) => grant.lease,
+            Attempt::Busy(_) | Attempt::Refused(_) => None,
+        };
+        let lease = round.replies.succeeded().into_iter().filter_map(lease).min();
+        let (Some(fencing), Some(lease)) = (agreed, lease) else {
+            let is_clean = self.take_back(round, Part::Grants).await;
+            // Clients that share the lock have advanced each other's counters. This is rare, so the error is transient.
+            let text = "a majority granted the lock, but did not agree on its fencing token";
+            return Err(certain(StoreError::resharding(text), is_clean));
+        };
+        let Some(token) = FencingToken::new(fencing) else {
+            return Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()));
+        };
+        let late = vec![LateReplies::Claim(round.replies.clone())];
+        let is_untracked = intent == Intent::WaitInLine;
+        self.state_of(&round.claim).hold = Some(Hold { fencing, late, is_untracked });
+        self.repair_late_nodes();
+        Ok(Attempt::Granted(Grant { fencing: Some(token), lease: Some(lease), slot: None }))
+    }
+
+    /// Returns the fencing token, or `None` if too few nodes give it.
+    async fn agree_on_fencing(&mut self, round: &Round, counted: Vec<usize>) -> Option<u64> {
+        let replies = round.replies.succeeded().into_iter();
+        let mut given: Vec<(usize, u64)> = replies
+            .filter(|(node, _)| counted.contains(node))
+            .filter_map(|(node, reply)| Some((node, reply.fencing()?)))
+            .collect();
+        if round.claim.requires_outer_hold {
+            // The token of the outer hold, which a majority has given; one node may not have recorded it yet.
+            let count_of = |number: u64| given.iter().filter(|(_, other)| *other == number).count();
+            return given.iter().map(|(_, number)| *number).max_by_key(|number| count_of(*number));
+        }
+        for _ in 0..MOST_WRITE_BACKS {
+            let numbers: Vec<u64> = given.iter().map(|(_, number)| *number).collect();
+            let largest = match step(&numbers, self.nodes.quorum())? {
+                Step::Established(number) => return Some(number),
+                Step::WriteBack(number) => number,
+            };
+            let (agreeing, others): (Vec<_>, Vec<_>) =
+                given.into_iter().partition(|(_, number)| *number == largest);
+            let claim = Rc::clone(&round.claim);
+            let limit = limit(claim.ttl);
+            let fence = async move |node: &mut NodeClient| node.fence(&claim, largest, Fenced::Here).await;
+            let others = others.into_iter().map(|(node, _)| node);
+            let replies = self.nodes.request(others, Purpose::Other, limit, fence);
+            self.nodes.complete(&replies).await;
+            let written = replies.succeeded().into_iter();
+            given = agreeing
+                .into_iter()
+                .chain(written.filter_map(|(node, number)| Some((node, number?))))
+                .collect();
+        }
+        None
+    }
+
+    /// Releases the claim at every node that may have granted it, and waits for the replies as long as a node may take
+    /// to reply. Returns whether nothing is left of the claim.
+    pub(super) async fn take_back(&mut self, round: &Round, part: Part) -> bool {
+        let may_hold = |node: &usize| match round.replies.of(*node) {
+            None => true,
+            Some(Ok(reply)) => reply.is_granted() || part == Part::All && reply.number.is_some(),
+            Some(Err(StoreError::Unavailable { maybe_applied, .. })) => maybe_applied,
+            Some(Err(_)) => false,
+        };
+        let nodes: Vec<usize> = self.all().filter(may_hold).collect();
+        let count = nodes.len();
+        let replies = self.request_release(nodes, &round.claim, Duration::ZERO, None);
+        if !self.nodes.complete_within(limit(round.claim.ttl), &replies).await {
+            self.nodes.cancel();
+        }
+        replies.succeeded().len() == count
+    }
+
+    /// Returns why no majority granted the claim.
+    ///
+    /// # Errors
+    /// No majority is available, for now or permanently.
+    pub(super) fn contention(
+        &self,
+        round: &Round,
+        too_young: &[(usize, Duration)],
+    ) -> Result<Contention, StoreError> {
+        let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
+        let failed = round.replies.failed();
+        let mut busy = Vec::new();
+        let mut refusals = Vec::new();
+        for (_, reply) in round.replies.succeeded() {
+            match reply.attempt {
+                Attempt::Busy(reply) => busy.push(reply),
+                Attempt::Refused(refusal) => refusals.push(refusal),
+                Attempt::Granted(_) => {}
+            }
+        }
+        if let Some(refusal) = refusals.iter().find(|refusal| **refusal != Refusal::OuterLost) {
+            return Ok(Contention::Refused(refusal.clone()));
+        }
+        if refusals.len() > count - quorum {
+            return Ok(Contention::Refused(Refusal::OuterLost));
+        }
+        if failed.len() > count - quorum {
+            return Err(self.nodes.unavailable(&failed));
+        }
+        let granted = round.replies.nodes(NodeReply::is_granted).len();
+        let contention = contention(&busy, granted, quorum);
+        match too_young.iter().map(|(_, rest)| *rest).max() {
+            Some(rest) if contention.is_free() => {
+                let text = not_counted_yet(too_young.len(), count, rest);
+                Err(StoreError::unreachable(match failed.is_empty() {
+                    true => text,
+                    false => format!("{text}; {}", self.nodes.unavailable(&failed)),
+                }))
+            }
+            _ if busy.is_empty() => Err(self.nodes.unavailable(&failed)),
+            _ => Ok(contention),
+        }
+    }
+}
+
+/// The message for nodes that do not count yet.
+fn not_counted_yet(some: usize, count: usize, rest: Duration) -> String {
+    let seconds = rest.as_secs().max(1);
+    let (have, are, do_not) = match some {
+        1 => ("has lost its data", "is", "does not"),
+        _ => ("have lost their data", "are", "do not"),
+    };
+    format!("{some} of {count} nodes {have} or {are} new, and {do_not} count for another {seconds} s")
+}
+
+/// Marks the error of a claim that was released at all nodes as one whose request was not applied.
+pub(super) fn certain(error: StoreError, is_clean: bool) -> StoreError {
+    match error {
+        StoreError::Unavailable { reason, transient, .. } => {
+            StoreError::Unavailable { reason, maybe_applied: !is_clean, transient }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,73 @@
+//! What several nodes report about the same holders and waiters, merged: pure.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use crate::lock::{FencingToken, Holder, Waiter};
+
+/// Groups the reports of several nodes about the same holder, by identity and digest.
+pub(super) fn holders<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<&'a Holder>> {
+    let is_same = |one: &Holder, other: &Holder| one.identity == other.identity && one.digest == other.digest;
+    groups(nodes, |holder| Reverse(holder.age), is_same)
+}
+
+/// Merges the reports of several nodes about one holder.
+pub(super) fn holder(reports: &[&Holder], quorum: usize) -> Option<Holder> {
+    let count_of =
+        |fencing: Option<FencingToken>| reports.iter().filter(|report| report.fencing == fencing).count();
+    Some(Holder {
+        age: reports.iter().filter_map(|report| report.age).max(),
+        remaining: remaining(reports, quorum),
+        ended: reports.iter().filter_map(|report| report.ended).max(),
+        fencing: reports.iter().map(|report| report.fencing).max_by_key(|fencing| count_of(*fencing))?,
+        immortal: reports.iter().filter(|report| report.immortal).count() >= quorum,
+        revoked: reports.iter().find_map(|report| report.revoked.clone()),
+        ours: reports.iter().any(|report| report.ours),
+        ..(*reports.first()?).clone()
+    })
+}
+
+/// Merges the queues of several nodes.
+pub(super) fn waiters<'a>(nodes: impl Iterator<Item = &'a [Waiter]>) -> Vec<Waiter> {
+    let is_same = |one: &Waiter, other: &Waiter| one.identity == other.identity && one.mode == other.mode;
+    let merged = |reports: Vec<&Waiter>| {
+        let waiting = reports.iter().map(|report| report.waiting).min()?;
+        Some(Waiter { waiting, ..(*reports.first()?).clone() })
+    };
+    let groups = groups(nodes, |waiter| Reverse(waiter.waiting), is_same);
+    let mut waiters: Vec<Waiter> = groups.into_iter().filter_map(merged).collect();
+    waiters.sort_by_key(|waiter| Reverse(waiter.waiting));
+    waiters
+}
+
+/// Groups equal entries of several nodes, in this order. Two equal entries of one node are in two groups.
+fn groups<'a, T, K: Ord>(
+    nodes: impl Iterator<Item = &'a [T]>,
+    order: impl Fn(&T) -> K,
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Vec<Vec<&'a T>> {
+    let mut groups: Vec<Vec<&T>> = Vec::new();
+    for entries in nodes {
+        let mut entries: Vec<&T> = entries.iter().collect();
+        entries.sort_by_key(|entry| order(entry));
+        let mut is_matched = vec![false; groups.len()];
+        for entry in entries {
+            let fits = |group: &usize| !is_matched[*group] && is_same(groups[*group][0], entry);
+            match (0..is_matched.len()).find(fits) {
+                Some(group) => {
+                    is_matched[group] = true;
+                    groups[group].push(entry);
+                }
+                None => groups.push(vec![entry]),
+            }
+        }
+    }
+    groups
+}
+
+/// Returns the remaining lease of a hold, which lasts as long as it does at a majority of nodes.
+fn remaining(reports: &[&Holder], quorum: usize) -> Option<Duration> {
+    let mut rest: Vec<Duration> = reports.iter().filter_map(|report| report.remaining).collect();
+    rest.sort_unstable_by_key(|rest| Reverse(*rest));
+    rest.get(quorum - 1).or(rest.last()).copied()
+}

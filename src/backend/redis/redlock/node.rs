@@ -1,0 +1,167 @@
+//! The requests to one node of a Redlock.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::nodes::Purpose;
+use super::round::NodeReply;
+use crate::backend::redis::acquiring::AsNode;
+use crate::backend::redis::answers::{nonsense, text};
+use crate::backend::redis::connection::{Asking, Cancel, Connection, ReplyLimit, RequestOptions};
+use crate::backend::redis::errors::DependentRole;
+use crate::backend::redis::releasing::release;
+use crate::backend::redis::script::{By, Operation, ScriptRequest};
+use crate::backend::redis::{COUNTER_TTL, Location, RedisStore};
+use crate::backend::{Backend, Intent, StoreError};
+use crate::lock::Claim;
+
+/// A node may take this fraction of the lease to reply to a claim ...
+const PART_OF_LEASE: u32 = 20;
+/// ... but not less than this, which a busy host may need, ...
+const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
+/// ... and not more than this: a failed attempt has to be undone at the nodes before this client's caller gives up.
+const LONGEST_LIMIT: Duration = Duration::from_millis(500);
+
+/// Returns how long a node may take to reply; after that it counts as down.
+pub(super) fn limit(lease: Duration) -> Duration {
+    (lease / PART_OF_LEASE).clamp(SHORTEST_LIMIT, LONGEST_LIMIT)
+}
+
+/// The client of one node.
+pub(super) struct NodeClient {
+    /// The index of the node.
+    pub(super) node: usize,
+    pub(super) store: RedisStore,
+    /// Ends the wait for the reply to a claim.
+    cancel: Cancel,
+}
+
+/// Where a fencing token is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fenced {
+    /// At this node, which gives this token or a larger one.
+    Here,
+    /// At a majority of the nodes already.
+    Elsewhere,
+}
+
+impl NodeClient {
+    /// Creates the client without connecting.
+    pub(super) fn new(node: usize, location: Location, cancel: Cancel) -> Box<NodeClient> {
+        Box::new(NodeClient { node, store: RedisStore::new(location), cancel })
+    }
+
+    /// Connects the node if it is not connected, and sends it a request.
+    ///
+    /// # Errors
+    /// The node could not be connected, or did not reply, within the limit; or the request failed.
+    pub(super) async fn process<A>(
+        &mut self,
+        purpose: Purpose,
+        limit: Duration,
+        request: &impl AsyncFn(&mut NodeClient) -> Result<A, StoreError>,
+    ) -> Result<A, StoreError> {
+        let no_connection =
+            || StoreError::unreachable(format!("no connection within {} ms", limit.as_millis()));
+        timeout(limit, self.store.connect()).await.unwrap_or_else(|_| Err(no_connection()))?;
+        // A claim is sent twice if the node does not have the script cached any more. The connection limits the wait
+        // for each of the two replies, and releases the claim if one does not arrive in time.
+        let limit = if purpose == Purpose::Claim { limit * 2 } else { limit };
+        let no_reply = || StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()));
+        let reply = timeout(limit, request(self)).await.unwrap_or_else(|_| Err(no_reply()));
+        match (reply, self.dependent_role()) {
+            (Err(StoreError::Unavailable { maybe_applied, transient, .. }), Some(DependentRole::Replica)) => {
+                let reason = "it is a replica, and Redlock needs independent masters".to_owned();
+                Err(match purpose {
+                    // Repeating the claim would not help.
+                    Purpose::Claim => StoreError::Config(reason),
+                    _ => StoreError::Unavailable { reason, maybe_applied, transient },
+                })
+            }
+            (reply, _) => reply,
+        }
+    }
+
+    fn dependent_role(&self) -> Option<DependentRole> {
+        self.store.connection.as_ref().and_then(Connection::role)
+    }
+
+    /// What the node is instead of an independent master, if its last reply reveals that.
+    pub(super) fn role(&self) -> Option<&'static str> {
+        self.dependent_role().map(|role| match role {
+            DependentRole::Replica => "a replica",
+            DependentRole::ClusterNode => "a node of a Redis Cluster",
+        })
+    }
+
+    /// Sends a claim; with the number that it has in the queue, once the nodes have agreed on one.
+    pub(super) async fn claim(
+        &mut self,
+        claim: &Claim,
+        intent: Intent,
+        tracking: bool,
+        ticket: Option<u64>,
+    ) -> Result<NodeReply, StoreError> {
+        let ticket = ticket.map(|ticket| ticket.to_string()).unwrap_or_default();
+        let as_node = AsNode { ticket, id: &random_id()?, mends: false };
+        self.request_lock(claim, intent, tracking, as_node).await
+    }
+
+    /// Restores a hold that the node has lost, unless another client holds the lock there.
+    pub(super) async fn restore(&mut self, claim: &Claim, fencing: u64) -> Result<NodeReply, StoreError> {
+        let as_node = AsNode { ticket: fencing.to_string(), id: &random_id()?, mends: true };
+        self.request_lock(claim, Intent::TakeNow, true, as_node).await
+    }
+
+    async fn request_lock(
+        &mut self,
+        claim: &Claim,
+        intent: Intent,
+        tracking: bool,
+        as_node: AsNode<'_>,
+    ) -> Result<NodeReply, StoreError> {
+        let keys = self.store.keys(&claim.name);
+        let on_timeout = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
+        if let Some(connection) = &mut self.store.connection {
+            let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
+            connection.set_reply_limit(ReplyLimit { limit, cancel, on_timeout });
+        }
+        NodeReply::read(&self.store.request_lock(claim, intent, tracking, as_node).await?)
+    }
+
+    /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
+    /// that the hold has afterwards, or `None` if the node does not have the hold.
+    pub(super) async fn fence(
+        &mut self,
+        claim: &Claim,
+        fencing: u64,
+        fenced: Fenced,
+    ) -> Result<Option<u64>, StoreError> {
+        let keys = self.store.keys(&claim.name);
+        let mode = match fenced {
+            Fenced::Here => "give",
+            Fenced::Elsewhere => "note",
+        };
+        let arguments =
+            vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), random_id()?];
+        let request = ScriptRequest {
+            operation: Operation::Fence,
+            keys: &keys,
+            token: claim.token.reveal(),
+            arguments,
+            history: &keys.history,
+        };
+        let reply = self.store.request(&request, RequestOptions::default()).await?;
+        let given: u64 = text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
+        Ok((given > 0).then_some(given))
+    }
+}
+
+/// Draws an id for a node that has none yet, which no other node has.
+fn random_id() -> Result<String, StoreError> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| StoreError::unreachable(format!("no random numbers: {error}")))?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
