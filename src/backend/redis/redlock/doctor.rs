@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::RedlockStore;
+use super::node::NodeClient;
+use super::nodes::Purpose;
 use super::verdict::SAME_AGE;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
-use crate::backend::redis::RedisStore;
 use crate::backend::redis::answers::text;
+use crate::backend::redis::{Location, RedisStore};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
@@ -60,18 +62,14 @@ impl RedlockStore {
                 "name 3 or 5 independent masters",
             ));
         }
-        let mut facts = Vec::new();
         let mut ttl = Duration::ZERO;
         for node in self.all() {
-            let name = self.nodes.name(node).to_owned();
-            let mut store = RedisStore::new(self.nodes.location(node).clone());
-            let recommended = examine_node(&mut store, &name, diagnosis).await?;
-            ttl = ttl.max(recommended);
-            diagnosis.begin("independence");
-            if let Ok(Ok(known)) = timeout(SILENCE, facts_of(&mut store, name)).await {
-                facts.push(known);
-            }
+            ttl = ttl.max(examine_node(self.nodes.location(node), diagnosis).await?);
         }
+        diagnosis.begin("independence");
+        let replies = self.nodes.request(self.all(), Purpose::Other, SILENCE, facts_of);
+        self.nodes.complete_within(SILENCE, &replies).await;
+        let facts: Vec<Facts> = replies.succeeded().into_iter().map(|(_, facts)| facts).collect();
         if !ttl.is_zero() {
             diagnosis.recommend_ttl(ttl);
         }
@@ -88,56 +86,51 @@ impl RedlockStore {
 }
 
 /// Checks one node, and reports the findings with its name. Returns the recommended lease.
-async fn examine_node(
-    store: &mut RedisStore,
-    name: &str,
-    diagnosis: &Diagnosis,
-) -> Result<Duration, StoreError> {
+async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Duration, StoreError> {
+    let mut store = RedisStore::new(location.clone());
     let (node_diagnosis, mut notes) = Diagnosis::new();
-    let mut examined = Box::pin(store.examine_server(&node_diagnosis));
-    let mut ttl = Duration::ZERO;
-    let mut step = "reachability";
-    let mut last_note = Instant::now();
-    let outcome = loop {
-        let wake = (Instant::now() + PROGRESS_INTERVAL).min(last_note + SILENCE);
-        tokio::select! {
-            biased;
-            Some(note) = notes.recv() => {
-                last_note = Instant::now();
-                match note {
-                    Note::Begins(begins) => {
-                        step = begins;
-                        diagnosis.begin(begins);
-                    }
-                    Note::Found(finding) => diagnosis.found(of_node(name, finding)),
-                    Note::Ttl(recommended) => ttl = recommended,
-                }
-            }
-            outcome = &mut examined => break outcome,
-            () = sleep_until(wake) => {
+    let mut outcome = Err(StoreError::unanswered(format!("no answer within {}", show(SILENCE))));
+    let examine = async {
+        outcome = store.examine_server(&node_diagnosis).await;
+        drop(node_diagnosis);
+        // The remaining notes are relayed.
+        std::future::pending().await
+    };
+    let (mut ttl, mut step) = (Duration::ZERO, "reachability");
+    let relay = async {
+        let mut silence = Duration::ZERO;
+        while silence < SILENCE {
+            let Ok(note) = timeout(PROGRESS_INTERVAL, notes.recv()).await else {
+                silence += PROGRESS_INTERVAL;
                 diagnosis.begin(step);
-                if last_note.elapsed() >= SILENCE {
-                    break Err(StoreError::unanswered(format!("no answer within {}", show(SILENCE))));
+                continue;
+            };
+            silence = Duration::ZERO;
+            match note {
+                Some(Note::Begins(begins)) => {
+                    step = begins;
+                    diagnosis.begin(step);
                 }
+                Some(Note::Found(finding)) => diagnosis.found(of_node(location.display(), finding)),
+                Some(Note::Ttl(recommended)) => ttl = recommended,
+                None => break,
             }
         }
     };
-    while let Ok(note) = notes.try_recv() {
-        match note {
-            Note::Found(finding) => diagnosis.found(of_node(name, finding)),
-            Note::Ttl(recommended) => ttl = recommended,
-            Note::Begins(begins) => step = begins,
-        }
+    tokio::select! {
+        () = examine => {}
+        () = relay => {}
     }
     match outcome {
-        Ok(()) => Ok(ttl),
-        Err(StoreError::Config(text)) => Err(StoreError::Config(text)),
+        Ok(()) => {}
+        Err(StoreError::Config(text)) => return Err(StoreError::Config(text)),
         Err(error) => {
             let remedy = "check that the server runs and that nothing in between drops packets";
-            diagnosis.found(of_node(name, Finding::problem(step, error.to_string(), "", remedy)));
-            Ok(ttl)
+            let finding = Finding::problem(step, error.to_string(), "", remedy);
+            diagnosis.found(of_node(location.display(), finding));
         }
     }
+    Ok(ttl)
 }
 
 /// Adapts a finding to one node of several: a node that cannot be used does not make the store unusable.
@@ -164,17 +157,14 @@ fn of_node(name: &str, finding: Finding) -> Finding {
     }
 }
 
-async fn facts_of(store: &mut RedisStore, name: String) -> Result<Facts, StoreError> {
-    use crate::backend::Backend;
-    store.connect().await?;
+async fn facts_of(node: &mut NodeClient) -> Result<Facts, StoreError> {
     let (start, before) = (Moment::now(), wall_micros());
-    let time = store.request_one("", redis::cmd("TIME")).await?;
-    let took = Moment::now() - start;
-    let host_time = i128::from(before) + (took / 2).as_micros() as i128;
-    let mut facts =
-        Facts { name, offset: time_of(&time).map(|node_time| node_time - host_time), ..Facts::default() };
+    let time = time_of(&node.store.request_one("", redis::cmd("TIME")).await?);
+    let host_time = i128::from(before) + ((Moment::now() - start) / 2).as_micros() as i128;
+    let name = node.store.location.display().to_owned();
+    let mut facts = Facts { name, offset: time.map(|time| time - host_time), ..Facts::default() };
     // Without the right to run INFO the identity of the server remains unknown.
-    let Ok(info) = store.request_one("", redis::cmd("INFO")).await else { return Ok(facts) };
+    let Ok(info) = node.store.request_one("", redis::cmd("INFO")).await else { return Ok(facts) };
     let info = match &info {
         Value::VerbatimString { text, .. } => text,
         other => text(Some(other)).unwrap_or_default(),
@@ -186,9 +176,8 @@ async fn facts_of(store: &mut RedisStore, name: String) -> Result<Facts, StoreEr
     facts.run = field("run_id");
     facts.history = field("master_replid");
     facts.is_replica = field("role").is_some_and(|role| role == "slave");
-    let since = store.request_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
-    facts.memory =
-        since.ok().and_then(|since| memory_of(text(Some(&since)), time_of(&time)?, facts.run.as_deref()));
+    let since = node.store.request_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
+    facts.memory = since.ok().and_then(|since| memory_of(text(Some(&since)), time?, facts.run.as_deref()));
     Ok(facts)
 }
 
@@ -245,19 +234,14 @@ fn independence(facts: &[Facts]) -> Finding {
             "name independent servers: masters, each once, no load balancer and no replica",
         )
     };
-    let pairs = || {
-        let later = |one: usize| facts[one + 1..].iter().map(move |other| (&facts[one], other));
-        (0..facts.len()).flat_map(later)
-    };
-    let same = |one: &Option<String>, other: &Option<String>| one.is_some() && one == other;
-    if let Some((one, other)) = pairs().find(|(one, other)| same(&one.run, &other.run)) {
-        return problem(format!("{} and {} are the same server", one.name, other.name));
+    if let Some((one, other)) = pair_with_same(facts, |facts| facts.run.as_deref()) {
+        return problem(format!("{one} and {other} are the same server"));
     }
     if let Some(replica) = facts.iter().find(|facts| facts.is_replica) {
         return problem(format!("{} is a replica", replica.name));
     }
-    if let Some((one, other)) = pairs().find(|(one, other)| same(&one.history, &other.history)) {
-        return problem(format!("{} and {} have the same replication history", one.name, other.name));
+    if let Some((one, other)) = pair_with_same(facts, |facts| facts.history.as_deref()) {
+        return problem(format!("{one} and {other} have the same replication history"));
     }
     match facts.iter().find(|facts| facts.run.is_none()) {
         Some(unknown) => Finding::warning(
@@ -268,6 +252,14 @@ fn independence(facts: &[Facts]) -> Finding {
         ),
         None => Finding::ok("independence", "each node is a separate server"),
     }
+}
+
+/// The names of two nodes that report the same.
+fn pair_with_same(facts: &[Facts], what: impl Fn(&Facts) -> Option<&str>) -> Option<(&str, &str)> {
+    facts.iter().enumerate().find_map(|(index, one)| {
+        let is_same = |other: &&Facts| what(one).is_some() && what(one) == what(other);
+        Some((one.name.as_str(), facts[index + 1..].iter().find(is_same)?.name.as_str()))
+    })
 }
 
 /// Compares the clocks of the nodes. Each node measures leases by its own clock, and seeds new fencing counters from
@@ -325,73 +317,46 @@ mod tests {
 
     fn node(name: &str) -> Facts {
         let unique = |what: &str| Some(format!("{what} of {name}"));
-        Facts {
-            name: name.into(),
-            run: unique("run"),
-            history: unique("history"),
-            is_replica: false,
-            offset: Some(0),
-            memory: None,
-        }
+        Facts { name: name.into(), run: unique("run"), history: unique("history"), ..Facts::default() }
     }
 
     #[test]
     fn servers_that_are_not_independent_are_named() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
-        assert_eq!(independence(&[a.clone(), b.clone(), c.clone()]).level, Level::Ok);
-        for (other, expected) in [
-            (Facts { run: a.run.clone(), ..c.clone() }, "a and c are the same server"),
-            (Facts { is_replica: true, ..c.clone() }, "c is a replica"),
-            (Facts { history: b.history.clone(), ..c.clone() }, "b and c have the same replication history"),
-            (Facts { run: None, history: None, ..c.clone() }, "c does not report its run_id (INFO)"),
+        for (other, level, expected) in [
+            (c.clone(), Level::Ok, "each node is a separate server"),
+            (Facts { run: a.run.clone(), ..c.clone() }, Level::Problem, "a and c are the same server"),
+            (
+                Facts { history: b.history.clone(), ..c.clone() },
+                Level::Problem,
+                "b and c have the same replication history",
+            ),
+            (Facts { run: None, ..c }, Level::Warning, "c does not report its run_id (INFO)"),
         ] {
             let finding = independence(&[a.clone(), b.clone(), other]);
-            assert_ne!(finding.level, Level::Ok);
-            assert_eq!(finding.found, expected);
-        }
-    }
-
-    #[test]
-    fn failures_are_counted() {
-        for (reached, level, expected) in [
-            (
-                5,
-                Level::Ok,
-                "5 of 5 nodes are available, and a lock needs 3: 2 may fail without a lock being lost",
-            ),
-            (4, Level::Warning, "4 of 5 nodes are available, and a lock needs 3: 1 more may fail"),
-            (2, Level::Problem, "2 of 5 nodes are available, and a lock needs 3"),
-        ] {
-            let finding = quorum_of(reached, 5, 3);
             assert_eq!((finding.level, finding.found.as_str()), (level, expected));
         }
     }
 
     #[test]
     fn a_node_that_does_not_count_yet_is_named() {
-        let of = |name: &str, since: &str| {
-            let memory = memory_of(Some(since).filter(|since| !since.is_empty()), 100_000_000, Some("run"));
-            Facts { memory, ..node(name) }
-        };
-        let found = |facts: &[Facts]| {
-            let finding = memory(facts, 3);
-            (finding.level, finding.found)
-        };
-        let ok = || (Level::Ok, "every node counts for new locks".to_owned());
-        assert_eq!(found(&[of("a", "0 a run"), of("b", "-70000 b run"), of("c", "60000 c")]), ok());
-        assert_eq!(found(&[of("a", ""), of("b", ""), of("c", "")]), ok());
-        assert_eq!(found(&[of("a", "99000 a run"), of("b", "98000 b run"), of("c", "99000 c run")]), ok());
-        let expected = |some: &str| {
-            (
-                Level::Warning,
-                format!("{some} of 3 nodes may have lost locks, or are new: c remembers the last 1s"),
-            )
-        };
-        assert_eq!(
-            found(&[of("a", "0 a run"), of("b", "80000 b run"), of("c", "0 c earlier")]),
-            expected("2")
-        );
-        assert_eq!(found(&[of("a", "0 a run"), of("b", "0 b run"), of("c", "")]), expected("1"));
+        let ok = (Level::Ok, "every node counts for new locks");
+        let one = (Level::Warning, "1 of 3 nodes may have lost locks, or are new: c remembers the last 1s");
+        let two = (Level::Warning, "2 of 3 nodes may have lost locks, or are new: c remembers the last 1s");
+        for (a, b, c, (level, expected)) in [
+            ("0 a run", "-70000 b run", "60000 c", ok),
+            ("", "", "", ok),
+            ("99000 a run", "98000 b run", "99000 c run", ok),
+            ("0 a run", "80000 b run", "0 c earlier", two),
+            ("0 a run", "0 b run", "", one),
+        ] {
+            let facts = [("a", a), ("b", b), ("c", c)].map(|(name, since)| {
+                let since = Some(since).filter(|since| !since.is_empty());
+                Facts { memory: memory_of(since, 100_000_000, Some("run")), ..node(name) }
+            });
+            let finding = memory(&facts, 3);
+            assert_eq!((finding.level, finding.found.as_str()), (level, expected));
+        }
     }
 
     #[test]
