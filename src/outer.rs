@@ -40,6 +40,10 @@ impl OuterHolds {
     }
 
     fn parse(text: &str) -> OuterHolds {
+        // The usual case; serde_json would take some time to say where in the text it ends.
+        if text.is_empty() {
+            return OuterHolds::default();
+        }
         let raw: Vec<serde_json::Value> = serde_json::from_str(text).unwrap_or_default();
         let holds: Option<Vec<OuterHold>> = raw
             .iter()

@@ -8,6 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::procfs;
+
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
     place: CgroupPath,
@@ -15,9 +19,9 @@ pub struct Cgroup {
     kill: File,
 }
 
-/// The path of a command's cgroup, which may not exist. Both dlock and its guard know it from the start, so that either
-/// can kill the processes in it; the name is random, because pids repeat in every PID namespace.
-#[derive(Clone, Debug)]
+/// The path of a command's cgroup, which may not exist. The guard chooses it and reports it, so that dlock can kill the
+/// processes in it as well; the name is random, because pids repeat in every PID namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPath {
     /// The cgroup of dlock.
     parent: PathBuf,
@@ -28,9 +32,9 @@ impl CgroupPath {
     /// Chooses a path below the cgroup of the calling process; `None` without cgroup v2, or if the file system shows
     /// another cgroup under that path: it may belong to another cgroup namespace (`cgroup_namespaces(7)`).
     pub fn choose() -> Option<CgroupPath> {
-        let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let memberships = procfs::read("/proc/self/cgroup").ok()?;
         let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
-        let members = fs::read_to_string(parent.join("cgroup.procs")).ok()?;
+        let members = procfs::read(parent.join("cgroup.procs")).ok()?;
         let own = std::process::id().to_string();
         members.lines().find(|member| *member == own)?;
         let mut random = [0u8; 8];
@@ -104,7 +108,7 @@ impl Cgroup {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
             }
-            let members = fs::read_to_string(self.place.directory.join("cgroup.procs")).unwrap_or_default();
+            let members = procfs::read(self.place.directory.join("cgroup.procs")).unwrap_or_default();
             for pid in members.lines() {
                 let _ = fs::write(self.place.parent.join("cgroup.procs"), pid);
             }

@@ -94,7 +94,7 @@ impl Guard {
 
     /// Runs until the whole tree has ended.
     pub(super) fn run(mut self) {
-        self.queue(&FromGuard::Command(self.parked.pid));
+        self.queue(&FromGuard::Command { pid: self.parked.pid, cgroup: self.place.clone() });
         self.flush();
         match Sleeper::new() {
             Ok(sleeper) => {

@@ -56,7 +56,6 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
     let Spec { program, inherited, terminal } = spec;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(ForkError::Null)?;
     let _ = signals::block()?;
-    let place = CgroupPath::choose();
     let (ours, theirs) = Channel::pair()?;
     let (launch_pipe_end, launch_pipe) = io::pipe()?;
     match sys::fork_single_threaded()? {
@@ -65,12 +64,14 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.descriptors, &inherited.named);
-            Ok(Supervisor::new(ours, guard, terminal, launch_pipe, place, inherited.argv))
+            Ok(Supervisor::new(ours, guard, terminal, launch_pipe, inherited.argv))
         }
         Fork::Child => {
             drop((ours, launch_pipe));
             rename(&inherited);
             become_subreaper();
+            // Here, while dlock asks for the lock on another processor.
+            let place = CgroupPath::choose();
             let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
             let inherited_descriptors = inherited.descriptors.clone();
             match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, launch_pipe_end) {

@@ -59,12 +59,13 @@ pub fn try_cgroup() -> Result<(), String> {
 /// A stub for systems without cgroups.
 #[cfg(not(target_os = "linux"))]
 mod cgroup {
-    use std::convert::Infallible;
     use std::io;
 
+    use serde::{Deserialize, Serialize};
+
     /// Never constructed.
-    #[derive(Clone, Debug)]
-    pub struct CgroupPath(Infallible);
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum CgroupPath {}
 
     impl CgroupPath {
         /// Returns `None`.
@@ -74,32 +75,32 @@ mod cgroup {
 
         /// Never called.
         pub fn sweep(&self) {
-            match self.0 {}
+            match *self {}
         }
     }
 
     /// Never constructed.
-    pub struct Cgroup(Infallible);
+    pub enum Cgroup {}
 
     impl Cgroup {
         /// Never called.
         pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
-            match place.0 {}
+            match *place {}
         }
 
         /// Never called.
         pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
-            match place.0 {}
+            match *place {}
         }
 
         /// Never called.
         pub fn kill(&self) -> io::Result<()> {
-            match self.0 {}
+            match *self {}
         }
 
         /// Never called.
         pub fn remove(&self) {
-            match self.0 {}
+            match *self {}
         }
     }
 }

@@ -1,9 +1,21 @@
 //! Information about processes from `/proc` (`proc(5)`).
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+/// Reads a file that the kernel generates. Its size is unknown and most have less than a page: two calls are enough,
+/// where [`fs::read_to_string`] begins with 32 bytes.
+///
+/// # Errors
+/// The file cannot be opened or read, or is not UTF-8.
+pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut text = String::with_capacity(4096);
+    File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// Returns whether `/proc` exists and shows this process's PID namespace. After `unshare --pid --fork` without a new
 /// mount, `/proc` shows the pids of the outer namespace: the same numbers refer to other processes here.
@@ -44,7 +56,7 @@ impl Stat {
         if !is_usable() {
             return None;
         }
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let stat = read(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may contain anything.
         let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
         Some(Stat {
@@ -80,7 +92,7 @@ pub fn is_stopped(pid: i32) -> bool {
 /// Returns how long the calling process has run on a processor or waited for one (`/proc/PID/schedstat`). This time stands
 /// still while the process is frozen or its host is suspended. `None` if the kernel does not account for it.
 pub fn scheduled_time() -> Option<Duration> {
-    let text = fs::read_to_string("/proc/self/schedstat").ok()?;
+    let text = read("/proc/self/schedstat").ok()?;
     let mut fields = text.split_ascii_whitespace();
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(Duration::from_nanos(next()?.saturating_add(next()?)))
@@ -143,7 +155,7 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
     if !is_usable() {
         return None;
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read(format!("/proc/{pid}/status")).ok()?;
     let mut signals = Signals::default();
     for line in status.lines() {
         let Some((name, value)) = line.split_once(":\t") else { continue };
@@ -167,7 +179,7 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
 pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
     let mut known = true;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-        let wait_channel = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        let wait_channel = read(task.path().join("wchan")).unwrap_or_default();
         if wait_channel.contains("sigtimedwait") {
             return Some(true);
         }
@@ -181,7 +193,7 @@ pub fn newest() -> Option<i32> {
     if !is_usable() {
         return None;
     }
-    fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+    read("/proc/loadavg").ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
 /// Returns every visible process.
@@ -222,7 +234,7 @@ pub fn children(pid: i32) -> Children {
         if index == FEW_THREADS {
             return Children::Unlisted;
         }
-        match fs::read_to_string(task.path().join("children")) {
+        match read(task.path().join("children")) {
             Ok(list) => {
                 children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
             }

@@ -12,6 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::CgroupPath;
 use super::stop::{Deadlines, Orphans};
 use super::sys;
 use crate::clock::Moment;
@@ -96,7 +97,12 @@ pub enum Ended {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuard {
     /// The command's process exists (parked or running).
-    Command(i32),
+    Command {
+        /// Its number.
+        pid: i32,
+        /// The cgroup that was created for it.
+        cgroup: Option<CgroupPath>,
+    },
     /// The reply to [`ToGuard::Ping`].
     Pong,
     /// The guard itself has received a signal.

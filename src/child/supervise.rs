@@ -53,7 +53,6 @@ impl Supervisor {
         guard: i32,
         terminal: Terminal,
         launch_pipe: PipeWriter,
-        place: Option<CgroupPath>,
         argv: sys::ArgvMemory,
     ) -> Supervisor {
         Supervisor {
@@ -63,7 +62,7 @@ impl Supervisor {
             guard_reaped: false,
             terminal,
             launch_pipe: Some(launch_pipe),
-            place,
+            place: None,
             command: None,
             group: Group::Shared,
             finished: false,
@@ -296,7 +295,10 @@ impl Supervisor {
                 },
             };
             match message {
-                FromGuard::Command(pid) => self.command = Some(pid),
+                FromGuard::Command { pid, cgroup } => {
+                    self.command = Some(pid);
+                    self.place = cgroup;
+                }
                 FromGuard::Pong => self.heartbeat.note_reply(),
                 FromGuard::Signalled { signal, sender } => self.forwarding.note_copy(signal, sender),
                 FromGuard::Event(event) => {

@@ -86,7 +86,7 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
 /// Queries the backend for the names of its locks.
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
     let access = StoreTarget::of(&common, &[]).ok()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let runtime = super::event_loop().ok()?;
     let names = runtime.block_on(async { access.store.oversee().list().await }).ok()?;
     Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::backend::{StoreError, io_text};
@@ -75,12 +76,16 @@ fn write_all(mut text: &[u8]) -> Result<(), Errno> {
 /// # Errors
 /// There is no event loop (70).
 fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_event_loop)?;
+    let runtime = event_loop().map_err(no_event_loop)?;
     let output = runtime.block_on(work);
     // The process ends: a pending name lookup or a close must not delay it.
     std::mem::forget(runtime);
     Ok(output)
+}
+
+/// Creates the event loop. Few events come at once, and room for the default of 1,024 would be zeroed in every run.
+fn event_loop() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().max_io_events_per_tick(32).build()
 }
 
 /// The failure when there is no event loop, usually because descriptors are limited.

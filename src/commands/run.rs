@@ -8,7 +8,7 @@ mod outcome;
 mod release;
 mod supervision;
 
-use super::no_event_loop;
+use super::{event_loop, no_event_loop};
 use crate::backend::{Hazard, StoreError};
 use crate::child::signals::Source;
 use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
@@ -79,7 +79,7 @@ fn start(
     reporter: &Reporter,
     report: &mut RunReport,
 ) -> Result<(), Failure> {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match event_loop() {
         Ok(runtime) => runtime,
         Err(error) => {
             supervisor.dismiss();
