@@ -92,6 +92,16 @@ impl Inspection {
     }
 }
 
+impl From<StoreError> for Unknown {
+    fn from(error: StoreError) -> Unknown {
+        match error {
+            StoreError::Denied(why) => Unknown::Denied(why),
+            StoreError::Config(why) => Unknown::Unreadable(why),
+            StoreError::Unavailable { reason, .. } => Unknown::Unanswered(reason),
+        }
+    }
+}
+
 /// The result of [`LockAdmin::revoke`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {

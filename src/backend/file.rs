@@ -6,34 +6,37 @@ mod directory;
 mod doctor;
 mod foreign;
 mod history;
-mod holding;
+mod hold;
 mod inspect;
 mod location;
 mod lock_file;
+mod observation;
 mod presence;
-mod queue;
 mod sidecar;
 mod trust;
-mod waiting;
 mod worker;
 
 use std::fs::File;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use self::directory::LockDirectory;
+use self::hold::HeldFile;
 pub use self::location::Location;
 pub(super) use self::location::OPTIONS;
 use self::presence::Changes;
 use self::sidecar::SidecarError;
 use self::worker::Worker;
-use super::{Attempt, Backend, Change, Intent, Release, Renewal, Reply, StoreError, io_text};
-use crate::lock::{Claim, LockName, Record};
+use super::diagnosis::Diagnosis;
+use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
+use super::thread::in_thread;
+use super::{Change, Reply, StoreError, io_text};
+use crate::lock::{LockName, LockState, NotedRecord};
 
 /// The `file:` store. A file system may hang (NFS, FUSE, a frozen one), so its calls are made by a separate thread,
 /// while dlock handles signals and deadlines.
@@ -70,7 +73,7 @@ impl FileStore {
         let reply = worker.run(move |directory| {
             directory.take_events();
             let result = act(directory);
-            (result, directory.kept())
+            (result, directory.held.as_ref().map(HeldFile::kept))
         });
         let (result, kept) =
             reply.await.ok_or_else(|| StoreError::unanswered("the file thread has ended"))?;
@@ -79,7 +82,7 @@ impl FileStore {
     }
 }
 
-impl Backend for FileStore {
+impl LedgerStore for FileStore {
     fn display(&self) -> &str {
         self.location.display()
     }
@@ -90,44 +93,38 @@ impl Backend for FileStore {
         Box::pin(async { Ok(()) })
     }
 
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>> {
-        let claim = claim.clone();
-        Box::pin(self.work(move |directory| directory.acquire_now(&claim, intent)))
-    }
-
-    /// There is no lease; the lock is lost if its file was unlinked or replaced, because other processes lock the new
-    /// one.
-    fn renew<'a>(&'a mut self, claim: &'a Claim, _: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        let claim = claim.clone();
-        Box::pin(self.work(move |directory| directory.renew_now(&claim)))
-    }
-
-    /// A descriptor cannot keep a lock without its process: with a `rest` the process has to stay. Other dlock
-    /// processes respect the rest even if it does not.
-    fn release<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        rest: Duration,
-        record: Option<&'a Record>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
-        let (claim, record) = (claim.clone(), record.cloned());
-        Box::pin(self.work(move |directory| {
-            let release = directory.release_now(&claim, rest)?;
-            if let Some(record) = record.filter(|_| !matches!(release, Release::NotYet(_))) {
-                // The lock is free, even if the record cannot be written.
-                let _ = directory.note(&claim.name, &record);
+    fn change<T: Send + 'static>(
+        &mut self,
+        name: &LockName,
+        purpose: Purpose,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
+    ) -> impl Future<Output = Result<Done<T>, StoreError>> {
+        let name = name.clone();
+        self.work(move |directory| {
+            if matches!(purpose, Purpose::Operate) {
+                directory.check_directory()?;
             }
-            Ok(release)
-        }))
+            directory.change(&name, &purpose, decide)
+        })
     }
 
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
-        let (name, record) = (name.clone(), record.clone());
-        Box::pin(self.work(move |directory| directory.note(&name, &record)))
+    fn read(
+        &mut self,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> impl Future<Output = Result<(u64, Vec<LockState>), StoreError>> {
+        let names = names.to_vec();
+        let is_new = std::mem::take(&mut self.is_new_inspection);
+        self.work(move |directory| directory.read(&names, is_new, view))
+    }
+
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(self.work(|directory| directory.names()))
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        let name = name.clone();
+        Box::pin(self.work(move |directory| directory.history(&name)))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -135,6 +132,15 @@ impl Backend for FileStore {
             // Never closed: this store holds a sender.
             let _ = self.changes.recv().await;
             Change::OurTurn
+        })
+    }
+
+    /// Runs in a thread: a file system may hang.
+    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        let (location, examination) = (self.location.clone(), examination.clone());
+        Box::pin(async move {
+            let examine = move || doctor::examine(&location, &examination);
+            in_thread("examine", examine).await.map_err(|error| StoreError::unreachable(io_text(&error)))
         })
     }
 

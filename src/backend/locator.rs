@@ -3,6 +3,7 @@
 use super::Backend;
 use super::admin::LockAdmin;
 use super::file::FileStore;
+use super::ledger::Contender;
 #[cfg(feature = "redis")]
 use super::redis::{RedisStore, RedlockStore};
 use super::url::{Environment, Url, UrlError};
@@ -145,7 +146,7 @@ impl Locator {
     /// Returns the store for operators; does not contact it.
     pub fn oversee(&self) -> Box<dyn LockAdmin> {
         match self {
-            Locator::File(location) => Box::new(FileStore::new(location.clone())),
+            Locator::File(location) => Box::new(Contender::new(FileStore::new(location.clone()))),
             #[cfg(feature = "redis")]
             Locator::Redis(location) if location.is_redlock() => {
                 Box::new(RedlockStore::new((**location).clone()))

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod diagnosis;
 pub mod file;
+pub mod ledger;
 pub mod locator;
 #[cfg(feature = "redis")]
 pub mod net;

@@ -1,39 +1,50 @@
-//! The state of one dlock in a directory of locks: its hold, its queue position, what it waits for; and the attempt to
-//! acquire a lock.
+//! The state of one dlock in a directory of locks, and the change of a sidecar in one step.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use super::holding::HeldFile;
-use super::lock_file::{flock_of, is_at, try_flock, try_lock};
-use super::presence::{Changes, Role, Watches, is_there, withdraw};
-use super::queue::{Member, Room, Turn, Waiter, turn};
-use super::sidecar::{Content, Sidecar, SidecarError};
-use super::waiting::{Awaited, QueueEntry};
-use super::{Location, describe, history, lock_file, sidecar_failure, trust};
-use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
-use crate::clock::{Moment, wall_micros};
-use crate::lock::{Claim, Holder, LockName, Mode, Record};
+use super::hold::{HeldFile, QueuePosition};
+use super::lock_file::{is_at, number_of, try_flock};
+use super::observation::Observation;
+use super::presence::{Changes, Role, Target, Watches};
+use super::sidecar::{PATIENCE, Sidecar, SidecarError};
+use super::{Location, describe, history, lock_file, sidecar, sidecar_failure, trust};
+use crate::backend::ledger::{Done, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch};
+use crate::backend::{Loss, StoreError};
+use crate::clock::{Moment, boot_id};
+use crate::lock::{Claim, LockName, Record};
 
 /// The state of one dlock in a directory of locks. Every method blocks as long as the file system does.
 pub(super) struct LockDirectory {
     pub(super) location: Location,
     pub(super) held: Option<HeldFile>,
-    pub(super) entry: Option<QueueEntry>,
-    pub(super) watches: Watches,
+    pub(super) position: Option<QueuePosition>,
+    watches: Watches,
     /// The lock file whose lock a thread waits for, or has taken.
     pub(super) awaited: Option<Awaited>,
     /// Until when an inspection of many locks waits for locked sidecars, in total.
     pub(super) patient_until: Option<Moment>,
 }
 
+/// A lock file whose lock a thread waits for.
+pub(super) struct Awaited {
+    pub(super) file: File,
+    pub(super) mode: GateMode,
+    pub(super) has_arrived: bool,
+}
+
+/// The sidecar of a lock while it is changed.
+struct Opened {
+    /// `None`: nothing is to be written.
+    sidecar: Option<Sidecar>,
+    ledger: Ledger,
+}
+
 impl LockDirectory {
     /// Creates the state without touching the file system. The watches also report their events to `changes`.
     pub(super) fn new(location: Location, changes: Changes) -> LockDirectory {
         let watches = Watches::new(changes);
-        LockDirectory { location, held: None, entry: None, watches, awaited: None, patient_until: None }
+        LockDirectory { location, held: None, position: None, watches, awaited: None, patient_until: None }
     }
 
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
@@ -49,142 +60,249 @@ impl LockDirectory {
         Ok(())
     }
 
-    pub(super) fn lock_path(&self, claim: &Claim) -> PathBuf {
-        self.location.lock_path(&claim.name)
+    /// Changes the ledger of a lock in one step, with its sidecar locked.
+    pub(super) fn change<T>(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+    ) -> Result<Done<T>, StoreError> {
+        self.take_events();
+        let path = self.location.lock_path(name);
+        let sidecar_path = self.location.sidecar_path(name);
+        let failed = |error| sidecar_failure(error, &sidecar_path);
+        let mut lock_file = match purpose {
+            Purpose::Claim(_) => Some(self.open_lock_file(name)?),
+            _ => None,
+        };
+        let loss = self.loss(purpose, name)?;
+        let Opened { mut sidecar, ledger: before } = self.open(name, purpose)?;
+        let is_ours = |held: &&HeldFile| is_holder(held, purpose);
+        let mut gate = match self.held.as_ref().filter(is_ours) {
+            Some(held) if held.owns_flock => Gate::Passed(held.entry.gate),
+            // What cannot be read is not ours.
+            None if sidecar.is_none() => Gate::Closed,
+            _ => Gate::Untried,
+        };
+        let mut taken = None;
+        let (mut ledger, value, effect, watch) = loop {
+            let mut ledger = before.clone();
+            if matches!(purpose, Purpose::Claim(_)) {
+                ledger.name = self.location.recorded_name(name);
+            }
+            let observation = Observation {
+                gate,
+                loss,
+                proven: self.held.as_ref().filter(is_ours).map(|held| &held.entry),
+                is_nearly_full: sidecar.as_ref().is_some_and(Sidecar::is_nearly_full),
+                ..Observation::new(&path, sidecar.as_ref().map(Sidecar::file))
+            };
+            match decide(&mut ledger, &observation) {
+                Step::Done { value, effect, watch } => break (ledger, value, effect, watch),
+                Step::Exhausted => {
+                    let what = "its fencing counter is exhausted (2^53)";
+                    return Err(StoreError::Config(format!("{}: {what}", sidecar_path.display())));
+                }
+                Step::PassGate(mode) => {
+                    let passed = match (purpose, lock_file.take()) {
+                        (Purpose::Claim(claim), Some(file)) => {
+                            taken = self.take_flock(claim, file, mode)?;
+                            taken.as_ref().map(number_of)
+                        }
+                        _ => match &mut self.held {
+                            Some(held) => held.take_over(mode, &path)?.then(|| number_of(&held.file)),
+                            None => None,
+                        },
+                    };
+                    let number = passed.transpose().map_err(|error| describe(&error, "lock", &path))?;
+                    gate = number.map_or(Gate::Closed, |number| Gate::Passed(Some(number)));
+                }
+            }
+        };
+        // They are in a file of their own.
+        let outcomes = std::mem::take(&mut ledger.outcomes);
+        match (effect, purpose, &sidecar) {
+            (Effect::Hold(ticket), Purpose::Claim(_), Some(sidecar))
+                if self.held.as_ref().is_none_or(|held| held.entry.ticket != ticket) =>
+            {
+                let owns_flock = taken.is_some();
+                if let Some(file) = taken.take().or(lock_file) {
+                    self.hold(ticket, file, owns_flock, sidecar, &ledger)
+                        .map_err(|error| describe(&error, "lock", &sidecar_path))?;
+                }
+            }
+            (Effect::Wait(ticket), Purpose::Claim(claim), _) => self.wait(ticket, claim)?,
+            _ => {}
+        }
+        let written = match &mut sidecar {
+            Some(sidecar) if ledger != before => sidecar.write(&ledger).map_err(failed),
+            _ => Ok(()),
+        };
+        match purpose {
+            Purpose::Claim(_) if written.is_err() => {
+                // A hold that others cannot read does not count.
+                self.held = None;
+                written?;
+            }
+            // What the sidecar records about a hold is information for others; what keeps it is the descriptors.
+            Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
+            Purpose::Operate | Purpose::Record => written?,
+        }
+        // Only now: the next waiter must read that the lock is held, or that the queue has moved.
+        if matches!(effect, Effect::Hold(_) | Effect::Leave | Effect::Free) {
+            self.leave();
+        }
+        if effect == Effect::Free {
+            self.free(sidecar.take(), &path)?;
+        }
+        drop(sidecar);
+        for (at, record) in outcomes {
+            let recorded = self.record(name, at, &record);
+            // A lock that is released is free, even if the outcome cannot be recorded.
+            if matches!(purpose, Purpose::Record) {
+                recorded?;
+            }
+        }
+        let mut is_watched = true;
+        for event in watch {
+            is_watched &= self.watch(name, event);
+        }
+        Ok(Done { value, is_watched })
     }
 
-    pub(super) fn sidecar_path(&self, claim: &Claim) -> PathBuf {
-        self.location.sidecar_path(&claim.name)
-    }
-
-    pub(super) fn note(&self, name: &LockName, record: &Record) -> Result<(), StoreError> {
+    fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
         self.prepare()?;
         let path = self.location.history_path(name);
-        let now = wall_micros() / 1000;
-        history::append(&path, now, record).map_err(|error| describe(&error, "write", &path))
+        history::append(&path, at, record).map_err(|error| describe(&error, "write", &path))
     }
 
-    pub(super) fn acquire_now(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
+    /// Opens the lock file before anything is written, and checks now, not only when the run has ended, whether its
+    /// outcome can be recorded.
+    fn open_lock_file(&self, name: &LockName) -> Result<File, StoreError> {
         self.prepare()?;
-        let path = self.lock_path(claim);
-        if let Some(held) =
-            self.held.as_ref().filter(|held| held.token == claim.token && is_at(&held.file, &path))
-        {
-            return Ok(Attempt::Granted(held.grant));
-        }
-        // Before anything is written: check that the lock file is usable.
+        let path = self.location.lock_path(name);
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
-        let sidecar_path = self.sidecar_path(claim);
-        let failed = |error| sidecar_failure(error, &sidecar_path);
-        // Check now, not only when the run has ended.
-        let history_path = self.location.history_path(&claim.name);
+        let history_path = self.location.history_path(name);
         trust::check_path(&history_path).map_err(|error| describe(&error, "use", &history_path))?;
-        let (mut sidecar, mut content) = match Sidecar::open(&sidecar_path) {
-            Ok(opened) => opened,
+        Ok(file)
+    }
+
+    /// Returns how the lock of this process was lost, if it was.
+    fn loss(&self, purpose: &Purpose, name: &LockName) -> Result<Option<Loss>, StoreError> {
+        let path = self.location.lock_path(name);
+        match (purpose, self.held.as_ref().filter(|held| is_holder(held, purpose))) {
+            (Purpose::Renew(_), Some(held)) => held.loss(&path),
+            (Purpose::Renew(_), None) => Ok(Some(Loss::Taken)),
+            (_, Some(held)) => Ok((!is_at(&held.file, &path)).then_some(Loss::Taken)),
+            (_, None) => Ok(None),
+        }
+    }
+
+    /// Opens the sidecar. If that fails, a holder goes on with what it knows.
+    fn open(&mut self, name: &LockName, purpose: &Purpose) -> Result<Opened, StoreError> {
+        let path = self.location.sidecar_path(name);
+        let mut known = Opened { sidecar: None, ledger: Ledger::default() };
+        let held = self.held.as_mut().filter(|held| is_holder(held, purpose));
+        known.ledger.holders.extend(held.as_ref().map(|held| held.entry.clone()));
+        if matches!(purpose, Purpose::Release(_)) {
+            self.awaited = None;
+            if held.is_none() && self.position.is_none() {
+                return Ok(known);
+            }
+        }
+        let opened = match purpose {
+            Purpose::Record => Ok(None),
+            Purpose::Operate => Sidecar::open_existing(&path, PATIENCE),
+            _ => Sidecar::open(&path).map(Some),
+        };
+        match (opened, purpose) {
+            (Ok(Some((sidecar, mut ledger))), _) => {
+                if matches!(purpose, Purpose::Renew(_)) {
+                    ledger.incomplete |= held.is_some_and(|held| held.follow(&sidecar, &path));
+                }
+                self.adopt(&mut ledger);
+                Ok(Opened { sidecar: Some(sidecar), ledger })
+            }
+            (Ok(None), _) | (Err(_), Purpose::Release(_)) => Ok(known),
+            (Err(_), Purpose::Renew(_)) if held.is_some_and(|held| held.owns_flock) => Ok(known),
             // The sidecar is not readable for this user: only whether the lock is free can be seen, unless this process
             // holds it.
-            Err(SidecarError::Io(error))
+            (Err(SidecarError::Io(error)), Purpose::Claim(claim))
                 if !trust::is_untrusted(&error)
                     && self.awaited.take().is_none()
-                    && matches!(try_flock(&path, flock_of(claim.mode)), Ok(None)) =>
+                    && matches!(
+                        try_flock(&self.location.lock_path(name), GateMode::of(claim.mode)),
+                        Ok(None)
+                    ) =>
             {
-                return Ok(Attempt::Busy(Busy {
-                    holders: vec![Holder::default()],
-                    more: 0,
-                    position: None,
-                    promised: false,
-                    again: Again::Poll,
-                }));
+                Ok(known)
             }
-            Err(error) => return Err(failed(error)),
-        };
-        let before = content.clone();
-        content.name = self.location.recorded_name(&claim.name);
-        let attempt = self.decide(claim, intent, file, &sidecar, &mut content);
-        if content != before
-            && let Err(error) = sidecar.write(&content)
-        {
-            // A hold that others cannot read does not count.
-            self.held = None;
-            return Err(failed(error));
+            (Err(error), _) => Err(sidecar_failure(error, &path)),
         }
-        if matches!(attempt, Ok(Attempt::Granted(_)))
-            && let Some(entry) = self.entry.take_if(|entry| entry.token == claim.token)
-        {
-            // Only now: the next waiter must read that the lock is held.
-            withdraw(&entry.presence, Role::Waiting, entry.ticket);
-        }
-        attempt
     }
 
-    /// Makes one decision, with the sidecar locked.
-    fn decide(
-        &mut self,
-        claim: &Claim,
-        intent: Intent,
-        file: File,
-        sidecar: &Sidecar,
-        content: &mut Content,
-    ) -> Result<Attempt, StoreError> {
-        let now = Moment::now().since_boot();
-        content.members.retain(|member| is_member(member, sidecar.file(), claim, now));
-        if let Some(outer) = outer_of(claim, &content.members) {
-            let outer = outer.clone();
-            return self.enter(claim, &outer, sidecar, content);
-        }
-        if claim.requires_outer_hold {
-            return Ok(Attempt::Refused(Refusal::OuterLost));
-        }
-        if let Some(slots) =
-            other_slots(claim.mode, content, |waiter| self.is_waiting(waiter, sidecar.file()))
+    /// Recognizes the own queue position, also if a dlock that does not know this field has rewritten the sidecar.
+    fn adopt(&self, ledger: &mut Ledger) {
+        if let Some(position) = &self.position
+            && let Some(mine) = ledger.waiters.iter_mut().find(|waiter| waiter.ticket == position.ticket)
         {
-            return Ok(Attempt::Refused(Refusal::Slots(slots)));
+            mine.token.clone_from(&position.token);
         }
-        if intent == Intent::WaitInLine {
-            self.join_queue(claim, sidecar, content)?;
+        forget_other_boots(ledger);
+    }
+
+    /// Starts to watch for an event. Returns whether it will be reported.
+    fn watch(&mut self, name: &LockName, event: Watch) -> bool {
+        match event {
+            Watch::Gate(mode) => self.await_flock(name, mode),
+            Watch::Holder(ticket) => self.await_end(name, Role::Holding, ticket),
+            Watch::Waiter(ticket) => self.await_end(name, Role::Waiting, ticket),
         }
-        let me = self.entry.as_ref().filter(|entry| entry.token == claim.token).map(|entry| entry.ticket);
-        let room = Room::beside(&content.members);
-        let path = self.lock_path(claim);
-        let decision = turn(
-            &mut content.line,
-            &room,
-            me,
-            claim.mode,
-            now,
-            &|waiter| is_there(sidecar.file(), Role::Waiting, waiter.ticket, &waiter.identity),
-            &|mode| try_flock(&path, flock_of(mode)).is_ok_and(|file| file.is_some()),
-        );
-        if decision == Turn::Ours
-            && let Some(file) = self.take_flock(file, content.flock_for(claim.mode), &path)?
-            && try_lock(&file, flock_of(claim.mode)).map_err(|error| describe(&error, "lock", &path))?
-        {
-            return self.grant(claim, &room, file, sidecar, content);
+    }
+
+    fn await_flock(&mut self, name: &LockName, mode: GateMode) -> bool {
+        if self.awaited.is_some() {
+            return true;
         }
-        Ok(Attempt::Busy(self.busy(claim, intent, decision, sidecar.file(), content)))
+        let Ok(file) = lock_file::open(&self.location.lock_path(name)) else { return false };
+        let is_watched = self.watches.flock(&file, mode);
+        self.awaited = is_watched.then_some(Awaited { file, mode, has_arrived: false });
+        is_watched
+    }
+
+    fn await_end(&mut self, name: &LockName, role: Role, ticket: u64) -> bool {
+        self.watches.has(Target::Gone(role, ticket))
+            || sidecar::open(&self.location.sidecar_path(name))
+                .is_ok_and(|file| self.watches.gone(file, role, ticket))
+    }
+
+    /// Handles the events of this process's watching threads.
+    pub(super) fn take_events(&mut self) {
+        while let Some(target) = self.watches.ready() {
+            if let Target::Flock(mode) = target
+                && let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.mode == mode)
+            {
+                awaited.has_arrived = true;
+            }
+        }
     }
 }
 
-/// Returns whether a recorded member still counts: its owner is alive, or the lock is kept for it.
-fn is_member(member: &Member, sidecar: &File, claim: &Claim, now: Duration) -> bool {
-    let kept =
-        member.kept_until.is_some_and(|until| now < until) && member.identity.boot == claim.identity.boot;
-    kept || is_there(sidecar, Role::Holding, member.ticket, &member.identity)
+/// Returns whether this hold belongs to the claim of the request.
+fn is_holder(held: &HeldFile, purpose: &Purpose) -> bool {
+    let is_ours = |claim: &Claim| held.entry.token == claim.token.reveal();
+    match purpose {
+        Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => is_ours(claim),
+        Purpose::Operate | Purpose::Record => false,
+    }
 }
 
-/// Returns the member whose hold this process runs in.
-fn outer_of<'a>(claim: &Claim, members: &'a [Member]) -> Option<&'a Member> {
-    members.iter().find(|member| claim.outer.iter().any(|token| token.reveal() == member.token))
-}
-
-/// Returns another number of slots that live users of the lock have agreed on.
-fn other_slots(mode: Mode, content: &Content, is_waiting: impl Fn(&Waiter) -> bool) -> Option<u32> {
-    let Mode::Slots(wanted) = mode else { return None };
-    let other = |mode: Mode| match mode {
-        Mode::Slots(slots) if slots != wanted => Some(slots),
-        _ => None,
-    };
-    let members = content.members.iter().find_map(|member| other(member.mode));
-    members
-        .or_else(|| content.line.iter().find_map(|waiter| other(waiter.mode).filter(|_| is_waiting(waiter))))
+/// Forgets until when a lock is kept if that was recorded before the host was restarted: the time since boot begins
+/// anew.
+pub(super) fn forget_other_boots(ledger: &mut Ledger) {
+    let mut kept = ledger.holders.iter_mut().filter(|holder| holder.kept_until.is_some()).peekable();
+    if kept.peek().is_some() {
+        let boot = boot_id();
+        kept.filter(|holder| holder.identity.boot != boot).for_each(|holder| holder.kept_until = None);
+    }
 }

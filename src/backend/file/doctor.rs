@@ -6,12 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::directory::LockDirectory;
-use super::lock_file::{self, Flock, try_lock};
+use super::lock_file::{self, try_lock};
 use super::presence::{Changes, Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
 use super::{Location, sidecar};
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
 use crate::backend::io_text;
+use crate::backend::ledger::GateMode;
 use crate::clock::Moment;
 use crate::lock::{Identity, LockName};
 
@@ -204,14 +205,14 @@ impl Scratch {
 /// Checks whether the file system excludes a second descriptor, in both ways that dlock needs.
 fn exclusion(scratch: &Scratch) -> io::Result<Finding> {
     let [ours, other] = &scratch.locks;
-    if !try_lock(ours, Flock::Exclusive)? {
+    if !try_lock(ours, GateMode::Exclusive)? {
         return Ok(no_exclusion("a new file with a random name is locked"));
     }
-    if try_lock(other, Flock::Exclusive)? || try_lock(other, Flock::Shared)? {
+    if try_lock(other, GateMode::Exclusive)? || try_lock(other, GateMode::Shared)? {
         return Ok(no_exclusion("flock(2) grants an exclusive lock twice"));
     }
     ours.unlock()?;
-    if !try_lock(other, Flock::Exclusive)? {
+    if !try_lock(other, GateMode::Exclusive)? {
         return Ok(no_exclusion("flock(2) keeps a lock after its release"));
     }
     other.unlock()?;
@@ -245,7 +246,7 @@ fn latency(scratch: &Scratch) -> io::Result<Finding> {
     let mut times = Vec::with_capacity(CYCLES);
     for _ in 0..CYCLES {
         let begin = Moment::now();
-        try_lock(lock, Flock::Exclusive)?;
+        try_lock(lock, GateMode::Exclusive)?;
         lock_content(sidecar)?;
         sidecar.write_all_at(&[b' '; PAGE], 0)?;
         unlock_content(sidecar);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::lock_file::Flock;
+use crate::backend::ledger::GateMode;
 use crate::lock::{Holder, Mode};
 
 /// Returns the holder of the lock on the file, if the kernel shows one: not without `/proc`, nor for processes in other
@@ -23,15 +23,15 @@ pub(super) fn holder_of(path: &Path) -> Option<(Mode, Holder)> {
         name => format!("process {pid}, {name}"),
     };
     let mode = match flock {
-        Flock::Exclusive => Mode::Exclusive,
-        Flock::Shared => Mode::Shared,
+        GateMode::Exclusive => Mode::Exclusive,
+        GateMode::Shared => Mode::Shared,
     };
     Some((mode, Holder { hint: Some(hint), ..Holder::default() }))
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
-    flock: Flock,
+    flock: GateMode,
     pid: i32,
     device: (u64, u64),
     inode: u64,
@@ -45,8 +45,8 @@ fn parse(line: &str) -> Option<Lock> {
         return None;
     }
     let flock = match words.nth(1)? {
-        "WRITE" => Flock::Exclusive,
-        "READ" => Flock::Shared,
+        "WRITE" => GateMode::Exclusive,
+        "READ" => GateMode::Shared,
         _ => return None,
     };
     let pid = words.next()?.parse().ok()?;
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_kernels_list_is_read() {
-        let lock = Lock { flock: Flock::Exclusive, pid: 708, device: (0xfe, 0x1), inode: 131 };
+        let lock = Lock { flock: GateMode::Exclusive, pid: 708, device: (0xfe, 0x1), inode: 131 };
         assert_eq!(parse("1: FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF"), Some(lock));
         for other in [
             "1: -> FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF",

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lock_file::{Flock, is_at, open_existing, open_or_create, try_lock};
+use super::lock_file::{is_at, open_existing, open_or_create, try_lock};
 use super::trust;
+use crate::backend::ledger::GateMode;
+use crate::backend::ledger::outcomes::Quota;
 use crate::lock::{NotedRecord, Record};
 
-/// The number of outcomes that are reported, of each kind.
-const MAX_OUTCOMES: usize = 20;
 /// A file that has grown beyond this size is shortened.
 const MAX_SIZE: u64 = 256 * 1024;
 /// How often to try the lock of another writer, once per millisecond: no process may delay the end of a run for long.
@@ -61,7 +61,7 @@ fn open_for_append(path: &Path) -> io::Result<File> {
     let mut tries = 0;
     loop {
         let file = open_or_create(path, OpenOptions::new().read(true).append(true))?;
-        let is_locked = try_lock(&file, Flock::Exclusive).unwrap_or(false) && is_at(&file, path);
+        let is_locked = try_lock(&file, GateMode::Exclusive).unwrap_or(false) && is_at(&file, path);
         if is_locked || tries == MAX_TRIES {
             return Ok(file);
         }
@@ -84,21 +84,6 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
     let lines = lines.filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
     let mut quota = Quota::default();
     Ok(lines.filter(|line| quota.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
-}
-
-/// Counts the outcomes of the runs that held the lock, and of those that did not acquire it.
-#[derive(Default)]
-struct Quota {
-    held: usize,
-    missed: usize,
-}
-
-impl Quota {
-    fn has_room_for(&mut self, record: &Record) -> bool {
-        let count = if record.has_held() { &mut self.held } else { &mut self.missed };
-        *count += 1;
-        *count <= MAX_OUTCOMES
-    }
 }
 
 /// Returns the last part of the file, however large it is.

@@ -7,16 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::trust;
-use crate::lock::Mode;
-
-/// The mode of a `flock(2)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flock {
-    /// `LOCK_EX`
-    Exclusive,
-    /// `LOCK_SH`
-    Shared,
-}
+use crate::backend::ledger::GateMode;
 
 /// The time within which a dlock that creates a file has shared it with its group, in milliseconds.
 const SHARED_WITHIN: u32 = 20;
@@ -84,22 +75,13 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Returns how holders of this mode take `flock(2)`. Holders that share a lock keep an exclusive foreign program out
-/// together.
-pub(super) fn flock_of(mode: Mode) -> Flock {
-    match mode {
-        Mode::Exclusive => Flock::Exclusive,
-        Mode::Shared | Mode::Slots(_) => Flock::Shared,
-    }
-}
-
 /// Takes the kernel's lock on the file at this path, if it is free.
-pub(super) fn try_flock(path: &Path, mode: Flock) -> io::Result<Option<File>> {
+pub(super) fn try_flock(path: &Path, mode: GateMode) -> io::Result<Option<File>> {
     try_flock_of(open(path)?, path, mode)
 }
 
 /// The same, starting with a file that was at this path a moment ago.
-pub(super) fn try_flock_of(mut file: File, path: &Path, mode: Flock) -> io::Result<Option<File>> {
+pub(super) fn try_flock_of(mut file: File, path: &Path, mode: GateMode) -> io::Result<Option<File>> {
     for _ in 0..100 {
         if !try_lock(&file, mode)? {
             return Ok(None);
@@ -114,10 +96,10 @@ pub(super) fn try_flock_of(mut file: File, path: &Path, mode: Flock) -> io::Resu
 }
 
 /// On every Unix that dlock supports, the standard library's file lock is `flock(2)`.
-pub(super) fn try_lock(file: &File, mode: Flock) -> io::Result<bool> {
+pub(super) fn try_lock(file: &File, mode: GateMode) -> io::Result<bool> {
     let locked = match mode {
-        Flock::Exclusive => file.try_lock(),
-        Flock::Shared => file.try_lock_shared(),
+        GateMode::Exclusive => file.try_lock(),
+        GateMode::Shared => file.try_lock_shared(),
     };
     match locked {
         Ok(()) => Ok(true),

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::lock_file::Flock;
+use crate::backend::ledger::GateMode;
 
 /// The role in which a process is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Target {
     /// The end of this holder or waiter.
     Gone(Role, u64),
     /// `flock(2)` on the lock file has been granted.
-    Flock(Flock),
+    Flock(GateMode),
 }
 
 /// A thread that waits for a lock needs next to no stack.
@@ -78,11 +78,11 @@ impl Watches {
     }
 
     /// Waits for `flock(2)` on the open file, which then belongs to every duplicate of the descriptor.
-    pub(super) fn flock(&mut self, file: &File, mode: Flock) -> bool {
+    pub(super) fn flock(&mut self, file: &File, mode: GateMode) -> bool {
         let Ok(file) = file.try_clone() else { return false };
         self.watch(Target::Flock(mode), move || match mode {
-            Flock::Exclusive => file.lock(),
-            Flock::Shared => file.lock_shared(),
+            GateMode::Exclusive => file.lock(),
+            GateMode::Shared => file.lock_shared(),
         })
     }
 

@@ -12,13 +12,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::lock_file::{Flock, flock_of, open_existing, open_or_create};
+use super::lock_file::{open_existing, open_or_create};
 use super::presence::{lock_content, unlock_content};
-use super::queue::{Member, Waiter};
-use crate::clock::{Moment, wall_micros};
-use crate::lock::Mode;
+use crate::backend::ledger::{Ledger, Unreadable};
+use crate::clock::Moment;
 
-const FORMAT: u32 = 1;
 /// The limit of the content: it is read and written as a whole, with the file locked.
 const MAX_CONTENT: u64 = 1 << 20;
 /// The part of it that waiters leave to holders: the record of a holder is longer.
@@ -31,54 +29,12 @@ const PAGE: usize = 4096;
 /// stopped in the middle, which must not block this one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The content of a sidecar.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Content {
+/// The first line of a sidecar whose content is further back.
+#[derive(Debug, Serialize, Deserialize)]
+struct Pointer {
     format: u32,
-    /// The last fencing token granted.
-    pub(super) fencing_token: u64,
-    /// The last ticket assigned.
-    #[serde(default)]
-    pub(super) ticket: u64,
-    /// The holders of the lock.
-    #[serde(default)]
-    pub(super) members: Vec<Member>,
-    /// The waiters, in order.
-    #[serde(default)]
-    pub(super) line: Vec<Waiter>,
-    /// The name of the lock, if the file is named by a digest of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) name: Option<String>,
-    /// The sidecar was lost while the lock was held: not all holders may be recorded.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) lost: bool,
-}
-
-impl Content {
-    /// Returns how a new holder takes `flock(2)`. Slots are counted in the sidecar: if no holder is recorded, or some
-    /// may not be (the sidecar was lost), the first one takes the lock exclusively before it shares it.
-    pub(super) fn flock_for(&self, mode: Mode) -> Flock {
-        match mode {
-            Mode::Slots(_) if self.members.is_empty() || self.lost => Flock::Exclusive,
-            mode => flock_of(mode),
-        }
-    }
-
-    /// Returns a new ticket: never one that was used before, not even in a sidecar that has been deleted since.
-    pub(super) fn next_ticket(&mut self) -> u64 {
-        self.ticket = wall_micros().max(self.ticket.saturating_add(1));
-        self.ticket
-    }
-}
-
-/// The first line: the content itself, or where it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct First {
-    format: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    at: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    length: Option<u64>,
+    at: u64,
+    length: u64,
 }
 
 /// An open sidecar file with its content locked until it is dropped.
@@ -99,6 +55,12 @@ pub(super) enum SidecarError {
     Unknown(String),
 }
 
+impl From<Unreadable> for SidecarError {
+    fn from(unreadable: Unreadable) -> SidecarError {
+        SidecarError::Unknown(unreadable.to_string())
+    }
+}
+
 impl From<io::Error> for SidecarError {
     fn from(error: io::Error) -> SidecarError {
         SidecarError::Io(error)
@@ -107,7 +69,7 @@ impl From<io::Error> for SidecarError {
 
 impl Sidecar {
     /// Opens the file, or creates it, and waits for its lock.
-    pub(super) fn open(path: &Path) -> Result<(Sidecar, Content), SidecarError> {
+    pub(super) fn open(path: &Path) -> Result<(Sidecar, Ledger), SidecarError> {
         Sidecar::lock(open(path)?, PATIENCE)
     }
 
@@ -115,19 +77,19 @@ impl Sidecar {
     pub(super) fn open_existing(
         path: &Path,
         patience: Duration,
-    ) -> Result<Option<(Sidecar, Content)>, SidecarError> {
+    ) -> Result<Option<(Sidecar, Ledger)>, SidecarError> {
         match open_existing(path, OpenOptions::new().read(true).write(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             file => Sidecar::lock(file?, patience).map(Some),
         }
     }
 
-    fn lock(file: File, patience: Duration) -> Result<(Sidecar, Content), SidecarError> {
+    fn lock(file: File, patience: Duration) -> Result<(Sidecar, Ledger), SidecarError> {
         lock(&file, patience)?;
         let mut sidecar = Sidecar { file, large_content: None, waiters: 0 };
-        let content = sidecar.read()?;
-        sidecar.waiters = content.line.len();
-        Ok((sidecar, content))
+        let ledger = sidecar.read()?;
+        sidecar.waiters = ledger.waiters.len();
+        Ok((sidecar, ledger))
     }
 
     /// Returns the descriptor, for locks of single bytes.
@@ -140,42 +102,25 @@ impl Sidecar {
         self.large_content.is_some_and(|(from, to)| to - from > MAX_CONTENT - 2 * FOR_HOLDERS as u64)
     }
 
-    fn read(&mut self) -> Result<Content, SidecarError> {
-        let damaged = || SidecarError::Unknown("not written by dlock, or damaged".into());
+    fn read(&mut self) -> Result<Ledger, SidecarError> {
         let page = self.read_at(0, PAGE as u64)?;
         let line = page.split(|byte| *byte == b'\n').next().unwrap_or_default();
         if line.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
-            return Ok(Content {
-                format: FORMAT,
-                fencing_token: 0,
-                ticket: 0,
-                members: vec![],
-                line: vec![],
-                name: None,
-                lost: false,
-            });
+            return Ok(Ledger::default());
         }
-        let first = serde_json::from_slice::<First>(line).map_err(|_| damaged())?;
-        if first.format != FORMAT {
-            return Err(SidecarError::Unknown(format!(
-                "written by another dlock (format {}, known: {FORMAT})",
-                first.format
-            )));
-        }
-        let (Some(at), Some(length)) = (first.at, first.length) else {
-            return serde_json::from_slice(line).map_err(|_| damaged());
+        let Ok(Pointer { format, at, length }) = serde_json::from_slice(line) else {
+            return Ok(Ledger::parse(line)?);
         };
+        Ledger::check_format(format)?;
         if at < PAGE as u64 || at > MAX_OFFSET {
-            return Err(damaged());
+            return Err(Unreadable::Damaged.into());
         }
         if length > MAX_CONTENT {
-            return Err(SidecarError::Unknown(format!(
-                "larger than dlock writes it ({} KiB)",
-                MAX_CONTENT >> 10
-            )));
+            let limit = MAX_CONTENT >> 10;
+            return Err(SidecarError::Unknown(format!("larger than dlock writes it ({limit} KiB)")));
         }
         self.large_content = Some((at, at + length));
-        serde_json::from_slice(&self.read_at(at, length)?).map_err(|_| damaged())
+        Ok(Ledger::parse(&self.read_at(at, length)?)?)
     }
 
     /// Reads this many bytes, or fewer at the end of the file.
@@ -196,10 +141,10 @@ impl Sidecar {
     }
 
     /// Writes the content. A reader sees the old content or the new one, and the file is never truncated.
-    pub(super) fn write(&mut self, content: &Content) -> Result<(), SidecarError> {
-        let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
+    pub(super) fn write(&mut self, ledger: &Ledger) -> Result<(), SidecarError> {
+        let mut text = serde_json::to_vec(ledger).map_err(io::Error::from)?;
         text.push(b'\n');
-        let has_new_waiter = content.line.len() > self.waiters;
+        let has_new_waiter = ledger.waiters.len() > self.waiters;
         let limit = MAX_CONTENT as usize - if has_new_waiter { FOR_HOLDERS } else { 0 };
         if text.len() > limit {
             return Err(io::Error::other("there is no room for one more waiter or holder").into());
@@ -215,7 +160,7 @@ impl Sidecar {
             };
             self.file.write_all_at(&text, at)?;
             large_content = Some((at, at + length));
-            let pointer = First { format: FORMAT, at: Some(at), length: Some(length) };
+            let pointer = Pointer { format: Ledger::FORMAT, at, length };
             text = serde_json::to_vec(&pointer).map_err(io::Error::from)?;
             text.push(b'\n');
         }
@@ -257,26 +202,24 @@ fn lock(file: &File, patience: Duration) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Identity;
+    use crate::backend::ledger::WaiterEntry;
+    use crate::lock::{Identity, Mode};
 
-    fn content(waiters: u64) -> Content {
-        let waiter = |ticket| Waiter {
+    fn content(waiters: u64) -> Ledger {
+        let waiter = |ticket| WaiterEntry {
             ticket,
+            token: String::new(),
             mode: Mode::Exclusive,
             since: 0,
-            turn: None,
+            called: None,
+            lease_ends: None,
             identity: Identity::default(),
         };
-        let line = (0..waiters).map(waiter).collect();
-        Content {
-            format: FORMAT,
-            fencing_token: 7,
-            ticket: waiters,
-            members: vec![],
-            line,
-            name: None,
-            lost: false,
-        }
+        let mut ledger = Ledger::default();
+        ledger.fencing_token = 7;
+        ledger.ticket = waiters;
+        ledger.waiters = (0..waiters).map(waiter).collect();
+        ledger
     }
 
     #[test]
@@ -304,9 +247,9 @@ mod tests {
         let mut full = content(MAX_CONTENT * 15 / 16 / per_waiter);
         assert!(sidecar.write(&full).is_err());
         sidecar.write(&read).expect("room on the disk");
-        sidecar.waiters = full.line.len();
+        sidecar.waiters = full.waiters.len();
         sidecar.write(&full).expect("room for those that are there");
-        full.line.extend(content(20_000).line);
+        full.waiters.extend(content(20_000).waiters);
         assert!(sidecar.write(&full).is_err());
         drop(sidecar);
         std::fs::remove_file(&path).expect("our own file");

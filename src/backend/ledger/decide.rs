@@ -1,0 +1,365 @@
+//! The decisions: who may have the lock, and what a request changes in its ledger. Pure: no I/O and no clock.
+//!
+//! Each function takes the ledger as it was read and changes it to what is to be stored.
+
+use std::time::Duration;
+
+use super::observed::{Gate, GateMode, Lifetime, Observed};
+use super::queue::{Turn, turn};
+use super::room::Room;
+use super::store::{Effect, Step, Watch};
+use super::value::{HolderEntry, Ledger, WaiterEntry};
+use super::{outcomes, view};
+use crate::backend::admin::{Removal, Revoked};
+use crate::backend::{Attempt, Intent, Loss, Refusal, Release, Renewal};
+use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
+
+/// How often a process that left a hold in which others still are checks whether they have gone.
+const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Decides on a request for the lock.
+pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent: Intent) -> Step<Attempt> {
+    ledger.holders.retain(|holder| holder.counts(observed));
+    if let Some(mine) = holder_of(ledger, claim).filter(|_| observed.loss().is_none()) {
+        // The reply to an earlier attempt was lost.
+        let lease = mine.extend(claim, claim.min_hold, observed);
+        let (ticket, grant) = (mine.ticket, mine.grant(lease));
+        leave_queue(ledger, claim);
+        return done(Attempt::Granted(grant), Effect::Hold(ticket));
+    }
+    if let Some(outer) = outer_hold(ledger, claim) {
+        return match enter(ledger, observed, claim, &outer) {
+            Ok(step) => step,
+            Err(refusal) => refuse(ledger, claim, refusal),
+        };
+    }
+    if claim.requires_outer_hold {
+        return refuse(ledger, claim, Refusal::OuterLost);
+    }
+    if let Some(slots) = other_slots(ledger, claim, observed) {
+        return refuse(ledger, claim, Refusal::Slots(slots));
+    }
+    let intent = if observed.is_read_only() { Intent::TakeNow } else { intent };
+    let effect = match intent {
+        Intent::WaitInLine => Effect::Wait(join_queue(ledger, claim, observed)),
+        Intent::TakeNow => Effect::None,
+    };
+    let me = ledger.position_of(claim.token.reveal());
+    let room = Room::beside(&ledger.holders);
+    let turn = turn(&mut ledger.waiters, &room, me, claim.mode, observed);
+    if turn == Turn::Ours {
+        match observed.gate() {
+            Gate::Untried => return Step::PassGate(ledger.gate_for(claim.mode)),
+            Gate::Passed(gate) => return grant(ledger, observed, claim, gate),
+            Gate::Closed => {}
+        }
+    }
+    let (busy, watch) = view::busy(ledger, observed, claim, intent, &turn);
+    Step::Done { value: Attempt::Busy(busy), effect, watch }
+}
+
+/// Decides on a renewal. `rest` is what remains of the minimum hold time.
+pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: Duration) -> Step<Renewal> {
+    if let Some(loss) = observed.loss() {
+        return Step::reply(Renewal::Lost(loss));
+    }
+    restore(ledger, observed, claim);
+    let now = observed.now().clock;
+    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends));
+    let Some(mine) = mine else {
+        let is_taken = ledger.holders.iter().any(|holder| holder.counts(observed));
+        return Step::reply(Renewal::Lost(if is_taken { Loss::Taken } else { Loss::Gone }));
+    };
+    let (lease, revoked) = (mine.extend(claim, rest, observed), mine.revoked.clone());
+    let (family, mode) = (mine.family, mine.mode);
+    let owner = ledger.holders.iter().find(|holder| holder.ticket == family);
+    if !owner.is_some_and(|owner| owner.token == claim.token.reveal() || owner.has_owner(observed)) {
+        // The owner of the outer hold is gone, and the gate passes to this process, unless a foreign program was faster.
+        match observed.gate() {
+            Gate::Untried => return Step::PassGate(GateMode::of(mode)),
+            Gate::Passed(_) => {}
+            Gate::Closed => return Step::reply(Renewal::Lost(Loss::Taken)),
+        }
+    }
+    Step::reply(Renewal::Held { lease, revoked })
+}
+
+/// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The `outcome` is
+/// recorded when the hold ends.
+pub fn release(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    rest: Duration,
+    outcome: Option<&Record>,
+) -> Step<Release> {
+    let step = release_hold(ledger, observed, claim, rest);
+    if let Some(outcome) = outcome
+        && !matches!(step, Step::Done { value: Release::NotYet(_), .. })
+    {
+        record(ledger, observed, outcome);
+    }
+    step
+}
+
+/// Adds an outcome.
+pub fn record(ledger: &mut Ledger, observed: &dyn Observed, record: &Record) -> Step<()> {
+    outcomes::append(&mut ledger.outcomes, observed.now().wall / 1000, record.clone());
+    Step::reply(())
+}
+
+fn release_hold(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    rest: Duration,
+) -> Step<Release> {
+    leave_queue(ledger, claim);
+    restore(ledger, observed, claim);
+    let now = observed.now();
+    let Some(mine) =
+        holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends))
+    else {
+        return done(Release::NotHeld, Effect::Leave);
+    };
+    let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
+    let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
+    if !rest.is_zero() && mine.revoked.is_none() {
+        mine.ended_at.get_or_insert(now.wall);
+        mine.kept_until = Some(now.clock + rest);
+        if is_owners {
+            return done(Release::NotYet(rest), Effect::Leave);
+        }
+        mine.lease_ends = mine.kept_until;
+        return done(Release::Kept, Effect::Leave);
+    }
+    let inside = ledger
+        .holders
+        .iter()
+        .find(|other| other.family == family && other.ticket != ticket && other.has_owner(observed))
+        .filter(|_| is_owners && matches!(observed.gate(), Gate::Passed(_)));
+    if let Some(inside) = inside {
+        let watch = vec![Watch::Holder(inside.ticket)];
+        return Step::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
+    }
+    ledger.holders.retain(|holder| holder.ticket != ticket);
+    call_next(ledger, observed, mode);
+    let release = if observed.loss().is_none() { Release::Released } else { Release::NotHeld };
+    done(release, Effect::Free)
+}
+
+/// Decides on the revocation of the hold with this fencing token: its owners are notified, and a hold without an owner
+/// ends.
+pub fn revoke(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    fencing: FencingToken,
+    revocation: &Revocation,
+) -> Step<Revoked> {
+    let is_meant = |holder: &HolderEntry| holder.fencing_token == fencing.number();
+    let before = ledger.holders.len();
+    let has_ended = |holder: &HolderEntry| !holder.has_owner(observed) || is_kept_by_lease(holder);
+    let mode = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode);
+    ledger.holders.retain(|holder| !is_meant(holder) || !has_ended(holder));
+    let ended = before - ledger.holders.len();
+    let mut notified = 0;
+    for holder in ledger.holders.iter_mut().filter(|holder| is_meant(holder)) {
+        holder.revoked = Some(revocation.clone());
+        notified += 1;
+    }
+    // Where entries live as long as their owner, waiters are not notified of the end of a hold without one: a waiter that
+    // is called now would be late.
+    if let Some(mode) = mode.filter(|_| ended > 0 && observed.lifetime() == Lifetime::Recorded) {
+        call_next(ledger, observed, mode);
+    }
+    Step::reply(match (notified, ended) {
+        (0, 0) => Revoked::Gone,
+        (0, _) => Revoked::Ended,
+        (notified, _) => Revoked::Told(notified),
+    })
+}
+
+/// Decides on the removal of a hold without its owner's consent.
+pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Step<Removal> {
+    if observed.lifetime() != Lifetime::Recorded {
+        return Step::reply(Removal::Impossible);
+    }
+    let is_meant = |holder: &HolderEntry| FencingToken::new(holder.fencing_token) == shown.fencing;
+    let Some(mode) = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode) else {
+        return Step::reply(Removal::Changed);
+    };
+    ledger.holders.retain(|holder| !is_meant(holder));
+    call_next(ledger, observed, mode);
+    Step::reply(Removal::Removed)
+}
+
+fn done<T>(value: T, effect: Effect) -> Step<T> {
+    Step::Done { value, effect, watch: Vec::new() }
+}
+
+fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Step<Attempt> {
+    leave_queue(ledger, claim);
+    done(Attempt::Refused(refusal), Effect::Leave)
+}
+
+fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut HolderEntry> {
+    ledger.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
+}
+
+fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
+    ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
+}
+
+/// Returns whether only the lease keeps the hold: its command has ended.
+fn is_kept_by_lease(holder: &HolderEntry) -> bool {
+    holder.ended_at.is_some() && holder.lease_ends.is_some()
+}
+
+/// Records a hold again that the ledger has lost, if this process can prove it.
+fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
+    if let Some(proven) = observed.proven_hold()
+        && holder_of(ledger, claim).is_none()
+    {
+        ledger.holders.push(proven.clone());
+        ledger.incomplete = true;
+        ledger.fencing_token = ledger.fencing_token.max(proven.fencing_token);
+    }
+}
+
+/// Calls the waiters whose turn has come because a hold of this mode has ended.
+fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode) {
+    let room = Room::beside(&ledger.holders);
+    turn(&mut ledger.waiters, &room, None, mode, observed);
+}
+
+/// Returns the hold that the claim's process runs in.
+fn outer_hold(ledger: &Ledger, claim: &Claim) -> Option<HolderEntry> {
+    let is_outer = |holder: &&HolderEntry| claim.outer.iter().any(|token| token.reveal() == holder.token);
+    ledger.holders.iter().find(is_outer).cloned()
+}
+
+/// Returns another number of slots that live users of the lock have agreed on.
+fn other_slots(ledger: &Ledger, claim: &Claim, observed: &dyn Observed) -> Option<u32> {
+    let Mode::Slots(wanted) = claim.mode else { return None };
+    let other = |mode: Mode| match mode {
+        Mode::Slots(slots) if slots != wanted => Some(slots),
+        _ => None,
+    };
+    let is_waiting =
+        |waiter: &WaiterEntry| waiter.token != claim.token.reveal() && waiter.has_owner(observed);
+    ledger.holders.iter().find_map(|holder| other(holder.mode)).or_else(|| {
+        ledger.waiters.iter().find_map(|waiter| other(waiter.mode).filter(|_| is_waiting(waiter)))
+    })
+}
+
+/// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
+fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
+    let now = observed.now();
+    let lease_ends = match observed.lifetime() {
+        Lifetime::Recorded => Some(now.clock + claim.ttl),
+        Lifetime::OfOwner(_) => None,
+    };
+    if let Some(mine) = ledger.position_of(claim.token.reveal()).map(|index| &mut ledger.waiters[index])
+        && mine.has_owner(observed)
+    {
+        mine.lease_ends = lease_ends;
+        return mine.ticket;
+    }
+    leave_queue(ledger, claim);
+    if observed.is_nearly_full() {
+        ledger.waiters.retain(|waiter| waiter.has_owner(observed));
+    }
+    let ticket = ledger.next_ticket(now);
+    ledger.waiters.push(WaiterEntry {
+        ticket,
+        token: claim.token.reveal().to_owned(),
+        mode: claim.mode,
+        since: now.wall,
+        called: None,
+        lease_ends,
+        identity: claim.identity.clone(),
+    });
+    ticket
+}
+
+/// Grants the lock to the claim, whose turn it is and which has passed the gate.
+fn grant(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    gate: Option<(u64, u64)>,
+) -> Step<Attempt> {
+    let next = observed.least_fencing_token().max(ledger.fencing_token.saturating_add(1));
+    let Some(fencing) = FencingToken::new(next) else { return Step::Exhausted };
+    // A holder that has passed the gate exclusively, even if only for a moment, is the only one.
+    ledger.incomplete &= ledger.gate_for(claim.mode) == GateMode::Shared;
+    ledger.fencing_token = fencing.number();
+    let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::beside(&ledger.holders).free_slot());
+    hold(ledger, observed, claim, Hold { mode: claim.mode, family: None, slot, fencing, gate }, Vec::new())
+}
+
+/// Enters the hold that the claim's process runs in.
+fn enter(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    outer: &HolderEntry,
+) -> Result<Step<Attempt>, Refusal> {
+    if !claim.mode.fits_inside(outer.mode) {
+        return Err(match (claim.mode, outer.mode) {
+            (Mode::Slots(_), Mode::Slots(of)) => Refusal::Slots(of),
+            _ => Refusal::Inside(outer.mode),
+        });
+    }
+    let fencing = FencingToken::new(outer.fencing_token).filter(|_| !observed.is_gate_replaced(outer));
+    let fencing = fencing.ok_or(Refusal::OuterLost)?;
+    let slot = match (claim.mode, outer.mode) {
+        (Mode::Slots(_), Mode::Exclusive) => Some(Room::beside(&ledger.holders).free_slot()),
+        (Mode::Slots(_), _) => outer.slot,
+        _ => None,
+    };
+    let entered = Hold { mode: outer.mode, family: Some(outer.family), slot, fencing, gate: outer.gate };
+    // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again.
+    Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
+}
+
+/// What is granted, before it is recorded.
+struct Hold {
+    mode: Mode,
+    /// The family of the outer hold, if it was entered.
+    family: Option<u64>,
+    slot: Option<u32>,
+    fencing: FencingToken,
+    gate: Option<(u64, u64)>,
+}
+
+fn hold(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    hold: Hold,
+    watch: Vec<Watch>,
+) -> Step<Attempt> {
+    let now = observed.now();
+    leave_queue(ledger, claim);
+    let ticket = ledger.next_ticket(now);
+    let mut entry = HolderEntry {
+        ticket,
+        family: hold.family.unwrap_or(ticket),
+        token: claim.token.reveal().to_owned(),
+        mode: hold.mode,
+        slot: hold.slot,
+        fencing_token: hold.fencing.number(),
+        gate: hold.gate,
+        acquired_at: now.wall,
+        ended_at: None,
+        kept_until: (!claim.min_hold.is_zero()).then(|| now.clock + claim.min_hold),
+        lease_ends: None,
+        revoked: None,
+        identity: claim.identity.clone(),
+    };
+    let lease = entry.extend(claim, claim.min_hold, observed);
+    let grant = entry.grant(lease);
+    ledger.holders.push(entry);
+    Step::Done { value: Attempt::Granted(grant), effect: Effect::Hold(ticket), watch }
+}

@@ -1,0 +1,22 @@
+//! The meaning of a lock, for every store that keeps a *ledger* of each lock: its holders, its waiters and its fencing
+//! counter.
+//!
+//! The decisions ([`decide`]) are pure functions of the ledger, of what only the store can [observe](Observed) and of
+//! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`LedgerStore`], which only stores
+//! ledgers: as one value per lock, changed under a short lock of the store or by swapping versions
+//! ([`versions`]), or as one entry per contender ([`entries`]).
+
+mod contender;
+pub mod decide;
+mod observed;
+pub mod outcomes;
+mod queue;
+mod room;
+mod store;
+mod value;
+mod view;
+
+pub use self::contender::Contender;
+pub use self::observed::{Gate, GateMode, Lifetime, Now, Observed, Turns};
+pub use self::store::{Done, Effect, LedgerStore, Purpose, Step, Watch};
+pub use self::value::{HolderEntry, Ledger, Unreadable, WaiterEntry};

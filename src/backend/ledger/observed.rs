@@ -1,0 +1,136 @@
+//! What only a store can observe about a ledger.
+
+use std::time::Duration;
+
+use super::value::{HolderEntry, WaiterEntry};
+use crate::backend::Loss;
+use crate::lock::{Holder, Mode};
+
+/// The time, by the clocks of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// For deadlines: the time since an arbitrary moment, the same for every client of the store.
+    pub clock: Duration,
+    /// For ages, and as the seed of counters: microseconds since 1970.
+    pub wall: u64,
+}
+
+/// How long an entry lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until the end of the lease that the ledger records.
+    Recorded,
+    /// As long as a descriptor or session of its owner, which has a lease of this length, if any.
+    OfOwner(Option<Duration>),
+}
+
+/// How the turn of a waiter comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// It is called by another client and then has [`CLAIM_WITHIN`](crate::backend::CLAIM_WITHIN) to claim the lock.
+    Called,
+    /// From the order alone: no client can change the entry of another.
+    ByOrder,
+}
+
+/// How holders pass the gate: a lock outside of the ledger that foreign programs take too, such as `flock(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateMode {
+    /// Alone.
+    Exclusive,
+    /// Together with other holders, so that they keep out an exclusive foreign program together.
+    Shared,
+}
+
+impl GateMode {
+    /// Returns how holders of this mode keep the gate.
+    pub fn of(mode: Mode) -> GateMode {
+        match mode {
+            Mode::Exclusive => GateMode::Exclusive,
+            Mode::Shared | Mode::Slots(_) => GateMode::Shared,
+        }
+    }
+}
+
+/// Whether this process has passed the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It has not tried.
+    Untried,
+    /// It has, and this is the identity of the gate, if it may be replaced.
+    Passed(Option<(u64, u64)>),
+    /// A foreign program holds it.
+    Closed,
+}
+
+/// The observations of a store at one moment. Each method gives the same answer while one decision is made. Liveness is
+/// asked for one entry at a time, because there may be thousands, and most decisions concern the first few.
+pub trait Observed {
+    /// Returns the time.
+    fn now(&self) -> Now;
+
+    /// Returns how long entries live.
+    fn lifetime(&self) -> Lifetime {
+        Lifetime::Recorded
+    }
+
+    /// Returns how the turn of a waiter comes.
+    fn turns(&self) -> Turns {
+        Turns::Called
+    }
+
+    /// Returns whether the owner of a holder's entry is known to be dead.
+    fn is_holder_dead(&self, _: &HolderEntry) -> bool {
+        false
+    }
+
+    /// Returns whether the owner of a waiter's entry is known to be dead.
+    fn is_waiter_dead(&self, _: &WaiterEntry) -> bool {
+        false
+    }
+
+    /// Returns whether this process has passed the gate; a store without a gate lets everyone pass.
+    fn gate(&self) -> Gate {
+        Gate::Passed(None)
+    }
+
+    /// Returns whether the gate is open to a holder of this mode. May disturb foreign programs.
+    fn admits(&self, _: Mode) -> bool {
+        true
+    }
+
+    /// Returns whether the gate that this holder passed is not the gate any more.
+    fn is_gate_replaced(&self, _: &HolderEntry) -> bool {
+        false
+    }
+
+    /// Returns the foreign holder in the gate, without disturbing it.
+    fn foreign(&self) -> Option<(Mode, Holder)> {
+        None
+    }
+
+    /// Returns the hold that this process can prove even if the ledger has lost it.
+    fn proven_hold(&self) -> Option<&HolderEntry> {
+        None
+    }
+
+    /// Returns how the hold of this process was lost, if the store knows without the ledger.
+    fn loss(&self) -> Option<Loss> {
+        None
+    }
+
+    /// Returns whether no further entry can be stored.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Returns whether dead waiters must be removed before another one joins.
+    fn is_nearly_full(&self) -> bool {
+        false
+    }
+
+    /// Returns the least fencing token of a new grant.
+    fn least_fencing_token(&self) -> u64 {
+        self.now().wall
+    }
+}

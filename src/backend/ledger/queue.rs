@@ -1,0 +1,84 @@
+//! Decides whose turn it is.
+
+use std::time::Duration;
+
+use super::observed::{Observed, Turns};
+use super::room::Room;
+use super::value::WaiterEntry;
+use crate::backend::CLAIM_WITHIN;
+use crate::lock::Mode;
+
+/// What the queue means for one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It may hold the lock, if the gate is open.
+    Ours,
+    /// There is room, but waiters ahead come first; the time that those whose turn it is have left.
+    Promised(Duration),
+    /// There is no room.
+    NotYet,
+}
+
+/// Walks the queue from its head, calls the waiters whose turn it is, and removes those that have died or have not
+/// claimed in time. `me` is the position of a claim in the queue; without one, a claim of this mode comes after all
+/// waiters.
+pub(super) fn turn(
+    waiters: &mut Vec<WaiterEntry>,
+    room: &Room,
+    me: Option<usize>,
+    mode: Mode,
+    observed: &dyn Observed,
+) -> Turn {
+    let by_order = observed.turns() == Turns::ByOrder;
+    let now = observed.now().clock;
+    let mut room_left = room.clone();
+    let mut removed = Vec::new();
+    let mut promised: Option<Duration> = None;
+    let mut all_have_turns = true;
+    let ahead = me.unwrap_or(waiters.len());
+    for (index, waiter) in waiters.iter_mut().enumerate().take(ahead) {
+        let is_late = waiter.called.is_some_and(|called| now >= called + CLAIM_WITHIN);
+        // A waiter that cannot claim the lock because a foreign program holds it is not late.
+        if is_late && !observed.admits(waiter.mode) {
+            waiter.called = None;
+        } else if is_late || !waiter.has_owner(observed) {
+            removed.push(index);
+            continue;
+        }
+        if !room_left.fits(waiter.mode) {
+            all_have_turns = false;
+            break;
+        }
+        if by_order {
+            // Its grant records a slot, which must be known before the next one is chosen.
+            all_have_turns &= !matches!(waiter.mode, Mode::Slots(_));
+            promised = Some(CLAIM_WITHIN);
+            room_left.reserve(waiter.mode);
+            continue;
+        }
+        if waiter.called.is_none() && observed.admits(waiter.mode) {
+            waiter.called = Some(now);
+        }
+        let Some(called) = waiter.called else {
+            all_have_turns = false;
+            break;
+        };
+        let left = (called + CLAIM_WITHIN).saturating_sub(now);
+        promised = Some(promised.map_or(left, |most| most.max(left)));
+        room_left.reserve(waiter.mode);
+    }
+    // Remove all in one pass: there may be very many, and the ledger is locked meanwhile.
+    let mut removed = removed.into_iter().peekable();
+    let mut index = 0;
+    waiters.retain(|_| {
+        index += 1;
+        removed.next_if_eq(&(index - 1)).is_none()
+    });
+    if all_have_turns && room_left.fits(mode) {
+        return Turn::Ours;
+    }
+    match promised {
+        Some(left) if room.fits(mode) => Turn::Promised(left),
+        _ => Turn::NotYet,
+    }
+}

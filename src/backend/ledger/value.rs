@@ -1,0 +1,241 @@
+//! The ledger of a lock, as stored.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::observed::{GateMode, Lifetime, Now, Observed};
+use crate::lock::{Claim, FencingToken, Grant, Identity, Mode, NotedRecord, Revocation};
+
+/// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    format: u32,
+    /// The last fencing token granted.
+    pub fencing_token: u64,
+    /// The last ticket assigned.
+    #[serde(default)]
+    pub ticket: u64,
+    /// The holders of the lock, in the order of their grants.
+    #[serde(default, rename = "members")]
+    pub holders: Vec<HolderEntry>,
+    /// The waiters, in order.
+    #[serde(default, rename = "line")]
+    pub waiters: Vec<WaiterEntry>,
+    /// The name of the lock, if the key of the ledger does not contain it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The ledger was lost while the lock was held: not all holders may be recorded.
+    #[serde(default, rename = "lost", skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+    /// The last outcomes, the latest last; empty if the store keeps them elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<NotedRecord>,
+}
+
+/// A holder of the lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderEntry {
+    /// A number that is unique among all past and present holders, and among all past and present waiters.
+    pub ticket: u64,
+    /// The ticket of the holder that took the lock; for a nested holder, that of the outer hold.
+    pub family: u64,
+    /// Proves ownership.
+    pub token: String,
+    /// The mode of the hold; nested holders share it.
+    pub mode: Mode,
+    /// The slot of a semaphore.
+    pub slot: Option<u32>,
+    /// The fencing token of the hold.
+    pub fencing_token: u64,
+    /// The gate that the holder has passed, if the store has one: for files, device and inode of the lock file.
+    #[serde(default, rename = "file", skip_serializing_if = "Option::is_none")]
+    pub gate: Option<(u64, u64)>,
+    /// In microseconds since 1970.
+    pub acquired_at: u64,
+    /// When its command ended, if the lock is then kept by `--min-hold`; in microseconds since 1970.
+    pub ended_at: Option<u64>,
+    /// The lock is kept until then even without its owner, on the clock of [`Now::clock`].
+    pub kept_until: Option<Duration>,
+    /// When its lease ends, on the clock of [`Now::clock`]; `None` if it lives as long as its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ends: Option<Duration>,
+    /// The request to end the hold, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<Revocation>,
+    /// The owner.
+    pub identity: Identity,
+}
+
+/// A waiter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterEntry {
+    /// A number that is unique among all past and present waiters.
+    pub ticket: u64,
+    /// Identifies the claim; empty if a dlock that did not know this field has rewritten the ledger.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token: String,
+    /// The requested mode.
+    pub mode: Mode,
+    /// In microseconds since 1970.
+    pub since: u64,
+    /// When it was called to claim the lock, on the clock of [`Now::clock`].
+    #[serde(rename = "turn")]
+    pub called: Option<Duration>,
+    /// When its entry expires unless it is repeated; `None` if it lives as long as its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ends: Option<Duration>,
+    /// The owner.
+    pub identity: Identity,
+}
+
+/// Why a stored ledger cannot be used. It must not be overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It has another format number.
+    #[error("written by another dlock (format {0}, known: {known})", known = Ledger::FORMAT)]
+    OtherFormat(u32),
+    /// It is not a ledger.
+    #[error("not written by dlock, or damaged")]
+    Damaged,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger {
+            format: Ledger::FORMAT,
+            fencing_token: 0,
+            ticket: 0,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            name: None,
+            incomplete: false,
+            outcomes: Vec::new(),
+        }
+    }
+}
+
+impl Ledger {
+    /// The format number of the ledgers that are written.
+    pub const FORMAT: u32 = 1;
+
+    /// Checks the format number of a stored value.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub fn check_format(format: u32) -> Result<(), Unreadable> {
+        if format == Ledger::FORMAT { Ok(()) } else { Err(Unreadable::OtherFormat(format)) }
+    }
+
+    /// Reads a ledger that was stored as JSON.
+    ///
+    /// # Errors
+    /// It is in another format, which this dlock must not guess.
+    pub fn parse(text: &[u8]) -> Result<Ledger, Unreadable> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        match serde_json::from_slice::<Ledger>(text) {
+            Ok(ledger) if ledger.format == Ledger::FORMAT => Ok(ledger),
+            _ => match serde_json::from_slice::<Format>(text) {
+                Ok(Format { format }) => Ledger::check_format(format).and(Err(Unreadable::Damaged)),
+                Err(_) => Err(Unreadable::Damaged),
+            },
+        }
+    }
+
+    /// Returns the position of the waiter with this token.
+    pub(super) fn position_of(&self, token: &str) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.token == token)
+    }
+
+    /// Returns a new ticket: never one that was used before, not even in a ledger that has been deleted since.
+    pub(super) fn next_ticket(&mut self, now: Now) -> u64 {
+        self.ticket = now.wall.max(self.ticket.saturating_add(1));
+        self.ticket
+    }
+
+    /// Returns how a new holder passes the gate. Slots are counted in the ledger: if no holder is recorded, or some may
+    /// not be, the first one passes it exclusively before it shares it.
+    pub(super) fn gate_for(&self, mode: Mode) -> GateMode {
+        match mode {
+            Mode::Slots(_) if self.holders.is_empty() || self.incomplete => GateMode::Exclusive,
+            mode => GateMode::of(mode),
+        }
+    }
+
+    /// Returns the last moment at which an entry may still be alive, for a store that takes an idle lock in one
+    /// statement; `None` if that cannot be told from the ledger.
+    pub fn idle_after(&self) -> Option<Duration> {
+        let holders = self.holders.iter().map(|holder| holder.lease_ends.max(holder.kept_until));
+        let waiters = self.waiters.iter().map(|waiter| waiter.lease_ends);
+        holders.chain(waiters).try_fold(Duration::ZERO, |latest, ends| Some(latest.max(ends?)))
+    }
+}
+
+impl HolderEntry {
+    /// Returns whether the lock is kept for the holder although its owner is gone.
+    pub(super) fn is_kept(&self, now: Now) -> bool {
+        self.kept_until.is_some_and(|until| now.clock < until)
+    }
+
+    /// Returns whether the owner is alive.
+    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
+        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
+    }
+
+    /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.
+    pub(super) fn counts(&self, observed: &dyn Observed) -> bool {
+        self.is_kept(observed.now()) || self.has_owner(observed)
+    }
+
+    /// Extends the lease to its full length from now, or to `rest` if that is longer. Returns its length.
+    pub(super) fn extend(
+        &mut self,
+        claim: &Claim,
+        rest: Duration,
+        observed: &dyn Observed,
+    ) -> Option<Duration> {
+        match observed.lifetime() {
+            Lifetime::Recorded => {
+                let lease = claim.ttl.max(rest);
+                self.lease_ends = Some(observed.now().clock + lease);
+                Some(lease)
+            }
+            Lifetime::OfOwner(lease) => lease,
+        }
+    }
+
+    /// Returns the reply to the claim that the entry was written for.
+    pub(super) fn grant(&self, lease: Option<Duration>) -> Grant {
+        Grant { fencing: FencingToken::new(self.fencing_token), lease, slot: self.slot }
+    }
+}
+
+impl WaiterEntry {
+    /// Returns whether the owner is alive.
+    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
+        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_waiter_dead(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_of_another_format_is_refused() {
+        let text = serde_json::to_vec(&Ledger::default()).expect("JSON");
+        assert_eq!(Ledger::parse(&text), Ok(Ledger::default()));
+        assert_eq!(
+            Ledger::parse(br#"{"format":1,"fencing_token":7}"#).map(|ledger| ledger.fencing_token),
+            Ok(7)
+        );
+        assert_eq!(Ledger::parse(br#"{"format":2,"fencing_token":7}"#), Err(Unreadable::OtherFormat(2)));
+        assert_eq!(Ledger::parse(br#"{"format":2,"other":7}"#), Err(Unreadable::OtherFormat(2)));
+        for damaged in [&br#"{"format":1}"#[..], b"{", b"", b"[]"] {
+            assert_eq!(Ledger::parse(damaged), Err(Unreadable::Damaged));
+        }
+    }
+}

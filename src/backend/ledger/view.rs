@@ -1,0 +1,138 @@
+//! What a ledger shows: to a claim that has to wait, and to operators.
+
+use std::time::Duration;
+
+use super::observed::{Now, Observed, Turns};
+use super::queue::Turn;
+use super::store::Watch;
+use super::value::{HolderEntry, Ledger};
+use crate::backend::{Again, Busy, Intent};
+use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, Mode, Token, Waiter};
+
+/// The number of holders that a claim is shown.
+const MAX_HOLDERS: usize = 16;
+/// The second waiter checks the first this often, the third checks the second half as often, and so on: a stopped dlock
+/// notifies no other.
+const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// A recorded hold without an owner may be revoked (`dlock break`), which causes no notification.
+const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
+/// What ends by time has ended this long after it.
+const JUST_AFTER: Duration = Duration::from_millis(1);
+
+/// Returns the reply to a claim that is not granted, and what it has to watch.
+pub(super) fn busy(
+    ledger: &Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    intent: Intent,
+    turn: &Turn,
+) -> (Busy, Vec<Watch>) {
+    let now = observed.now();
+    let shown = ledger.holders.iter().take(MAX_HOLDERS);
+    let mut holders: Vec<Holder> = shown.map(|entry| holder(entry, observed, None)).collect();
+    let more = ledger.holders.len() - holders.len();
+    let promised = matches!(turn, Turn::Promised(_));
+    if holders.is_empty() && !promised {
+        holders.push(Holder::default());
+    }
+    let place = ledger.position_of(claim.token.reveal()).filter(|_| intent == Intent::WaitInLine);
+    let mut again = match turn {
+        Turn::Promised(left) => *left + JUST_AFTER,
+        _ => LONGEST_CHECK_INTERVAL,
+    };
+    let ends = ledger.holders.iter().filter_map(|entry| entry.lease_ends.max(entry.kept_until));
+    // A minimum hold time that has expired ends nothing.
+    if let Some(ends) = ends.filter(|ends| now.clock < *ends).min() {
+        again = again.min(ends - now.clock + JUST_AFTER);
+    }
+    let mut watch = Vec::new();
+    match place {
+        // No client can take the turn of another from it: only the end of what is ahead counts.
+        Some(place) if observed.turns() == Turns::ByOrder => watch = blockers(ledger, place, claim.mode),
+        Some(0) if *turn == Turn::Ours => watch.push(Watch::Gate(ledger.gate_for(claim.mode))),
+        Some(0) => {
+            for entry in &ledger.holders {
+                if entry.has_owner(observed) {
+                    watch.push(Watch::Holder(entry.ticket));
+                } else {
+                    again = again.min(RECORDED_HOLD_INTERVAL);
+                }
+            }
+        }
+        Some(place) => {
+            watch.push(Watch::Waiter(ledger.waiters[place - 1].ticket));
+            let interval = FIRST_CHECK_INTERVAL.saturating_mul(place.try_into().unwrap_or(u32::MAX));
+            again = again.min(interval.min(LONGEST_CHECK_INTERVAL));
+        }
+        None => {}
+    }
+    let position = place.and_then(|place| u32::try_from(place + 1).ok());
+    (Busy { holders, more, position, promised, again: Again::Within(again) }, watch)
+}
+
+/// Returns what a waiter watches if its turn follows from the order alone: the last entry ahead of it that excludes it.
+/// Of those that wait for a slot, only the first watches the holders; each other one watches the waiter ahead.
+fn blockers(ledger: &Ledger, place: usize, mode: Mode) -> Vec<Watch> {
+    let excludes = |other: Mode| mode != Mode::Shared || other != Mode::Shared;
+    let ahead = ledger.waiters[..place].iter().rev().find(|waiter| excludes(waiter.mode));
+    if let Some(waiter) = ahead {
+        return vec![Watch::Waiter(waiter.ticket)];
+    }
+    let blocking = ledger.holders.iter().filter(|holder| excludes(holder.mode));
+    blocking.map(|holder| Watch::Holder(holder.ticket)).collect()
+}
+
+/// Returns the state of a lock; with a `token`, also of the hold that it proves.
+pub(super) fn state(
+    name: &LockName,
+    ledger: &Ledger,
+    observed: &dyn Observed,
+    token: Option<&Token>,
+) -> LockState {
+    let mut state = LockState::free(name.clone());
+    for entry in ledger.holders.iter().filter(|entry| entry.counts(observed)) {
+        state.mode = Some(entry.mode);
+        state.holders.push(holder(entry, observed, token));
+    }
+    for waiter in ledger.waiters.iter().filter(|waiter| waiter.has_owner(observed)) {
+        state.waiters.push(Waiter {
+            identity: Some(waiter.identity.clone()),
+            mode: waiter.mode,
+            waiting: since(waiter.since, observed.now()),
+        });
+    }
+    if state.holders.is_empty()
+        && let Some((mode, holder)) = observed.foreign()
+    {
+        state.mode = Some(mode);
+        state.holders.push(holder);
+    }
+    state
+}
+
+fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -> Holder {
+    let now = observed.now();
+    let ended = entry.ended_at.map(|then| since(then, now));
+    // A hold whose owner is gone can only have ended.
+    let ended = ended.or_else(|| (!entry.has_owner(observed)).then_some(Duration::ZERO));
+    let kept = entry.kept_until.filter(|until| now.clock < *until && ended.is_some());
+    let remaining = entry.lease_ends.or(kept).map(|ends| ends.saturating_sub(now.clock));
+    Holder {
+        identity: Some(entry.identity.clone()),
+        age: Some(since(entry.acquired_at, now)),
+        remaining,
+        ended,
+        fencing: FencingToken::new(entry.fencing_token),
+        slot: entry.slot.filter(|_| matches!(entry.mode, Mode::Slots(_))),
+        revoked: entry.revoked.clone(),
+        // A holder whose gate was replaced has lost the lock, even if it does not know yet.
+        ours: token.is_some_and(|token| token.reveal() == entry.token) && !observed.is_gate_replaced(entry),
+        ..Holder::default()
+    }
+}
+
+/// Takes microseconds; returns whole milliseconds, so that times computed back from them are always the same.
+fn since(then: u64, now: Now) -> Duration {
+    Duration::from_millis((now.wall / 1000).saturating_sub(then / 1000))
+}
