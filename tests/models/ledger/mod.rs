@@ -1,0 +1,3 @@
+//! The decisions on a ledger.
+
+mod rules;
