@@ -23,27 +23,27 @@ mod table;
 mod tables;
 mod target;
 mod tokens;
+mod value;
 
 use std::ffi::OsString;
 
-pub use self::acquire::{AcquireArguments, AcquirePlan};
+pub use self::acquire::{AcquireArguments, AcquirePlan, AcquireSettings};
 pub use self::backends::{Accepted, BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::check::{CheckPlan, Proof};
 pub use self::command_line::{
-    Command, Request, WaitArgument, command, file_of, format_of, parse, parse_slots, parse_wait,
-    partial_common_arguments,
+    Command, Request, command, file_of, format_of, parse, partial_common_arguments,
 };
 pub use self::configuration::{Configuration, resolve_backend};
 pub use self::doctor::{DoctorArguments, DoctorPlan};
 pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::outputs::OutputFiles;
-pub use self::run::{OnLost, OnLostArgument, OrphansArgument, RunArguments, RunPlan, known, program_failure};
+pub use self::run::{OnLost, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue};
 pub use self::shown::{Keys, said_above, shown};
 pub use self::source::{FileLocation, Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
-pub use self::table::{Setting, Settings};
+pub use self::table::Settings;
 pub use self::target::{CommonArguments, LogFormat, StoreTarget};
 pub use self::tokens::{
     CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenArguments, TokenPlan,

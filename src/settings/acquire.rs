@@ -6,15 +6,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::command_line::checked;
-use super::limits::{checked_ttl, note, value};
-use super::target::{check_wait, one_name, patience};
-use super::{
-    Accepted, CommonArguments, Configuration, RunArguments, Source, StoreTarget, WaitArgument, parse_wait,
-};
+use super::limits::{check, check_note, check_ttl};
+use super::target::{check_wait, one_name};
+use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::locator::Locator;
 use crate::duration;
 use crate::exit::Failure;
@@ -43,18 +41,6 @@ pub struct AcquireArguments {
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
     pub no_wait: bool,
 
-    /// Wait up to this long for the lock, or forever
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
-    pub wait: Option<WaitArgument>,
-
-    /// Keep trying a store that cannot be reached, also with --no-wait
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub retry: Option<Duration>,
-
-    /// Text shown by dlock status while the lock is held or awaited
-    #[arg(long, value_name = "TEXT", help_heading = "Lock")]
-    pub note: Option<String>,
-
     /// Write the token to this file (mode 0600), and nothing to standard output
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub token_file: Option<PathBuf>,
@@ -63,13 +49,37 @@ pub struct AcquireArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Exit with this status instead of 75 when another client holds the lock
-    #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
-    pub conflict_exit_code: Option<u8>,
+    /// The options that it shares with `run`.
+    #[command(flatten)]
+    pub settings: AcquireSettings,
 
     /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
+}
+
+/// The settings of a run that `dlock acquire` has options for too.
+#[derive(Debug, Default)]
+pub struct AcquireSettings(pub Settings);
+
+impl Args for AcquireSettings {
+    fn augment_args(command: Command) -> Command {
+        command.args(["wait", "retry", "note", "conflict_exit_code"].into_iter().filter_map(Settings::option))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        AcquireSettings::augment_args(command)
+    }
+}
+
+impl FromArgMatches for AcquireSettings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<AcquireSettings, clap::Error> {
+        Settings::from_arg_matches(matches).map(AcquireSettings)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }
 
 /// The plan of `dlock acquire`.
@@ -110,17 +120,20 @@ impl AcquirePlan {
             "one NAME, and no command: dlock acquire takes the lock for later steps; dlock run is for a command",
             "acquire --ttl 10m nightly",
         )?;
-        check_wait(arguments.no_wait, arguments.wait)?;
+        check_wait(arguments.no_wait, &arguments.settings.0)?;
         let ttl = arguments.ttl.ok_or_else(|| {
             Failure::usage(
                 "no --ttl: the lease of a token is not renewed automatically: give its length, such as --ttl 10m \
                  (DLOCK_TTL is ignored here)",
             )
         })?;
-        checked_ttl(ttl, &Source::Flag("--ttl"))?;
+        let given = Sourced { value: ttl, source: Source::Flag("--ttl") };
+        check(&Some(given.clone()), check_ttl)?;
         let configuration = Configuration::read(&arguments.common)?;
-        let settings = configuration.settings(&as_run(arguments, ttl), std::slice::from_ref(&name))?;
-        let note = note(&settings)?;
+        let flags =
+            Settings { ttl: Some(given), ..arguments.settings.0.clone().with_no_wait(arguments.no_wait) };
+        let settings = configuration.settings(flags, &arguments.common, std::slice::from_ref(&name))?;
+        check(&settings.note, |note| check_note(note))?;
         let backend = configuration.backend(settings.backend.as_ref())?;
         let unnamed = if backend.source == Source::Default { "no backend configured, and " } else { "" };
         let access = StoreTarget::new(&arguments.common, backend, std::slice::from_ref(&name))?;
@@ -143,31 +156,15 @@ impl AcquirePlan {
             name,
             store,
             terms: Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout },
-            patience: patience(value(&settings.wait), value(&settings.retry)),
-            conflict_exit_code: value(&settings.conflict_exit_code).unwrap_or(crate::exit::CONTENDED),
-            note,
-            quiet: value(&settings.quiet).unwrap_or_default(),
+            patience: Patience { wait: settings.wait(), retry: settings.retry() },
+            conflict_exit_code: settings.conflict_exit_code(),
+            quiet: settings.quiet(),
+            note: settings.note.map(|note| note.value),
             accepted,
             json: arguments.json,
             token_file,
             notices,
         })
-    }
-}
-
-/// Returns the arguments of a run with the same settings: environment and configuration apply here too,
-/// except for the lease.
-fn as_run(arguments: &AcquireArguments, ttl: Duration) -> RunArguments {
-    RunArguments {
-        no_wait: arguments.no_wait,
-        wait: arguments.wait,
-        retry: arguments.retry,
-        exclusive: true,
-        ttl: Some(ttl),
-        note: arguments.note.clone(),
-        conflict_exit_code: arguments.conflict_exit_code,
-        common: arguments.common.clone(),
-        ..RunArguments::default()
     }
 }
 

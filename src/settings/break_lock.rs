@@ -1,13 +1,13 @@
 //! `dlock break`: its options and its plan.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use clap::Args;
 
 use super::command_line::checked;
 use super::target::checked_name;
-use super::{CommonArguments, StoreTarget, WaitArgument, parse_wait};
+use super::value::Setting;
+use super::{CommonArguments, StoreTarget};
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
 use crate::lock::{FencingToken, LockName};
@@ -37,8 +37,8 @@ pub struct BreakArguments {
     pub reason: Option<String>,
 
     /// Wait up to this long until the lock is free, or forever [default: the rest of the lease]
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Break")]
-    pub wait: Option<WaitArgument>,
+    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(Wait::parse), help_heading = "Break")]
+    pub wait: Option<Wait>,
 
     /// Remove the lock even if its holder cannot be notified or has not responded: its command may still run
     #[arg(long, help_heading = "Break")]
@@ -101,11 +101,7 @@ impl BreakPlan {
             name,
             fencing: arguments.fencing_token,
             reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
-            wait: arguments.wait.map(|wait| match wait {
-                WaitArgument::For(Duration::ZERO) => Wait::No,
-                WaitArgument::For(duration) => Wait::For(duration),
-                WaitArgument::Forever => Wait::Forever,
-            }),
+            wait: arguments.wait,
             yes: arguments.yes,
             force: arguments.force,
         })

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use super::target::{checked_name, connect_timeout};
 use super::tokens::{NO_TOKEN, ONE_NAME, token};
-use super::{
-    CheckArguments, CommonArguments, Configuration, RunArguments, Source, Sourced, StoreTarget, variable,
-};
+use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget, variable};
 use crate::backend::locator::Locator;
 use crate::backend::url::Url;
 use crate::exit::Failure;
@@ -64,7 +62,7 @@ impl CheckPlan {
         }
         // A store that the holds name need not be configured, and no default is assumed.
         let configuration = Configuration::read(common)?;
-        let backend = configuration.settings(&only_backend(common), name.as_slice())?.backend;
+        let backend = configuration.named_backend(common, name.as_slice())?;
         let named = match &backend {
             Some(_) => Some(StoreTarget::new(common, configuration.backend(backend.as_ref())?, &[])?),
             None => None,
@@ -105,12 +103,6 @@ impl CheckPlan {
         let StoreTarget { store, connect_timeout, notices, .. } = access;
         Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
     }
-}
-
-/// Arguments without any setting but the backend.
-fn only_backend(common: &CommonArguments) -> RunArguments {
-    let ttl = Some(Duration::ZERO);
-    RunArguments { ttl, no_wait: true, common: common.clone(), ..RunArguments::default() }
 }
 
 /// Returns the store of a hold from its entry in `DLOCK_HELD`.

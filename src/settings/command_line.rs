@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -14,9 +13,7 @@ use super::{
     DoctorArguments, LogFormat, ManArguments, ReleaseArguments, RenewArguments, RunArguments,
     StatusArguments,
 };
-use crate::duration;
 use crate::exit::Failure;
-use crate::lock::Mode;
 
 /// Run a command under a distributed lock.
 #[derive(Debug, Parser)]
@@ -73,15 +70,6 @@ pub enum Request {
     Help(String),
     /// A command to execute.
     Command(Command),
-}
-
-/// `--wait`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitArgument {
-    /// Wait up to this long.
-    For(Duration),
-    /// `forever`
-    Forever,
 }
 
 /// Parses the arguments, which include the program's own name.
@@ -238,29 +226,6 @@ where
     clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
 }
 
-/// `--wait`: a duration or `forever`.
-///
-/// # Errors
-/// The text is neither.
-pub fn parse_wait(text: &str) -> Result<WaitArgument, String> {
-    match text {
-        "forever" => Ok(WaitArgument::Forever),
-        _ => duration::parse(text).map(WaitArgument::For).map_err(|error| format!("{error}, or forever")),
-    }
-}
-
-/// `--slots`: a number from 1 to [`Mode::MOST_SLOTS`].
-///
-/// # Errors
-/// The text is not such a number.
-pub fn parse_slots(text: &str) -> Result<u32, String> {
-    let most = Mode::MOST_SLOTS;
-    text.parse()
-        .ok()
-        .filter(|slots| (1..=most).contains(slots))
-        .ok_or_else(|| format!("expected a number from 1 to {most}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,7 +286,7 @@ mod tests {
             ),
             (
                 &["-E", "256", "x"],
-                "invalid value '256' for '--conflict-exit-code <N>': 256 is not in 0..=255",
+                "invalid value '256' for '--conflict-exit-code <N>': expected a number from 0 to 255",
             ),
             (
                 &["--orphans", "eat", "x"],

@@ -1,7 +1,6 @@
 //! Resolves settings: the command line overrides the environment, which overrides the configuration files.
 //! Each setting has one value and its source.
 
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +9,9 @@ use super::backends::{is_alias, wrong_url};
 use super::document::Document;
 use super::stores;
 use super::tables::{LockTable, Tables};
-use super::{
-    BackendSettings, CommonArguments, RunArguments, Settings, Source, Sourced, parse_wait, variable,
-};
+use super::value::utf8;
+use super::{BackendSettings, CommonArguments, Settings, Source, Sourced, variable};
 use crate::backend::url::Url;
-use crate::duration;
 use crate::exit::Failure;
 use crate::lock::LockName;
 
@@ -100,18 +97,17 @@ impl Configuration {
         &self.files
     }
 
-    /// Returns the settings of a run under these locks.
+    /// Returns the settings for these locks, in which those of the command line have the highest precedence.
     ///
     /// # Errors
     /// A variable has an invalid value, or the tables of two locks contradict each other (78).
-    pub fn settings(&self, arguments: &RunArguments, names: &[LockName]) -> Result<Settings, Failure> {
-        // A mode on the command line overrides the mode of a file.
-        let has_mode = arguments.exclusive || arguments.shared;
-        let fitting = |settings: Settings| match has_mode {
-            true => Settings { slots: None, ..settings },
-            false => settings,
-        };
-        let mut settings = self.under(above(arguments)?, names, fitting)?;
+    pub fn settings(
+        &self,
+        flags: Settings,
+        common: &CommonArguments,
+        names: &[LockName],
+    ) -> Result<Settings, Failure> {
+        let mut settings = self.under(above(flags, common)?, names, |table| table)?;
         if settings.backend.is_none() {
             settings.backend = self.named_of(names, stores::RUN_APART)?;
         }
@@ -217,19 +213,12 @@ impl Configuration {
 }
 
 /// Returns the settings of the command line and the environment.
-pub(super) fn above(arguments: &RunArguments) -> Result<Settings, Failure> {
-    let mut above = Settings::of_flags(arguments)?;
-    // A variable that a flag overrides is not read.
-    if above.backend.is_none() {
-        above.backend = backend_variable()?;
-    }
-    if above.ttl.is_none() {
-        above.ttl = from_environment("DLOCK_TTL", duration::parse)?;
-    }
-    if above.wait.is_none() {
-        above.wait = from_environment("DLOCK_WAIT", parse_wait)?;
-    }
-    Ok(above)
+///
+/// # Errors
+/// A variable or the backend has an invalid value (78).
+pub(super) fn above(flags: Settings, common: &CommonArguments) -> Result<Settings, Failure> {
+    let quiet = common.quiet.then_some(Sourced { value: true, source: Source::Flag("--quiet") });
+    Settings { backend: backend_flag(common)?, quiet, ..flags }.over_environment()
 }
 
 /// Whether the directory is not accessible: a protected home (systemd's `ProtectHome=`, or that of another
@@ -243,30 +232,8 @@ fn is_out_of_reach(path: &Path) -> bool {
 pub(super) fn backend_flag(arguments: &CommonArguments) -> Result<Option<Sourced<String>>, Failure> {
     let Some(value) = &arguments.backend else { return Ok(None) };
     let source = Source::Flag("--backend");
-    match text(value) {
+    match utf8(value) {
         Ok(value) => Ok(Some(Sourced { value: value.to_owned(), source })),
         Err(error) => Err(wrong_url(&source, error)),
     }
-}
-
-pub(super) fn backend_variable() -> Result<Option<Sourced<String>>, Failure> {
-    from_environment("DLOCK_BACKEND", |text| Ok(text.to_owned()))
-}
-
-fn from_environment<T>(
-    name: &'static str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<Sourced<T>>, Failure> {
-    let source = Source::Environment(name);
-    let Some(value) = variable(name) else { return Ok(None) };
-    let parsed =
-        text(&value).and_then(|text| parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
-    match parsed {
-        Ok(value) => Ok(Some(Sourced { value, source })),
-        Err(error) => Err(source.failure(error)),
-    }
-}
-
-fn text(value: &OsStr) -> Result<&str, String> {
-    value.to_str().ok_or_else(|| "not valid UTF-8".to_owned())
 }

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::source::FileLocation;
-use super::table::kind;
+use super::value::kind;
 use crate::backend::io_text;
 use crate::exit::Failure;
 use crate::input;

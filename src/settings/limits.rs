@@ -14,52 +14,48 @@ const LONGEST_NOTE: usize = 1000;
 /// The default lease: how long a crashed host blocks other clients.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// Returns the value of a setting, if it was given.
-pub(super) fn value<T: Copy>(setting: &Option<Sourced<T>>) -> Option<T> {
-    setting.as_ref().map(|known| known.value)
-}
-
-pub(super) fn min_hold(settings: &Settings) -> Result<Duration, Failure> {
-    match &settings.min_hold {
-        Some(Sourced { value, source }) if *value > LONGEST_MIN_HOLD => {
-            Err(source.failure(format!("{} is not between 0 and {}", show(*value), show(LONGEST_MIN_HOLD))))
-        }
-        known => Ok(value(known).unwrap_or_default()),
+/// Checks the value of a setting, if it is set.
+///
+/// # Errors
+/// It is out of range (64, or 78 if it does not come from the command line).
+pub(super) fn check<T>(
+    setting: &Option<Sourced<T>>,
+    limit: impl FnOnce(&T) -> Result<(), String>,
+) -> Result<(), Failure> {
+    match setting {
+        Some(Sourced { value, source }) => limit(value).map_err(|error| source.failure(error)),
+        None => Ok(()),
     }
 }
 
-pub(super) fn note(settings: &Settings) -> Result<Option<String>, Failure> {
-    match settings.note.clone() {
-        Some(Sourced { value, source }) if value.len() > LONGEST_NOTE => {
-            Err(source.failure(format!("{} bytes are too many, at most {LONGEST_NOTE}", value.len())))
-        }
-        note => Ok(note.map(|note| note.value)),
+pub(super) fn check_ttl(ttl: &Duration) -> Result<(), String> {
+    match (SHORTEST_TTL..=LONGEST_TTL).contains(ttl) {
+        true => Ok(()),
+        false => Err(format!("{} is not between 1s and 24h", show(*ttl))),
     }
 }
 
-/// Checks the settings as far as possible before a store is known.
+pub(super) fn check_min_hold(min_hold: &Duration) -> Result<(), String> {
+    match *min_hold > LONGEST_MIN_HOLD {
+        true => Err(format!("{} is not between 0 and {}", show(*min_hold), show(LONGEST_MIN_HOLD))),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn check_note(note: &str) -> Result<(), String> {
+    match note.len() > LONGEST_NOTE {
+        true => Err(format!("{} bytes are too many, at most {LONGEST_NOTE}", note.len())),
+        false => Ok(()),
+    }
+}
+
+/// Checks the settings as far as possible before a store is known, and returns lease, grace and timeouts.
 ///
 /// # Errors
 /// A value is out of range, or two contradict each other (64, or 78 if they do not come from the command line).
-pub(super) fn check(settings: &Settings) -> Result<Terms, Failure> {
-    min_hold(settings)?;
-    note(settings)?;
-    terms(settings, Duration::ZERO)
-}
-
-/// Checks the length of a lease.
-pub(super) fn checked_ttl(ttl: Duration, source: &Source) -> Result<Duration, Failure> {
-    match (SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-        true => Ok(ttl),
-        false => Err(source.failure(format!("{} is not between 1s and 24h", show(ttl)))),
-    }
-}
-
-/// Returns lease, grace and timeouts, if they are compatible.
 pub(super) fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Terms, Failure> {
-    let default = Sourced { value: DEFAULT_TTL, source: Source::Default };
-    let Sourced { value: ttl, source: ttl_source } = settings.ttl.clone().unwrap_or(default);
-    checked_ttl(ttl, &ttl_source)?;
+    settings.check()?;
+    let ttl = settings.ttl();
     let Some(Sourced { value: grace, source }) = settings.grace.clone() else {
         return Ok(Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout });
     };
@@ -67,11 +63,12 @@ pub(super) fn terms(settings: &Settings, connect_timeout: Duration) -> Result<Te
     if grace <= most {
         return Ok(Terms { ttl, grace, connect_timeout });
     }
-    let ttl_named = match &ttl_source {
+    let ttl_source = settings.ttl.as_ref().map_or(&Source::Default, |ttl| &ttl.source);
+    let ttl_named = match ttl_source {
         Source::Flag(_) | Source::Default => String::new(),
         elsewhere => format!(" ({elsewhere})"),
     };
-    let longer = match &ttl_source {
+    let longer = match ttl_source {
         Source::Environment(name) => *name,
         _ => "--ttl",
     };

@@ -27,20 +27,13 @@ impl OutputFiles {
     /// Resolves them separately: from the command line alone if the configuration cannot be read, or if the
     /// tables of the locks contradict each other.
     pub fn of(arguments: &RunArguments, configuration: Option<&Configuration>) -> OutputFiles {
-        let flag = |path: &Option<PathBuf>, flag| {
-            path.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
-        };
-        let above = Settings {
-            report: flag(&arguments.report, "--report"),
-            metrics_file: flag(&arguments.metrics_file, "--metrics-file"),
-            ..Settings::default()
-        };
-        let names = arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok());
         let only_these = |settings: Settings| Settings {
             report: settings.report,
             metrics_file: settings.metrics_file,
             ..Settings::default()
         };
+        let above = only_these(arguments.settings.clone());
+        let names = arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok());
         let resolved = configuration
             .and_then(|known| known.under(above.clone(), &names.collect::<Vec<_>>(), only_these).ok())
             .unwrap_or(above);

@@ -1,22 +1,16 @@
 //! `dlock run`: its options and its plan.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::command_line::checked;
-use super::limits::{min_hold, note, terms, value};
-use super::target::{check_wait, checked_name, patience};
-use super::{
-    Accepted, CommonArguments, Configuration, Settings, Source, StoreTarget, WaitArgument, parse_slots,
-    parse_wait,
-};
+use super::limits::terms;
+use super::target::{check_wait, checked_name};
+use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::locator::Locator;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
-use crate::duration;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
@@ -34,18 +28,6 @@ pub struct RunArguments {
     #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
 
-    /// Give up at once when another client holds the lock (the default)
-    #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
-    pub no_wait: bool,
-
-    /// Wait up to this long for the lock, or forever
-    #[arg(short, long, visible_alias = "timeout", value_name = "DURATION|forever", allow_hyphen_values = true, value_parser = checked(parse_wait), help_heading = "Lock")]
-    pub wait: Option<WaitArgument>,
-
-    /// Keep trying a store that cannot be reached, also with --no-wait
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub retry: Option<Duration>,
-
     /// Take the lock exclusively (the default)
     #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
     pub exclusive: bool,
@@ -54,53 +36,17 @@ pub struct RunArguments {
     #[arg(short, long, help_heading = "Lock")]
     pub shared: bool,
 
-    /// A semaphore: share the lock with others, at most N at a time [default: 1]
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_slots), help_heading = "Lock")]
-    pub slots: Option<u32>,
-
-    /// Keep the lock at least this long, even if the command ends sooner [default: 0]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub min_hold: Option<Duration>,
-
-    /// Length of the lease: how long a crashed host blocks the others [default: 30s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
-    pub ttl: Option<Duration>,
-
-    /// Text shown by dlock status while the lock is held or awaited
-    #[arg(long, value_name = "TEXT", help_heading = "Lock")]
-    pub note: Option<String>,
+    /// Give up at once when another client holds the lock (the default)
+    #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
+    pub no_wait: bool,
 
     /// Run this text with /bin/sh -c
     #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
     pub shell: Option<OsString>,
 
-    /// Time between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
-    pub grace: Option<Duration>,
-
-    /// Stop the command after this long and exit 124; 0 means never [default: 0]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Command")]
-    pub max_runtime: Option<Duration>,
-
-    /// What to do with background processes left when the command has ended by itself [default: leave]
-    #[arg(long, value_name = "WHAT", help_heading = "Command")]
-    pub orphans: Option<OrphansArgument>,
-
-    /// What to do when the lock is lost: stop the command, or warn and let it go on [default: kill]
-    #[arg(long, value_name = "WHAT", help_heading = "Command")]
-    pub on_lost: Option<OnLostArgument>,
-
-    /// Exit with this status instead of 75 when another client holds the lock
-    #[arg(short = 'E', long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(u8), help_heading = "Output")]
-    pub conflict_exit_code: Option<u8>,
-
-    /// Write the outcome to this file, as JSON
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub report: Option<PathBuf>,
-
-    /// Add the outcome to this file for node_exporter's textfile collector
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub metrics_file: Option<PathBuf>,
+    /// The options of the table.
+    #[command(flatten)]
+    pub settings: Settings,
 
     /// Options of every command.
     #[command(flatten)]
@@ -121,26 +67,6 @@ pub struct RunArguments {
     /// Everything after the first `--`; `None` when there is none.
     #[arg(skip)]
     pub command: Option<Vec<OsString>>,
-}
-
-/// `--orphans`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OrphansArgument {
-    /// Leave them running without the lock
-    Leave,
-    /// Hold the lock until they have ended
-    Wait,
-    /// Kill them, then release the lock
-    Kill,
-}
-
-/// `--on-lost`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnLostArgument {
-    /// Stop the command and exit 76
-    Kill,
-    /// Warn and let it go on
-    Warn,
 }
 
 /// The plan of `dlock run`.
@@ -192,6 +118,27 @@ pub enum OnLost {
     Warn,
 }
 
+impl RunArguments {
+    /// Returns the settings of a run under these locks.
+    ///
+    /// # Errors
+    /// A variable has an invalid value, or the tables of two locks contradict each other (78).
+    fn resolve(&self, configuration: &Configuration, names: &[LockName]) -> Result<Settings, Failure> {
+        let mut flags = self.settings.clone().with_no_wait(self.no_wait);
+        // A mode on the command line overrides the mode of a file.
+        let has_mode = self.exclusive || self.shared;
+        if has_mode {
+            let one = Sourced { value: 1, source: Source::Flag("--exclusive") };
+            flags.slots = Some(self.settings.slots.clone().unwrap_or(one));
+        }
+        let settings = configuration.settings(flags, &self.common, names)?;
+        Ok(match has_mode {
+            true => Settings { slots: self.settings.slots.clone(), ..settings },
+            false => settings,
+        })
+    }
+}
+
 /// The maximum number of locks: each uses several descriptors, and a process may have about a thousand.
 const MOST_NAMES: usize = 64;
 
@@ -206,14 +153,17 @@ impl RunPlan {
         configuration: &Result<Configuration, Failure>,
     ) -> Result<RunPlan, Failure> {
         refuse_flock_options(arguments)?;
-        check_wait(arguments.no_wait, arguments.wait)?;
+        check_wait(arguments.no_wait, &arguments.settings)?;
         let command = command(arguments)?;
         let names = names(arguments)?;
         refuse_two_modes(arguments)?;
         let configuration = configuration.as_ref().map_err(Failure::clone)?;
-        let settings = configuration.settings(arguments, &names)?;
+        let settings = arguments.resolve(configuration, &names)?;
         let backend = configuration.backend(settings.backend.as_ref())?;
-        let mode = mode(arguments, &settings);
+        let mode = match arguments.shared {
+            true => Mode::Shared,
+            false => Mode::of_slots(settings.slots()),
+        };
         let StoreTarget { store, connect_timeout, accepted, notices } =
             StoreTarget::new(&arguments.common, backend, &names)?;
         if let Some(why) = store.refuses(mode) {
@@ -221,8 +171,6 @@ impl RunPlan {
             return Err(source.failure(format!("{}: {why}", store.display())));
         }
         let terms = terms(&settings, connect_timeout)?;
-        let min_hold = min_hold(&settings)?;
-        let note = note(&settings)?;
         let first = names[0].clone();
         let names = in_order(names);
         if names.len() > MOST_NAMES {
@@ -236,25 +184,18 @@ impl RunPlan {
             names,
             mode,
             counts_slots: settings.slots.is_some(),
-            min_hold,
+            min_hold: settings.min_hold(),
             store,
             terms,
-            patience: patience(value(&settings.wait), value(&settings.retry)),
-            max_runtime: value(&settings.max_runtime).filter(|limit| !limit.is_zero()),
-            orphans: match value(&settings.orphans) {
-                None | Some(OrphansArgument::Leave) => Orphans::Leave,
-                Some(OrphansArgument::Wait) => Orphans::Wait,
-                Some(OrphansArgument::Kill) => Orphans::Kill,
-            },
+            patience: Patience { wait: settings.wait(), retry: settings.retry() },
+            max_runtime: Some(settings.max_runtime()).filter(|limit| !limit.is_zero()),
+            orphans: settings.orphans(),
             orphans_chosen: settings.orphans.is_some(),
-            on_lost: match value(&settings.on_lost) {
-                None | Some(OnLostArgument::Kill) => OnLost::Kill,
-                Some(OnLostArgument::Warn) => OnLost::Warn,
-            },
-            conflict_exit_code: value(&settings.conflict_exit_code).unwrap_or(crate::exit::CONTENDED),
-            note,
+            on_lost: settings.on_lost(),
+            conflict_exit_code: settings.conflict_exit_code(),
+            quiet: settings.quiet(),
+            note: settings.note.map(|note| note.value),
             program: find(&command)?,
-            quiet: value(&settings.quiet).unwrap_or_default(),
             accepted,
             notices,
         })
@@ -318,7 +259,7 @@ pub fn known(
         arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
     let names = names(arguments).map(in_order).ok().filter(|_| has_command).unwrap_or_default();
     let store = configuration.and_then(|configuration| {
-        let settings = configuration.settings(arguments, &names).ok()?;
+        let settings = arguments.resolve(configuration, &names).ok()?;
         let backend = configuration.backend(settings.backend.as_ref()).ok()?;
         StoreTarget::new(&arguments.common, backend, &names).ok()
     });
@@ -336,19 +277,12 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
     let contradiction = |one: &str, other: &str| {
         Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
     };
-    match (arguments.exclusive, arguments.shared, arguments.slots) {
+    let slots = arguments.settings.slots.as_ref().map(|slots| slots.value);
+    match (arguments.exclusive, arguments.shared, slots) {
         (true, true, _) => contradiction("--exclusive", "--shared"),
         (_, true, Some(slots)) => contradiction(&format!("--slots {slots}"), "--shared"),
         (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
         _ => Ok(()),
-    }
-}
-
-/// Returns the mode from three options that do not contradict each other.
-fn mode(arguments: &RunArguments, settings: &Settings) -> Mode {
-    match arguments.shared {
-        true => Mode::Shared,
-        false => value(&settings.slots).map_or(Mode::Exclusive, Mode::of_slots),
     }
 }
 

@@ -6,13 +6,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::limits::{self, DEFAULT_TTL};
 use super::target::checked_name;
-use super::{
-    CommonArguments, Configuration, Keys, OnLostArgument, OrphansArgument, RunArguments, Settings, Source,
-    Sourced, WaitArgument, said_above,
-};
-use crate::exit::{CONTENDED, Failure};
+use super::{CommonArguments, Configuration, Keys, Settings, Source, Sourced, limits, said_above};
+use crate::exit::Failure;
 use crate::lease::validity::Terms;
 
 /// `dlock config`
@@ -32,7 +28,7 @@ pub enum ConfigCommand {
 
 /// `dlock config show`
 #[derive(Debug, Default, Args)]
-#[command(after_help = "With --help: examples, files and exit status.", after_long_help = include_str!("help/config-show.txt"))]
+#[command(after_help = "With --help: examples, files and exit status.", after_long_help = show_help())]
 pub struct ShowArguments {
     /// Show the values for this lock, instead of the whole configuration
     #[arg(value_name = "NAME")]
@@ -45,6 +41,11 @@ pub struct ShowArguments {
     /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
+}
+
+fn show_help() -> String {
+    let keys: Vec<String> = Settings::KEYS.chunks(8).map(|keys| keys.join(", ")).collect();
+    include_str!("help/config-show.txt").replace("{keys}", &keys.join(",\n  "))
 }
 
 /// The values to show, in display order.
@@ -101,15 +102,15 @@ impl Shown {
             Some(name) => {
                 let table = configuration.table_of(name)?;
                 shown.table = table.map(|(text, place)| (text.to_owned(), Source::File(place.clone())));
-                let run = RunArguments { common: common.clone(), ..Default::default() };
-                (name.as_str(), configuration.settings(&run, std::slice::from_ref(name))?)
+                let names = std::slice::from_ref(name);
+                (name.as_str(), configuration.settings(Settings::default(), common, names)?)
             }
             None => {
                 shown.locks = written(&configuration, common)?;
                 ("*", configuration.settings_of_others(common)?)
             }
         };
-        let terms = limits::check(&settings)?;
+        let terms = limits::terms(&settings, Duration::ZERO)?;
         // A file without a backend is an error only for commands that need a backend.
         let named = settings.backend.clone();
         if named.is_some() {
@@ -149,22 +150,10 @@ fn complete(name: &str, settings: Settings, terms: &Terms, backend: Option<Strin
     fn default<T>(value: T) -> Option<Sourced<T>> {
         Some(Sourced { value, source: Source::Default })
     }
-    let known = settings.over(Settings {
+    let known = settings.over_defaults().over(Settings {
         backend: backend.and_then(default),
-        wait: default(WaitArgument::For(Duration::ZERO)),
-        retry: default(Duration::ZERO),
-        ttl: default(DEFAULT_TTL),
         grace: default(terms.grace),
-        max_runtime: default(Duration::ZERO),
-        min_hold: default(Duration::ZERO),
-        orphans: default(OrphansArgument::Leave),
-        on_lost: default(OnLostArgument::Kill),
-        slots: default(1),
-        conflict_exit_code: default(CONTENDED),
-        quiet: default(false),
-        note: None,
-        report: None,
-        metrics_file: None,
+        ..Settings::default()
     });
     let shown = super::shown(&known);
     let values = Settings::KEYS.iter().map(|key| {

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::backends::{Alias, PASSWORD_FILE, Secret};
 use super::configuration::above;
 use super::tables::LockTable;
-use super::{CommonArguments, Configuration, FileLocation, RunArguments, Setting, Settings, Source, Sourced};
+use super::value::Setting;
+use super::{CommonArguments, Configuration, FileLocation, Settings, Source, Sourced};
 use crate::backend::locator::Locator;
 use crate::exit::Failure;
 use crate::lock::LockName;
@@ -54,7 +55,7 @@ impl Configuration {
 /// # Errors
 /// A variable has an invalid value (78).
 pub fn said_above(arguments: &CommonArguments) -> Result<Settings, Failure> {
-    above(&RunArguments { common: arguments.clone(), ..RunArguments::default() })
+    above(Settings::default(), arguments)
 }
 
 /// Returns the settings that are set, without secrets.
@@ -62,7 +63,7 @@ pub fn shown(settings: &Settings) -> Keys {
     let known = settings.shown().into_iter();
     known
         .filter_map(|(key, known)| {
-            let (value, source) = known?;
+            let Sourced { value, source } = known?;
             let value = match (key, value) {
                 ("backend", Value::String(url)) => Locator::redacted(&url).into(),
                 (_, value) => value,

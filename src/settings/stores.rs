@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::configuration::{backend_flag, backend_variable};
+use super::configuration::backend_flag;
 use super::tables::LockTable;
+use super::value::of_environment;
 use super::{BackendSettings, CommonArguments, Configuration, Source, Sourced};
 use crate::backend::locator::Locator;
 use crate::exit::Failure;
@@ -26,14 +27,26 @@ impl Configuration {
         arguments: &CommonArguments,
         names: &[LockName],
     ) -> Result<BackendSettings, Failure> {
-        let mut named = backend_flag(arguments)?;
-        if named.is_none() {
-            named = backend_variable()?;
-        }
-        if named.is_none() {
-            named = self.named_of(names, ASK_APART)?;
-        }
+        let named = self.named_backend(arguments, names)?;
         self.backend(named.as_ref())
+    }
+
+    /// Returns the backend that the command line, the environment or the files name for these locks.
+    ///
+    /// # Errors
+    /// A variable has an invalid value, or two of the locks have different backends (78).
+    pub(super) fn named_backend(
+        &self,
+        arguments: &CommonArguments,
+        names: &[LockName],
+    ) -> Result<Option<Sourced<String>>, Failure> {
+        if let Some(flag) = backend_flag(arguments)? {
+            return Ok(Some(flag));
+        }
+        match of_environment("DLOCK_BACKEND")? {
+            None => self.named_of(names, ASK_APART),
+            named => Ok(named),
+        }
     }
 
     /// Returns the backend that the files name for these locks: that of its table for each, else the default.

@@ -1,49 +1,91 @@
-//! The settings of a run that need not come from the command line: each once, with its flag.
+//! The table of settings: each row is an option of `dlock run`, its environment variable, its key in a
+//! configuration file, its default and its limits. The command line, the files, `dlock config show` and the
+//! completions are derived from it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
-use super::source::{Source, Sourced};
-use super::{OnLostArgument, OrphansArgument, RunArguments, WaitArgument, parse_slots, parse_wait};
-use crate::duration;
-use crate::exit::Failure;
+use super::limits::{DEFAULT_TTL, check, check_min_hold, check_note, check_ttl};
+use super::value::{Setting, described, of_environment, of_flag};
+use super::{OnLost, Source, Sourced};
+use crate::child::stop::Orphans;
+use crate::exit::{CONTENDED, Failure};
+use crate::lease::acquire::Wait;
 
-/// The type of a setting: parsed from a file, and shown as it would be written there.
-pub trait Setting: Sized + Clone + PartialEq {
-    /// Parses a value.
-    ///
-    /// # Errors
-    /// The value is invalid; the message names what was found, but never a text that could be a secret.
-    fn read(value: &DeValue<'_>) -> Result<Self, String>;
-    /// Returns the value in its file form.
-    fn shown(&self) -> Value;
-}
-
+/// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
+/// what else clap has to know; the environment variable; the default; the check of the value.
 macro_rules! settings {
-    ($($(#[$doc:meta])* $field:ident: $type:ty, $flag:literal;)*) => {
-        /// The settings of a run that need not come from the command line.
+    ($(
+        #[doc = $help:literal]
+        $key:ident: $type:ty, $flag:literal
+        $(, option($heading:literal $(, $method:ident($argument:expr))*))?
+        $(, variable($variable:literal))?
+        $(, default($default:expr))?
+        $(, check($check:expr))?;
+    )*) => {
+        /// The settings of a run, each with its source; `None` if no source sets it.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Settings { $($(#[$doc])* pub $field: Option<Sourced<$type>>,)* }
+        pub struct Settings { $(#[doc = $help] pub $key: Option<Sourced<$type>>,)* }
 
         impl Settings {
             /// The keys in a file, in display order.
-            pub const KEYS: &[&str] = &[$(stringify!($field)),*];
+            pub const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            /// Returns the option of a key, unless it is one of every command.
+            pub(super) fn option(key: &str) -> Option<Arg> {
+                match key {
+                    $($(stringify!($key) => {
+                        let option = Arg::new(stringify!($key)).long(&$flag[2..]).help_heading($heading);
+                        Some(described::<$type>(option$(.$method($argument))*, $help, Settings::default_of(key)))
+                    })?)*
+                    _ => None,
+                }
+            }
+
+            /// Returns the default of a key.
+            fn default_of(key: &str) -> Option<Value> {
+                match key {
+                    $($(stringify!($key) => Some(<$type as Setting>::shown(&$default)),)?)*
+                    _ => None,
+                }
+            }
 
             /// Returns these settings, completed by those below.
             #[must_use]
             pub fn over(self, below: Settings) -> Settings {
-                Settings { $($field: self.$field.or(below.$field)),* }
+                Settings { $($key: self.$key.or(below.$key)),* }
+            }
+
+            /// Returns these settings, completed by those of the environment. A variable that a flag overrides is not
+            /// read.
+            ///
+            /// # Errors
+            /// A variable has an invalid value (78).
+            pub(super) fn over_environment(self) -> Result<Settings, Failure> {
+                Ok(Settings { $($key: match self.$key {
+                    $(None => of_environment($variable)?,)?
+                    known => known,
+                }),* })
+            }
+
+            /// Returns these settings, completed by the defaults.
+            #[must_use]
+            pub(super) fn over_defaults(self) -> Settings {
+                self.over(Settings {
+                    $($($key: Some(Sourced { value: $default, source: Source::Default }),)?)*
+                    ..Settings::default()
+                })
             }
 
             /// Sets the value of this key from a file; `None` if there is no such key.
             pub(super) fn set(&mut self, key: &str, value: &DeValue<'_>, source: Source) -> Option<Result<(), String>> {
                 match key {
-                    $(stringify!($field) => Some(Setting::read(value).map(|value| {
-                        self.$field = Some(Sourced { value, source });
+                    $(stringify!($key) => Some(Setting::read(value).map(|value| {
+                        self.$key = Some(Sourced { value, source });
                     })),)*
                     _ => None,
                 }
@@ -52,87 +94,95 @@ macro_rules! settings {
             /// Merges the settings of two tables that both apply.
             ///
             /// # Errors
-            /// They differ in a setting that nothing above them overrides.
+            /// They differ in a setting that nothing above them overrides (78).
             pub(super) fn together(self, other: Settings, above: &Settings) -> Result<Settings, Failure> {
-                Ok(Settings { $($field: agreed(self.$field, other.$field, above.$field.is_some(), $flag)?),* })
+                Ok(Settings { $($key: agreed(self.$key, other.$key, above.$key.is_some(), $flag)?),* })
+            }
+
+            /// Checks the limits of each value that is set.
+            ///
+            /// # Errors
+            /// A value is out of range (64, or 78 if it does not come from the command line).
+            pub(super) fn check(&self) -> Result<(), Failure> {
+                $($(check(&self.$key, $check)?;)?)*
+                Ok(())
             }
 
             /// Returns each key, and its value with its source if it is set.
-            pub fn shown(&self) -> Vec<(&'static str, Option<(Value, Source)>)> {
-                let pair = |value: Value, source: &Source| (value, source.clone());
+            pub(super) fn shown(&self) -> Vec<(&'static str, Option<Sourced<Value>>)> {
                 vec![$((
-                    stringify!($field),
-                    self.$field.as_ref().map(|known| pair(known.value.shown(), &known.source)),
+                    stringify!($key),
+                    self.$key.as_ref().map(|Sourced { value, source }| {
+                        Sourced { value: value.shown(), source: source.clone() }
+                    }),
                 )),*]
+            }
+
+            $($(
+                #[doc = concat!("Returns the value of `", stringify!($key), "`, or its default.")]
+                pub fn $key(&self) -> $type {
+                    self.$key.as_ref().map_or($default, |known| known.value)
+                }
+            )?)*
+        }
+
+        impl FromArgMatches for Settings {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, clap::Error> {
+                Ok(Settings {
+                    $($key: of_flag(matches, stringify!($key), $flag)),*
+                })
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Settings::from_arg_matches(matches)?;
+                Ok(())
             }
         }
     };
 }
 
 settings! {
-    /// The alias or the URL of the backend.
-    backend: String, "--backend";
-    /// How long to wait.
-    wait: WaitArgument, "--wait";
-    /// How long to retry a store that cannot be reached.
-    retry: Duration, "--retry";
-    /// The length of the lease.
-    ttl: Duration, "--ttl";
-    /// The time between SIGTERM and SIGKILL.
-    grace: Duration, "--grace";
-    /// The command is stopped after this long; 0 means never.
-    max_runtime: Duration, "--max-runtime";
-    /// The lock is kept at least this long.
-    min_hold: Duration, "--min-hold";
-    /// What to do with background processes.
-    orphans: OrphansArgument, "--orphans";
-    /// What to do when the lock is lost.
-    on_lost: OnLostArgument, "--on-lost";
-    /// The maximum number of concurrent holders.
-    slots: u32, "--slots";
-    /// The exit status when another client holds the lock.
-    conflict_exit_code: u8, "--conflict-exit-code";
-    /// The note shown by `dlock status`.
-    note: String, "--note";
-    /// Whether contention messages, notices and warnings are suppressed.
-    quiet: bool, "--quiet";
-    /// The file for the outcome.
-    report: PathBuf, "--report";
-    /// The file for the metrics.
-    metrics_file: PathBuf, "--metrics-file";
+    /// The alias or the URL of the backend
+    backend: String, "--backend", variable("DLOCK_BACKEND");
+    /// Wait up to this long for the lock, or forever
+    wait: Wait, "--wait", option("Lock", short('w'), visible_alias("timeout")), variable("DLOCK_WAIT"),
+        default(Wait::No);
+    /// Keep trying a store that cannot be reached, also with --no-wait
+    retry: Duration, "--retry", option("Lock"), default(Duration::ZERO);
+    /// Length of the lease: how long a crashed host blocks the others
+    ttl: Duration, "--ttl", option("Lock"), variable("DLOCK_TTL"), default(DEFAULT_TTL), check(check_ttl);
+    /// Time between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    grace: Duration, "--grace", option("Command");
+    /// Stop the command after this long and exit 124; 0 means never
+    max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
+    /// Keep the lock at least this long, even if the command ends sooner
+    min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
+    /// What to do with background processes left when the command has ended by itself
+    orphans: Orphans, "--orphans", option("Command"), default(Orphans::Leave);
+    /// What to do when the lock is lost: stop the command, or warn and let it go on
+    on_lost: OnLost, "--on-lost", option("Command"), default(OnLost::Kill);
+    /// A semaphore: share the lock with others, at most N at a time
+    slots: u32, "--slots", option("Lock"), default(1);
+    /// Exit with this status when another client holds the lock
+    conflict_exit_code: u8, "--conflict-exit-code", option("Output", short('E')), default(CONTENDED);
+    /// Text shown by dlock status while the lock is held or awaited
+    note: String, "--note", option("Lock"), check(|note: &String| check_note(note));
+    /// Suppress contention messages, notices and warnings
+    quiet: bool, "--quiet", default(false);
+    /// Write the outcome to this file, as JSON
+    report: PathBuf, "--report", option("Output");
+    /// Add the outcome to this file for node_exporter's textfile collector
+    metrics_file: PathBuf, "--metrics-file", option("Output");
 }
 
-impl Settings {
-    /// Returns the settings of the command line.
-    ///
-    /// # Errors
-    /// The backend is not UTF-8 (78).
-    pub fn of_flags(arguments: &RunArguments) -> Result<Settings, Failure> {
-        fn given<T: Clone>(value: &Option<T>, flag: &'static str) -> Option<Sourced<T>> {
-            value.clone().map(|value| Sourced { value, source: Source::Flag(flag) })
-        }
-        let wait = match &arguments.wait {
-            // --no-wait sets the wait to 0.
-            None if arguments.no_wait => given(&Some(WaitArgument::For(Duration::ZERO)), "--no-wait"),
-            wait => given(wait, "--wait"),
-        };
-        Ok(Settings {
-            backend: super::configuration::backend_flag(&arguments.common)?,
-            wait,
-            retry: given(&arguments.retry, "--retry"),
-            ttl: given(&arguments.ttl, "--ttl"),
-            grace: given(&arguments.grace, "--grace"),
-            max_runtime: given(&arguments.max_runtime, "--max-runtime"),
-            min_hold: given(&arguments.min_hold, "--min-hold"),
-            orphans: given(&arguments.orphans, "--orphans"),
-            on_lost: given(&arguments.on_lost, "--on-lost"),
-            slots: given(&arguments.slots, "--slots"),
-            conflict_exit_code: given(&arguments.conflict_exit_code, "--conflict-exit-code"),
-            note: given(&arguments.note, "--note"),
-            quiet: given(&arguments.common.quiet.then_some(true), "--quiet"),
-            report: given(&arguments.report, "--report"),
-            metrics_file: given(&arguments.metrics_file, "--metrics-file"),
-        })
+/// The options of `dlock run`.
+impl Args for Settings {
+    fn augment_args(command: Command) -> Command {
+        command.args(Settings::KEYS.iter().filter_map(|key| Settings::option(key)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Settings::augment_args(command)
     }
 }
 
@@ -155,144 +205,27 @@ fn agreed<T: PartialEq>(
     }
 }
 
-/// A text.
-pub(super) fn text<'v>(value: &'v DeValue<'_>) -> Result<&'v str, String> {
-    match value {
-        DeValue::String(text) if text.contains('\0') => Err("a text may not contain \\u0000".into()),
-        DeValue::String(text) => Ok(text),
-        other => Err(format!("expected a string, found {}", kind(other))),
+impl Settings {
+    /// Returns these settings, with `--no-wait` as a wait of 0 if it was given.
+    #[must_use]
+    pub(super) fn with_no_wait(self, no_wait: bool) -> Settings {
+        let none = no_wait.then_some(Sourced { value: Wait::No, source: Source::Flag("--no-wait") });
+        Settings { wait: self.wait.or(none), ..self }
     }
 }
 
-/// A text or a number, as a text.
-pub(super) fn scalar(value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::Integer(number) => Ok(number.to_string()),
-        DeValue::Float(number) => Ok(number.to_string()),
-        DeValue::String(_) => text(value).map(str::to_owned),
-        other => Err(format!("expected a string or a number, found {}", kind(other))),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Returns the kind of a value, for messages.
-pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) | DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
-    }
-}
-
-fn parsed<T>(value: &DeValue<'_>, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
-    let text = scalar(value)?;
-    parse(&text).map_err(|error| format!("invalid value '{text}': {error}"))
-}
-
-fn chosen<T: ValueEnum>(value: &DeValue<'_>) -> Result<T, String> {
-    let text = text(value)?;
-    T::from_str(text, false).map_err(|_| {
-        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
-        format!("invalid value '{text}'; possible: {}", names.join(", "))
-    })
-}
-
-fn choice(value: &impl ValueEnum) -> Value {
-    value.to_possible_value().map_or(Value::Null, |value| value.get_name().into())
-}
-
-impl Setting for String {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        text(value).map(str::to_owned)
-    }
-    fn shown(&self) -> Value {
-        self.as_str().into()
-    }
-}
-
-impl Setting for Duration {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        parsed(value, duration::parse)
-    }
-    fn shown(&self) -> Value {
-        duration::exact(*self).into()
-    }
-}
-
-impl Setting for WaitArgument {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        parsed(value, parse_wait)
-    }
-    fn shown(&self) -> Value {
-        match self {
-            WaitArgument::For(duration) => duration.shown(),
-            WaitArgument::Forever => "forever".into(),
+    #[test]
+    fn every_setting_is_an_option_of_run() {
+        let command = super::super::command();
+        let run = command.find_subcommand("run").expect("a command");
+        for key in Settings::KEYS {
+            let name = key.replace('_', "-");
+            let option = run.get_arguments().find(|option| option.get_long() == Some(&name));
+            assert_eq!(option.map(|option| option.get_id().as_str()), Some(*key));
         }
-    }
-}
-
-/// A number of slots.
-impl Setting for u32 {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        parsed(value, parse_slots)
-    }
-    fn shown(&self) -> Value {
-        (*self).into()
-    }
-}
-
-/// An exit status.
-impl Setting for u8 {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        parsed(value, |text| text.parse().map_err(|_| "expected a number from 0 to 255".to_owned()))
-    }
-    fn shown(&self) -> Value {
-        (*self).into()
-    }
-}
-
-impl Setting for bool {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        match value {
-            DeValue::Boolean(value) => Ok(*value),
-            other => Err(format!("expected true or false, found {}", kind(other))),
-        }
-    }
-    fn shown(&self) -> Value {
-        (*self).into()
-    }
-}
-
-impl Setting for PathBuf {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        let text = text(value)?;
-        match text.starts_with('/') {
-            true => Ok(PathBuf::from(text)),
-            false => Err(format!("invalid value '{text}': expected an absolute path")),
-        }
-    }
-    fn shown(&self) -> Value {
-        self.to_string_lossy().into()
-    }
-}
-
-impl Setting for OrphansArgument {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        chosen(value)
-    }
-    fn shown(&self) -> Value {
-        choice(self)
-    }
-}
-
-impl Setting for OnLostArgument {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        chosen(value)
-    }
-    fn shown(&self) -> Value {
-        choice(self)
     }
 }

@@ -7,11 +7,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::command_line::checked;
-use super::{Accepted, BackendSettings, Source, WaitArgument, Warning, resolve_backend, variable};
+use super::{Accepted, BackendSettings, Settings, Source, Warning, resolve_backend, variable};
 use crate::backend::locator::Locator;
 use crate::duration;
 use crate::exit::Failure;
-use crate::lease::acquire::{Patience, Wait};
 use crate::lock::LockName;
 use crate::report::Reporter;
 
@@ -146,17 +145,9 @@ pub(super) fn one_name(names: &[OsString], too_many: &str, example: &str) -> Res
     }
 }
 
-pub(super) fn patience(wait: Option<WaitArgument>, retry: Option<Duration>) -> Patience {
-    let wait = match wait {
-        None | Some(WaitArgument::For(Duration::ZERO)) => Wait::No,
-        Some(WaitArgument::For(duration)) => Wait::For(duration),
-        Some(WaitArgument::Forever) => Wait::Forever,
-    };
-    Patience { wait, retry: retry.unwrap_or_default() }
-}
-
-pub(super) fn check_wait(no_wait: bool, wait: Option<WaitArgument>) -> Result<(), Failure> {
-    match no_wait && wait.is_some() {
+/// Rejects `--no-wait` together with `--wait`.
+pub(super) fn check_wait(no_wait: bool, flags: &Settings) -> Result<(), Failure> {
+    match no_wait && flags.wait.is_some() {
         true => Err(Failure::usage("--no-wait and --wait contradict each other: give one of them")),
         false => Ok(()),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::command_line::checked as option_value;
-use super::limits::checked_ttl;
+use super::limits::{check, check_ttl};
 use super::target::one_name;
 use super::{CommonArguments, Source, Sourced, StoreTarget, variable};
 use crate::backend::io_text;
@@ -144,8 +144,10 @@ impl RenewPlan {
     /// # Errors
     /// A bad option, name or token, or none (64); bad environment or URL (78).
     pub fn new(arguments: &RenewArguments) -> Result<RenewPlan, Failure> {
-        let ttl = arguments.ttl.map(|ttl| checked_ttl(ttl, &Source::Flag("--ttl"))).transpose()?;
-        Ok(RenewPlan { hold: TokenPlan::new(&arguments.token, "renew")?, ttl, json: arguments.json })
+        let ttl = arguments.ttl.map(|value| Sourced { value, source: Source::Flag("--ttl") });
+        check(&ttl, check_ttl)?;
+        let hold = TokenPlan::new(&arguments.token, "renew")?;
+        Ok(RenewPlan { hold, ttl: arguments.ttl, json: arguments.json })
     }
 }
 

@@ -118,13 +118,8 @@ fn options_with_a_choice_list_the_values() {
 
 #[test]
 fn exit_codes_are_0_to_255() {
-    for (value, why) in [
-        ("256", "256 is not in 0..=255"),
-        ("1000000000000000000000", "number too large to fit in target type"),
-        ("x", "invalid digit found in string"),
-        ("", "cannot parse integer from empty string"),
-        ("7.5", "invalid digit found in string"),
-    ] {
+    for value in ["256", "1000000000000000000000", "x", "7.5"] {
+        let why = "expected a number from 0 to 255";
         let line = format!("invalid value '{value}' for '--conflict-exit-code <N>': {why}");
         assert_usage([
             (&["run", "-E", value, "x", "--", "touch", "t"][..], line.as_str()),

@@ -1,0 +1,266 @@
+//! The types of settings: parsed from an option, a variable or a file, and shown as they would be written there.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
+use serde_json::Value;
+use toml::de::DeValue;
+
+use super::command_line::checked;
+use super::{OnLost, Source, Sourced, variable};
+use crate::child::stop::Orphans;
+use crate::duration;
+use crate::exit::Failure;
+use crate::lease::acquire::Wait;
+use crate::lock::Mode;
+
+/// The type of a setting.
+pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
+    /// The name of the value in the help; completions are derived from it.
+    const VALUE_NAME: &'static str;
+
+    /// Parses the text of an option or a variable.
+    ///
+    /// # Errors
+    /// What was expected.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// Describes the value of an option.
+    fn option(option: Arg) -> Arg {
+        option.allow_hyphen_values(true).value_parser(checked(Self::parse))
+    }
+
+    /// Parses a value of a file.
+    ///
+    /// # Errors
+    /// The value is invalid; the message names what was found, but never a text that could be a secret.
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        let text = scalar(value)?;
+        Self::parse(&text).map_err(|error| format!("invalid value '{text}': {error}"))
+    }
+
+    /// Returns the value in its file form.
+    fn shown(&self) -> Value;
+}
+
+/// A setting with a few named values: each with its name and its help.
+trait Choice: Copy + PartialEq + Send + Sync + 'static {
+    const VALUES: &'static [(Self, &'static str, &'static str)];
+}
+
+/// Completes the description of an option.
+pub(super) fn described<T: Setting>(option: Arg, help: &str, default: Option<Value>) -> Arg {
+    let help = help.trim();
+    let help = match default {
+        Some(Value::String(default)) => format!("{help} [default: {default}]"),
+        Some(default) => format!("{help} [default: {default}]"),
+        None => help.to_owned(),
+    };
+    T::option(option.value_name(T::VALUE_NAME).help(help))
+}
+
+/// Returns the value of a flag that the command has and that was given.
+pub(super) fn of_flag<T: Setting>(matches: &ArgMatches, key: &str, flag: &'static str) -> Option<Sourced<T>> {
+    let value = matches.try_get_one::<T>(key).ok().flatten()?;
+    // A flag without a value has one even if it was not given.
+    let is_given = matches.value_source(key) == Some(ValueSource::CommandLine);
+    is_given.then(|| Sourced { value: value.clone(), source: Source::Flag(flag) })
+}
+
+/// Returns the value of a variable, if it is set.
+///
+/// # Errors
+/// It has an invalid value (78).
+pub(super) fn of_environment<T: Setting>(name: &'static str) -> Result<Option<Sourced<T>>, Failure> {
+    let source = Source::Environment(name);
+    let Some(value) = variable(name) else { return Ok(None) };
+    let parsed = utf8(&value)
+        .and_then(|text| T::parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
+    match parsed {
+        Ok(value) => Ok(Some(Sourced { value, source })),
+        Err(error) => Err(source.failure(error)),
+    }
+}
+
+pub(super) fn utf8(value: &OsStr) -> Result<&str, String> {
+    value.to_str().ok_or_else(|| "not valid UTF-8".to_owned())
+}
+
+/// Returns a text of a file.
+pub(super) fn text<'v>(value: &'v DeValue<'_>) -> Result<&'v str, String> {
+    match value {
+        DeValue::String(text) if text.contains('\0') => Err("a text may not contain \\u0000".into()),
+        DeValue::String(text) => Ok(text),
+        other => Err(format!("expected a string, found {}", kind(other))),
+    }
+}
+
+/// Returns a text or a number of a file, as a text.
+pub(super) fn scalar(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
+        DeValue::String(_) => text(value).map(str::to_owned),
+        other => Err(format!("expected a string or a number, found {}", kind(other))),
+    }
+}
+
+/// Returns the kind of a value, for messages.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+impl Setting for String {
+    const VALUE_NAME: &'static str = "TEXT";
+    fn parse(text: &str) -> Result<String, String> {
+        Ok(text.to_owned())
+    }
+    fn option(option: Arg) -> Arg {
+        option.value_parser(ValueParser::string())
+    }
+    fn read(value: &DeValue<'_>) -> Result<String, String> {
+        text(value).map(str::to_owned)
+    }
+    fn shown(&self) -> Value {
+        self.as_str().into()
+    }
+}
+
+impl Setting for PathBuf {
+    const VALUE_NAME: &'static str = "FILE";
+    fn parse(text: &str) -> Result<PathBuf, String> {
+        match text.starts_with('/') {
+            true => Ok(PathBuf::from(text)),
+            false => Err("expected an absolute path".into()),
+        }
+    }
+    /// On the command line, a path may be relative, and need not be UTF-8.
+    fn option(option: Arg) -> Arg {
+        option.value_parser(ValueParser::path_buf())
+    }
+    fn read(value: &DeValue<'_>) -> Result<PathBuf, String> {
+        let text = text(value)?;
+        PathBuf::parse(text).map_err(|error| format!("invalid value '{text}': {error}"))
+    }
+    fn shown(&self) -> Value {
+        self.to_string_lossy().into()
+    }
+}
+
+impl Setting for Duration {
+    const VALUE_NAME: &'static str = "DURATION";
+    fn parse(text: &str) -> Result<Duration, String> {
+        duration::parse(text)
+    }
+    fn shown(&self) -> Value {
+        duration::exact(*self).into()
+    }
+}
+
+impl Setting for Wait {
+    const VALUE_NAME: &'static str = "DURATION|forever";
+    fn parse(text: &str) -> Result<Wait, String> {
+        match text {
+            "forever" => Ok(Wait::Forever),
+            _ => match duration::parse(text) {
+                Ok(Duration::ZERO) => Ok(Wait::No),
+                Ok(duration) => Ok(Wait::For(duration)),
+                Err(error) => Err(format!("{error}, or forever")),
+            },
+        }
+    }
+    fn shown(&self) -> Value {
+        match self {
+            Wait::No => Duration::ZERO.shown(),
+            Wait::For(duration) => duration.shown(),
+            Wait::Forever => "forever".into(),
+        }
+    }
+}
+
+/// A number of slots.
+impl Setting for u32 {
+    const VALUE_NAME: &'static str = "N";
+    fn parse(text: &str) -> Result<u32, String> {
+        let most = Mode::MOST_SLOTS;
+        let slots = text.parse().ok().filter(|slots| (1..=most).contains(slots));
+        slots.ok_or_else(|| format!("expected a number from 1 to {most}"))
+    }
+    fn shown(&self) -> Value {
+        (*self).into()
+    }
+}
+
+/// An exit status.
+impl Setting for u8 {
+    const VALUE_NAME: &'static str = "N";
+    fn parse(text: &str) -> Result<u8, String> {
+        text.parse().map_err(|_| "expected a number from 0 to 255".to_owned())
+    }
+    fn shown(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl Setting for bool {
+    const VALUE_NAME: &'static str = "";
+    fn parse(text: &str) -> Result<bool, String> {
+        text.parse().map_err(|_| "expected true or false".to_owned())
+    }
+    fn read(value: &DeValue<'_>) -> Result<bool, String> {
+        match value {
+            DeValue::Boolean(value) => Ok(*value),
+            other => Err(format!("expected true or false, found {}", kind(other))),
+        }
+    }
+    fn shown(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl Choice for Orphans {
+    const VALUES: &'static [(Orphans, &'static str, &'static str)] = &[
+        (Orphans::Leave, "leave", "Leave them running without the lock"),
+        (Orphans::Wait, "wait", "Hold the lock until they have ended"),
+        (Orphans::Kill, "kill", "Kill them, then release the lock"),
+    ];
+}
+
+impl Choice for OnLost {
+    const VALUES: &'static [(OnLost, &'static str, &'static str)] = &[
+        (OnLost::Kill, "kill", "Stop the command and exit 76"),
+        (OnLost::Warn, "warn", "Warn and let it go on"),
+    ];
+}
+
+impl<T: Choice> Setting for T {
+    const VALUE_NAME: &'static str = "WHAT";
+    fn parse(text: &str) -> Result<T, String> {
+        let found = T::VALUES.iter().find(|(_, name, _)| *name == text).map(|(value, ..)| *value);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = T::VALUES.iter().map(|(_, name, _)| *name).collect();
+            format!("invalid value '{text}'; possible: {}", names.join(", "))
+        })
+    }
+    fn option(option: Arg) -> Arg {
+        let values = T::VALUES.iter().map(|(_, name, help)| PossibleValue::new(*name).help(*help));
+        option.value_parser(PossibleValuesParser::new(values).try_map(|name| T::parse(&name)))
+    }
+    fn read(value: &DeValue<'_>) -> Result<T, String> {
+        T::parse(text(value)?)
+    }
+    fn shown(&self) -> Value {
+        T::VALUES.iter().find(|(value, ..)| value == self).map_or(Value::Null, |(_, name, _)| (*name).into())
+    }
+}
