@@ -18,6 +18,7 @@ mod recipe;
 mod redlock;
 mod releasing;
 mod replicas;
+mod rights;
 mod route;
 mod script;
 mod sentinel;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::RequestOptions;
-use super::doctor::acl_probe;
+use super::rights::{missing, trials};
 use super::script::{Operation, ScriptRequest};
 use super::{RedisStore, answers};
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError, jitter};
@@ -111,7 +111,7 @@ impl RedisStore {
             match (self.examined, self.location.security.credentials.has_password()) {
                 (true, _) => "0".to_owned(),
                 (false, false) => "1".to_owned(),
-                (false, true) => acl_probe::trials(),
+                (false, true) => trials(),
             },
             as_node.ticket.clone(),
             as_node.id.to_owned(),
@@ -135,8 +135,8 @@ impl RedisStore {
         let reply = self.request(&request, options).await;
         self.undo_misrouted(claim).await;
         let reply = reply?;
-        if let Some(missing) = acl_probe::missing(&reply, &keys, &self.location) {
-            return Err(missing);
+        if let Some(error) = missing(&reply, &self.location) {
+            return Err(error);
         }
         let of_lock = answers::of_lock(&reply);
         self.eviction = self.eviction.take().or(answers::eviction(of_lock));

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::RedisStore;
 use super::connection::{CommandReply, Connection, RequestOptions};
-use super::doctor::acl_probe;
+use super::rights::named;
 use super::script::{By, ScriptRequest};
 use crate::backend::StoreError;
 
@@ -34,7 +34,7 @@ impl RedisStore {
             self.misrouted = Some(connection);
         }
         self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
-        reply.map_err(|error| acl_probe::named(error, &self.location))
+        reply.map_err(|error| named(error, &self.location))
     }
 }
 

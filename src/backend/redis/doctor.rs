@@ -6,7 +6,6 @@ mod info;
 mod notifications;
 mod reachability;
 mod rights;
-mod scratch;
 mod sentinels;
 
 use std::time::Duration;
@@ -14,13 +13,13 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use self::info::{Info, SETTINGS};
-pub(super) use self::rights::acl_probe;
-use self::rights::{KeyKind, Need, Rights};
+use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::RedisStore;
 use super::answers::text;
 use super::connection::{Connection, server_error};
 use super::errors::{describe, shortened};
 use super::location::Location;
+use super::rights::user;
 use super::route::Route;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
@@ -43,8 +42,7 @@ struct Examiner<'a> {
     diagnosis: &'a Diagnosis,
     connection: Connection,
     info: Info,
-    /// The server refuses commands because of its state, and that has been reported.
-    is_refusing: bool,
+    optional: OptionalRights,
 }
 
 impl RedisStore {
@@ -56,7 +54,7 @@ impl RedisStore {
         let location = self.location.clone();
         let password = location.security.credentials.password()?;
         // The configured files are read first: no server is contacted if they cannot be used.
-        let name = scratch::name(location.recipe())?;
+        let name = scratch_name(location.recipe())?;
         let lock = location.keys(&name).lock;
         let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
         let session = Session::of(location.security.tls.as_ref(), &address)?;
@@ -76,7 +74,8 @@ impl RedisStore {
             diagnosis.found(finding);
         }
         let info = Info::default();
-        let mut examiner = Examiner { location, address, diagnosis, connection, info, is_refusing: false };
+        let optional = OptionalRights::default();
+        let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };
         if let Err(finding) = examiner.authenticate(is_secret).await {
             diagnosis.found(finding);
             return Ok(());
@@ -105,11 +104,6 @@ impl RedisStore {
 impl Examiner<'_> {
     fn found(&self, finding: Finding) {
         self.diagnosis.found(finding);
-    }
-
-    /// The name of this user at the server.
-    fn user(&self) -> &str {
-        self.location.username().unwrap_or("default")
     }
 
     async fn request(&mut self, command: &Cmd) -> Result<Value, StoreError> {
@@ -143,7 +137,7 @@ impl Examiner<'_> {
                 "check that a Redis server listens there, with or without TLS, and see its log",
             ),
         })?;
-        let user = self.user();
+        let user = user(&self.location);
         let method = if is_secret { "with a password" } else { "no password required" };
         let database = self.location.database();
         self.found(Finding::ok("authentication", format!("user {user}, {method}; database {database}")));
@@ -152,12 +146,11 @@ impl Examiner<'_> {
 
     async fn examine(&mut self, store: &mut RedisStore, name: LockName) -> Result<(), StoreError> {
         self.latency().await?;
-        let mut refused = rights::Refused::default();
-        self.info(&mut refused).await?;
+        self.info().await?;
         if self.info.is_sentinel() {
             return Ok(());
         }
-        if self.location.is_cluster() && !self.cluster(&mut refused).await? {
+        if self.location.is_cluster() && !self.cluster().await? {
             return Ok(());
         }
         self.server(store).await?;
@@ -167,11 +160,8 @@ impl Examiner<'_> {
             self.found(finding);
         }
         let token = Token::random().map_err(|error| StoreError::unreachable(error.to_string()))?;
-        let mut rights = Rights::of(&keys, token.reveal());
-        rights.refused = refused;
-        self.notifications(&keys, &token, &mut rights.refused).await?;
-        let can_lock = self.rights(&mut rights).await?;
-        if can_lock && !self.is_refusing {
+        self.notifications(&keys, &token).await?;
+        if self.rights(&keys, &token).await? {
             self.lock(store, name, token, &keys).await?;
         }
         Ok(())
@@ -202,12 +192,12 @@ impl Examiner<'_> {
     }
 
     /// Reads `INFO`, and the settings that this user may see.
-    async fn info(&mut self, refused: &mut rights::Refused) -> Result<(), StoreError> {
+    async fn info(&mut self) -> Result<(), StoreError> {
         self.diagnosis.begin("information");
         let reply = self.request(&redis::cmd("INFO")).await?;
-        refused.note(Need::Info, "INFO", KeyKind::None, &reply);
+        let is_missing = self.optional.note("INFO", "", NO_INFO, &reply);
         if let Some(error) = server_error(&reply) {
-            if !refused.lacks(Need::Info) {
+            if !is_missing {
                 self.found(Finding::warning(
                     "information",
                     describe(error),
@@ -276,27 +266,6 @@ impl Examiner<'_> {
             self.found(clock::finding(offset));
         }
         Ok(())
-    }
-
-    /// Tries each right. Returns whether a lock can be acquired, waited for and released.
-    async fn rights(&mut self, rights: &mut Rights<'_>) -> Result<bool, StoreError> {
-        self.diagnosis.begin("rights");
-        let prepared = self.all(&rights.preparations()).await?;
-        self.diagnosis.begin("rights");
-        let replies = self.all(&rights.commands(&prepared)).await?;
-        rights.note_all(&prepared, &replies);
-        self.all(&rights.removals()).await?;
-        for finding in rights.refused.findings(self.location.prefix(), self.user()) {
-            self.found(finding);
-        }
-        if let Some(state) = &rights.refused.state {
-            self.is_refusing = true;
-            // A replica has been reported already.
-            if self.info.field("role") != Some("slave") {
-                self.found(refusing("writing", state));
-            }
-        }
-        Ok(!rights.refused.lacks(Need::Lock) && !rights.refused.lacks(Need::Wait))
     }
 
     async fn all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {

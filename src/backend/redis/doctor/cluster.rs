@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::cluster::{ranges, slots_command};
 use super::super::connection::server_error;
 use super::super::errors::describe;
-use super::rights::{KeyKind, Need, Refused};
+use super::rights::{NO_ASKING, NO_NODES};
 use super::{Examiner, Info, setting_of, whole_text};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
@@ -19,14 +19,15 @@ impl Examiner<'_> {
     ///
     /// # Errors
     /// The connection is broken.
-    pub(super) async fn cluster(&mut self, refused: &mut Refused) -> Result<bool, StoreError> {
+    pub(super) async fn cluster(&mut self) -> Result<bool, StoreError> {
         self.diagnosis.begin("cluster");
         let mut info = redis::cmd("CLUSTER");
         info.arg("INFO");
         let info = self.request(&info).await?;
         let slots = self.connection.exchange_long(&slots_command()).await?;
-        refused.note(Need::Nodes, "CLUSTER SLOTS", KeyKind::None, &slots);
-        refused.note(Need::Reshard, "ASKING", KeyKind::None, &self.request(&redis::cmd("ASKING")).await?);
+        self.optional.note("CLUSTER SLOTS", "", NO_NODES, &slots);
+        let asking = self.request(&redis::cmd("ASKING")).await?;
+        self.optional.note("ASKING", "", NO_ASKING, &asking);
         let mut setting = redis::cmd("CONFIG");
         setting.arg("GET").arg("cluster-require-full-coverage");
         let full_coverage = setting_of(&self.request(&setting).await?);

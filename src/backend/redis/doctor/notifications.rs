@@ -5,19 +5,14 @@ use super::super::connection::{server_error, subscribe, tracking};
 use super::super::errors::describe;
 use super::super::keys::Keys;
 use super::Examiner;
-use super::rights::{KeyKind, Need, Refused};
+use super::rights::{NO_CALLS, NO_TRACKING};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
 use crate::lock::Token;
 
 impl Examiner<'_> {
     /// Checks that a message published by this client reaches it, and that the server tracks keys.
-    pub(super) async fn notifications(
-        &mut self,
-        keys: &Keys,
-        token: &Token,
-        refused: &mut Refused,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn notifications(&mut self, keys: &Keys, token: &Token) -> Result<(), StoreError> {
         self.diagnosis.begin("notifications");
         if !self.connection.pushes() {
             let (found, remedy) = match self.location.resp3 {
@@ -38,10 +33,12 @@ impl Examiner<'_> {
         let (replies, received) =
             self.connection.exchange(&[tracking(), subscribe(&channel)], &publish).await?;
         let [tracked, subscribed] = replies.as_slice() else { return Ok(()) };
-        refused.note(Need::Track, "CLIENT TRACKING", KeyKind::None, tracked);
-        refused.note(Need::Notify, "SUBSCRIBE", KeyKind::Channel, subscribed);
-        refused.note(Need::Notify, "PUBLISH", KeyKind::Channel, &received);
-        if refused.lacks(Need::Track) || refused.lacks(Need::Notify) {
+        let missing = [
+            self.optional.note("CLIENT TRACKING", "", NO_TRACKING, tracked),
+            self.optional.note("SUBSCRIBE", "&dlock#call:*", NO_CALLS, subscribed),
+            self.optional.note("PUBLISH", "&dlock#call:*", NO_CALLS, &received),
+        ];
+        if missing.contains(&true) {
             return Ok(());
         }
         self.found(match (server_error(tracked), server_error(subscribed), number(Some(&received))) {
@@ -54,7 +51,7 @@ impl Examiner<'_> {
                 tracked
                     .or(subscribed)
                     .map_or_else(|| "published messages are not received".to_owned(), describe),
-                "waiters are not notified of their turn, and poll instead",
+                NO_CALLS,
                 "use no proxy between dlock and the server",
             ),
         });

@@ -1,251 +1,237 @@
-//! Tries each command that dlock uses on each kind of key that it uses it on, one by one: for a command inside a script
-//! a server does not report which right is missing.
-//!
-//! The keys are those of an unused lock. Each is created as a string that expires soon, whatever its usual type: the
-//! server checks the rights before the type of the key (Redis, `server.c`), so `HSET` fails with the wrong type, and no
-//! key is left without an expiry.
+//! The checks of the user's rights, and that a scratch lock can be acquired, renewed and released.
 
-mod acl_messages;
-pub(in super::super) mod acl_probe;
-mod trials;
-
-use std::collections::BTreeSet;
+use std::time::Duration;
 
 use redis::{Cmd, ServerError, Value};
 
-use self::acl_messages::{consequence, patterns};
-pub(super) use self::trials::{KeyKind, Need};
-use self::trials::{TRIALS, Trial};
+use super::super::RedisStore;
 use super::super::connection::server_error;
 use super::super::errors::describe;
 use super::super::keys::{Keys, RESERVED};
-use crate::backend::diagnosis::Finding;
+use super::super::recipe::Recipe;
+use super::super::rights::{MissingRights, TRIALS, Target, Trial, user};
+use super::{Examiner, refusing};
+use crate::backend::diagnosis::{Finding, short};
+use crate::backend::{Attempt, Backend, Intent, Release, Renewal, StoreError};
+use crate::clock::Moment;
+use crate::lock::{Claim, Identity, LockName, Mode, Token};
 
-/// The expiry of a scratch key in ms, in case it is not removed.
-pub(super) const SCRATCH_LIFE_MS: usize = 10_000;
+/// The expiry of a scratch key, in case it is not removed.
+const SCRATCH_LIFE: Duration = Duration::from_secs(10);
+/// The digest of `return 1`.
+const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// The keys of a lock that have an expiry.
-const OWN: &[KeyKind] = &[
-    KeyKind::Lock,
-    KeyKind::Holder,
-    KeyKind::Fencing,
-    KeyKind::Queue,
-    KeyKind::Waiters,
-    KeyKind::Ends,
-    KeyKind::FreeSlots,
-    KeyKind::SlotWaiters,
-    KeyKind::Member,
-    KeyKind::History,
-    KeyKind::Counter,
-    KeyKind::Signal,
-];
+/// What dlock does less well without an optional right.
+pub(super) const NO_CALLS: &str = "waiters are not notified of their turn, and poll instead";
+pub(super) const NO_TRACKING: &str =
+    "the removal of a lock is noticed only at the next renewal, and waiters for another program's lock poll";
+pub(super) const NO_INFO: &str =
+    "whether the server evicts keys, persists them, or is a replica is unknown, also to dlock run";
+pub(super) const NO_ASKING: &str = "while a slot moves to another node, its locks cannot be renewed: their commands are \
+                                    stopped (dlock run ends with 76), or do not run (77)";
+pub(super) const NO_NODES: &str = "only the nodes in the URL, and those that they redirect to, are known: when all of \
+                                   these are down, a held lock is not renewed";
+const NO_DIGESTS: &str = "the whole script, about 20 KB, is sent with every request";
+const NO_LIST: &str =
+    "dlock status lists no locks unless they are named, and entries of dead locks stay in the index";
+const NO_HISTORY: &str = "no history of a lock is kept or shown (dlock status --history)";
+const NO_DUMP: &str = "dlock break cannot remove another program's lock unless it is a plain string";
+const NO_ANNOUNCEMENT: &str = "other programs that wait for a lock are not notified when dlock releases it: they retry \
+                               when its lease, or their own timeout, expires";
 
-/// What a server refuses.
+/// An optional right: a command, the pattern of its key, and what is worse without it.
+struct OptionalTrial(&'static str, &'static str, &'static str, Cmd);
+
+/// The optional rights that are missing, and what is worse without them.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// Commands that the user may not run, with what each is needed for.
-    commands: BTreeSet<(Need, &'static str)>,
-    /// Commands that the server does not have.
-    absent: BTreeSet<(Need, &'static str)>,
-    /// Kinds of keys that the user has no access to.
-    kinds: BTreeSet<(Need, KeyKind)>,
-    /// The error of a server that refuses commands because of its state.
-    pub(super) state: Option<String>,
+pub(super) struct OptionalRights {
+    missing: MissingRights,
+    consequences: Vec<&'static str>,
 }
 
-/// The trials of all rights: preparation, trial and removal, one round trip each.
-pub(super) struct Rights<'a> {
-    keys: &'a Keys,
-    token: &'a str,
-    pub(super) refused: Refused,
-}
-
-impl<'a> Rights<'a> {
-    pub(super) fn of(keys: &'a Keys, token: &'a str) -> Rights<'a> {
-        Rights { keys, token, refused: Refused::default() }
-    }
-
-    /// Returns the key of this kind, if the lock has one.
-    fn key(&self, kind: KeyKind) -> Option<String> {
-        let keys = self.keys;
-        let others = &keys.others;
-        Some(match kind {
-            KeyKind::None | KeyKind::Channel => return None,
-            KeyKind::Lock => keys.lock.clone(),
-            KeyKind::Holder => keys.holder.clone(),
-            KeyKind::Fencing if others.counter.is_some() => return None,
-            KeyKind::Fencing => keys.fencing.clone(),
-            KeyKind::Queue => keys.queue.clone(),
-            KeyKind::Waiters => keys.waiters.clone(),
-            KeyKind::Ends => keys.ends.clone(),
-            KeyKind::FreeSlots => keys.vacant.clone(),
-            KeyKind::SlotWaiters => keys.slot_waiters.clone(),
-            KeyKind::Member => format!("{}{}", keys.members, self.token),
-            KeyKind::History => keys.history.clone(),
-            KeyKind::Index => keys.index.clone(),
-            KeyKind::Counter => return others.counter.clone(),
-            KeyKind::Announcements => return others.channel.clone(),
-            KeyKind::FairQueue => return others.queue.clone(),
-            KeyKind::Signal => return others.signal.clone(),
-        })
-    }
-
-    /// Returns the keys of the lock that have an expiry.
-    fn own(&self) -> impl Iterator<Item = (KeyKind, String)> {
-        OWN.iter().filter_map(|kind| Some((*kind, self.key(*kind)?)))
-    }
-
-    /// Returns the commands that create each key with a short expiry; [`Rights::trials`] takes their replies.
-    pub(super) fn preparations(&self) -> Vec<Cmd> {
-        let make = |(_, key)| {
-            let mut set = redis::cmd("SET");
-            set.arg::<String>(key).arg("x").arg("PX").arg(SCRATCH_LIFE_MS);
-            set
-        };
-        self.own().map(make).collect()
-    }
-
-    /// Returns the trials, without those that would create a key without an expiry.
-    fn trials(&self, prepared: &[Value]) -> Vec<&'static Trial> {
-        let is_there = |kind: KeyKind| {
-            let index = self.own().position(|(own, _)| own == kind);
-            index.and_then(|index| prepared.get(index)).is_some_and(|reply| server_error(reply).is_none())
-        };
-        let safe = |trial: &&Trial| !trial.creates || trial.command == "SET" || is_there(trial.kind);
-        let exists = |trial: &&Trial| trial.kind == KeyKind::None || self.key(trial.kind).is_some();
-        TRIALS.iter().filter(exists).filter(safe).collect()
-    }
-
-    /// Returns the commands to try; [`Rights::note_all`] takes their replies.
-    pub(super) fn commands(&self, prepared: &[Value]) -> Vec<Cmd> {
-        let command = |trial: &&Trial| {
-            let mut command = redis::cmd(trial.command);
-            command.arg(self.key(trial.kind)).arg(trial.arguments);
-            command
-        };
-        self.trials(prepared).iter().map(command).collect()
-    }
-
-    /// Records the replies to [`Rights::commands`].
-    pub(super) fn note_all(&mut self, prepared: &[Value], replies: &[Value]) {
-        for (trial, reply) in self.trials(prepared).iter().zip(replies) {
-            self.refused.note(trial.need, trial.command, trial.kind, reply);
+impl OptionalRights {
+    /// Records the reply to a command. Returns whether the right is missing.
+    pub(super) fn note(
+        &mut self,
+        command: &'static str,
+        pattern: &str,
+        consequence: &'static str,
+        reply: &Value,
+    ) -> bool {
+        let is_missing = note(&mut self.missing, command, pattern, reply);
+        if is_missing && !self.consequences.contains(&consequence) {
+            self.consequences.push(consequence);
         }
-    }
-
-    /// Returns the commands that remove the keys, one per key: a single command would be refused for any one of them.
-    pub(super) fn removals(&self) -> Vec<Cmd> {
-        let remove = |(_, key)| {
-            let mut remove = redis::cmd("DEL");
-            remove.arg::<String>(key);
-            remove
-        };
-        self.own().map(remove).collect()
+        is_missing
     }
 }
 
-impl Refused {
-    /// Records the reply to one command.
-    pub(super) fn note(&mut self, need: Need, command: &'static str, kind: KeyKind, reply: &Value) {
-        let Some(error) = server_error(reply) else { return };
-        let details = error.details().unwrap_or_default();
-        match error.code() {
-            "NOPERM" => self.note_denied(need, command, kind, details),
-            "ERR" if details.starts_with("unknown command") => {
-                self.absent.insert((need, command));
+/// Records the reply to a command. Returns whether the right is missing.
+fn note(missing: &mut MissingRights, command: &'static str, pattern: &str, reply: &Value) -> bool {
+    let Some(error) = server_error(reply) else { return false };
+    let details = error.details().unwrap_or_default();
+    match error.code() {
+        "NOPERM" => missing.note_denied(command, pattern.to_owned(), details),
+        "ERR" if details.starts_with("unknown command") => missing.note_absent(command),
+        // The wrong type, no such script: the user has the right.
+        _ => return false,
+    }
+    true
+}
+
+impl Examiner<'_> {
+    /// Tries each right. Returns whether the server lets this user acquire a lock.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn rights(&mut self, keys: &Keys, token: &Token) -> Result<bool, StoreError> {
+        self.diagnosis.begin("rights");
+        let mut eval = redis::cmd("EVAL");
+        // The declared key needs both kinds of access.
+        eval.arg("return 1").arg(1).arg(&keys.lock);
+        let command = |(command, target, arguments): &Trial| {
+            redis::cmd(command).arg(target.key(keys, token.reveal())).arg(*arguments).clone()
+        };
+        let commands: Vec<Cmd> = TRIALS.iter().map(command).chain([eval]).collect();
+        let replies = self.all(&commands).await?;
+        let tried = TRIALS.iter().copied().chain([("EVAL", Target::Lock, &[][..])]);
+        let mut needed = MissingRights::default();
+        let mut state = None;
+        for ((command, target, _), reply) in tried.zip(&replies) {
+            if !note(&mut needed, command, &target.pattern(&self.location), reply) {
+                state = state.or(server_error(reply).filter(|error| is_state(error)).map(describe));
             }
-            _ if is_state(error) => self.state = self.state.take().or(Some(describe(error))),
-            // The wrong type, no such script: the user has the right.
-            _ => {}
         }
-    }
-
-    /// Records the message about a missing right.
-    pub(super) fn note_denied(&mut self, need: Need, command: &'static str, kind: KeyKind, message: &str) {
-        // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
-        if message.contains(" run th") {
-            self.commands.insert((need, command));
-        } else {
-            self.kinds.insert((need_of(kind, need), kind));
+        if needed.is_empty() {
+            self.optional_rights(keys).await?;
         }
+        self.report_rights(&needed);
+        if let Some(state) = &state
+            // A replica has been reported already.
+            && self.info.field("role") != Some("slave")
+        {
+            self.found(refusing("writing", state));
+        }
+        Ok(needed.is_empty() && state.is_none())
     }
 
-    /// Whether a right that is needed for this is missing.
-    pub(super) fn lacks(&self, need: Need) -> bool {
-        let has = |set: &BTreeSet<(Need, &str)>| set.iter().any(|(of, _)| *of == need);
-        has(&self.commands) || has(&self.absent) || self.kinds.iter().any(|(of, _)| *of == need)
+    async fn optional_rights(&mut self, keys: &Keys) -> Result<(), StoreError> {
+        self.diagnosis.begin("rights");
+        // The history is a string here that expires soon, so that LPUSH cannot create a list without an expiry.
+        let mut first = redis::cmd("SET");
+        first.arg(&keys.history).arg("x").arg("PX").arg(SCRATCH_LIFE.as_millis() as u64);
+        let trials = optional_trials(keys);
+        let mut commands = vec![first];
+        commands.extend(trials.iter().map(|OptionalTrial(.., command)| command.clone()));
+        commands.push(redis::cmd("DEL").arg(&keys.history).clone());
+        let replies = self.all(&commands).await?;
+        for (OptionalTrial(command, pattern, consequence, _), reply) in trials.into_iter().zip(&replies[1..])
+        {
+            self.optional.note(command, pattern, consequence, reply);
+        }
+        Ok(())
     }
 
-    /// Returns one finding for each need that is not met, or one finding that all are.
-    pub(super) fn findings(&self, prefix: &str, user: &str) -> Vec<Finding> {
-        const ALL: &[Need] = &[
-            Need::Lock,
-            Need::Wait,
-            Need::Notify,
-            Need::Announce,
-            Need::Track,
-            Need::Digest,
-            Need::List,
-            Need::History,
-            Need::Foreign,
-            Need::Info,
-            Need::Reshard,
-            Need::Nodes,
-        ];
-        let lacking: Vec<Need> = ALL.iter().copied().filter(|need| self.lacks(*need)).collect();
-        if lacking.is_empty() {
+    fn report_rights(&self, needed: &MissingRights) {
+        let user = user(&self.location);
+        let optional = &self.optional.missing;
+        if !needed.is_empty() {
+            self.found(Finding::problem(
+                "rights",
+                needed.found(user),
+                "locks cannot be acquired, renewed or released: dlock run ends with 77, or with 78 if the server does not know \
+                 a command",
+                needed.remedy(user),
+            ));
+        }
+        if !optional.is_empty() {
+            let consequences = self.optional.consequences.join("; ");
+            self.found(Finding::warning("rights", optional.found(user), consequences, optional.remedy(user)));
+        }
+        if needed.is_empty() && optional.is_empty() {
+            let prefix = self.location.prefix();
             let found = format!("{user} has all rights needed on {prefix}* and {RESERVED}*");
-            return vec![Finding::ok("rights", found)];
-        }
-        lacking.into_iter().map(|need| self.finding(need, prefix, user)).collect()
-    }
-
-    fn finding(&self, need: Need, prefix: &str, user: &str) -> Finding {
-        let (found, remedy) = self.of_needs(&[need], prefix, user);
-        let consequence = consequence(need);
-        match need {
-            Need::Lock | Need::Wait => Finding::problem("rights", found, consequence, remedy),
-            _ => Finding::warning("rights", found, consequence, remedy),
+            self.found(Finding::ok("rights", found));
         }
     }
 
-    /// Returns what is missing for these needs, and the remedy.
-    pub(super) fn of_needs(&self, needs: &[Need], prefix: &str, user: &str) -> (String, String) {
-        let of_needs = |set: &BTreeSet<(Need, &'static str)>| -> Vec<&'static str> {
-            set.iter().filter(|(of, _)| needs.contains(of)).map(|(_, command)| *command).collect()
+    /// Acquires, renews and releases a scratch lock, then removes its keys.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn lock(
+        &mut self,
+        store: &mut RedisStore,
+        name: LockName,
+        token: Token,
+        keys: &Keys,
+    ) -> Result<(), StoreError> {
+        self.diagnosis.begin("lock");
+        // The name is not used again, so its fencing counter may expire soon.
+        store.counter_ttl = Some(SCRATCH_LIFE);
+        store.old_protocol |= !self.connection.pushes();
+        let claim = Claim {
+            name,
+            token,
+            mode: Mode::Exclusive,
+            ttl: SCRATCH_LIFE,
+            min_hold: Duration::ZERO,
+            identity: Identity {
+                pid: std::process::id(),
+                command: "dlock doctor".into(),
+                ..Identity::default()
+            },
+            outer: Vec::new(),
+            requires_outer_hold: false,
         };
-        let (commands, absent) = (of_needs(&self.commands), of_needs(&self.absent));
-        let kinds: Vec<KeyKind> =
-            self.kinds.iter().filter(|(of, _)| needs.contains(of)).map(|(_, kind)| *kind).collect();
-        let patterns = patterns(&kinds, prefix);
-        let mut parts = Vec::new();
-        if !commands.is_empty() {
-            parts.push(format!("{user} may not run {}", commands.join(", ")));
-        }
-        if !patterns.is_empty() {
-            parts.push(format!("{user} has no access to {}", patterns.join(", ")));
-        }
-        if !absent.is_empty() {
-            parts.push(format!("the server does not know {}", absent.join(", ")));
-        }
-        let mut remedies = Vec::new();
-        if !commands.is_empty() || !patterns.is_empty() {
-            let rules =
-                commands.iter().map(|command| format!("+{}", command.to_lowercase().replace(' ', "|")));
-            let access = patterns.iter().map(|pattern| {
-                match ["#call:", "_channel:"].iter().any(|of| pattern.contains(of)) {
-                    true => format!("&{pattern}"),
-                    false => format!("~{pattern}"),
-                }
-            });
-            let rules: Vec<String> = rules.chain(access).collect();
-            remedies.push(format!("ACL SETUSER {user} {}", rules.join(" ")));
-        }
-        if !absent.is_empty() {
-            remedies.push("do not rename these commands, and use no proxy that lacks them".to_owned());
-        }
-        (parts.join("; "), remedies.join("; "))
+        let start = Moment::now();
+        let outcome = cycle(store, &claim).await;
+        let took = Moment::now() - start;
+        let removals = [
+            redis::cmd("DEL").arg(&keys.fencing).clone(),
+            redis::cmd("ZREM").arg(&keys.index).arg(&keys.lock).clone(),
+        ];
+        self.all(&removals).await?;
+        self.found(match outcome {
+            Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
+            Err(text) => Finding::problem(
+                "lock",
+                text,
+                "no lock can be taken, or none can be kept",
+                "check that it is a complete Redis or Valkey server, without a proxy that lacks commands",
+            ),
+        });
+        Ok(())
     }
+}
+
+fn optional_trials(keys: &Keys) -> Vec<OptionalTrial> {
+    let command = |name: &str, arguments: &[&str]| redis::cmd(name).arg(arguments).clone();
+    let (index, history) = (keys.index.as_str(), keys.history.as_str());
+    let side = "~dlock#*";
+    let mut trials = vec![
+        OptionalTrial("EVALSHA", "", NO_DIGESTS, command("EVALSHA", &[DIGEST, "0"])),
+        // Scores are times, so no entry has a negative one.
+        OptionalTrial("ZREMRANGEBYSCORE", side, NO_LIST, command("ZREMRANGEBYSCORE", &[index, "-inf", "-1"])),
+        OptionalTrial("ZSCAN", side, NO_LIST, command("ZSCAN", &[index, "0", "COUNT", "1"])),
+        OptionalTrial("LPUSH", side, NO_HISTORY, command("LPUSH", &[history, "x"])),
+        OptionalTrial("LTRIM", side, NO_HISTORY, command("LTRIM", &[history, "0", "0"])),
+        OptionalTrial("LRANGE", side, NO_HISTORY, command("LRANGE", &[history, "0", "-1"])),
+        OptionalTrial("DUMP", "", NO_DUMP, command("DUMP", &[&keys.lock])),
+    ];
+    if let Some(channel) = &keys.others.channel {
+        let publish = command("PUBLISH", &[channel, "0"]);
+        trials.push(OptionalTrial("PUBLISH", "&redisson_lock__channel:*", NO_ANNOUNCEMENT, publish));
+    }
+    if let Some(queue) = &keys.others.queue {
+        let read = command("LRANGE", &[queue, "0", "0"]);
+        trials.push(OptionalTrial("LRANGE", "~redisson_lock_queue:*", NO_ANNOUNCEMENT, read));
+    }
+    if let Some(signal) = &keys.others.signal {
+        let expire = command("PEXPIRE", &[signal, "1000"]);
+        trials.push(OptionalTrial("PEXPIRE", "~lock-signal:*", NO_ANNOUNCEMENT, expire));
+    }
+    trials
 }
 
 /// Whether a server refuses a command because of its state, not for lack of a right.
@@ -266,14 +252,32 @@ fn is_state(error: &ServerError) -> bool {
     STATES.contains(&error.code())
 }
 
-/// Returns what a kind of key is needed for, whatever command was tried on it.
-fn need_of(kind: KeyKind, need: Need) -> Need {
-    match kind {
-        KeyKind::Index => Need::List,
-        KeyKind::History => Need::History,
-        KeyKind::Channel => Need::Notify,
-        KeyKind::Announcements | KeyKind::FairQueue | KeyKind::Signal => Need::Announce,
-        KeyKind::None => need,
-        _ => Need::Lock,
+/// Acquires, renews and releases the lock.
+async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
+    let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
+    store.connect().await.map_err(|error| failed("connect again", error))?;
+    match store.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
+        Attempt::Granted(_) => {}
+        _ => return Err("a lock with a random name is held".into()),
     }
+    let renewal = store.renew(claim, Duration::ZERO).await.map_err(|error| failed("renew it", error))?;
+    if !matches!(renewal, Renewal::Held { .. }) {
+        return Err("it was gone at once".into());
+    }
+    match store.release(claim, Duration::ZERO, None).await.map_err(|error| failed("give it back", error))? {
+        Release::Released => Ok(()),
+        _ => Err("it was gone before it was given back".into()),
+    }
+}
+
+/// Returns an unused lock name, which is also valid in a cluster.
+///
+/// # Errors
+/// No random numbers are available.
+pub(super) fn scratch_name(recipe: Recipe) -> Result<LockName, StoreError> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| StoreError::unreachable(error.to_string()))?;
+    let name = format!("dlock-doctor-{:016x}", u64::from_ne_bytes(random));
+    let name = if recipe == Recipe::PythonRedisLock { format!("{{{name}}}") } else { name };
+    LockName::new(&name).map_err(|error| StoreError::unreachable(error.to_string()))
 }
