@@ -5,9 +5,12 @@
 #
 # They are packages of other Debian releases, with their libraries, unpacked and run by their own dynamic
 # loader: nothing is installed, and apt's own lists and packages are not touched. Existing servers are kept.
+# They come from the archives in the system's apt configuration, with its proxy and credentials.
 #
 # Read from the environment:
 #   DLOCK_TEST_SERVERS   another directory, which several trees may share
+#   DLOCK_TEST_MIRRORS   URLs of Debian archives, separated by spaces, instead of those of the system: needed where
+#                        apt reads another distribution, or where a release has moved to an archive of old releases
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,8 +21,6 @@ servers=(
     'valkey-8.1 trixie valkey-server valkey-server'
 )
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# The location of a supported release, and of an archived one.
-mirrors=(http://deb.debian.org/debian http://archive.debian.org/debian)
 directory=${DLOCK_TEST_SERVERS:-$PWD/target/servers}
 
 say() { printf 'servers.sh: %s\n' "$*"; }
@@ -30,27 +31,38 @@ private_apt() { # release, program, arguments...
     local own=$directory/apt/$1 program=$2
     shift 2
     "$program" -q -o Dir::Etc="$own/etc" -o Dir::State="$own/state" -o Dir::Cache="$own/cache" \
+        -o Dir::Etc::netrc=/etc/apt/auth.conf -o Dir::Etc::netrcparts=/etc/apt/auth.conf.d \
         -o Dir::State::status="$own/status" -o APT::Sandbox::User='' -o Acquire::Languages=none \
         -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=3 "$@" </dev/null
 }
 
-# Fetches the package list of a release, once.
+# The archives that may have a release, one URL a line.
+mirrors() {
+    if [ -n "${DLOCK_TEST_MIRRORS:-}" ]; then
+        tr ' ' '\n' <<<"$DLOCK_TEST_MIRRORS"
+    else
+        # shellcheck disable=SC2016  # apt-get expands it
+        apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sort -u
+    fi
+}
+
+# Fetches the package list of a release, once. An archive without it, or that Debian has not signed, is skipped.
 learn() { # release
-    local own=$directory/apt/$1 mirror
+    local own=$directory/apt/$1 log=$directory/apt/$1.log mirror
     [ ! -e "$own/learnt" ] || return 0
     [ -e "$keyring" ] || die "$keyring is missing: install the package debian-archive-keyring"
-    for mirror in "${mirrors[@]}"; do
+    for mirror in $(mirrors); do
         rm -rf "$own"
         mkdir -p "$own"/{etc,state/lists/partial,cache/archives/partial}
         : >"$own/status"
         printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$1" >"$own/etc/sources.list"
-        if private_apt "$1" apt-get -o APT::Update::Error-Mode=any update >"$own/log" 2>&1; then
+        if private_apt "$1" apt-get -o APT::Update::Error-Mode=any update >>"$log" 2>&1; then
             touch "$own/learnt"
             return 0
         fi
     done
-    cat "$own/log" >&2
-    die "cannot learn what Debian $1 has, see above: is there a way to ${mirrors[0]}?"
+    [ ! -e "$log" ] || cat "$log" >&2
+    die "no archive of Debian $1 in apt's configuration: name one in DLOCK_TEST_MIRRORS"
 }
 
 # A package and the packages of its libraries.
