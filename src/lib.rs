@@ -59,8 +59,10 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
         Ok(Request::Command(Command::Doctor(arguments))) => commands::doctor::doctor(&arguments),
-        Ok(Request::Command(Command::Completions(arguments))) => commands::generate::completions(&arguments),
-        Ok(Request::Command(Command::Man(arguments))) => commands::generate::man(&arguments),
+        Ok(Request::Command(Command::Completions(arguments))) => {
+            commands::completions::completions(&arguments)
+        }
+        Ok(Request::Command(Command::Man(arguments))) => commands::man::man(&arguments),
         Ok(Request::Command(Command::Acquire(arguments))) => commands::acquire::acquire(&arguments),
         Ok(Request::Command(Command::Renew(arguments))) => commands::renew::renew(&arguments),
         Ok(Request::Command(Command::Release(arguments))) => commands::release::release(&arguments),

@@ -1,34 +1,53 @@
-//! Man pages: one for each command, made from the description of its options and from its text, and one for
-//! each topic (the stores, the recipes).
+//! Writes the man pages into a directory: one for each command, made from the description of its options and from its
+//! text in `pages/`, and one for each topic (the stores, the recipes).
+//!
+//! `packaging/generate.sh` runs it; dlock itself contains the pages that were committed.
+
+mod markup;
+mod texts;
+
+use std::path::Path;
 
 use clap::{Arg, Command};
 use roff::{Inline, bold, italic, roman};
 
-use super::markup::Writer;
-use super::pages::{self, Facts};
+use markup::Writer;
+use texts::Facts;
 
 /// A man page.
-pub struct Page {
+struct Page {
     /// The file name, such as `dlock-run.1`.
-    pub file: String,
+    file: String,
     /// The content: roff.
-    pub text: String,
+    text: String,
 }
 
 /// The date of the last change of the texts.
 const DATE: &str = "2026-11-22";
 
+fn main() -> std::io::Result<()> {
+    let directory = std::env::args_os().nth(1).expect("an argument: the directory to write to");
+    std::fs::create_dir_all(&directory)?;
+    for page in pages(&dlock::settings::command()) {
+        std::fs::write(Path::new(&directory).join(&page.file), &page.text)?;
+    }
+    Ok(())
+}
+
 /// Returns all man pages, that of dlock itself first. `root` is the description of the command line.
-pub fn pages(root: &Command) -> Vec<Page> {
+fn pages(root: &Command) -> Vec<Page> {
     let commands: Vec<&Command> = root.get_subcommands().filter(|command| !command.is_hide_set()).collect();
     let mut titles: Vec<String> = vec!["dlock(1)".into()];
     titles.extend(commands.iter().map(|command| format!("dlock-{}(1)", command.get_name())));
-    titles.extend(pages::TOPICS.iter().map(|topic| format!("{}({})", topic.name, topic.section)));
+    titles.extend(texts::TOPICS.iter().map(|topic| format!("{}({})", topic.name, topic.section)));
     let mut pages = vec![overview(root, &commands, &titles)];
     pages.extend(commands.iter().map(|command| of_command(command, root, &titles)));
-    for topic in pages::TOPICS {
+    for topic in texts::TOPICS {
         let mut writer = begin(root, topic.name, topic.section, topic.what);
-        writer.text(&pages::complete(topic.text, &Facts { command: root, titles: &titles }));
+        writer.text(&texts::complete(
+            &texts::of(topic.name.trim_start_matches("dlock-")),
+            &Facts { command: root, titles: &titles },
+        ));
         pages.push(Page { file: format!("{}.{}", topic.name, topic.section), text: writer.finish() });
     }
     pages
@@ -49,7 +68,7 @@ fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
     writer.section("SYNOPSIS");
     let usages: Vec<String> = commands.iter().flat_map(|command| usage(command)).collect();
     writer.lines(usages.iter().map(String::as_str));
-    let text = pages::complete(pages::OVERVIEW, &Facts { command: commands[0], titles });
+    let text = texts::complete(&texts::of("dlock"), &Facts { command: commands[0], titles });
     let (description, rest) = text.split_once("\n!commands\n").unwrap_or((&text, ""));
     writer.text(description);
     for command in commands {
@@ -67,9 +86,8 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     let mut writer = begin(root, &name, "1", &about(command));
     writer.section("SYNOPSIS");
     writer.lines(usage(command).iter().map(String::as_str));
-    let text = pages::text_of(command.get_name()).unwrap_or_default();
     let parts = parts(command);
-    let text = pages::complete(text, &Facts { command: parts[0], titles });
+    let text = texts::complete(&texts::of(command.get_name()), &Facts { command: parts[0], titles });
     let mut sections = sections_of(&text).into_iter();
     if let Some(description) = sections.next() {
         writer.text(description);
@@ -92,7 +110,7 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
 }
 
 /// A text cut before each of its sections.
-pub(super) fn sections_of(text: &str) -> Vec<&str> {
+fn sections_of(text: &str) -> Vec<&str> {
     let mut starts: Vec<usize> = text.match_indices("\n# ").map(|(at, _)| at + 1).collect();
     if text.starts_with("# ") {
         starts.insert(0, 0);
@@ -107,6 +125,7 @@ fn help(writer: &mut Writer, command: &Command, text: &str) {
     for (title, lines) in sections_of_help(&help) {
         let title = title.to_uppercase();
         if text.lines().any(|line| line.strip_prefix("# ") == Some(&title)) {
+            assert_ne!(title, "EXAMPLES", "examples of {} in its help and in pages/", command.get_name());
             continue;
         }
         writer.section(&title);
@@ -137,7 +156,7 @@ fn starts_example(line: &str) -> bool {
 }
 
 /// Splits a help text into its sections: `Title:` and the indented lines below it.
-pub(super) fn sections_of_help(help: &str) -> Vec<(&str, Vec<&str>)> {
+fn sections_of_help(help: &str) -> Vec<(&str, Vec<&str>)> {
     let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in help.lines() {
         match (line.strip_suffix(':').filter(|_| !line.starts_with(' ')), sections.last_mut()) {
@@ -232,73 +251,5 @@ fn option(writer: &mut Writer, argument: &Arg) {
         .collect();
     if !values.is_empty() {
         writer.items(values);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The sections that every page of a command has.
-    const SECTIONS: &[&str] = &["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES", "SEE ALSO"];
-
-    #[test]
-    fn every_command_has_its_text() {
-        let root = crate::settings::command();
-        for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
-            let name = command.get_name();
-            assert!(
-                pages::text_of(name).is_some(),
-                "src/commands/generate/pages.rs has no text for the command {name}"
-            );
-        }
-        for page in super::pages(&root).iter().filter(|page| page.file.ends_with(".1")) {
-            for section in SECTIONS {
-                let heading = if section.contains(' ') {
-                    format!("\n.SH \"{section}\"\n")
-                } else {
-                    format!("\n.SH {section}\n")
-                };
-                assert!(page.text.contains(&heading), "{} has no section {section}", page.file);
-            }
-        }
-    }
-
-    #[test]
-    fn examples_stand_in_one_place() {
-        for command in crate::settings::command().get_subcommands() {
-            let in_help = parts(command).iter().any(|part| {
-                let help = part.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-                sections_of_help(&help).iter().any(|(title, _)| *title == "Examples")
-            });
-            let text = pages::text_of(command.get_name()).unwrap_or_default();
-            let name = command.get_name();
-            assert!(
-                !(in_help && text.contains("# EXAMPLES")),
-                "the help of dlock {name} has examples, which the man page takes over: delete those of \
-                 src/commands/generate/pages/{name}.md"
-            );
-        }
-    }
-
-    /// For example `dlock config show`: the page of the command has the options of its subcommand.
-    #[test]
-    fn a_command_in_parts_has_the_options_of_its_parts() {
-        let show = Command::new("show")
-            .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print one JSON object"))
-            .after_long_help("Nothing is contacted.\n\nExamples:\n  dlock config show\n      everything\n");
-        let config = Command::new("config").about("Show the configuration").subcommand(show);
-        let mut root = Command::new("dlock").version("1").disable_help_subcommand(true).subcommand(config);
-        root.build();
-        let pages = super::pages(&root);
-        let page = pages.iter().find(|page| page.file == "dlock-config.1").expect("a page");
-        for part in [
-            "\n.nf\ndlock config show [OPTIONS]\n.fi\n",
-            "\n.SH OPTIONS\n",
-            "\\fB\\-\\-json\\fR\nPrint one JSON object\n",
-            "\n.SH EXAMPLES\n.TP\n\\fBdlock config show\\fR\neverything\n",
-        ] {
-            assert!(page.text.contains(part), "{part:?} in {}", page.text);
-        }
     }
 }

@@ -18,7 +18,7 @@ use roff::{Inline, Roff, bold, italic, roman};
 const WIDTH: usize = 80;
 
 /// A roff writer that remembers whether a heading was written last.
-pub(super) struct Writer {
+pub struct Writer {
     roff: Roff,
     /// A heading was written last: the paragraph after it needs no mark.
     fresh: bool,
@@ -26,33 +26,33 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Begins a page.
-    pub(super) fn new(title: [&str; 5]) -> Writer {
+    pub fn new(title: [&str; 5]) -> Writer {
         let mut roff = Roff::new();
         roff.control("TH", title);
         Writer { roff, fresh: true }
     }
 
     /// The whole page.
-    pub(super) fn finish(self) -> String {
+    pub fn finish(self) -> String {
         self.roff.render()
     }
 
-    pub(super) fn section(&mut self, title: &str) {
+    pub fn section(&mut self, title: &str) {
         self.roff.control("SH", [title]);
         self.fresh = true;
     }
 
-    pub(super) fn part(&mut self, title: &str) {
+    pub fn part(&mut self, title: &str) {
         self.roff.control("SS", [title]);
         self.fresh = true;
     }
 
-    pub(super) fn paragraph(&mut self, text: Vec<Inline>) {
+    pub fn paragraph(&mut self, text: Vec<Inline>) {
         self.mark_paragraph();
         self.fill(text);
     }
 
-    pub(super) fn term(&mut self, term: Vec<Inline>, text: Vec<Inline>) {
+    pub fn term(&mut self, term: Vec<Inline>, text: Vec<Inline>) {
         self.roff.control("TP", []);
         self.roff.text(term);
         self.fill(text);
@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Writes items below the preceding paragraph or term.
-    pub(super) fn items(&mut self, items: Vec<Vec<Inline>>) {
+    pub fn items(&mut self, items: Vec<Vec<Inline>>) {
         self.roff.control("RS", []);
         for item in items {
             self.item(item);
@@ -75,7 +75,7 @@ impl Writer {
     }
 
     /// Writes lines verbatim, indented.
-    pub(super) fn verbatim<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
+    pub fn verbatim<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         self.mark_paragraph();
         self.roff.control("RS", ["4"]);
         self.lines(lines);
@@ -83,7 +83,7 @@ impl Writer {
     }
 
     /// Writes lines verbatim.
-    pub(super) fn lines<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
+    pub fn lines<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         self.roff.control("nf", []);
         for line in lines {
             self.roff.text([roman(line)]);
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     /// Writes a text in the markup above.
-    pub(super) fn text(&mut self, text: &str) {
+    pub fn text(&mut self, text: &str) {
         for block in text.trim().split("\n\n").map(|block| block.trim_matches('\n')) {
             self.block(block);
         }
@@ -164,7 +164,7 @@ fn joined(block: &str) -> Vec<String> {
 }
 
 /// Parses the marks of bold and italic text.
-pub(super) fn inlines(text: &str) -> Vec<Inline> {
+pub fn inlines(text: &str) -> Vec<Inline> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['`', '*']) {
@@ -203,27 +203,5 @@ fn rendered_length(inline: &Inline) -> usize {
         Inline::Roman(text) => length(text),
         Inline::Bold(text) | Inline::Italic(text) => length(text) + 6,
         Inline::LineBreak => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_markup_is_translated() {
-        let mut writer = Writer::new(["X", "1", "2026-01-01", "x 1", "Things"]);
-        writer.text(
-            "# A SECTION\n\nOne `bold` and *italic* text\nin two lines.\n\n    an example -x\n\nterm\n: what it\n  \
-             is\n`other`\n: too\n\n- one\n- two",
-        );
-        let text = writer.finish();
-        let body = text.split_once(".TH").expect("a title").1;
-        assert_eq!(
-            body,
-            " X 1 2026-01-01 \"x 1\" Things\n.SH \"A SECTION\"\nOne \\fBbold\\fR and \\fIitalic\\fR text in two lines.\n\
-             .PP\n.RS 4\n.nf\nan example \\-x\n.fi\n.RE\n.TP\nterm\nwhat it is\n.TP\n\\fBother\\fR\ntoo\n\
-             .IP \\(bu 3\none\n.IP \\(bu 3\ntwo\n"
-        );
     }
 }

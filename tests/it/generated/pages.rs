@@ -1,4 +1,4 @@
-//! Man pages: committed as dlock generates them, and rendered without warnings.
+//! Man pages: committed as they are generated, part of the binary, and rendered without warnings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::support::dlock::BINARY;
 use crate::support::place::Place;
+use crate::support::probe::example;
 use crate::support::running::Exit;
 
 fn repository(name: &str) -> PathBuf {
@@ -19,8 +20,8 @@ fn files(directory: &Path) -> BTreeMap<String, String> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), read(entry.path()))).collect()
 }
 
-/// All pages as this binary generates them, in a new directory.
-fn made() -> (Place, PathBuf) {
+/// All pages as this binary contains them, in a new directory.
+fn written() -> (Place, PathBuf) {
     let place = Place::new();
     let directory = place.path("new/pages");
     let output = place.bare().args(["man", place.arg("new/pages").as_str()]).output();
@@ -51,19 +52,23 @@ fn rendered(page: &Path) -> String {
 }
 
 #[test]
-fn the_committed_man_pages_match_those_that_dlock_generates() {
-    let (_place, directory) = made();
-    let (made, committed) = (files(&directory), files(&repository("man")));
-    let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&committed), names(&made), "man/ has drifted: run packaging/generate.sh");
-    for (name, text) in &made {
-        assert!(committed[name] == *text, "man/{name} has drifted: run packaging/generate.sh");
+fn the_committed_man_pages_match_the_commands_and_their_texts() {
+    let (place, directory) = written();
+    let status = Command::new(example("manual")).arg(place.path("generated")).status().unwrap();
+    assert!(status.success(), "{status}");
+    let generated = files(&place.path("generated"));
+    for (what, pages) in [("man/", files(&repository("man"))), ("dlock man", files(&directory))] {
+        let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&pages), names(&generated), "{what} has drifted: run packaging/generate.sh");
+        for (name, text) in &generated {
+            assert!(pages[name] == *text, "{what}: {name} has drifted: run packaging/generate.sh");
+        }
     }
 }
 
 #[test]
 fn dlock_man_prints_the_page_of_dlock() {
-    let (place, directory) = made();
+    let (place, directory) = written();
     let output = place.bare().arg("man").output();
     let page = std::fs::read_to_string(directory.join("dlock.1")).unwrap();
     assert_eq!(output.outcome(), (Exit::Code(0), page.as_str(), ""));
@@ -84,7 +89,7 @@ fn an_unwritable_directory_is_reported() {
 
 #[test]
 fn the_pages_render_without_warnings() {
-    let (_place, directory) = made();
+    let (_place, directory) = written();
     for name in files(&directory).keys() {
         let page = directory.join(name);
         let clean = (Some(0), String::new(), String::new());
@@ -107,7 +112,7 @@ fn options_in(help: &str) -> Vec<&str> {
 
 #[test]
 fn each_command_has_a_page_that_names_all_its_options_and_sections() {
-    let (_place, directory) = made();
+    let (_place, directory) = written();
     let run = |arguments: &[&str]| {
         String::from_utf8(Command::new(BINARY).args(arguments).output().unwrap().stdout).unwrap()
     };
@@ -136,7 +141,7 @@ fn each_command_has_a_page_that_names_all_its_options_and_sections() {
 #[test]
 fn the_redis_user_of_the_page_has_the_rights_of_a_run() {
     use crate::support::redis::Redis;
-    let (_place, directory) = made();
+    let (_place, directory) = written();
     let page = rendered(&directory.join("dlock-backends.7"));
     let redis = Redis::start();
     let mut commands: Vec<Vec<&str>> = Vec::new();

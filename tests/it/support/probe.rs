@@ -2,17 +2,22 @@
 
 use std::path::PathBuf;
 
-/// Path of the probe, which cargo builds together with the tests.
+/// Path of the probe.
 pub fn path() -> PathBuf {
+    example("probe")
+}
+
+/// Path of an example of `Cargo.toml`, which cargo builds together with the tests.
+pub fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("the path of this test binary");
     let profile = tests.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/it");
-    let probe = profile.join("examples").join("probe");
+    let program = profile.join("examples").join(name);
     assert!(
-        probe.exists(),
+        program.exists(),
         "{} is missing: `cargo test` builds it, `cargo test --test it` does not",
-        probe.display()
+        program.display()
     );
-    probe
+    program
 }
 
 /// The probe's path followed by its arguments.
