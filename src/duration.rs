@@ -1,86 +1,67 @@
-//! Parses and formats durations as people write them.
+//! Parses and formats durations as people write them: humantime, behind the checks that dlock needs.
 
 use std::time::Duration;
 
-/// The units of durations. `M` is not one: it has meant months, minutes and millions.
-const UNITS: &[(&str, f64)] = &[("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)];
+use humantime::{DurationError as Error, format_duration, parse_duration};
+
+/// Units that humantime knows and dlock rejects: `M` has meant months, minutes and millions, and neither months nor
+/// years have one length.
+const REJECTED: &[&str] = &["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 /// The longest duration: a hundred years, so that no sum of moments overflows.
-const LONGEST_SECONDS: f64 = 100.0 * 366.0 * 86400.0;
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 86400);
 
 /// Parses a duration: `250ms`, `90s`, `5m`, `1h 30m`, `1d`, `1.5m`; a bare number is seconds, as for `flock -w 5`.
 ///
 /// # Errors
 /// Any other text.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let expected =
-        || "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)".to_owned();
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        return Err(expected());
+    let expected = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
+    let unknown = |unit: &str| format!("unknown unit '{unit}': known are ms, s, m, h, d");
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let text = text.trim();
+    if let Some(unit) = text.split(|c: char| !c.is_alphabetic()).find(|unit| REJECTED.contains(unit)) {
+        return Err(unknown(unit));
     }
-    let mut seconds = 0.0;
-    let mut parts = 0;
-    while !rest.is_empty() {
-        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(number_end);
-        let after = after.trim_start();
-        let unit_end =
-            after.find(|c: char| c.is_ascii_digit() || c == '.' || c.is_whitespace()).unwrap_or(after.len());
-        let (unit, next) = after.split_at(unit_end);
-        rest = next.trim_start();
-        if !number.contains(|c: char| c.is_ascii_digit()) {
-            return Err(expected());
+    // humantime skips spaces within a number.
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if words.windows(2).any(|pair| pair[0].ends_with(is_number) && pair[1].starts_with(is_number)) {
+        return Err(expected.into());
+    }
+    let zero = if text.starts_with('.') { "0" } else { "" };
+    let unit = if text.chars().all(is_number) { "s" } else { "" };
+    match parse_duration(&format!("{zero}{text}{unit}")) {
+        Ok(duration) if duration <= LONGEST => Ok(duration),
+        Err(Error::NumberOverflow) if text.contains('.') => {
+            Err("the fraction is too fine for this unit: use a smaller one".into())
         }
-        let number: f64 = number.parse().map_err(|_| expected())?;
-        let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
-            Some((_, scale)) => *scale,
-            None if unit.is_empty() && parts == 0 && rest.is_empty() => 1.0,
-            None if unit.is_empty() => return Err(expected()),
-            None => return Err(format!("unknown unit '{unit}': known are ms, s, m, h, d")),
-        };
-        seconds += number * scale;
-        parts += 1;
+        Ok(_) | Err(Error::NumberOverflow) => Err("longer than a hundred years".into()),
+        Err(Error::UnknownUnit { unit, .. }) if !unit.is_empty() => Err(unknown(&unit)),
+        Err(_) => Err(expected.into()),
     }
-    if seconds > LONGEST_SECONDS {
-        return Err("longer than a hundred years".into());
-    }
-    // A binary fraction is off by up to a nanosecond; smaller units than a microsecond are not needed.
-    Ok(Duration::from_micros((seconds * 1e6).round() as u64))
 }
 
 /// Formats a duration for people: the two largest units that are not zero.
 pub fn show(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    if ms < 1000 {
-        return format!("{ms}ms");
+    let (ms, seconds) = (duration.as_millis(), duration.as_secs());
+    match seconds {
+        0 => format!("{ms}ms"),
+        1..10 => format!("{}s", ms as f64 / 1000.0),
+        10..3600 => exact(Duration::from_secs(seconds)),
+        3600..86400 => exact(Duration::from_secs(seconds / 60 * 60)),
+        _ => exact(Duration::from_secs(seconds / 3600 * 3600)),
     }
-    if ms < 10_000 && !ms.is_multiple_of(1000) {
-        return format!("{}s", duration.as_millis() as f64 / 1000.0);
-    }
-    let seconds = duration.as_secs();
-    let parts =
-        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
-    let first = parts.iter().position(|(_, count)| *count > 0).unwrap_or(3);
-    parts[first..]
-        .iter()
-        .take(2)
-        .filter(|(_, count)| *count > 0)
-        .map(|(unit, count)| format!("{count}{unit}"))
-        .collect()
 }
 
-/// Formats a duration so that [`parse`] reads it back, to the microsecond.
+/// Formats a duration so that [`parse`] returns the same.
 pub fn exact(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let below = f64::from(duration.subsec_micros()) / 1000.0;
-    let units =
-        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
-    let mut text: String =
-        units.iter().filter(|(_, count)| *count > 0).map(|(unit, count)| format!("{count}{unit}")).collect();
-    if below > 0.0 {
-        text.push_str(&format!("{below}ms"));
-    }
-    if text.is_empty() { "0s".into() } else { text }
+    // humantime would continue with months and years.
+    let days = duration.as_secs() / 86400;
+    let rest = duration - Duration::from_secs(days * 86400);
+    let rest = match (days, rest) {
+        (1.., Duration::ZERO) => String::new(),
+        _ => format_duration(rest).to_string().replace(' ', ""),
+    };
+    if days > 0 { format!("{days}d{rest}") } else { rest }
 }
 
 #[cfg(test)]
@@ -104,6 +85,11 @@ mod tests {
             (".5s", 500),
             ("1.1", 1_100),
             ("0s", 0),
+            ("10min", 600_000),
+            ("30sec", 30_000),
+            ("2hours", 7_200_000),
+            ("5 minutes", 300_000),
+            ("1w", 604_800_000),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
@@ -111,7 +97,6 @@ mod tests {
             "",
             " ",
             "1M",
-            "5 minutes",
             "-1s",
             "1h 30",
             "s",
@@ -124,6 +109,13 @@ mod tests {
             ".",
             "9999999999d",
             "1 2",
+            "1 2s",
+            "1. 5s",
+            "2month",
+            "1h 1M",
+            "1y",
+            "99999999999999999999d",
+            "0.0001h",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -153,7 +145,7 @@ mod tests {
             ("90", "1m30s"),
             ("1.5s", "1s500ms"),
             ("1d 1h 1m 1s", "1d1h1m1s"),
-            ("0.0001", "0.1ms"),
+            ("0.0001", "100us"),
             ("36600d", "36600d"),
         ] {
             let duration = parse(text).expect(text);

@@ -70,7 +70,8 @@ fn every_duration_option_rejects_what_is_not_a_duration() {
     let values = [
         ("5M", unknown("M")),
         ("5S", unknown("S")),
-        ("5 minutes", unknown("minutes")),
+        ("5 months", unknown("months")),
+        ("1 2s", DURATION.to_owned()),
         ("1e3", unknown("e")),
         ("s", DURATION.to_owned()),
         (" ", DURATION.to_owned()),
