@@ -7,7 +7,7 @@
 //! | [`commands`] | the subcommands, from arguments to exit |
 //! | [`settings`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
-//! | [`backend`] and its stores | acquire, renew, release; only [`backend::locator`] names the concrete ones |
+//! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
 //! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files named by users, and the exit |
 
 pub mod backend;

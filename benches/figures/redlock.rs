@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use dlock::backend::locator::Locator;
+use dlock::backend::registry;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Intent};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
@@ -26,7 +26,7 @@ struct Store {
 
 impl Store {
     fn open(name: &'static str, url: String) -> Result<Store, Box<dyn Error>> {
-        let backend = Locator::new(&Url::parse(&url)?, &|_| None)?.open();
+        let backend = registry::parse(&Url::parse(&url)?, &|_| None)?.open();
         Ok(Store { name, url, backend, acquired: Vec::new(), released: Vec::new(), runs: Vec::new() })
     }
 

@@ -28,13 +28,14 @@ use tokio::sync::mpsc;
 use self::directory::LockDirectory;
 use self::hold::HeldFile;
 pub use self::location::Location;
-pub(super) use self::location::OPTIONS;
 use self::presence::Changes;
 use self::sidecar::SidecarError;
 use self::worker::Worker;
+use super::admin::LockAdmin;
 use super::diagnosis::Diagnosis;
-use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
+use super::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step};
 use super::thread::in_thread;
+use super::url::UrlError;
 use super::{Change, Reply, StoreError, io_text};
 use crate::lock::{LockName, LockState, NotedRecord};
 
@@ -146,6 +147,28 @@ impl LedgerStore for FileStore {
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.kept.iter().flatten().map(|file| file.as_fd()).collect()
+    }
+}
+
+impl super::Location for Location {
+    fn display(&self) -> &str {
+        self.display()
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        self.check_name(name)
+    }
+
+    fn keeps_leases(&self) -> bool {
+        false
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.warning()
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(Contender::new(FileStore::new(self.clone())))
     }
 }
 

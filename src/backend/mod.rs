@@ -5,11 +5,12 @@ pub mod admin;
 pub mod diagnosis;
 pub mod file;
 pub mod ledger;
-pub mod locator;
+pub mod location;
 #[cfg(feature = "redis")]
 pub mod net;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod registry;
 pub mod thread;
 pub mod url;
 
@@ -18,6 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use self::location::Location;
 use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
 
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.

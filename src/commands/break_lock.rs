@@ -36,7 +36,7 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
 
 async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let store = plan.access.store.display();
-    let mut breaking = Breaking { plan, reporter, store: plan.access.store.oversee(), notified: false };
+    let mut breaking = Breaking { plan, reporter, store: plan.access.store.open(), notified: false };
     breaking.run().await.map_err(|error| {
         let mut failure = store_error(&format!("{} on {store}", plan.name), &error);
         if breaking.notified {
@@ -88,7 +88,7 @@ impl Breaking<'_> {
                 return Ok(Exit::Status(exit::CONTENDED));
             }
             // The confirmation may have taken longer than the server's idle timeout: connect anew.
-            self.store = plan.access.store.oversee();
+            self.store = plan.access.store.open();
         }
         let begin = Moment::now();
         for holder in &holders {

@@ -25,7 +25,7 @@ async fn check_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failur
     for proof in &plan.proofs {
         let display = proof.store.display();
         let (_, mut store) =
-            last.take_if(|(known, _)| *known == display).unwrap_or_else(|| (display, proof.store.oversee()));
+            last.take_if(|(known, _)| *known == display).unwrap_or_else(|| (display, proof.store.open()));
         match check_one(plan, proof, &mut *store, reporter).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
             Err(failure) => unknown = unknown.or(Some(failure)),

@@ -87,7 +87,7 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
     let access = StoreTarget::of(&common, &[]).ok()?;
     let runtime = super::event_loop().ok()?;
-    let names = runtime.block_on(async { access.store.oversee().list().await }).ok()?;
+    let names = runtime.block_on(async { access.store.open().list().await }).ok()?;
     Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())
 }
 

@@ -46,7 +46,7 @@ fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(DoctorR
 /// connect timeout.
 async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Failure> {
     let (examination, mut notes) = Diagnosis::new();
-    let mut store = access.store.oversee();
+    let mut store = access.store.open();
     let mut diagnosis = DoctorReport::of(access.store.display());
     let mut step = "reachability";
     let mut begun = Moment::now();

@@ -36,7 +36,7 @@ impl<'a> Hold<'a> {
     /// # Errors
     /// The token owns no lock (76), or the lock of a `dlock run` (64); the store did not reply (69, 77, 78).
     pub(super) async fn find(plan: &'a TokenPlan) -> Result<Hold<'a>, Failure> {
-        let mut store = plan.store.oversee();
+        let mut store = plan.store.open();
         let state = look(&mut *store, &plan.name, &plan.token, plan.connect_timeout).await;
         let state = state.map_err(|error| not_asked(&plan.name, plan.store.display(), &error, ""))?;
         let Some(holder) = state.holders.iter().find(|holder| holder.ours).cloned() else {

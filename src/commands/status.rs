@@ -26,7 +26,7 @@ pub fn status(arguments: &StatusArguments) -> Exit {
 }
 
 async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
-    let mut store = plan.access.store.oversee();
+    let mut store = plan.access.store.open();
     let failed = |error: StoreError| store_error(plan.access.store.display(), &error);
     if plan.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -13,7 +14,7 @@ use super::command_line::checked;
 use super::limits::{check, check_note, check_ttl};
 use super::target::{check_wait, one_name};
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
-use crate::backend::locator::Locator;
+use crate::backend::Location;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::acquire::Patience;
@@ -87,7 +88,7 @@ pub struct AcquirePlan {
     /// The lock to take.
     pub name: LockName,
     /// Its store.
-    pub store: Locator,
+    pub store: Rc<dyn Location>,
     /// The lease and the timeouts.
     pub terms: Terms,
     /// How long to wait and retry.

@@ -2,7 +2,7 @@
 
 use super::source::{FileLocation, Source, Sourced};
 use crate::backend::Hazard;
-use crate::backend::locator::Locator;
+use crate::backend::registry;
 use crate::backend::url::{Url, UrlError};
 use crate::exit::Failure;
 
@@ -214,7 +214,7 @@ impl Alias {
 
     /// Checks that each key is an option of the store. A store that this build lacks is not checked.
     fn check_keys(&self, url: &Url) -> Result<(), Failure> {
-        let Some(known) = Locator::options(&url.scheme) else { return Ok(()) };
+        let Some(known) = registry::options(&url.scheme) else { return Ok(()) };
         let unknown = self.options.iter().find(|extra| !known.contains(&extra.name.as_str()));
         unknown.map_or(Ok(()), |Extra { name, key, .. }| {
             let others = known.iter().filter(|option| !KEYS.contains(option));

@@ -1,12 +1,14 @@
 //! The plan of `dlock check`: which locks to check, and at which stores.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::target::{checked_name, connect_timeout};
 use super::tokens::{NO_TOKEN, ONE_NAME, token};
 use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget, variable};
-use crate::backend::locator::Locator;
+use crate::backend::Location;
+use crate::backend::registry;
 use crate::backend::url::Url;
 use crate::exit::Failure;
 use crate::lock::{LockName, Token};
@@ -29,7 +31,7 @@ pub struct Proof {
     /// The token.
     pub token: Token,
     /// Its store.
-    pub store: Locator,
+    pub store: Rc<dyn Location>,
     /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
     pub help: &'static str,
 }
@@ -106,12 +108,12 @@ impl CheckPlan {
 }
 
 /// Returns the store of a hold from its entry in `DLOCK_HELD`.
-fn store_of(hold: &OuterHold) -> Result<Locator, Failure> {
+fn store_of(hold: &OuterHold) -> Result<Rc<dyn Location>, Failure> {
     let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
     // The entry has the URL in its decoded form, as in messages.
     let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
     let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
-    let store = Url::parse(&value).and_then(|url| Locator::new(&url, &environment));
+    let store = Url::parse(&value).and_then(|url| registry::parse(&url, &environment));
     let store = store.map_err(|error| wrong(error.to_string()))?;
     match store.display() == hold.backend {
         true => Ok(store),

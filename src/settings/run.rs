@@ -1,6 +1,7 @@
 //! `dlock run`: its options and its plan.
 
 use std::ffi::OsString;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use clap::Args;
 use super::limits::terms;
 use super::target::{check_wait, checked_name};
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
-use crate::backend::locator::Locator;
+use crate::backend::Location;
 use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
@@ -82,7 +83,7 @@ pub struct RunPlan {
     /// The minimum time for which the locks are kept.
     pub min_hold: Duration,
     /// The store.
-    pub store: Locator,
+    pub store: Rc<dyn Location>,
     /// Lease, grace, timeouts.
     pub terms: Terms,
     /// How long to wait and retry.

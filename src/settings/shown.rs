@@ -7,7 +7,7 @@ use super::configuration::above;
 use super::tables::LockTable;
 use super::value::Setting;
 use super::{CommonArguments, Configuration, FileLocation, Settings, Source, Sourced};
-use crate::backend::locator::Locator;
+use crate::backend::registry;
 use crate::exit::Failure;
 use crate::lock::LockName;
 use crate::secret::HIDDEN;
@@ -65,7 +65,7 @@ pub fn shown(settings: &Settings) -> Keys {
         .filter_map(|(key, known)| {
             let Sourced { value, source } = known?;
             let value = match (key, value) {
-                ("backend", Value::String(url)) => Locator::redacted(&url).into(),
+                ("backend", Value::String(url)) => registry::redacted(&url).into(),
                 (_, value) => value,
             };
             Some((key.to_owned(), value, source))
@@ -81,7 +81,7 @@ impl Alias {
         let mut add =
             |key: &str, value: Value, source: &Source| keys.push((key.into(), value, source.clone()));
         if let Some(Sourced { value, source }) = &self.url {
-            add("url", Locator::redacted(value).into(), source);
+            add("url", registry::redacted(value).into(), source);
         }
         if let Some(Sourced { value, source }) = &self.username {
             add("username", value.shown(), source);
@@ -90,7 +90,7 @@ impl Alias {
             add("password", HIDDEN.into(), source);
         }
         let scheme = self.url.as_ref().and_then(|url| url.value.split(':').next()).unwrap_or_default();
-        let has_known_options = Locator::options(&scheme.to_ascii_lowercase()).is_some();
+        let has_known_options = registry::options(&scheme.to_ascii_lowercase()).is_some();
         let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
         for option in self.options.iter().filter(|option| is_used(&option.name)) {
             // The options of a store that this build lacks are unknown: one may be a secret.

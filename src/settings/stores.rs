@@ -6,7 +6,7 @@ use super::configuration::backend_flag;
 use super::tables::LockTable;
 use super::value::of_environment;
 use super::{BackendSettings, CommonArguments, Configuration, Source, Sourced};
-use crate::backend::locator::Locator;
+use crate::backend::registry;
 use crate::exit::Failure;
 use crate::glob::Pattern;
 use crate::lock::LockName;
@@ -112,7 +112,7 @@ impl Configuration {
             let url = self.backend(Some(named))?.url;
             if !known.contains(&url) {
                 known.push(url);
-                others.push(Locator::redacted(&named.value));
+                others.push(registry::redacted(&named.value));
             }
         }
         Ok(others)
@@ -136,7 +136,7 @@ struct On<'a>(Option<&'a Sourced<String>>);
 impl fmt::Display for On<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Sourced { value, source }) => write!(f, "is on {} ({source})", Locator::redacted(value)),
+            Some(Sourced { value, source }) => write!(f, "is on {} ({source})", registry::redacted(value)),
             None => f.write_str("has no backend"),
         }
     }

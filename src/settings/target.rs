@@ -2,13 +2,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::command_line::checked;
 use super::{Accepted, BackendSettings, Settings, Source, Warning, resolve_backend, variable};
-use crate::backend::locator::Locator;
+use crate::backend::Location;
+use crate::backend::registry;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::LockName;
@@ -57,7 +59,7 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The access to the store, which every command needs.
 pub struct StoreTarget {
     /// The store.
-    pub store: Locator,
+    pub store: Rc<dyn Location>,
     /// The time limit for one attempt to reach it.
     pub connect_timeout: Duration,
     /// Accepted warnings about it, which are not printed.
@@ -93,7 +95,7 @@ impl StoreTarget {
     ) -> Result<StoreTarget, Failure> {
         let mut notices = Vec::new();
         let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
-        let store = Locator::new(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
+        let store = registry::parse(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
         for name in names {
             store
                 .check_name(name)

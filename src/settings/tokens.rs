@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,8 +11,8 @@ use super::command_line::checked as option_value;
 use super::limits::{check, check_ttl};
 use super::target::one_name;
 use super::{CommonArguments, Source, Sourced, StoreTarget, variable};
+use crate::backend::Location;
 use crate::backend::io_text;
-use crate::backend::locator::Locator;
 use crate::duration;
 use crate::exit::Failure;
 use crate::input;
@@ -85,7 +86,7 @@ pub struct TokenPlan {
     /// The lock.
     pub name: LockName,
     /// Its store.
-    pub store: Locator,
+    pub store: Rc<dyn Location>,
     /// The token.
     pub token: Token,
     /// The time limit for a reply of the store.

@@ -21,8 +21,7 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 /// The directory of other users' locks, below their home: the same from cron and from a terminal.
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
-/// The options of a `file:` URL.
-pub(in crate::backend) const OPTIONS: &[&str] = &["suffix"];
+const OPTIONS: &[&str] = &["suffix"];
 const SIDECAR_SUFFIX: &str = ".dlock";
 /// No encoded name has a sidecar of this name: in such names a `%` is followed by two hex digits.
 const HISTORY_SUFFIX: &str = "%history.dlock";
@@ -33,6 +32,11 @@ const LONGEST_SUFFIX: usize = 100;
 const LONGEST_FILE_NAME: usize = 255;
 
 impl Location {
+    /// Returns the options of a `file:` URL.
+    pub fn options(_scheme: &str) -> &'static [&'static str] {
+        OPTIONS
+    }
+
     /// Returns the default directory of the current user.
     ///
     /// # Errors

@@ -4,12 +4,11 @@ mod topology;
 mod url;
 
 pub(super) use self::topology::Topology;
-pub(in crate::backend) use self::url::{SCHEMES, options};
 use super::keys::{Index, Keys, RESERVED};
 use super::recipe::Recipe;
 use crate::backend::net::{Address, Credentials, Security};
 use crate::backend::url::UrlError;
-use crate::lock::{LockName, Mode};
+use crate::lock::LockName;
 
 /// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
@@ -36,12 +35,7 @@ impl Location {
         &self.display
     }
 
-    /// The warning about the connection to the server, to be printed once.
-    pub fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    /// The warning about the number of nodes, to be printed once.
+    /// The warning about the number of nodes.
     pub fn warning(&self) -> Option<String> {
         let Topology::Redlock(nodes) = &self.topology else { return None };
         match nodes.len() {
@@ -59,14 +53,6 @@ impl Location {
         }
     }
 
-    /// Why this mode is not supported, if it is not.
-    pub fn refuses(&self, mode: Mode) -> Option<&'static str> {
-        (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
-            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
-             server, or --slots 1",
-        )
-    }
-
     /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
     ///
     /// # Errors
@@ -79,10 +65,7 @@ impl Location {
             )));
         }
         self.recipe.check_key(&key)?;
-        match self.topology {
-            Topology::Cluster(_) => self.recipe.check_slot(&key),
-            Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Ok(()),
-        }
+        if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
     }
 
     /// How other programs take the same locks.
@@ -102,7 +85,7 @@ impl Location {
     }
 
     /// Whether a majority of independent servers decides on locks.
-    pub fn is_redlock(&self) -> bool {
+    pub(super) fn is_redlock(&self) -> bool {
         matches!(self.topology, Topology::Redlock(_))
     }
 

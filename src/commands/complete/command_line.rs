@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, Command};
 
-use crate::backend::locator::Locator;
+use crate::backend::registry;
 
 /// The kind of completion at the cursor.
 #[derive(Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ fn values(
         let others = names().into_iter().filter(|name| !given.contains(&name.as_str()));
         others.map(|name| described(&name, "lock".into())).collect()
     } else if kinds.contains(&"URL") {
-        Locator::known().iter().map(|scheme| described(scheme, String::new())).collect()
+        registry::known().iter().map(|scheme| described(scheme, String::new())).collect()
     } else {
         let literal = kinds.iter().filter(|kind| kind.starts_with(|first: char| first.is_ascii_lowercase()));
         literal.map(|kind| described(kind, String::new())).collect()

@@ -174,7 +174,7 @@ mod on_redis {
         let (space, key) = (store.space(), store.space().key("x"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut oversight = locate(store.url()).unwrap().oversee();
+            let mut oversight = locate(store.url()).unwrap().open();
             let name = dlock::lock::LockName::new("x").unwrap();
             space.command(&["SET", &key, "first"]);
             oversight.connect().await.unwrap();

@@ -4,7 +4,8 @@ use super::disturbance::Disturbance;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use dlock::backend::Backend;
-use dlock::backend::locator::Locator;
+use dlock::backend::Location;
+use dlock::backend::registry;
 use dlock::backend::url::{Url, UrlError};
 use dlock::lock::Mode;
 use std::rc::Rc;
@@ -96,8 +97,8 @@ pub trait Rig {
 }
 
 /// Parses a URL, with an empty environment.
-pub fn locate(url: &str) -> Result<Locator, UrlError> {
-    Locator::new(&Url::parse(url)?, &|_| None)
+pub fn locate(url: &str) -> Result<Rc<dyn Location>, UrlError> {
+    registry::parse(&Url::parse(url)?, &|_| None)
 }
 
 /// Opens the store behind a URL.

@@ -7,7 +7,7 @@ use crate::support::race_timing::RaceTiming;
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use crate::support::wait::until;
-use dlock::backend::locator::Locator;
+use dlock::backend::registry;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
@@ -32,7 +32,7 @@ struct Client {
 
 impl Client {
     fn new(url: &str, name: &str) -> Self {
-        let locator = Locator::new(&Url::parse(url).unwrap(), &|_| None).unwrap();
+        let location = registry::parse(&Url::parse(url).unwrap(), &|_| None).unwrap();
         let claim = Claim {
             name: LockName::new(name).unwrap(),
             token: Token::random().unwrap(),
@@ -44,7 +44,7 @@ impl Client {
             // Not of this process, which is an ancestor of every run: waiting for an ancestor is refused.
             identity: Identity { host: "elsewhere".into(), ..Identity::default() },
         };
-        Self { backend: locator.open(), claim }
+        Self { backend: location.open(), claim }
     }
 
     /// Acquires it at once.

@@ -6,26 +6,6 @@ use crate::backend::net::{Address, Credentials, Security, TlsSettings, list};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::{Environment, Url, UrlError};
 
-/// The URL schemes of this store.
-pub(in crate::backend) const SCHEMES: &[&str] = &[
-    "redis",
-    "rediss",
-    "redis+unix",
-    "redis-sentinel",
-    "rediss-sentinel",
-    "redis-cluster",
-    "rediss-cluster",
-    "valkey",
-    "valkeys",
-    "valkey+unix",
-    "valkey-sentinel",
-    "valkeys-sentinel",
-    "valkey-cluster",
-    "valkeys-cluster",
-    "redlock",
-    "redlocks",
-];
-
 /// The options of a URL; the first two apply to sentinels only.
 const OPTIONS: &[&str] = &[
     "sentinel_username",
@@ -44,12 +24,12 @@ const OPTIONS: &[&str] = &[
     "insecure",
 ];
 
-/// Returns the options of a URL of this scheme.
-pub(in crate::backend) fn options(scheme: &str) -> &'static [&'static str] {
-    if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
-}
-
 impl Location {
+    /// Returns the options of a URL of this scheme.
+    pub fn options(scheme: &str) -> &'static [&'static str] {
+        if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
+    }
+
     /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
     ///
     /// # Errors
@@ -92,7 +72,7 @@ impl Location {
     /// Applies one option of the URL.
     fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
         let bad = |text: String| Err(UrlError::new(text));
-        let known = options(scheme);
+        let known = Location::options(scheme);
         if !known.contains(&name) {
             return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
         }

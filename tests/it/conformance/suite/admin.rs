@@ -7,7 +7,7 @@ use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
 
 fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
-    locate(&rig.url()).unwrap().oversee()
+    locate(&rig.url()).unwrap().open()
 }
 
 fn name(text: &str) -> LockName {

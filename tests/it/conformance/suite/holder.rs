@@ -68,10 +68,10 @@ pub async fn a_foreign_holder_has_no_name(rig: &mut dyn Rig) {
 
 pub async fn display_reveals_no_secret(rig: &mut dyn Rig) {
     let Some(url) = rig.url_with_secret("s%40cret%2Fs3cret") else { return };
-    let locator = locate(&url).unwrap();
-    for display in [locator.display(), locator.open().display()] {
+    let location = locate(&url).unwrap();
+    for display in [location.display(), location.open().display()] {
         assert!(!display.contains("cret"), "{display}");
         assert!(display.contains("somebody@127.0.0.1"), "{display}");
     }
-    assert_eq!(locator.display(), locator.open().display());
+    assert_eq!(location.display(), location.open().display());
 }

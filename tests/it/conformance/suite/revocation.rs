@@ -8,7 +8,7 @@ use dlock::lock::{FencingToken, Grant, Holder, LockName, Mode, Revocation};
 
 /// An admin client of the rig's store.
 async fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
-    let mut overseer = locate(&rig.url()).unwrap().oversee();
+    let mut overseer = locate(&rig.url()).unwrap().open();
     overseer.connect().await.unwrap();
     overseer
 }

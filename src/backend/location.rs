@@ -1,0 +1,38 @@
+//! What a parsed backend URL can do without contacting the store.
+
+use super::admin::LockAdmin;
+use super::url::UrlError;
+use crate::lock::{LockName, Mode};
+
+/// A parsed and checked backend URL.
+pub trait Location {
+    /// Returns the store, without secrets, as shown in messages and in `DLOCK_HELD`. It can be parsed again.
+    fn display(&self) -> &str;
+
+    /// Checks that the store can hold a lock of this name.
+    ///
+    /// # Errors
+    /// Its key would be one of dlock's own, or cannot be a key of this store.
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError>;
+
+    /// Returns whether the store's locks have leases, rather than ending with a process.
+    fn keeps_leases(&self) -> bool;
+
+    /// Returns why the store does not support this mode; `None` if it does.
+    fn refuses(&self, _mode: Mode) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns a warning about the location of the locks, if there is one.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns a warning about a connection without authentication of the server, if there is one.
+    fn insecure(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the store.
+    fn open(&self) -> Box<dyn LockAdmin>;
+}

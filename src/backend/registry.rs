@@ -1,0 +1,130 @@
+//! The one list of stores, from which all that depends on the scheme of a backend URL is derived. The only module that
+//! names the concrete stores.
+
+use std::rc::Rc;
+
+use super::Location;
+use super::url::{self, Environment, Url, UrlError};
+
+/// All stores: the module, the condition under which it is part of the build, how its URLs begin, and further schemes,
+/// which are not offered in messages and completions. The module is named after the cargo feature that enables it.
+const STORES: &[Store] = &[
+    store!(file, all(), ["file:"], []),
+    store!(
+        redis,
+        feature = "redis",
+        ["redis://", "rediss://", "redis+unix:", "redis-sentinel://", "redis-cluster://", "redlock://"],
+        [
+            "rediss-sentinel",
+            "rediss-cluster",
+            "redlocks",
+            "valkey",
+            "valkeys",
+            "valkey+unix",
+            "valkey-sentinel",
+            "valkeys-sentinel",
+            "valkey-cluster",
+            "valkeys-cluster",
+        ]
+    ),
+];
+
+struct Store {
+    feature: &'static str,
+    beginnings: &'static [&'static str],
+    synonyms: &'static [&'static str],
+    /// `None` if this build lacks it.
+    parser: Option<Parser>,
+}
+
+struct Parser {
+    /// Returns the options of a URL of this scheme.
+    options: fn(&str) -> &'static [&'static str],
+    parse: Parse,
+}
+
+type Parse = fn(&Url, Environment<'_>) -> Result<Rc<dyn Location>, UrlError>;
+
+macro_rules! store {
+    ($module:ident, $condition:meta, $beginnings:expr, $synonyms:expr) => {
+        Store {
+            feature: stringify!($module),
+            beginnings: &$beginnings,
+            synonyms: &$synonyms,
+            #[cfg($condition)]
+            parser: Some(Parser {
+                options: super::$module::Location::options,
+                parse: |url, environment| Ok(Rc::new(super::$module::Location::from_url(url, environment)?)),
+            }),
+            #[cfg(not($condition))]
+            parser: None,
+        }
+    };
+}
+use store;
+
+impl Store {
+    fn of(scheme: &str) -> Option<&'static Store> {
+        STORES.iter().find(|store| {
+            store.synonyms.contains(&scheme)
+                || store.beginnings.iter().any(|beginning| beginning.split(':').next() == Some(scheme))
+        })
+    }
+}
+
+/// Parses a backend URL; does not contact the store.
+///
+/// # Errors
+/// An unknown scheme or option, a store that this build lacks, or a value that the store does not accept.
+pub fn parse(url: &Url, environment: Environment<'_>) -> Result<Rc<dyn Location>, UrlError> {
+    let scheme = url.scheme.as_str();
+    match Store::of(scheme) {
+        Some(Store { parser: Some(parser), .. }) => (parser.parse)(url, environment),
+        Some(Store { feature, .. }) => {
+            Err(UrlError::new(format!("this build has no {scheme}: build it with --features {feature}")))
+        }
+        None => Err(UrlError::new(format!("unknown scheme '{scheme}': known are {}", known().join(", ")))),
+    }
+}
+
+/// Returns the options of URLs with this scheme; `None` for a scheme that this build does not know.
+pub fn options(scheme: &str) -> Option<&'static [&'static str]> {
+    Store::of(scheme)?.parser.as_ref().map(|parser| (parser.options)(scheme))
+}
+
+/// Returns a backend URL as it was written, without possible secrets: the value of an option that its store does not
+/// have may be the password of a misspelt one.
+pub fn redacted(text: &str) -> String {
+    let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    url::redacted(text, options(&scheme).unwrap_or_default())
+}
+
+/// Returns how the URLs of the stores in this build begin.
+pub fn known() -> Vec<&'static str> {
+    let built = STORES.iter().filter(|store| store.parser.is_some());
+    built.flat_map(|store| store.beginnings).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Xorshift;
+
+    /// Bytes of all kinds, made by a fixed generator: parsing never panics, and what parses has no control characters.
+    #[test]
+    fn any_text_is_parsed_or_rejected() {
+        let alphabet: Vec<char> =
+            "redis:/@?&=#%,[]0123456789abcdefABCDEF.-_ \n\u{0}é\u{202e}\u{1F512}".chars().collect();
+        let mut random = Xorshift::new();
+        for _ in 0..200_000 {
+            let mut text = random.text(&alphabet, 40);
+            if random.below(2) == 0 {
+                text.insert_str(0, "redis://");
+            }
+            if let Ok(url) = Url::parse(&text) {
+                assert!(url.hosts.iter().all(|host| !host.name.is_empty()), "{text:?}");
+                let _ = parse(&url, &|_| None);
+            }
+        }
+    }
+}
