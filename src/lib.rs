@@ -8,7 +8,7 @@
 //! | [`settings`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`secret`] | values, time, files named by users, and the exit |
+//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`random`] [`secret`] | values, time, files named by users, and the exit |
 
 pub mod backend;
 pub mod child;
@@ -25,8 +25,7 @@ pub mod lock;
 pub mod name_services;
 pub mod outer;
 pub mod process_limit;
-#[cfg(test)]
-mod random;
+pub mod random;
 pub mod readiness;
 pub mod report;
 pub mod secret;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::secret;
+use crate::{random, secret};
 
 pub use self::record::{NotedRecord, Record};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
@@ -88,19 +88,14 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// The secret that proves ownership: 128 random bits in hex. Its `Debug` form hides it.
+/// The secret that proves ownership. Its `Debug` form hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// Draws a new token from the operating system.
-    ///
-    /// # Errors
-    /// The system's random source cannot be read.
-    pub fn random() -> Result<Token, getrandom::Error> {
-        let mut bytes = [0u8; 16];
-        getrandom::fill(&mut bytes)?;
-        Ok(Token::from_text(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+    /// Returns a new token.
+    pub fn random() -> Token {
+        Token::from_text(random::id())
     }
 
     /// Wraps the text of a token from a store or an environment variable, and registers it as a secret.
@@ -270,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_128_bits_and_does_not_show() {
-        let token = Token::random().expect("random source");
+    fn a_token_is_unique_and_does_not_show() {
+        let token = Token::random();
         assert_eq!(token.reveal().len(), 32);
-        assert_ne!(token, Token::random().expect("random source"));
+        assert_ne!(token, Token::random());
         assert_eq!(format!("{token:?}"), "Token(..)");
     }
 }

@@ -1,8 +1,27 @@
-//! Pseudo-random numbers for tests that try many inputs: the same sequence in every run.
+//! Random ids and pauses; for tests, pseudo-random numbers.
 
-/// Marsaglia's xorshift64.
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// Returns an id that nothing else has: 122 random bits, in 32 hex digits.
+pub fn id() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+/// Returns a random part of a duration, for pauses between attempts ("full jitter"): clients that failed together do
+/// not return together.
+pub fn jitter(most: Duration) -> Duration {
+    // The last 62 bits are random (RFC 9562, section 5.4).
+    let random = Uuid::new_v4().as_u128() as u32;
+    most.mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
+
+/// Marsaglia's xorshift64, for tests that try many inputs: the same sequence in every run.
+#[cfg(test)]
 pub(crate) struct Xorshift(u64);
 
+#[cfg(test)]
 impl Xorshift {
     /// Starts the sequence.
     pub(crate) fn new() -> Xorshift {

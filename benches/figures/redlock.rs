@@ -34,7 +34,7 @@ impl Store {
     async fn once(&mut self) -> Result<(Duration, Duration), Box<dyn Error>> {
         let claim = Claim {
             name: LockName::new("figures")?,
-            token: Token::random()?,
+            token: Token::random(),
             mode: Mode::Exclusive,
             ttl: Duration::from_secs(30),
             min_hold: Duration::ZERO,

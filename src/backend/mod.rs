@@ -279,17 +279,6 @@ impl StoreError {
     }
 }
 
-/// Returns a random part of a duration, for pauses between attempts ("full jitter"): clients that failed together do
-/// not return together.
-pub fn jitter(most: Duration) -> Duration {
-    let mut bytes = [0u8; 4];
-    // Without a random source every client waits the full time, which is slower but still correct.
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => most.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)),
-        Err(_) => most,
-    }
-}
-
 /// Returns the system's text for an I/O error, without its number.
 pub fn io_text(error: &std::io::Error) -> String {
     match error.raw_os_error() {

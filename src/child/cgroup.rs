@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::procfs;
+use crate::random;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
@@ -37,10 +38,7 @@ impl CgroupPath {
         let members = procfs::read(parent.join("cgroup.procs")).ok()?;
         let own = std::process::id().to_string();
         members.lines().find(|member| *member == own)?;
-        let mut random = [0u8; 8];
-        getrandom::fill(&mut random).ok()?;
-        let random = u64::from_ne_bytes(random);
-        let directory = parent.join(format!("{PREFIX}{random:016x}-{}", std::process::id()));
+        let directory = parent.join(format!("{PREFIX}{}-{}", random::id(), std::process::id()));
         Some(CgroupPath { parent, directory })
     }
 

@@ -50,7 +50,7 @@ impl Acquiring<'_> {
         let plan = self.plan;
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
-        let lock = Lock::new(self.claim()?, plan.store.open());
+        let lock = Lock::new(self.claim(), plan.store.open());
         let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &signals,
@@ -95,14 +95,12 @@ impl Acquiring<'_> {
         Ok(Exit::SUCCESS)
     }
 
-    fn claim(&self) -> Result<Claim, Failure> {
+    fn claim(&self) -> Claim {
         let plan = self.plan;
-        let token = Token::random()
-            .map_err(|error| Failure::internal(format!("no random numbers for a token: {error}")))?;
         let of_this_process = identity::of_this_process(COMMAND.into(), plan.note.clone());
-        Ok(Claim {
+        Claim {
             name: plan.name.clone(),
-            token,
+            token: Token::random(),
             mode: Mode::Exclusive,
             ttl: plan.terms.ttl,
             min_hold: Duration::ZERO,
@@ -110,7 +108,7 @@ impl Acquiring<'_> {
             // No nesting: the owner of the token would not know when the outer hold ends.
             outer: Vec::new(),
             requires_outer_hold: false,
-        })
+        }
     }
 
     /// Writes the token to standard output or to the token file.

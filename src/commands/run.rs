@@ -116,7 +116,7 @@ impl Run<'_> {
     /// Goes through all phases, and records their results in the report.
     async fn run(&self, mut supervisor: Supervisor, report: &mut RunReport) -> Result<(), Failure> {
         let outer = OuterHolds::of_environment();
-        let locks = self.locks(&outer)?;
+        let locks = self.locks(&outer);
         report.requested = true;
         let (held, mut keepers) = match self.acquire(&locks, &mut supervisor).await {
             Acquired::Granted(held, keepers) => (held, keepers),
@@ -168,15 +168,13 @@ impl Run<'_> {
     }
 
     /// Returns the claims, each with its own store connection.
-    fn locks(&self, outer: &OuterHolds) -> Result<Vec<Lock>, Failure> {
+    fn locks(&self, outer: &OuterHolds) -> Vec<Lock> {
         let plan = self.plan;
         let identity = identity::of_this_process(plan.program.file_name(), plan.note.clone());
         let lock = |name: &LockName| {
-            let token = Token::random()
-                .map_err(|error| Failure::internal(format!("no random numbers for a token: {error}")))?;
             let claim = Claim {
                 name: name.clone(),
-                token,
+                token: Token::random(),
                 mode: plan.mode,
                 ttl: plan.terms.ttl,
                 min_hold: plan.min_hold,
@@ -184,7 +182,7 @@ impl Run<'_> {
                 outer: outer.tokens(),
                 requires_outer_hold: outer.claims(name, plan.store.display()),
             };
-            Ok(Lock::new(claim, plan.store.open()))
+            Lock::new(claim, plan.store.open())
         };
         plan.names.iter().map(lock).collect()
     }

@@ -8,11 +8,10 @@ use tokio::time::timeout;
 use super::SHORTEST_INTERVAL;
 use super::validity::{Terms, Validity};
 use super::wakeup::{Cancellation, Prompt};
-use crate::backend::{
-    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError, jitter,
-};
+use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant};
+use crate::random::jitter;
 
 /// How long to wait for a lock that another client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

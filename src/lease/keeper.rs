@@ -10,9 +10,10 @@ use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
 use super::wakeup::Listener;
-use crate::backend::{Backend, Loss, Renewal, StoreError, jitter};
+use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::{Claim, Revocation};
+use crate::random::jitter;
 
 /// An event of a keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]

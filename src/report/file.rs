@@ -16,6 +16,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag};
 use super::entry::{Entry, directory, kind};
 use crate::backend::io_text;
 use crate::clock::Moment;
+use crate::random;
 
 /// The target of a path, once symbolic links are followed.
 #[derive(Debug)]
@@ -157,10 +158,7 @@ impl Temporary {
     /// Creates an empty hidden file in the directory of `entry`, with a name that no collector of files there
     /// matches.
     pub(super) fn beside(entry: &Entry, mode: u32) -> io::Result<(Temporary, File)> {
-        let mut random = [0u8; 8];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
-        let random = u64::from_ne_bytes(random);
-        let own = entry.beside(format!(".dlock-{}-{random:016x}.tmp", std::process::id()).into());
+        let own = entry.beside(format!(".dlock-{}-{}.tmp", std::process::id(), random::id()).into());
         let file = own.create(Mode::from_bits_truncate(mode))?;
         Ok((Temporary(Some(own)), file))
     }

@@ -15,6 +15,7 @@ use crate::backend::io_text;
 use crate::backend::ledger::GateMode;
 use crate::clock::Moment;
 use crate::lock::{Identity, LockName};
+use crate::random;
 
 /// How often the scratch lock is taken and released.
 const CYCLES: usize = 100;
@@ -181,13 +182,11 @@ fn room(directory: &Path) -> Option<Finding> {
 impl Scratch {
     /// Creates the files in the same way as those of a lock, and unlinks them.
     fn create(location: &Location) -> Result<Scratch, (String, io::Error)> {
-        let mut random = [0; 8];
         let failed = |what: &str| {
             let what = what.to_owned();
             move |error: io::Error| (what, error)
         };
-        getrandom::fill(&mut random).map_err(|error| ("draw a name".to_owned(), io::Error::other(error)))?;
-        let name = format!("dlock-doctor-{:016x}", u64::from_ne_bytes(random));
+        let name = format!("dlock-doctor-{}", random::id());
         let name = LockName::new(&name).map_err(|error| (name, io::Error::other(error)))?;
         let twice = |path: &Path, open: fn(&Path) -> io::Result<File>| {
             let files = open(path).and_then(|file| Ok([file, open(path)?]));

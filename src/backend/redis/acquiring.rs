@@ -8,8 +8,9 @@ use super::connection::RequestOptions;
 use super::rights::{missing, trials};
 use super::script::{Operation, ScriptRequest};
 use super::{RedisStore, answers};
-use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError, jitter};
+use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
 use crate::lock::{Claim, Mode};
+use crate::random::jitter;
 
 /// Additional arguments for a node of a Redlock.
 pub(super) struct AsNode<'a> {

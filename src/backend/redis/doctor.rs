@@ -159,7 +159,7 @@ impl Examiner<'_> {
         if let Some(finding) = self.location.recipe().finding() {
             self.found(finding);
         }
-        let token = Token::random().map_err(|error| StoreError::unreachable(error.to_string()))?;
+        let token = Token::random();
         self.notifications(&keys, &token).await?;
         if self.rights(&keys, &token).await? {
             self.lock(store, name, token, &keys).await?;

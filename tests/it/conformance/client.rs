@@ -316,7 +316,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub fn claim(name: &str) -> Claim {
     Claim {
         name: LockName::new(name).unwrap(),
-        token: Token::random().unwrap(),
+        token: Token::random(),
         mode: Mode::Exclusive,
         ttl: LONG,
         min_hold: Duration::ZERO,
@@ -328,7 +328,7 @@ pub fn claim(name: &str) -> Claim {
 
 /// The same claim by another client, with another token.
 pub fn by_another(claim: &Claim) -> Claim {
-    Claim { token: Token::random().unwrap(), ..claim.clone() }
+    Claim { token: Token::random(), ..claim.clone() }
 }
 
 /// A future that is dropped after it was pending for this number of polls.

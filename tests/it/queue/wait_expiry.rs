@@ -35,7 +35,7 @@ impl Client {
         let location = registry::parse(&Url::parse(url).unwrap(), &|_| None).unwrap();
         let claim = Claim {
             name: LockName::new(name).unwrap(),
-            token: Token::random().unwrap(),
+            token: Token::random(),
             mode: Mode::Exclusive,
             ttl: TERMS.ttl,
             min_hold: Duration::ZERO,

@@ -107,7 +107,7 @@ fn disturb(
 fn claim(mode: Mode) -> Claim {
     Claim {
         name: LockName::new(NAME).unwrap(),
-        token: Token::random().unwrap(),
+        token: Token::random(),
         mode,
         ttl: TTL,
         min_hold: Duration::ZERO,

@@ -15,6 +15,7 @@ use crate::backend::diagnosis::{Finding, short};
 use crate::backend::{Attempt, Backend, Intent, Release, Renewal, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
+use crate::random;
 
 /// The expiry of a scratch key, in case it is not removed.
 const SCRATCH_LIFE: Duration = Duration::from_secs(10);
@@ -273,11 +274,9 @@ async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
 /// Returns an unused lock name, which is also valid in a cluster.
 ///
 /// # Errors
-/// No random numbers are available.
+/// None in practice: the name is valid.
 pub(super) fn scratch_name(recipe: Recipe) -> Result<LockName, StoreError> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| StoreError::unreachable(error.to_string()))?;
-    let name = format!("dlock-doctor-{:016x}", u64::from_ne_bytes(random));
+    let name = format!("dlock-doctor-{}", random::id());
     let name = if recipe == Recipe::PythonRedisLock { format!("{{{name}}}") } else { name };
     LockName::new(&name).map_err(|error| StoreError::unreachable(error.to_string()))
 }

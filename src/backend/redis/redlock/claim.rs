@@ -10,8 +10,9 @@ use super::nodes::{Purpose, RedlockNodes};
 use super::round::{NodeReply, Round};
 use super::verdict::{Verdict, verdict};
 use super::{Hold, LateReplies, RedlockStore};
-use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError, jitter};
+use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
 use crate::lock::{Claim, FencingToken, Grant};
+use crate::random::jitter;
 
 /// How often a claim that does not wait is tried while no client has a majority.
 const MOST_SPLITS: u32 = 20;

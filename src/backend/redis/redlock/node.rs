@@ -15,6 +15,7 @@ use crate::backend::redis::script::{By, Operation, ScriptRequest};
 use crate::backend::redis::{COUNTER_TTL, Location, RedisStore};
 use crate::backend::{Backend, Intent, StoreError};
 use crate::lock::Claim;
+use crate::random;
 
 /// A node may take this fraction of the lease to reply to a claim ...
 const PART_OF_LEASE: u32 = 20;
@@ -104,13 +105,13 @@ impl NodeClient {
         ticket: Option<u64>,
     ) -> Result<NodeReply, StoreError> {
         let ticket = ticket.map(|ticket| ticket.to_string()).unwrap_or_default();
-        let as_node = AsNode { ticket, id: &random_id()?, mends: false };
+        let as_node = AsNode { ticket, id: &random::id(), mends: false };
         self.request_lock(claim, intent, tracking, as_node).await
     }
 
     /// Restores a hold that the node has lost, unless another client holds the lock there.
     pub(super) async fn restore(&mut self, claim: &Claim, fencing: u64) -> Result<NodeReply, StoreError> {
-        let as_node = AsNode { ticket: fencing.to_string(), id: &random_id()?, mends: true };
+        let as_node = AsNode { ticket: fencing.to_string(), id: &random::id(), mends: true };
         self.request_lock(claim, Intent::TakeNow, true, as_node).await
     }
 
@@ -144,7 +145,7 @@ impl NodeClient {
             Fenced::Elsewhere => "note",
         };
         let arguments =
-            vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), random_id()?];
+            vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), random::id()];
         let request = ScriptRequest {
             operation: Operation::Fence,
             keys: &keys,
@@ -156,12 +157,4 @@ impl NodeClient {
         let given: u64 = text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
         Ok((given > 0).then_some(given))
     }
-}
-
-/// Draws an id for a node that has none yet, which no other node has.
-fn random_id() -> Result<String, StoreError> {
-    let mut bytes = [0u8; 8];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| StoreError::unreachable(format!("no random numbers: {error}")))?;
-    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }

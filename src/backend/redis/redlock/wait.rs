@@ -9,7 +9,8 @@ use super::claim::{Part, certain};
 use super::contention::Contention;
 use super::round::{NodeReply, Round};
 use super::verdict::Verdict;
-use crate::backend::{Again, Attempt, Busy, Change, Intent, StoreError, jitter};
+use crate::backend::{Again, Attempt, Busy, Change, Intent, StoreError};
+use crate::random::jitter;
 
 /// How long the first waiter keeps the holds that some nodes have granted, while the release is still being processed
 /// at the other nodes. Shorter than the time for which the nodes reserve the lock for it.

@@ -58,7 +58,7 @@ pub async fn inspect_reports_the_hold_that_a_token_proves(rig: &mut dyn Rig) {
         reader.acquire().await;
     }
     let names = [name("x")];
-    for (token, ours) in [(readers[1].claim.token.clone(), 1), (Token::random().unwrap(), 0)] {
+    for (token, ours) in [(readers[1].claim.token.clone(), 1), (Token::random(), 0)] {
         let seen = overseer(rig).inspect(&names, Some(&token)).await.unwrap();
         let holders = &seen.locks[0].holders;
         assert_eq!(
