@@ -4,9 +4,7 @@
 //!
 //! What those clients do not know (the holder, the fencing counter) is stored in side keys under a reserved prefix.
 
-mod acquiring;
-mod answers;
-mod asking;
+mod claim;
 mod cluster;
 mod connection;
 mod doctor;
@@ -14,124 +12,33 @@ mod errors;
 mod inspect;
 mod keys;
 mod location;
+mod nodes;
 mod recipe;
+mod redirect;
 mod redlock;
-mod releasing;
+mod release;
 mod replicas;
+mod reply;
+mod request;
 mod rights;
 mod route;
 mod script;
 mod sentinel;
+mod slot;
+mod store;
 
-use std::cell::RefCell;
 use std::time::Duration;
 
-use redis::Value;
-
-use self::asking::list_of;
-use self::connection::{Connection, PushEvent, RequestOptions};
-use self::keys::Keys;
+use self::connection::{PushEvent, RequestOptions};
 pub use self::location::Location;
-use self::recipe::Recipe;
 use self::redlock::RedlockStore;
-use self::releasing::{release, text_of};
-use self::route::Route;
+use self::release::{release, text_of};
 use self::script::{Operation, ScriptRequest};
+use self::store::RedisStore;
 use super::admin::LockAdmin;
-use super::net::Address;
 use super::url::UrlError;
 use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Mode, Record};
-
-/// The store.
-pub struct RedisStore {
-    location: Location,
-    route: Route,
-    connection: Option<Connection>,
-    /// The connection whose handshake failed after a request had been sent with it.
-    misrouted: Option<Connection>,
-    /// The server has rejected RESP3.
-    old_protocol: bool,
-    /// The server does not let this user subscribe to a channel.
-    pubsub_denied: bool,
-    /// The server has reported its eviction policy and missing permissions.
-    examined: bool,
-    /// A lock is held, but the server does not notify us of changes to it yet.
-    untracked: bool,
-    /// The server that last confirmed the lock, if the server may change.
-    held_on: Option<Address>,
-    /// The eviction policy of the server, if it evicts keys.
-    eviction: Option<String>,
-    /// How long a fencing counter outlives the last grant, if not the default.
-    counter_ttl: Option<Duration>,
-    /// The keys of the lock of the last request.
-    keys: RefCell<Option<(LockName, Keys)>>,
-}
-
-/// How long a fencing counter outlives the last grant. A counter is seeded with the server's time, so one that has
-/// expired does not restart from zero.
-const COUNTER_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-
-impl RedisStore {
-    /// Returns the store of a location; does not connect.
-    pub fn new(location: Location) -> RedisStore {
-        RedisStore {
-            route: Route::new(&location),
-            location,
-            connection: None,
-            misrouted: None,
-            old_protocol: false,
-            pubsub_denied: false,
-            examined: false,
-            untracked: false,
-            held_on: None,
-            eviction: None,
-            counter_ttl: None,
-            keys: RefCell::new(None),
-        }
-    }
-
-    /// Runs the script with one request; in a cluster on the node that has the lock.
-    async fn request(
-        &mut self,
-        request: &ScriptRequest<'_>,
-        options: RequestOptions<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
-        match self.route {
-            Route::Cluster(_) => self.request_in_cluster(request, options).await,
-            Route::Fixed(_) | Route::Sentinel(_) => list_of(self.request_here(request, options).await?),
-        }
-    }
-
-    /// Returns the keys of a lock. In a cluster they take some work to compute, and most requests concern the same
-    /// lock.
-    fn keys(&self, name: &LockName) -> Keys {
-        let mut last = self.keys.borrow_mut();
-        match &*last {
-            Some((of, keys)) if of == name => keys.clone(),
-            _ => last.insert((name.clone(), self.location.keys(name))).1.clone(),
-        }
-    }
-
-    /// Returns how long a fencing counter outlives the last grant; zero means forever. A counter that other programs
-    /// continue, from one, must not expire.
-    fn counter_ttl(&self) -> Duration {
-        let default = match self.location.recipe() {
-            Recipe::Redisson => Duration::ZERO,
-            Recipe::Plain | Recipe::PythonRedisLock => COUNTER_TTL,
-        };
-        self.counter_ttl.unwrap_or(default)
-    }
-
-    /// Whether the error is due to the lock's keys being migrated between nodes of a cluster.
-    fn is_moving(&self, error: &StoreError) -> bool {
-        self.location.is_cluster() && error.is_transient()
-    }
-
-    fn is_tracking(&self) -> bool {
-        self.connection.as_ref().is_some_and(Connection::is_tracking)
-    }
-}
 
 impl Backend for RedisStore {
     fn display(&self) -> &str {
@@ -178,7 +85,7 @@ impl Backend for RedisStore {
                 reply => reply?,
             };
             self.untracked = false;
-            let renewal = answers::renewal(&reply, claim.ttl)?;
+            let renewal = reply::renewal(&reply, claim.ttl)?;
             let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
             let is_replaced = last_server.is_some() && last_server != self.held_on;
             Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
@@ -194,7 +101,7 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let request = release(&keys, claim, rest, record);
-            let release = answers::release(&self.request(&request, RequestOptions::default()).await?);
+            let release = reply::release(&self.request(&request, RequestOptions::default()).await?);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,

@@ -7,27 +7,22 @@
 
 mod inspect;
 mod migration;
-mod nodes;
-mod pool;
-mod redirect;
 
 use std::time::Duration;
 
 use redis::Value;
 use tokio::time::timeout;
 
-pub(super) use self::nodes::{ClusterNodes, ranges, slots_command};
-pub(super) use self::redirect::Redirect;
-use super::RedisStore;
-use super::answers::{nonsense, number};
-use super::asking::list_of;
-use super::connection::{Asking, CommandReply, Connection, RequestOptions};
+use super::connection::{CommandReply, Connection, RequestOptions};
+use super::nodes::{ClusterNodes, MAX_REDIRECTIONS, at, slots_command};
+use super::redirect::{Asking, Redirect};
+use super::reply::{nonsense, number};
+use super::request::list_of;
 use super::route::Route;
 use super::script::{Operation, ScriptRequest};
+use super::store::RedisStore;
 use crate::backend::{Backend, StoreError};
 
-/// The maximum number of redirections of a request before the nodes are considered inconsistent.
-const MAX_REDIRECTIONS: usize = 5;
 /// How long to wait for one of several nodes that may not be the one that has the lock.
 const GUESS_LIMIT: Duration = Duration::from_millis(250);
 /// How long no push must arrive before the nodes are queried: a short run does not need them.
@@ -178,15 +173,4 @@ impl RedisStore {
 /// Whether repeating an operation changes nothing, whatever happens in between.
 fn is_idempotent(operation: Operation) -> bool {
     matches!(operation, Operation::Acquire | Operation::Renew)
-}
-
-/// Adds the node to an error.
-fn at(node: &crate::backend::net::Address, error: StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable { reason, maybe_applied, transient } => {
-            StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, transient }
-        }
-        StoreError::Denied(text) => StoreError::Denied(format!("{node}: {text}")),
-        StoreError::Config(text) => StoreError::Config(text),
-    }
 }

@@ -21,6 +21,7 @@ pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
 pub(super) use self::reply::CommandReply;
 use super::errors::DependentRole;
+use super::redirect::Asking;
 use crate::backend::StoreError;
 use crate::backend::net::BoundedStream;
 
@@ -66,15 +67,6 @@ pub(super) struct Connection {
     last_push: Option<PushEvent>,
     /// The number of replies still to come that have not been read.
     pending_replies: usize,
-}
-
-/// Whether requests are for a slot that is being migrated to the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asking {
-    /// The slot may be migrating, and the node is to serve it (`ASKING`).
-    Yes,
-    /// It is not migrating, or the node is to redirect to the owner of the slot.
-    No,
 }
 
 impl Connection {
@@ -311,7 +303,7 @@ mod tests {
             }
             let channel = (random.below(2) == 0).then_some("c");
             if let Ok(CommandReply::Value(Value::Array(values))) = reply_to(&bytes, channel) {
-                let _ = super::super::answers::attempt(&values, Default::default());
+                let _ = super::super::reply::attempt(&values, Default::default());
             }
         }
     }

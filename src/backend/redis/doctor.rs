@@ -14,13 +14,13 @@ use redis::{Cmd, Value};
 
 use self::info::{Info, SETTINGS};
 use self::rights::{NO_INFO, OptionalRights, scratch_name};
-use super::RedisStore;
-use super::answers::text;
 use super::connection::{Connection, server_error};
 use super::errors::{describe, shortened};
 use super::location::Location;
+use super::reply::text;
 use super::rights::user;
 use super::route::Route;
+use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
 use crate::backend::net::{Address, Session};

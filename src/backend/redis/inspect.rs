@@ -6,12 +6,12 @@ use redis::{Cmd, Value};
 
 pub(super) use self::view::View;
 use self::view::record;
-use super::RedisStore;
-use super::answers::{nonsense, number, other_format, text};
 use super::connection::{CommandReply, RequestOptions};
 use super::keys::INDEX;
 use super::recipe::Recipe;
+use super::reply::{nonsense, number, other_format, text};
 use super::script::{By, LOOK, Operation, ScriptRequest};
+use super::store::RedisStore;
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, Reply, StoreError};

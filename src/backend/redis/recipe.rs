@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::keys::slot_of_key;
+use super::slot::slot_of_key;
 use crate::backend::diagnosis::Finding;
 use crate::backend::url::UrlError;
 

@@ -28,7 +28,7 @@ use self::nodes::{Purpose, RedlockNodes};
 use self::queue::QueueTicket;
 use self::quorum::{Replies, STRAGGLERS};
 use self::round::NodeReply;
-use super::Location;
+use super::location::Location;
 use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record};
 

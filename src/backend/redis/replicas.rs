@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::RedisStore;
-use super::answers::{nonsense, number};
 use super::connection::server_error;
 use super::errors::refusal;
+use super::reply::{nonsense, number};
+use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::lock::Claim;
 

@@ -3,9 +3,9 @@
 
 use redis::Value;
 
-use super::answers::{number, text};
 use super::keys::{Keys, RESERVED};
 use super::location::Location;
+use super::reply::{number, text};
 use crate::backend::StoreError;
 
 /// A key that a command is tried on, by its position in lock.lua.

@@ -2,9 +2,9 @@
 
 use std::future::{Future, pending};
 
-use super::cluster::ClusterNodes;
 use super::connection::Connection;
 use super::location::{Location, Topology};
+use super::nodes::ClusterNodes;
 use super::sentinel::Sentinels;
 use crate::backend::StoreError;
 use crate::backend::net::Address;

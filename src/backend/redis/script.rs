@@ -34,8 +34,8 @@
 use redis::Cmd;
 use serde_json::json;
 
-use super::connection::Asking;
 use super::keys::Keys;
+use super::redirect::Asking;
 
 /// A script as it is sent: without comments and indentation.
 pub(super) struct Script {

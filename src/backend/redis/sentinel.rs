@@ -4,8 +4,8 @@
 //! a master that was replaced and has not noticed, because it is cut off from the sentinels or has not been notified,
 //! still replies.
 
-pub(super) mod asking;
 pub(super) mod choice;
+pub(super) mod query;
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -78,7 +78,7 @@ impl Sentinels {
     }
 
     fn start_query(&self, location: &Location) -> Query {
-        let reply = asking::query_all(location.clone(), self.sentinels.clone(), self.service.clone());
+        let reply = query::query_all(location.clone(), self.sentinels.clone(), self.service.clone());
         Query { started: Moment::now(), reply: Box::pin(reply) }
     }
 

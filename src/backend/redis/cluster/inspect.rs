@@ -3,13 +3,14 @@
 
 use redis::{Cmd, Value};
 
-use super::super::RedisStore;
-use super::super::answers::{nonsense, text};
 use super::super::connection::{CommandReply, RequestOptions};
 use super::super::inspect::{ENTRIES_A_PAGE, View, given, not_an_index};
-use super::super::keys::{indexes, slot_of_key};
+use super::super::keys::indexes;
+use super::super::reply::{nonsense, text};
 use super::super::route::Route;
 use super::super::script::{By, LOOK};
+use super::super::slot::slot_of_key;
+use super::super::store::RedisStore;
 use crate::backend::admin::Inspection;
 use crate::backend::net::Address;
 use crate::backend::{Backend, StoreError};

@@ -10,18 +10,19 @@
 //! Where the script cannot run, the renewal of an exclusive lock is done by commands on single keys, which every node
 //! serves correctly or redirects. Every other operation fails with a transient error.
 //!
-//! [`Asking`]: super::super::connection::Asking
+//! [`Asking`]: super::super::redirect::Asking
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::super::RedisStore;
-use super::super::answers::{number, revocation};
 use super::super::connection::{CommandReply, RequestOptions};
-use super::super::keys::{Keys, slot_of_key};
+use super::super::keys::Keys;
 use super::super::recipe::Recipe;
+use super::super::reply::{number, revocation};
 use super::super::route::Route;
+use super::super::slot::slot_of_key;
+use super::super::store::RedisStore;
 use crate::backend::{Loss, Renewal, StoreError};
 use crate::lock::Claim;
 

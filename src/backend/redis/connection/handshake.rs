@@ -6,8 +6,8 @@ use redis::{Cmd, Value};
 use super::{Connection, has_name, server_error};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
-use crate::backend::redis::answers::text;
 use crate::backend::redis::errors::{describe, refusal};
+use crate::backend::redis::reply::text;
 
 /// What a connection has to send first, together with the first request.
 pub(super) struct Handshake {

@@ -4,8 +4,8 @@ use redis::Value;
 
 use super::{Connection, server_error};
 use crate::backend::StoreError;
-use crate::backend::redis::cluster::Redirect;
 use crate::backend::redis::errors::{DependentRole, describe, is_no_script, is_resharding, refusal};
+use crate::backend::redis::redirect::Redirect;
 
 /// The outcome of a request.
 #[derive(Debug)]

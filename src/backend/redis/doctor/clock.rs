@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::answers::text;
+use super::super::reply::text;
 use crate::backend::diagnosis::{Finding, short};
 use crate::duration::show;
 

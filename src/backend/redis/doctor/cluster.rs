@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::cluster::{ranges, slots_command};
 use super::super::connection::server_error;
 use super::super::errors::describe;
+use super::super::nodes::{ranges, slots_command};
 use super::rights::{NO_ASKING, NO_NODES};
 use super::{Examiner, Info, setting_of, whole_text};
 use crate::backend::StoreError;

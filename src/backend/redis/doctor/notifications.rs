@@ -1,9 +1,9 @@
 //! The check of push notifications: whether the server can notify waiters and holders.
 
-use super::super::answers::number;
 use super::super::connection::{server_error, subscribe, tracking};
 use super::super::errors::describe;
 use super::super::keys::Keys;
+use super::super::reply::number;
 use super::Examiner;
 use super::rights::{NO_CALLS, NO_TRACKING};
 use crate::backend::StoreError;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use redis::{Cmd, ServerError, Value};
 
-use super::super::RedisStore;
 use super::super::connection::server_error;
 use super::super::errors::describe;
 use super::super::keys::{Keys, RESERVED};
 use super::super::recipe::Recipe;
 use super::super::rights::{MissingRights, TRIALS, Target, Trial, user};
+use super::super::store::RedisStore;
 use super::{Examiner, refusing};
 use crate::backend::diagnosis::{Finding, short};
 use crate::backend::{Attempt, Backend, Intent, Release, Renewal, StoreError};

@@ -13,8 +13,8 @@ use crate::backend::redis::connection::server_error;
 use crate::backend::redis::errors::describe;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::sentinel::Sentinels;
-use crate::backend::redis::sentinel::asking::{SentinelReply, field, items, query};
 use crate::backend::redis::sentinel::choice::{Opinion, agreed, latest};
+use crate::backend::redis::sentinel::query::{SentinelReply, field, items, query};
 use crate::duration::show;
 
 /// How long a sentinel may take to reply. A sentinel that hangs is reported and does not delay the others.

@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use crate::backend::StoreError;
 use crate::backend::admin::OTHER_FORMAT;
-use crate::backend::redis::answers::{HolderRecord, hint, nonsense, number, revocation, text};
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
+use crate::backend::redis::reply::{HolderRecord, hint, nonsense, number, revocation, text};
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Unknown, Waiter};
 
 /// The state of a lock as far as it has been read.

@@ -11,8 +11,9 @@ use super::nodes::Purpose;
 use super::verdict::SAME_AGE;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
-use crate::backend::redis::answers::text;
-use crate::backend::redis::{Location, RedisStore};
+use crate::backend::redis::location::Location;
+use crate::backend::redis::reply::text;
+use crate::backend::redis::store::RedisStore;
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::node::NodeClient;
 use super::quorum::Replies;
-use crate::backend::redis::Location;
 use crate::backend::redis::connection::Cancel;
+use crate::backend::redis::location::Location;
 use crate::backend::{Backend, Change, StoreError};
 
 /// The nodes of one Redlock.

@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::quorum::Replies;
 use super::verdict::NodeVote;
-use crate::backend::redis::answers::{attempt, nonsense, number, of_lock, text};
 use crate::backend::redis::recipe::Recipe;
+use crate::backend::redis::reply::{attempt, nonsense, number, of_lock, text};
 use crate::backend::{Attempt, StoreError};
 use crate::lock::{Claim, FencingToken};
 

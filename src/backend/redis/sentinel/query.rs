@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout_at};
 use super::choice::{Choice, Opinion, agreed, latest};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
-use crate::backend::redis::answers::{nonsense, text};
 use crate::backend::redis::connection::{Connection, server_error};
 use crate::backend::redis::errors::{describe, refusal};
 use crate::backend::redis::location::Location;
+use crate::backend::redis::reply::{nonsense, text};
 use crate::backend::url::Host;
 
 /// How long to wait for the other sentinels after the first reply: slow ones are still considered, and hanging ones

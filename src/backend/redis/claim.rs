@@ -5,9 +5,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::RequestOptions;
+use super::reply;
 use super::rights::{missing, trials};
 use super::script::{Operation, ScriptRequest};
-use super::{RedisStore, answers};
+use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
 use crate::lock::{Claim, Mode};
 use crate::random::jitter;
@@ -63,11 +64,11 @@ impl RedisStore {
     ) -> Result<Attempt, StoreError> {
         let as_node = AsNode { ticket: String::new(), id: "", mends: false };
         let reply = self.request_lock(claim, intent, tracking, as_node).await?;
-        let reply = answers::attempt(&reply, self.location.recipe())?;
-        if let Attempt::Granted(_) = reply {
+        let attempt = reply::attempt(&reply, self.location.recipe())?;
+        if let Attempt::Granted(_) = attempt {
             self.await_replicas(claim).await?;
         }
-        Ok(reply)
+        Ok(attempt)
     }
 
     /// Sends one request for the lock and returns its reply unchanged. Sends it again, as a client that cannot be
@@ -139,9 +140,9 @@ impl RedisStore {
         if let Some(error) = missing(&reply, &self.location) {
             return Err(error);
         }
-        let of_lock = answers::of_lock(&reply);
-        self.eviction = self.eviction.take().or(answers::eviction(of_lock));
-        if can_be_notified && self.pubsub_denied && answers::number(of_lock.first()) == Some(0) {
+        let of_lock = reply::of_lock(&reply);
+        self.eviction = self.eviction.take().or(reply::eviction(of_lock));
+        if can_be_notified && self.pubsub_denied && reply::number(of_lock.first()) == Some(0) {
             // Otherwise the client that frees the lock would take the missing subscriber for a dead waiter.
             return Box::pin(self.request_lock(claim, intent, tracking, as_node)).await;
         }

@@ -1,4 +1,6 @@
-//! The known nodes, and which of them to use.
+//! The known nodes of a cluster, and which of them to use.
+
+mod pool;
 
 use std::time::Duration;
 
@@ -6,22 +8,23 @@ use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::super::answers::text;
-use super::super::connection::{Asking, Connection};
-use super::super::location::Location;
-use super::at;
-use super::pool::Pool;
-use super::redirect::address;
+use self::pool::Pool;
+use super::connection::Connection;
+use super::location::Location;
+use super::redirect::{Asking, address};
+use super::reply::text;
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 
 /// How long the current node has to accept a connection before the other nodes are tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);
+/// The maximum number of redirections of a request before the nodes are considered inconsistent.
+pub(super) const MAX_REDIRECTIONS: usize = 5;
 /// The maximum number of nodes that are stored.
 const MAX_NODES: usize = 256;
 
 /// The nodes of a cluster.
-pub(in super::super) struct ClusterNodes {
+pub(super) struct ClusterNodes {
     /// The known nodes; the first is the current one. Never empty.
     known: Vec<Address>,
     /// Whether the slot is being migrated to the current node, so that requests need `ASKING`.
@@ -38,7 +41,7 @@ pub(in super::super) struct ClusterNodes {
 
 impl ClusterNodes {
     /// Returns the nodes of a URL; does not connect.
-    pub(in super::super) fn new(known: Vec<Address>) -> ClusterNodes {
+    pub(super) fn new(known: Vec<Address>) -> ClusterNodes {
         let pool = Pool::default();
         ClusterNodes {
             known,
@@ -51,12 +54,12 @@ impl ClusterNodes {
     }
 
     /// The number of known nodes.
-    pub(in super::super) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
     /// The current node.
-    pub(in super::super) fn current(&self) -> &Address {
+    pub(super) fn current(&self) -> &Address {
         &self.known[0]
     }
 
@@ -127,7 +130,7 @@ impl ClusterNodes {
     ///
     /// # Errors
     /// None of them can be reached.
-    pub(in super::super) async fn open(
+    pub(super) async fn open(
         &mut self,
         location: &Location,
         old_protocol: bool,
@@ -190,22 +193,22 @@ fn unreachable(failures: &[StoreError]) -> StoreError {
 }
 
 /// A range of slots, and the nodes that have it.
-pub(in super::super) struct Range {
+pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
     /// The master, and its replicas.
-    pub(in super::super) nodes: Vec<Address>,
+    pub(super) nodes: Vec<Address>,
 }
 
 /// The command that lists all slots and nodes.
-pub(in super::super) fn slots_command() -> Cmd {
+pub(super) fn slots_command() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
 /// Parses its reply, sent by `from`, and skips invalid parts: `{first, last, {host, port, ...}, ...}` for each range.
-pub(in super::super) fn ranges(reply: &Value, from: &Address) -> Vec<Range> {
+pub(super) fn ranges(reply: &Value, from: &Address) -> Vec<Range> {
     let Value::Array(ranges) = reply else { return Vec::new() };
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };
@@ -219,4 +222,15 @@ pub(in super::super) fn ranges(reply: &Value, from: &Address) -> Vec<Range> {
         Some(Range { first, last, nodes: nodes.collect() })
     };
     ranges.iter().filter_map(range).collect()
+}
+
+/// Adds the node to an error.
+pub(super) fn at(node: &Address, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { reason, maybe_applied, transient } => {
+            StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, transient }
+        }
+        StoreError::Denied(text) => StoreError::Denied(format!("{node}: {text}")),
+        StoreError::Config(text) => StoreError::Config(text),
+    }
 }

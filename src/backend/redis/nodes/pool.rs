@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use redis::{Cmd, Value};
 
-use super::super::answers::nonsense;
-use super::super::connection::{Asking, CommandReply, Connection, RequestOptions};
+use super::super::connection::{CommandReply, Connection, RequestOptions};
+use super::super::errors::refusal;
 use super::super::location::Location;
-use super::nodes::{Range, ranges, slots_command};
-use super::{MAX_REDIRECTIONS, at};
+use super::super::redirect::Asking;
+use super::super::reply::nonsense;
+use super::{MAX_REDIRECTIONS, Range, at, ranges, slots_command};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 
@@ -17,7 +18,7 @@ const REQUESTS_PER_WRITE: usize = 512;
 
 /// Connections, and the owners of slots that are known through them.
 #[derive(Default)]
-pub(super) struct Pool {
+pub(in super::super) struct Pool {
     connections: Vec<(Address, Connection)>,
     owners: HashMap<u16, Address>,
     /// The node of the last request.
@@ -37,7 +38,7 @@ impl Pool {
     ///
     /// # Errors
     /// It cannot be queried, or this user has no permission.
-    pub(super) async fn slots(
+    pub(in super::super) async fn slots(
         &mut self,
         location: &Location,
         node: &Address,
@@ -51,7 +52,7 @@ impl Pool {
         let ranges_reply = ranges_reply.await.map_err(|error| at(node, error))?;
         self.put_back(node, connection);
         if let Value::ServerError(error) = &ranges_reply {
-            return Err(super::super::errors::refusal(error, false));
+            return Err(refusal(error, false));
         }
         let ranges_reply = ranges(&ranges_reply, node);
         for range in &ranges_reply {
@@ -68,7 +69,7 @@ impl Pool {
     ///
     /// # Errors
     /// A node cannot be reached, or rejects a request.
-    pub(super) async fn request(
+    pub(in super::super) async fn request(
         &mut self,
         location: &Location,
         first: &Address,
@@ -124,13 +125,13 @@ impl Pool {
     }
 
     /// Takes over a connection.
-    pub(super) fn adopt(&mut self, node: Address, connection: Connection) {
+    pub(in super::super) fn adopt(&mut self, node: Address, connection: Connection) {
         self.connections.retain(|(address, _)| *address != node);
         self.connections.push((node, connection));
     }
 
     /// Removes and returns the connection of the last request.
-    pub(super) fn take_last(&mut self) -> Option<(Address, Connection)> {
+    pub(in super::super) fn take_last(&mut self) -> Option<(Address, Connection)> {
         let last = self.last.take()?;
         let there = self.connections.iter().position(|(address, _)| *address == last)?;
         Some(self.connections.swap_remove(there))

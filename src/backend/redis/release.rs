@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::RedisStore;
-use super::connection::{Asking, Connection, RequestOptions};
+use super::connection::{Connection, RequestOptions};
 use super::keys::Keys;
+use super::redirect::Asking;
 use super::script::{Operation, ScriptRequest};
+use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::lock::{Claim, Record};
 

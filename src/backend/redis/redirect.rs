@@ -1,17 +1,25 @@
-//! Redirections from one node to another.
+//! Redirections from one node of a cluster to another.
 
 use redis::ServerError;
 
-use super::super::connection::Asking;
 use crate::backend::net::Address;
 use crate::backend::url::Host;
 
 /// The maximum length of a host name (RFC 1035).
 const LONGEST_NAME: usize = 255;
 
+/// Whether requests are for a slot that is being migrated to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// The slot may be migrating, and the node is to serve it (`ASKING`).
+    Yes,
+    /// It is not migrating, or the node is to redirect to the owner of the slot.
+    No,
+}
+
 /// The node to send a request to, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Redirect {
+pub(super) struct Redirect {
     /// Whether the slot is still being migrated to it.
     pub(super) asking: Asking,
     /// Empty if it is the host of the redirecting node.
@@ -21,7 +29,7 @@ pub(in super::super) struct Redirect {
 
 impl Redirect {
     /// Parses `MOVED slot host:port` and `ASK slot host:port`; `None` for other errors.
-    pub(in super::super) fn read(error: &ServerError) -> Option<Redirect> {
+    pub(super) fn read(error: &ServerError) -> Option<Redirect> {
         let asking = match error.code() {
             "MOVED" => Asking::No,
             "ASK" => Asking::Yes,
