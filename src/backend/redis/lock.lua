@@ -4,6 +4,16 @@
 -- KEYS: the lock. No other key is declared: while a slot of a Redis Cluster migrates, a request that declares several
 -- keys of which some are missing is refused (cluster-spec, "TRYAGAIN").
 --
+-- The life of a waiter, whose operation is `acquire` each time:
+--
+-- 1. It joins: it gets a number in `queue` and an entry in `waiters`, which expires unless it sends a request every lease.
+-- 2. The first waiter that the lock has room for is called, and so are those behind it that fit beside it
+--    (`advance_queue`, at a release or at any claim). It is sent `called`; the next two are sent `next`.
+-- 3. It claims within `claim_ms`: its next request is granted, it leaves the queue, and is a member.
+-- 4. If it does not claim in time, or cannot be reached, or its entry has expired, it loses its queue position; the next
+--    waiter is called. If it is alive, its next request joins again, at the end.
+-- 5. If it gives up, it sends `release`, which removes its entry.
+--
 -- ARGV[1]: the token. ARGV[2]: a JSON array: the operation, the suffix of the lock's side keys, the index of the locks,
 -- the list that the outcome is stored in, the keys of the recipe by purpose (recipe.rs), and the arguments of the
 -- operation. It is one array because a server closes the connection of a client that has not authenticated at the

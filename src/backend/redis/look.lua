@@ -1,24 +1,23 @@
--- Looks at several locks for people, and changes nothing but the index, out of which it takes what is not used any more.
+-- Inspects several locks, and changes nothing but the index, from which it removes locks that are not used any more.
 --
--- ARGV[1]: a JSON array: the index, a token or nothing, the type that a lock has by the recipe, and for each lock its key, what
--- its side keys end in, how many of its holders and how many of its waiters to pass over.
+-- ARGV[1]: a JSON array: the index; a token, or an empty string; the type of a lock's key by the recipe; and for each lock
+-- its key, the suffix of its side keys, and how many of its holders and of its waiters to skip. ARGV[2] is present if the
+-- slot of the lock may still be migrating to this node of a Redis Cluster.
 --
--- ARGV[2] is present if the slot of the lock may still be migrating to this node of a Redis Cluster.
+-- Returns the time, and for each lock, until the reply is too long: the type of its key, or `none`; the mode; the slots;
+-- the remaining lease; the digest of a foreign value; how many holders have been read, and their number; the same of the
+-- waiters; then for each holder its record, its remaining lease, its slot, whether it has the token, and its revocation;
+-- and for each waiter its mode, its slots, its number in the queue, and its identity.
 --
--- Answers now, and for each lock, as long as the answer is not too long: the key's type or `none`; mode; slots; rest of the
--- lease; the digest of a foreign value; how many holders were looked at, and of how many; the same of the waiters; then
--- for each holder what it says, the rest of its lease, its slot, whether the token is its, whether it is told to give up
--- and why, and for each waiter its mode, slots, its number in the line, who it is.
---
--- Where the index would be stands nothing: looks at the history instead. Behind the token stand a list and how many of its
--- outcomes to pass over; answers how many were looked at, of how many there can be, and those that are not too long.
+-- If the index is an empty string, the history is read instead. After the token stand a list and how many of its outcomes
+-- to skip; returns how many have been read, how many there can be, and those that are not too long.
 local given = cjson.decode(ARGV[1])
 local index, token, own = given[1], given[2], given[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- So many bytes of what others have stored, and not more.
+-- The maximum number of bytes of stored values in the reply, approximately.
 local budget = 60000
--- What is longer than this no dlock has written; what is larger than that nobody needs to know by its digest.
+-- Longer values were not stored by dlock. For values larger than `largest` no digest is computed.
 local longest, largest = 8192, 1048576
 
 if index == '' then
@@ -49,8 +48,8 @@ local function text_of(key)
 end
 
 local function look(lock, tail, holders_from, waiters_from)
-  -- The token of a dlock is short, and the value of anybody else can be data of any size. Whoever may not ask for its
-  -- length reads it; what is no string, or nothing, has another type.
+  -- A token is short, but the value of another program can be data of any size. For a user without permission for STRLEN
+  -- it is read whatever its length. A key that is not a string, or does not exist, has another type.
   local length = redis.pcall('STRLEN', lock)
   local known = type(length) == 'number'
   local kind = known and length > 0 and 'string' or redis.call('TYPE', lock).ok
@@ -68,7 +67,7 @@ local function look(lock, tail, holders_from, waiters_from)
   local holders, held, of_held = {}, holders_from, 0
   local noted = value and redis.pcall('HGETALL', 'dlock#holder:' .. tail) or {}
   if noted.err and string.find(noted.err, 'non local', 1, true) then
-    -- The slot of the lock is on its way to another node, and this key is there already.
+    -- The slot of the lock is migrating to another node, and this key has been moved already.
     error(noted.err)
   end
   local fields = {}
