@@ -3,6 +3,7 @@
 
 mod address;
 mod credentials;
+pub mod reachability;
 mod security;
 mod stream;
 mod tls;

@@ -102,8 +102,8 @@ impl BoundedStream {
     }
 
     /// Returns why the server ended the session, if it is about the client certificate.
-    pub fn refusal(&mut self) -> Option<StoreError> {
-        self.refusal.take()
+    pub fn refusal(&self) -> Option<StoreError> {
+        self.refusal.clone()
     }
 
     /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.

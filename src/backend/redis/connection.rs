@@ -100,6 +100,11 @@ impl Connection {
         self.reply_limit.clone()
     }
 
+    /// Whether the server has rejected the client certificate, or the lack of one.
+    pub(super) fn is_certificate_refused(&self) -> bool {
+        self.stream.refusal().is_some()
+    }
+
     /// Whether scripts can be requested by digest; otherwise the server has denied EVALSHA.
     pub(super) fn accepts_evalsha(&self) -> bool {
         self.accepts_evalsha

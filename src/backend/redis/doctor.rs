@@ -4,7 +4,6 @@ mod clock;
 mod cluster;
 mod info;
 mod notifications;
-mod reachability;
 mod rights;
 mod sentinels;
 
@@ -23,6 +22,7 @@ use super::route::Route;
 use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
+use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
@@ -34,6 +34,18 @@ const CLOCK_READINGS: usize = 5;
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
 const REPLIES_PER_TTL: u32 = 100;
+
+const REMEDIES: Remedies = Remedies {
+    port: "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
+           is in between",
+    socket: "check that the server runs and has this socket (unixsocket), and that this user may write to it \
+             (unixsocketperm, its group)",
+    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate \
+          by server_name=; for a server without TLS use redis://",
+    client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
+                         (tls-ca-cert-file)",
+    plain_text: "use rediss://, or a tunnel",
+};
 
 /// The checks of one server.
 struct Examiner<'a> {
@@ -59,18 +71,19 @@ impl RedisStore {
         let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
         let session = Session::of(location.security.tls.as_ref(), &address)?;
         let is_secret = password.is_some();
-        if let Some(finding) = reachability::password_file(&location) {
+        if let Some(finding) = reachability::password_file(&location.security.credentials) {
             diagnosis.found(finding);
         }
-        let opened = match reachability::begin(&location, &address, password, session, diagnosis).await {
+        let opened = reachability::open(&address, &location.security, session, &REMEDIES, diagnosis).await;
+        let (stream, peer) = match opened {
             Ok(opened) => opened,
             Err(finding) => {
                 diagnosis.found(finding);
                 return Ok(());
             }
         };
-        let (connection, peer) = opened;
-        if let Some(finding) = reachability::plain_text(&location, peer, is_secret) {
+        let connection = Connection::begin(&location, password, stream, false);
+        if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
             diagnosis.found(finding);
         }
         let info = Info::default();
@@ -116,7 +129,9 @@ impl Examiner<'_> {
         // An error reply to the PING, even that the server is not ready, is left to the check of the rights.
         let reply = self.connection.request_raw(&redis::cmd("PING")).await;
         reply.map_err(|error| match error {
-            StoreError::Denied(text) if text.starts_with("TLS: ") => reachability::stranger(text),
+            StoreError::Denied(text) if self.connection.is_certificate_refused() => {
+                reachability::client_certificate(text, &REMEDIES)
+            }
             StoreError::Denied(text) => Finding::problem(
                 "authentication",
                 text,

@@ -1,28 +1,45 @@
-//! The checks of the connection to a server: address, TLS session, certificate, and unencrypted passwords.
+//! The checks of `dlock doctor` on the connection to a server: address, TLS session, certificate, and unencrypted
+//! passwords.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use super::super::connection::Connection;
-use super::super::location::Location;
+use super::{Address, BoundedStream, Credentials, Security, Session, Socket, connect, secure};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, short};
-use crate::backend::net::{self, Address, Session, Socket};
 use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
 /// The remaining validity of a certificate below which a warning is given.
 const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Connects, and performs the TLS handshake.
-pub(super) async fn begin(
-    location: &Location,
+/// What to do about each fault, in the terms of the store.
+pub struct Remedies {
+    /// No connection to the TCP port.
+    pub port: &'static str,
+    /// No connection to the Unix socket.
+    pub socket: &'static str,
+    /// No TLS session.
+    pub tls: &'static str,
+    /// The server rejects the client certificate.
+    pub client_certificate: &'static str,
+    /// The password is sent unencrypted.
+    pub plain_text: &'static str,
+}
+
+/// Connects, and starts the TLS session if there is one. Also returns the address of the server, which a Unix socket
+/// does not have.
+///
+/// # Errors
+/// The finding about what failed. The others have been reported to `diagnosis`.
+pub async fn open(
     server: &Address,
-    password: Option<String>,
+    security: &Security,
     session: Option<Session>,
+    remedies: &Remedies,
     diagnosis: &Diagnosis,
-) -> Result<(Connection, Option<SocketAddr>), Finding> {
+) -> Result<(BoundedStream, Option<SocketAddr>), Finding> {
     let unreachable = |check, error: StoreError, remedy: &str| {
         let consequence = match error {
             StoreError::Unavailable { .. } => {
@@ -35,19 +52,11 @@ pub(super) async fn begin(
     };
     diagnosis.begin("reachability");
     let start = Moment::now();
-    let socket = net::connect(server).await.map_err(|error| {
-        let remedy = match server {
-            Address::Tcp(_) => {
-                "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
-                 is in between"
-            }
-            Address::Socket(_) => {
-                "check that the server runs and has this socket (unixsocket), and that this user may write to it \
-                 (unixsocketperm, its group)"
-            }
-        };
-        unreachable("reachability", error, remedy)
-    })?;
+    let remedy = match server {
+        Address::Tcp(_) => remedies.port,
+        Address::Socket(_) => remedies.socket,
+    };
+    let socket = connect(server).await.map_err(|error| unreachable("reachability", error, remedy))?;
     let took = Moment::now() - start;
     let address = match &socket {
         Socket::Tcp(tcp) => tcp.peer_addr().ok(),
@@ -59,34 +68,24 @@ pub(super) async fn begin(
     if has_session {
         diagnosis.begin("tls");
     }
-    let stream = net::secure(socket, session).await.map_err(|error| match error {
-        StoreError::Denied(text) => stranger(text),
-        error => unreachable(
-            "tls",
-            error,
-            "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate \
-             by server_name=; for a server without TLS use redis://",
-        ),
+    let stream = secure(socket, session).await.map_err(|error| match error {
+        StoreError::Denied(text) => client_certificate(text, remedies),
+        error => unreachable("tls", error, remedies.tls),
     })?;
     if has_session {
-        diagnosis.found(tls(location, stream.certificate_end()));
+        diagnosis.found(certificate(security, stream.certificate_end()));
     }
-    Ok((Connection::begin(location, password, stream, false), address))
+    Ok((stream, address))
 }
 
-/// The finding for a server that rejects the client certificate.
-pub(super) fn stranger(text: String) -> Finding {
-    Finding::problem(
-        "tls",
-        text,
-        "no lock can be taken: dlock run ends with 77",
-        "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
-         (tls-ca-cert-file)",
-    )
+/// Returns the finding for a server that rejects the client certificate.
+pub fn client_certificate(text: String, remedies: &Remedies) -> Finding {
+    let consequence = "no lock can be taken: dlock run ends with 77";
+    Finding::problem("tls", text, consequence, remedies.client_certificate)
 }
 
-fn tls(location: &Location, certificate_end: Option<Duration>) -> Finding {
-    if location.security.warning().is_some() {
+fn certificate(security: &Security, end: Option<Duration>) -> Finding {
+    if security.warning().is_some() {
         return Finding::warning(
             "tls",
             "the server's certificate is not checked (insecure)",
@@ -95,24 +94,25 @@ fn tls(location: &Location, certificate_end: Option<Duration>) -> Finding {
         );
     }
     let now = Duration::from_micros(wall_micros());
-    match certificate_end.map(|end| end.saturating_sub(now)) {
-        Some(left) if left < CERTIFICATE_WARNING => Finding::warning(
+    let Some(left) = end.map(|end| end.saturating_sub(now)) else {
+        return Finding::ok("tls", "the server's certificate is valid");
+    };
+    let found = format!("the server's certificate is valid for another {}", show(left));
+    match left < CERTIFICATE_WARNING {
+        false => Finding::ok("tls", found),
+        true => Finding::warning(
             "tls",
-            format!("the server's certificate is valid for another {}", show(left)),
+            found,
             "from then on no lock can be taken or renewed, and running commands are stopped",
             "renew it",
         ),
-        Some(left) => {
-            Finding::ok("tls", format!("the server's certificate is valid for another {}", show(left)))
-        }
-        None => Finding::ok("tls", "the server's certificate is valid"),
     }
 }
 
 /// Warns of a password file that every user of this host can read. Such a file is accepted, because containers mount
 /// secrets with these permissions.
-pub(super) fn password_file(location: &Location) -> Option<Finding> {
-    let path = location.security.credentials.password_file()?;
+pub fn password_file(credentials: &Credentials) -> Option<Finding> {
+    let path = credentials.password_file()?;
     let mode = std::fs::metadata(path).ok()?.mode();
     (mode & 0o004 != 0).then(|| {
         Finding::warning(
@@ -125,18 +125,14 @@ pub(super) fn password_file(location: &Location) -> Option<Finding> {
 }
 
 /// Warns of a password that is sent unencrypted to another host.
-pub(super) fn plain_text(
-    location: &Location,
-    address: Option<SocketAddr>,
-    is_secret: bool,
-) -> Option<Finding> {
+pub fn plain_text(security: &Security, address: Option<SocketAddr>, remedies: &Remedies) -> Option<Finding> {
     let is_local = address.is_none_or(|address| address.ip().is_loopback());
-    (is_secret && location.security.tls.is_none() && !is_local).then(|| {
+    (security.credentials.has_password() && security.tls.is_none() && !is_local).then(|| {
         Finding::warning(
             "encryption",
             "the password travels in plain text",
             "anyone who can read the traffic can take and remove locks",
-            "use rediss://, or a tunnel",
+            remedies.plain_text,
         )
     })
 }
