@@ -210,7 +210,7 @@ fn socket_error(path: &Path, error: &io::Error) -> StoreError {
     let found = std::fs::metadata(path);
     match (error.kind(), found) {
         (io::ErrorKind::PermissionDenied, Ok(found)) => StoreError::Denied(format!(
-            "no permission for the socket: it is for user {} and group {} (mode {:04o}), see unixsocketperm of the server",
+            "no permission for the socket: it is for user {} and group {} (mode {:04o}), see the configuration of the server",
             found.uid(),
             found.gid(),
             found.mode() & 0o7777
@@ -219,7 +219,7 @@ fn socket_error(path: &Path, error: &io::Error) -> StoreError {
             StoreError::Denied("no permission for the directory of the socket".into())
         }
         (io::ErrorKind::NotFound, _) => StoreError::unreachable(
-            "there is no such socket: is the server running, and is its unixsocket set to this path?",
+            "there is no such socket: is the server running, and is this the path of its socket?",
         ),
         (_, Ok(found)) if !found.file_type().is_socket() => StoreError::Config("this is not a socket".into()),
         (io::ErrorKind::ConnectionRefused, _) => {

@@ -125,7 +125,7 @@ fn a_forbidden_socket_is_77_and_its_owner_is_named() {
     }
     let (_redis, url) = server(&place, &["--unixsocketperm", "700"]);
     let run = || as_other_user(place.run().backend(&url));
-    let owner = "no permission for the socket: it is for user 0 and group 0 (mode 0700), see unixsocketperm";
+    let owner = "no permission for the socket: it is for user 0 and group 0 (mode 0700), see the configuration of the server";
     assert_refused(&run().args(["--wait", "forever"]).command(["true"]).output(), 77, owner);
     let found = Findings::of(as_other_user(doctor(&place, &url)));
     assert_eq!(found.at("problem"), ["reachability"], "{found:?}");
