@@ -5,7 +5,8 @@
 #   tests/mutants.sh                 all of them, some minutes
 #   tests/mutants.sh 03 release      those whose file name contains one of the words
 #
-# The first line of a patch: `Must break: TEST NAME` as `cargo test --test it` prints it. Then why; then the diff.
+# The first line of a patch: `Must break: TEST NAME` as `cargo test --test it` prints it, or `Must break: models TEST
+# NAME` for a test of `cargo test --test models`. Then why; then the diff.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repository=$PWD
@@ -33,11 +34,13 @@ cd "$scratch"
 # The probe is the command that the tests run under dlock.
 build() {
     cargo build --locked --quiet --example probe >build.log 2>&1 &&
-        cargo test --locked --quiet --test it --no-run >>build.log 2>&1
+        cargo test --locked --quiet --test it --test models --no-run >>build.log 2>&1
 }
 # 0: it ran and passed; 1: it ran and failed; 2: there is no such test.
 run() {
-    timeout 300 cargo test --locked --quiet --test it -- --exact "$1" >test.log 2>&1 </dev/null || return 1
+    local target=it
+    [ "${1#models }" = "$1" ] || target=models
+    timeout 300 cargo test --locked --quiet --test "$target" -- --exact "${1#models }" >test.log 2>&1 </dev/null || return 1
     grep -q '^test result: ok. 1 passed' test.log || return 2
 }
 

@@ -114,16 +114,20 @@ fn release_hold(
     claim: &Claim,
     rest: Duration,
 ) -> Step<Release> {
+    let waited = ledger.position_of(claim.token.reveal()).is_some();
     leave_queue(ledger, claim);
     restore(ledger, observed, claim);
     let now = observed.now();
-    let Some(mine) =
-        holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends))
-    else {
+    let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
+    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends));
+    let Some(mine) = mine else {
+        if waited && !is_owners {
+            // It may have been called.
+            call_next(ledger, observed, claim.mode);
+        }
         return done(Release::NotHeld, Effect::Leave);
     };
     let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
-    let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
     if !rest.is_zero() && mine.revoked.is_none() {
         mine.ended_at.get_or_insert(now.wall);
         mine.kept_until = Some(now.clock + rest);

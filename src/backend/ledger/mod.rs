@@ -3,8 +3,7 @@
 //!
 //! The decisions ([`decide`]) are pure functions of the ledger, of what only the store can [observe](Observed) and of
 //! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`LedgerStore`], which only stores
-//! ledgers: as one value per lock, changed under a short lock of the store or by swapping versions
-//! ([`versions`]), or as one entry per contender ([`entries`]).
+//! ledgers and observes: it decides nothing.
 
 mod contender;
 pub mod decide;

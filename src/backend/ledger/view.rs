@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observed::{Now, Observed, Turns};
+use super::observed::{Lifetime, Now, Observed, Turns};
 use super::queue::Turn;
 use super::store::Watch;
 use super::value::{HolderEntry, Ledger};
@@ -45,6 +45,10 @@ pub(super) fn busy(
     // A minimum hold time that has expired ends nothing.
     if let Some(ends) = ends.filter(|ends| now.clock < *ends).min() {
         again = again.min(ends - now.clock + JUST_AFTER);
+    }
+    if observed.lifetime() == Lifetime::Recorded {
+        // The entry of a waiter expires as well.
+        again = again.min(claim.ttl / 2);
     }
     let mut watch = Vec::new();
     match place {

@@ -1,3 +1,71 @@
-//! The decisions on a ledger.
+//! The decisions on a ledger keep their promises, whatever the order in which clients act: no two holders that exclude
+//! each other, first come, first served, no waiter left behind, fencing tokens that grow.
 
+mod clients;
 mod rules;
+
+use std::time::Duration;
+
+use dlock::lock::Mode;
+
+use self::clients::Clients;
+use crate::explorer::explore;
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const OF_2: Mode = Mode::Slots(2);
+
+/// Some combinations of modes. Their order does not matter, since clients are alike before they begin.
+const FEW: &[[Mode; 3]] = &[[X, X, X], [X, S, S], [OF_2, OF_2, OF_2]];
+const OTHERS: &[[Mode; 3]] =
+    &[[X, X, S], [S, S, S], [X, X, OF_2], [X, OF_2, OF_2], [S, S, OF_2], [S, OF_2, OF_2], [X, S, OF_2]];
+
+/// Explores some combinations of modes; with optimisation, all of them.
+#[track_caller]
+fn assert_holds(case: &str, model: &Clients) {
+    let others = if cfg!(debug_assertions) { &[][..] } else { OTHERS };
+    for modes in FEW.iter().chain(others) {
+        let explored = explore(&Clients { modes: *modes, ..model.clone() });
+        println!("{case}, {modes:?}: {} states", explored.states);
+        assert_eq!(explored.failure, None, "{case}, {modes:?}");
+    }
+}
+
+/// Leases that end by the clock of the store, and versions that are swapped.
+const LEASES: Clients = Clients {
+    modes: [X; 3],
+    count: 3,
+    delays: 1,
+    ttl: Some(Duration::from_secs(3)),
+    deaths: 0,
+    losses: 0,
+    foreign: false,
+};
+
+/// Entries that live as long as a descriptor, and a gate.
+const DESCRIPTORS: Clients = Clients { ttl: None, ..LEASES };
+
+#[test]
+fn clients_with_leases_exclude_each_other_in_order() {
+    assert_holds("leases", &LEASES);
+}
+
+#[test]
+fn the_death_of_a_client_with_a_lease_leaves_none_behind() {
+    assert_holds("leases, one death", &Clients { deaths: 1, ..LEASES });
+}
+
+#[test]
+fn a_lost_message_leaves_no_client_with_a_lease_behind() {
+    assert_holds("leases, one loss", &Clients { losses: 1, delays: 0, ..LEASES });
+}
+
+#[test]
+fn clients_with_descriptors_exclude_each_other_in_order() {
+    assert_holds("descriptors, one death", &Clients { deaths: 1, ..DESCRIPTORS });
+}
+
+#[test]
+fn a_foreign_program_in_the_gate_is_waited_for() {
+    assert_holds("descriptors, foreign program", &Clients { count: 2, foreign: true, ..DESCRIPTORS });
+}
