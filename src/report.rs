@@ -67,16 +67,11 @@ impl Reporter {
         self.write("error", message);
     }
 
-    /// Writes a warning or notice; silenced by `-q`.
+    /// Writes a warning or notice, or that another client holds the lock; silenced by `-q`.
     pub fn warning(&self, message: &str) {
         if !self.quiet {
             self.write("warning", message);
         }
-    }
-
-    /// Reports that another client holds the lock; silenced by `-q`.
-    pub fn contention(&self, message: &str) {
-        self.warning(message);
     }
 
     /// Writes a prompt to the terminal; the reply is typed after it.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::execute;
 use super::hold::give_back;
 use super::lock_wait::{Interruption, LockWait};
-use super::{block_on, finish};
 use crate::backend::{Hazard, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
@@ -28,12 +28,11 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     // Signals are blocked from the beginning, so that exceeding the file size limit is an error and does not
     // kill dlock (SIGXFSZ).
     let blocked = signals::block().map(drop).map_err(internal);
-    let acquired = blocked.and_then(|()| AcquirePlan::new(arguments)).and_then(|plan| {
-        let reporter = reporter.silenced(plan.quiet);
-        plan.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(Acquiring { plan: &plan, reporter: &reporter }.take_and_write_token())?
-    });
-    finish(acquired, &reporter)
+    let plan = blocked.and_then(|()| AcquirePlan::new(arguments));
+    let reporter = reporter.silenced(plan.as_ref().is_ok_and(|plan| plan.quiet));
+    let work =
+        async |plan: &AcquirePlan| Acquiring { plan, reporter: &reporter }.take_and_write_token().await;
+    execute(&reporter, plan, |plan| &plan.notices, work)
 }
 
 fn internal(error: io::Error) -> Failure {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{block_on, finish, within};
+use super::{execute, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
@@ -27,11 +27,8 @@ const MARGIN: Duration = Duration::from_millis(200);
 /// Breaks a lock.
 pub fn break_lock(arguments: &BreakArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    let result = BreakPlan::new(arguments).and_then(|plan| {
-        plan.access.print_notices(&reporter);
-        block_on(run(&plan, &reporter))?
-    });
-    finish(result, &reporter)
+    let plan = BreakPlan::new(arguments);
+    execute(&reporter, plan, |plan| &plan.access.notices, async |plan| run(plan, &reporter).await)
 }
 
 async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
@@ -84,7 +81,7 @@ impl Breaking<'_> {
         }
         if self.needs_confirmation() {
             if !self.is_confirmed() {
-                self.reporter.contention(&format!("{name} is left unchanged"));
+                self.reporter.warning(&format!("{name} is left unchanged"));
                 return Ok(Exit::Status(exit::CONTENDED));
             }
             // The confirmation may have taken longer than the server's idle timeout: connect anew.
@@ -208,7 +205,7 @@ impl Breaking<'_> {
                 (false, true) => "; wait longer (--wait), or stop that process",
                 (false, false) => "; stop that process, and the lock is free",
             };
-            self.reporter.contention(&format!(
+            self.reporter.warning(&format!(
                 "{name} is still held by {}: {what}{rest}{help}",
                 describe_holder(holder, store)
             ));
@@ -229,13 +226,13 @@ impl Breaking<'_> {
                     until it notices"
                 )),
                 Removal::Changed => {
-                    self.reporter.contention(&format!(
+                    self.reporter.warning(&format!(
                         "{name} is no longer held as shown: nothing was removed"
                     ));
                     status = Exit::Status(exit::CONTENDED);
                 }
                 Removal::Impossible => {
-                    self.reporter.contention(&format!(
+                    self.reporter.warning(&format!(
                         "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that \
                         process, and the lock is free"
                     ));

@@ -1,7 +1,7 @@
 //! `dlock check`: is the lock still held?
 
+use super::execute;
 use super::hold::look;
-use super::{block_on, finish};
 use crate::backend::admin::LockAdmin;
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
@@ -11,11 +11,8 @@ use crate::settings::{CheckArguments, CheckPlan, Proof};
 /// Checks whether every lock is still held and returns how dlock ends.
 pub fn check(arguments: &CheckArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    let checked = CheckPlan::new(arguments).and_then(|plan| {
-        plan.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(check_all(&plan, &reporter))?
-    });
-    finish(checked, &reporter)
+    let plan = CheckPlan::new(arguments);
+    execute(&reporter, plan, |plan| &plan.notices, async |plan| check_all(plan, &reporter).await)
 }
 
 /// A lost lock takes precedence over locks whose store is unavailable.

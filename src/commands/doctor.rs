@@ -2,7 +2,7 @@
 
 mod host;
 
-use super::block_on;
+use super::execute;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Note};
 use crate::clock::{Alarm, Moment};
@@ -19,27 +19,18 @@ const PROBLEMS: u8 = 1;
 /// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    match diagnose(arguments, &reporter) {
-        Ok((diagnosis, json)) => {
-            let text = if json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
-            match super::print(&text) {
-                Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),
-                exit => exit,
-            }
-        }
-        Err(failure) => reporter.failure(&failure),
-    }
+    execute(&reporter, DoctorPlan::new(arguments), |plan| &plan.access.notices, diagnose)
 }
 
-fn diagnose(arguments: &DoctorArguments, reporter: &Reporter) -> Result<(DoctorReport, bool), Failure> {
-    let plan = DoctorPlan::new(arguments)?;
-    plan.access.print_notices(reporter);
-    let mut diagnosis = block_on(async {
-        let alarm = Alarm::new().map_err(super::no_event_loop)?;
-        examine(&plan.access, &alarm).await
-    })??;
+async fn diagnose(plan: &DoctorPlan) -> Result<Exit, Failure> {
+    let alarm = Alarm::new().map_err(super::no_event_loop)?;
+    let mut diagnosis = examine(&plan.access, &alarm).await?;
     diagnosis.findings.extend(host::findings());
-    Ok((diagnosis, plan.json))
+    let text = if plan.json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
+    Ok(match super::print(&text) {
+        Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),
+        exit => exit,
+    })
 }
 
 /// Collects the findings of the store's checks, until they are complete or no note has arrived within the

@@ -72,16 +72,23 @@ fn write_all(mut text: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Runs a command that only queries a store.
-///
-/// # Errors
-/// There is no event loop (70).
-fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
-    let runtime = event_loop().map_err(no_event_loop)?;
-    let output = runtime.block_on(work);
-    // The process ends: a pending name lookup or a close must not delay it.
-    std::mem::forget(runtime);
-    Ok(output)
+/// Carries out a command other than `run`: prints the notices of its plan, executes the plan on an event loop, and
+/// reports why it failed.
+fn execute<P>(
+    reporter: &Reporter,
+    plan: Result<P, Failure>,
+    notices: impl FnOnce(&P) -> &[String],
+    work: impl AsyncFnOnce(&P) -> Result<Exit, Failure>,
+) -> Exit {
+    let executed = plan.and_then(|plan| {
+        notices(&plan).iter().for_each(|notice| reporter.warning(notice));
+        let runtime = event_loop().map_err(no_event_loop)?;
+        let exit = runtime.block_on(work(&plan));
+        // The process ends: a pending name lookup or a close must not delay it.
+        std::mem::forget(runtime);
+        exit
+    });
+    executed.unwrap_or_else(|failure| reporter.failure(&failure))
 }
 
 /// Creates the event loop. Few events come at once, and room for the default of 1,024 would be zeroed in every run.
@@ -112,11 +119,6 @@ pub fn report_invalid_command_line(failure: &Failure, wanted: &OutputFiles, repo
     }
     files.write(&RunReport::new(Started::now(), &[], None).failed(failure), reporter);
     exit
-}
-
-/// Reports why a command failed, if it did.
-fn finish(result: Result<Exit, Failure>, reporter: &Reporter) -> Exit {
-    result.unwrap_or_else(|failure| reporter.failure(&failure))
 }
 
 /// Ends the process with the status, or by the signal, without a core dump of dlock in addition to the

@@ -1,7 +1,7 @@
 //! `dlock release`: releases the lock that a token owns.
 
+use super::execute;
 use super::hold::{Hold, give_back};
-use super::{block_on, finish};
 use crate::backend::Release;
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
@@ -10,11 +10,7 @@ use crate::settings::{ReleaseArguments, TokenPlan};
 /// Releases the lock and returns how dlock ends.
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    let released = TokenPlan::of_release(arguments).and_then(|plan| {
-        plan.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(free(&plan))?
-    });
-    finish(released, &reporter)
+    execute(&reporter, TokenPlan::of_release(arguments), |plan| &plan.notices, free)
 }
 
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {

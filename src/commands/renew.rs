@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::execute;
 use super::hold::{Hold, bounded};
-use super::{block_on, finish};
 use crate::backend::{Renewal, StoreError};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
@@ -16,11 +16,7 @@ use crate::settings::{RenewArguments, RenewPlan};
 /// Extends the lease and returns how dlock ends.
 pub fn renew(arguments: &RenewArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    let renewed = RenewPlan::new(arguments).and_then(|plan| {
-        plan.hold.notices.iter().for_each(|notice| reporter.warning(notice));
-        block_on(extend(&plan))?
-    });
-    finish(renewed, &reporter)
+    execute(&reporter, RenewPlan::new(arguments), |plan| &plan.hold.notices, extend)
 }
 
 async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {

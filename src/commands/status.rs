@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{Reader, block_on, finish, print_to_reader, within};
+use super::{Reader, execute, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{self, Exit, Failure};
@@ -18,11 +18,8 @@ const LOCKS_AT_A_TIME: usize = 1000;
 /// Shows the locks.
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    let result = StatusPlan::new(arguments).and_then(|plan| {
-        plan.access.print_notices(&reporter);
-        block_on(show(&plan, &reporter))?
-    });
-    finish(result, &reporter)
+    let plan = StatusPlan::new(arguments);
+    execute(&reporter, plan, |plan| &plan.access.notices, async |plan| show(plan, &reporter).await)
 }
 
 async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {

@@ -14,7 +14,6 @@ use crate::backend::registry;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lock::LockName;
-use crate::report::Reporter;
 
 /// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
@@ -75,13 +74,6 @@ impl StoreTarget {
     /// Bad configuration or URL (78), or a name that this store cannot have (64).
     pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<StoreTarget, Failure> {
         StoreTarget::new(arguments, resolve_backend(arguments, names)?, names)
-    }
-
-    /// Prints the notices.
-    pub fn print_notices(&self, reporter: &Reporter) {
-        for notice in &self.notices {
-            reporter.warning(notice);
-        }
     }
 
     /// Parses the backend that was named, and checks that these names can be stored there.
