@@ -22,7 +22,7 @@ pub use self::histogram::Histogram;
 pub use self::holder::HolderView;
 pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
 pub use self::token_file::{TokenFile, to_stdout};
-use crate::backend::{Busy, Hazard, StoreError};
+use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
@@ -277,6 +277,14 @@ pub fn not_owned(state: &LockState, store: &str) -> Failure {
     };
     let message = format!("{name} on {store}: the token does not own it, or no longer: {who}");
     Failure::new(FailureKind::Lost, message)
+}
+
+/// Returns an error and its causes as one line.
+pub fn reason(error: &anyhow::Error) -> String {
+    let text = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().map_or_else(|| cause.to_string(), io_text)
+    };
+    error.chain().map(text).collect::<Vec<_>>().join(": ")
 }
 
 /// Formats a time since 1970 as RFC 3339 in UTC, with milliseconds.

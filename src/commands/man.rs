@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use crate::backend::io_text;
+use anyhow::{Context, Result};
+
 use crate::exit::{Exit, Failure};
-use crate::report::Reporter;
+use crate::report::{Reporter, reason};
 use crate::settings::ManArguments;
 
 /// Expands to the file names of man pages, each with the content of the page.
@@ -38,18 +39,17 @@ pub fn man(arguments: &ManArguments) -> Exit {
         None => super::print(PAGES[0].1),
         Some(directory) => match write(Path::new(directory)) {
             Ok(()) => Exit::SUCCESS,
-            Err(failure) => Reporter::of(&arguments.common).failure(&failure),
+            Err(error) => Reporter::of(&arguments.common).failure(&Failure::usage(reason(&error))),
         },
     }
 }
 
-fn write(directory: &Path) -> Result<(), Failure> {
-    let failed =
-        |path: &Path, error| Failure::usage(format!("cannot write {}: {}", path.display(), io_text(&error)));
-    std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+fn write(directory: &Path) -> Result<()> {
+    let cannot = |path: &Path| format!("cannot write {}", path.display());
+    std::fs::create_dir_all(directory).with_context(|| cannot(directory))?;
     for (file, text) in PAGES {
         let path = directory.join(file);
-        std::fs::write(&path, text).map_err(|error| failed(&path, error))?;
+        std::fs::write(&path, text).with_context(|| cannot(&path))?;
     }
     Ok(())
 }

@@ -8,13 +8,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::stat::{FileStat, Mode, SFlag};
+use nix::sys::stat::{Mode, SFlag};
 
 use super::entry::{Entry, directory, kind};
-use crate::backend::io_text;
 use crate::clock::Moment;
 use crate::random;
 
@@ -48,27 +48,24 @@ impl Target {
     ///
     /// # Errors
     /// Why it cannot be written, naming the path.
-    pub(super) fn find(path: &Path) -> Result<Target, String> {
-        let cannot = |error: &io::Error| format!("cannot write '{}': {}", path.display(), io_text(error));
-        let target = resolve(path).map_err(|error| cannot(&error))?;
-        match &target {
+    pub(super) fn find(path: &Path) -> Result<Target> {
+        let found = resolve(path).and_then(|target| target.check().map(|()| target));
+        found.with_context(|| format!("cannot write '{}'", path.display()))
+    }
+
+    fn check(&self) -> Result<()> {
+        match self {
             Target::File(file) => {
-                Temporary::beside(file, 0o600)
-                    .map_err(|error| cannot(&not_created(file.path(), &error)))
-                    .map(drop)?;
+                Temporary::beside(file, 0o600).with_context(|| not_created(file.path()))?;
             }
             Target::Descriptor(descriptor) => {
-                let flags = fcntl(descriptor, FcntlArg::F_GETFL).map_err(|errno| cannot(&errno.into()))?;
-                if flags & libc::O_ACCMODE == libc::O_RDONLY {
-                    return Err(format!("cannot write '{}': it is open for reading only", path.display()));
-                }
+                let flags = fcntl(descriptor, FcntlArg::F_GETFL).map_err(io::Error::from)?;
+                ensure!(flags & libc::O_ACCMODE != libc::O_RDONLY, "it is open for reading only");
             }
             // It is opened only to write: opening and closing a FIFO ends its reader.
-            Target::Special(special) => {
-                special.check_writable().map_err(|error| cannot(&error))?;
-            }
+            Target::Special(special) => special.check_writable()?,
         }
-        Ok(target)
+        Ok(())
     }
 
     /// Writes the whole content. A regular file is replaced, keeps its mode and owner, and is never seen
@@ -99,37 +96,32 @@ impl Target {
     }
 }
 
-fn not_created(path: &Path, error: &io::Error) -> io::Error {
-    let directory = directory(path).display();
-    io::Error::other(format!("cannot create a file in {directory}: {}", io_text(error)))
+fn not_created(path: &Path) -> String {
+    format!("cannot create a file in {}", directory(path).display())
 }
 
-fn resolve(path: &Path) -> io::Result<Target> {
+fn resolve(path: &Path) -> Result<Target> {
     let mut path = path.to_owned();
     for _ in 0..=MOST_LINKS {
         if let Some(number) = descriptor_number(&path) {
-            return own_descriptor(number).map(Target::Descriptor);
+            return Ok(Target::Descriptor(own_descriptor(number)?));
         }
-        let entry = Entry::at(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => not_created(&path, &error),
-            _ => error,
-        })?;
-        match entry.look()? {
-            None => return Ok(Target::File(entry)),
-            Some(found) if kind(&found) == SFlag::S_IFLNK => path = entry.link()?,
-            Some(found) => return target(entry, &found),
+        let entry = match Entry::at(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| not_created(&path));
+            }
+            entry => entry?,
+        };
+        let Some(found) = entry.look()? else { return Ok(Target::File(entry)) };
+        match kind(&found) {
+            SFlag::S_IFLNK => path = entry.link()?,
+            SFlag::S_IFREG => return Ok(Target::File(entry)),
+            SFlag::S_IFIFO | SFlag::S_IFCHR => return Ok(Target::Special(entry)),
+            SFlag::S_IFDIR => return Err(io::Error::from_raw_os_error(libc::EISDIR).into()),
+            _ => bail!("neither a file, a FIFO nor a character device"),
         }
     }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
-}
-
-fn target(entry: Entry, found: &FileStat) -> io::Result<Target> {
-    match kind(found) {
-        SFlag::S_IFREG => Ok(Target::File(entry)),
-        SFlag::S_IFIFO | SFlag::S_IFCHR => Ok(Target::Special(entry)),
-        SFlag::S_IFDIR => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-        _ => Err(io::Error::other("neither a file, a FIFO nor a character device")),
-    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP).into())
 }
 
 /// Returns the number of an own descriptor, if the path names one. Its link must not be followed: that would

@@ -6,14 +6,15 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::stat::{Mode, SFlag};
 
-use super::Reporter;
 use super::entry::{Entry, kind};
 use super::file::Target;
 use super::metrics::Metrics;
 use super::outcome::{Outcome, RunReport};
+use super::{Reporter, reason};
 use crate::backend::io_text;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::Failure;
@@ -55,11 +56,11 @@ impl Files {
     /// A file cannot be written (64, or 78 when a configuration file names it).
     pub fn check(&mut self, wanted: &OutputFiles) -> Result<(), Failure> {
         if let Some(Sourced { value, source }) = &wanted.report {
-            let target = Target::find(value).map_err(|error| source.failure(error))?;
+            let target = Target::find(value).map_err(|error| source.failure(reason(&error)))?;
             self.report = Some(Sourced { value: target, source: source.clone() });
         }
         if let Some(Sourced { value, source }) = &wanted.metrics {
-            let entry = check_metrics(value).map_err(|error| source.failure(error))?;
+            let entry = check_metrics(value).map_err(|error| source.failure(reason(&error)))?;
             if let Some(Sourced { value: Target::File(report), .. }) = &self.report
                 && report.is_same(&entry).unwrap_or(true)
             {
@@ -83,33 +84,32 @@ impl Files {
         if let Some(Sourced { value: entry, source }) = &self.metrics
             && let Err(error) = add_metrics(entry, report)
         {
-            reporter.warning(&format!("{source}: this run is not counted: {error}"));
+            reporter.warning(&format!("{source}: this run is not counted: {}", reason(&error)));
         }
     }
 }
 
-fn check_metrics(path: &Path) -> Result<Entry, String> {
+fn check_metrics(path: &Path) -> Result<Entry> {
     let Target::File(entry) = Target::find(path)? else {
-        return Err(format!("'{}' is not a regular file, which counters need", path.display()));
+        bail!("'{}' is not a regular file, which counters need", path.display());
     };
-    let cannot = |error: &io::Error| format!("cannot use '{}': {}", path.display(), io_text(error));
     match open_regular(&lock_entry(&entry)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(&error)),
-        _ => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        lock => drop(lock.with_context(|| format!("cannot use '{}'", path.display()))?),
     }
-    read(&entry).map_err(|error| format!("'{}': {error}", path.display()))?;
+    read(&entry).with_context(|| format!("'{}'", path.display()))?;
     Ok(entry)
 }
 
 /// Reads the current metrics, which the command may have changed since the check.
-fn read(entry: &Entry) -> Result<Metrics, String> {
+fn read(entry: &Entry) -> Result<Metrics> {
     let content = match open_regular(entry).and_then(|file| input::read_opened(file, LONGEST_METRICS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Metrics::default()),
-        read => read.map_err(|error| format!("cannot be read: {}", io_text(&error)))?,
+        read => read.context("cannot be read")?,
     };
-    let text = String::from_utf8(content).map_err(|_| "is not UTF-8")?;
+    let text = String::from_utf8(content).map_err(|_| anyhow!("is not UTF-8"))?;
     Metrics::parse(&text)
-        .map_err(|error| format!("is not a metrics file of dlock: {error}; it is left unchanged"))
+        .map_err(|error| anyhow!("is not a metrics file of dlock: {error:#}; it is left unchanged"))
 }
 
 fn open_regular(entry: &Entry) -> io::Result<File> {
@@ -127,7 +127,7 @@ fn reader_within(report: &RunReport) -> Duration {
     }
 }
 
-fn add_metrics(entry: &Entry, report: &RunReport) -> Result<(), String> {
+fn add_metrics(entry: &Entry, report: &RunReport) -> Result<()> {
     let within = match report.outcome {
         Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
         _ => OTHERS_WITHIN,
@@ -136,7 +136,7 @@ fn add_metrics(entry: &Entry, report: &RunReport) -> Result<(), String> {
     let mut metrics = read(entry)?;
     metrics.add(report, Duration::from_micros(wall_micros()));
     let target = Target::File(entry.clone());
-    target.write(metrics.render().as_bytes(), METRICS_MODE, READER_WITHIN).map_err(|error| io_text(&error))
+    Ok(target.write(metrics.render().as_bytes(), METRICS_MODE, READER_WITHIN)?)
 }
 
 /// Locks the file whose flock(2) serializes updates of the metrics. It is never removed: otherwise two
@@ -163,18 +163,18 @@ fn make_lock(entry: &Entry) -> io::Result<File> {
     }
 }
 
-fn lock(metrics: &Entry, within: Duration) -> Result<Flock<File>, String> {
+fn lock(metrics: &Entry, within: Duration) -> Result<Flock<File>> {
     let until = Moment::now() + within;
     let mut pause = FIRST_PAUSE;
-    let mut file = make_lock(&lock_entry(metrics)).map_err(|error| io_text(&error))?;
+    let mut file = make_lock(&lock_entry(metrics))?;
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((file, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file,
-            Err((_, errno)) => return Err(io_text(&errno.into())),
+            Err((_, errno)) => return Err(io::Error::from(errno).into()),
         };
         if Moment::now() >= until {
-            return Err("other processes keep it locked".into());
+            bail!("other processes keep it locked");
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);

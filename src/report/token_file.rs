@@ -7,9 +7,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result, ensure};
+
 use super::entry::{Entry, directory};
 use super::file::{Temporary, write_in_time};
-use crate::backend::io_text;
 use crate::lock::Token;
 
 /// The time limit for the reader of a token.
@@ -28,28 +29,8 @@ impl TokenFile {
     /// # Errors
     /// It cannot be written; or the existing file is not one of this user that can be replaced. A symbolic
     /// link is not followed.
-    pub fn find(path: &Path) -> Result<TokenFile, String> {
-        let cannot = |why: String| format!("cannot write '{}': {why}", path.display());
-        if path.file_name().is_none() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return Err(cannot("this is not a file name".into()));
-        }
-        match fs::symlink_metadata(path) {
-            Ok(there) if there.is_symlink() => {
-                return Err(cannot("it is a symbolic link, which dlock does not follow".into()));
-            }
-            Ok(there) if !there.is_file() => {
-                return Err(cannot("it exists and is not a regular file".into()));
-            }
-            Ok(there) if ![0, there.uid()].contains(&nix::unistd::geteuid().as_raw()) => {
-                return Err(cannot("it exists and belongs to another user".into()));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(io_text(&error))),
-            _ => {}
-        }
-        let probe = || write_beside(&Entry::at(path)?, &[0; 33]).map(drop);
-        probe().map_err(|error| {
-            cannot(format!("cannot write a file in {}: {}", directory(path).display(), io_text(&error)))
-        })?;
+    pub fn find(path: &Path) -> Result<TokenFile> {
+        check(path).with_context(|| format!("cannot write '{}'", path.display()))?;
         Ok(TokenFile(path.to_owned()))
     }
 
@@ -67,6 +48,24 @@ impl TokenFile {
         let entry = Entry::at(&self.0)?;
         write_beside(&entry, format!("{}\n", token.reveal()).as_bytes())?.rename(&entry)
     }
+}
+
+fn check(path: &Path) -> Result<()> {
+    let is_name = path.file_name().is_some() && !path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    ensure!(is_name, "this is not a file name");
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        found => {
+            let found = found?;
+            ensure!(!found.is_symlink(), "it is a symbolic link, which dlock does not follow");
+            ensure!(found.is_file(), "it exists and is not a regular file");
+            let is_own = [0, found.uid()].contains(&nix::unistd::geteuid().as_raw());
+            ensure!(is_own, "it exists and belongs to another user");
+        }
+    }
+    let probe = Entry::at(path).and_then(|entry| write_beside(&entry, &[0; 33]));
+    probe.with_context(|| format!("cannot write a file in {}", directory(path).display()))?;
+    Ok(())
 }
 
 fn write_beside(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {

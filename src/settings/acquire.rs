@@ -20,7 +20,7 @@ use crate::exit::Failure;
 use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::LockName;
-use crate::report::TokenFile;
+use crate::report::{TokenFile, reason};
 
 /// `dlock acquire`
 #[derive(Debug, Default, Args)]
@@ -147,7 +147,7 @@ impl AcquirePlan {
             )));
         }
         let token_file = arguments.token_file.as_deref().map(TokenFile::find).transpose();
-        let token_file = token_file.map_err(|error| Source::Flag("--token-file").failure(error))?;
+        let token_file = token_file.map_err(|error| Source::Flag("--token-file").failure(reason(&error)))?;
         if (token_file.is_none() || arguments.json) && !is_inherited(io::stdout()) {
             return Err(Failure::usage(
                 "standard output is closed: the token would be lost, see --token-file",
