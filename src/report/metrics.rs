@@ -1,118 +1,140 @@
 //! Metrics of runs, in the text format of Prometheus, as node_exporter's textfile collector reads them.
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>
-
-mod parse;
+//!
+//! Samples are kept as they are written, and only those of the locks of a run change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::histogram::{HOLD_BOUNDS, Histogram, RENEWAL_BOUNDS, WAIT_BOUNDS};
+use anyhow::{Context, Result, bail, ensure};
+
+use super::histogram::{Histogram, RENEWAL_BOUNDS};
 use super::outcome::{Outcome, RunReport};
 use crate::child::protocol::Ended;
 
 /// The content of one file.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Metrics {
-    /// The metrics by lock name.
-    locks: BTreeMap<String, Series>,
+    /// The samples of each lock, by its escaped name, in the order in which they are written.
+    locks: BTreeMap<String, Vec<Sample>>,
     /// Metric families of a later version, unchanged.
     unknown: String,
 }
 
-/// The metrics of one lock.
-#[derive(Clone, Debug, PartialEq)]
-struct Series {
-    /// The number of runs, by outcome.
-    runs: BTreeMap<String, u64>,
-    wait: Histogram,
-    hold: Histogram,
-    renewal: Histogram,
-    /// The gauges, each once it has a value.
-    last: BTreeMap<Gauge, f64>,
+/// A line with a value.
+#[derive(Debug, PartialEq)]
+struct Sample {
+    /// The name of its family.
+    family: &'static str,
+    /// The metric with its labels: `dlock_runs_total{name="nightly",outcome="ran"}`.
+    series: String,
+    value: f64,
 }
 
-/// The gauges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Gauge {
-    Run,
-    Success,
-    ExitStatus,
-    FencingToken,
-}
-
-impl Gauge {
-    const ALL: [Gauge; 4] = [Gauge::Run, Gauge::Success, Gauge::ExitStatus, Gauge::FencingToken];
-}
-
-/// A family of metrics: its name, its type, and its help text.
+/// Metrics of one name.
 struct Family {
     name: &'static str,
-    kind: &'static str,
+    kind: Kind,
     help: &'static str,
 }
 
-const RUNS: Family = Family {
-    name: "dlock_runs_total",
-    kind: "counter",
-    help: "Runs of dlock, by the name of the lock and by outcome.",
-};
-const WAIT: Family = Family {
-    name: "dlock_wait_seconds",
-    kind: "histogram",
-    help: "From the beginning of a run to the grant of its lock, or to giving up.",
-};
-const HOLD: Family = Family {
-    name: "dlock_hold_seconds",
-    kind: "histogram",
-    help: "From the grant of a lock to its release.",
-};
-const RENEWAL: Family = Family {
-    name: "dlock_renewal_seconds",
-    kind: "histogram",
-    help: "From the request to renew a lock to its acknowledgement.",
-};
-
-impl Gauge {
-    fn family(self) -> Family {
-        let (name, help) = match self {
-            Gauge::Run => {
-                ("dlock_last_run_timestamp_seconds", "When the last run ended, whatever its outcome.")
-            }
-            Gauge::Success => {
-                ("dlock_last_success_timestamp_seconds", "When a command last ended with exit status 0.")
-            }
-            Gauge::ExitStatus => (
-                "dlock_last_exit_status",
-                "Exit status of the last command that ran; 128 + n when signal n ended it.",
-            ),
-            Gauge::FencingToken => ("dlock_last_fencing_token", "Fencing token of the last grant."),
-        };
-        Family { name, kind: "gauge", help }
-    }
+enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets, in seconds.
+    Histogram(&'static [f64]),
 }
 
-impl Series {
-    /// Returns the metrics of a new lock. Every outcome is present from the beginning: Prometheus does not
-    /// see the increase of a counter that first appears with the value one.
-    fn new() -> Series {
-        Series {
-            runs: Outcome::ALL.map(|outcome| (outcome.as_str().to_owned(), 0)).into(),
-            wait: Histogram::new(WAIT_BOUNDS),
-            hold: Histogram::new(HOLD_BOUNDS),
-            renewal: Histogram::new(RENEWAL_BOUNDS),
-            last: BTreeMap::new(),
-        }
-    }
-}
+const RUNS: &str = "dlock_runs_total";
+const WAIT: &str = "dlock_wait_seconds";
+const HOLD: &str = "dlock_hold_seconds";
+const RENEWAL: &str = "dlock_renewal_seconds";
+const LAST_RUN: &str = "dlock_last_run_timestamp_seconds";
+const LAST_SUCCESS: &str = "dlock_last_success_timestamp_seconds";
+const LAST_EXIT_STATUS: &str = "dlock_last_exit_status";
+const LAST_FENCING_TOKEN: &str = "dlock_last_fencing_token";
+
+/// All families, in the order of the file.
+const FAMILIES: [Family; 8] = [
+    Family {
+        name: RUNS,
+        kind: Kind::Counter,
+        help: "Runs of dlock, by the name of the lock and by outcome.",
+    },
+    Family {
+        name: WAIT,
+        kind: Kind::Histogram(&[0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0]),
+        help: "From the beginning of a run to the grant of its lock, or to giving up.",
+    },
+    Family {
+        name: HOLD,
+        kind: Kind::Histogram(&[0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0]),
+        help: "From the grant of a lock to its release.",
+    },
+    Family {
+        name: RENEWAL,
+        kind: Kind::Histogram(RENEWAL_BOUNDS),
+        help: "From the request to renew a lock to its acknowledgement.",
+    },
+    Family { name: LAST_RUN, kind: Kind::Gauge, help: "When the last run ended, whatever its outcome." },
+    Family { name: LAST_SUCCESS, kind: Kind::Gauge, help: "When a command last ended with exit status 0." },
+    Family {
+        name: LAST_EXIT_STATUS,
+        kind: Kind::Gauge,
+        help: "Exit status of the last command that ran; 128 + n when signal n ended it.",
+    },
+    Family { name: LAST_FENCING_TOKEN, kind: Kind::Gauge, help: "Fencing token of the last grant." },
+];
+
+/// The largest counter: up to here a double represents every whole number exactly.
+const MOST: f64 = 9_007_199_254_740_992.0;
 
 impl Metrics {
     /// Parses the content of a file; an empty one has no metrics yet.
     ///
     /// # Errors
     /// It is not a metrics file of dlock, or is damaged: the line, and what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<Metrics, String> {
-        parse::parse(text)
+    pub(super) fn parse(text: &str) -> Result<Metrics> {
+        let mut metrics = Metrics::default();
+        for (index, line) in text.lines().enumerate() {
+            metrics.take_line(line.trim()).with_context(|| format!("line {}", index + 1))?;
+        }
+        Ok(metrics)
+    }
+
+    fn take_line(&mut self, line: &str) -> Result<()> {
+        let comment = line.strip_prefix('#').map(|comment| comment.split_whitespace().collect::<Vec<_>>());
+        let metric = match comment.as_deref() {
+            _ if line.is_empty() => return Ok(()),
+            Some(["HELP" | "TYPE", metric, ..]) => *metric,
+            Some(_) => return Ok(()),
+            None => line.split(['{', ' ']).next().unwrap_or_default(),
+        };
+        let sample = line.rsplit_once(' ').and_then(|(series, value)| Some((series, value.parse().ok()?)));
+        ensure!(comment.is_some() || sample.is_some(), "neither a sample nor a comment");
+        ensure!(metric.starts_with("dlock_"), "{metric} is not a metric of dlock");
+        let is_part = |family: &&Family| match family.kind {
+            Kind::Histogram(_) => {
+                let part = metric.strip_prefix(family.name);
+                part.is_some_and(|part| matches!(part, "" | "_bucket" | "_sum" | "_count"))
+            }
+            _ => metric == family.name,
+        };
+        match (FAMILIES.iter().find(is_part), sample) {
+            (None, _) => {
+                self.unknown.push_str(line);
+                self.unknown.push('\n');
+            }
+            (Some(family), Some((series, value))) if comment.is_none() => {
+                let Some(name) = name_in(series, metric).filter(|_| fits(metric, value)) else {
+                    bail!("not a sample of {metric} in the format of dlock");
+                };
+                *sample_of(self.locks.entry(name).or_default(), family.name, series) = value;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Counts a run that ended at `now`, the time since 1970. A run whose names are not valid is counted
@@ -120,87 +142,158 @@ impl Metrics {
     /// never to succeed.
     pub(super) fn add(&mut self, report: &RunReport, now: Duration) {
         if report.locks.is_empty() {
-            let series = self.locks.entry(String::new()).or_insert_with(Series::new);
-            *series.runs.entry(report.outcome.as_str().to_owned()).or_default() += 1;
+            self.series("").count(report.outcome);
         }
         for lock in &report.locks {
-            let series = self.locks.entry(lock.name.as_str().to_owned()).or_insert_with(Series::new);
-            *series.runs.entry(report.outcome.as_str().to_owned()).or_default() += 1;
+            let mut series = self.series(lock.name.as_str());
+            series.count(report.outcome);
             if report.requested {
-                series.wait.observe(report.waited);
+                series.observe(WAIT, report.waited);
             }
             if let Some(held) = report.held {
-                series.hold.observe(held);
+                series.observe(HOLD, held);
             }
-            series.renewal.add(&lock.renewals);
+            series.add(RENEWAL, &lock.renewals);
             let now = now.as_millis() as f64 / 1000.0;
-            series.last.insert(Gauge::Run, now);
+            series.set(LAST_RUN, now);
             if report.succeeded() {
-                series.last.insert(Gauge::Success, now);
+                series.set(LAST_SUCCESS, now);
             }
-            let status = match report.command {
-                Some(Ended::Exited(status)) => Some(status),
-                Some(Ended::Killed(signal)) => Some(128 + signal),
-                Some(Ended::NotExecuted(_)) | None => None,
-            };
-            if let Some(status) = status {
-                series.last.insert(Gauge::ExitStatus, f64::from(status));
+            match report.command {
+                Some(Ended::Exited(status)) => series.set(LAST_EXIT_STATUS, f64::from(status)),
+                Some(Ended::Killed(signal)) => series.set(LAST_EXIT_STATUS, f64::from(128 + signal)),
+                Some(Ended::NotExecuted(_)) | None => {}
             }
             if let Some(fencing) = lock.fencing {
                 // Below 2^53, so nothing is lost.
-                series.last.insert(Gauge::FencingToken, fencing.number() as f64);
+                series.set(LAST_FENCING_TOKEN, fencing.number() as f64);
             }
         }
+    }
+
+    /// Returns the samples of a lock. Every outcome and bucket is present from the beginning: Prometheus does
+    /// not see the increase of a counter that first appears with the value one.
+    fn series(&mut self, lock: &str) -> Series<'_> {
+        let name = escaped(lock);
+        let samples = self.locks.entry(name.clone()).or_default();
+        let mut series = Series { name, samples };
+        let mut outcomes = Outcome::ALL.map(Outcome::as_str);
+        outcomes.sort_unstable();
+        for outcome in outcomes {
+            series.add_to(RUNS, "", &format!(",outcome=\"{outcome}\""), 0.0);
+        }
+        for family in &FAMILIES {
+            let Kind::Histogram(bounds) = family.kind else { continue };
+            // A file of another version may have other bounds.
+            if series.samples.iter().all(|sample| sample.family != family.name) {
+                for bound in bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]) {
+                    series.add_to(family.name, "_bucket", &format!(",le=\"{bound}\""), 0.0);
+                }
+            }
+        }
+        series
     }
 
     /// Returns the content of the file: each family once, with all its samples.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
-        self.family(&mut text, &RUNS, |text, name, series| {
-            for (outcome, count) in &series.runs {
-                let outcome = escaped(outcome);
-                let _ = writeln!(text, "{}{{name=\"{name}\",outcome=\"{outcome}\"}} {count}", RUNS.name);
+        for Family { name, kind, help } in &FAMILIES {
+            let kind = match kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram(_) => "histogram",
+            };
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for Sample { series, value, .. } in
+                self.locks.values().flatten().filter(|sample| sample.family == *name)
+            {
+                let _ = writeln!(text, "{series} {value}");
             }
-        });
-        self.histogram(&mut text, &WAIT, |series| &series.wait);
-        self.histogram(&mut text, &HOLD, |series| &series.hold);
-        self.histogram(&mut text, &RENEWAL, |series| &series.renewal);
-        for gauge in Gauge::ALL {
-            let family = gauge.family();
-            self.family(&mut text, &family, |text, name, series| {
-                if let Some(value) = series.last.get(&gauge) {
-                    let _ = writeln!(text, "{}{{name=\"{name}\"}} {value}", family.name);
-                }
-            });
         }
-        text.push_str(&self.unknown);
-        text
+        text + &self.unknown
+    }
+}
+
+/// The samples of one lock.
+struct Series<'a> {
+    /// The escaped name of the lock.
+    name: String,
+    samples: &'a mut Vec<Sample>,
+}
+
+impl Series<'_> {
+    /// Adds to a sample, from zero if it does not exist yet.
+    fn add_to(&mut self, family: &'static str, part: &str, labels: &str, by: f64) {
+        let series = format!("{family}{part}{{name=\"{}\"{labels}}}", self.name);
+        *sample_of(self.samples, family, &series) += by;
     }
 
-    fn family(
-        &self,
-        text: &mut String,
-        family: &Family,
-        mut samples: impl FnMut(&mut String, &str, &Series),
-    ) {
-        let Family { name, kind, help } = family;
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (lock, series) in &self.locks {
-            samples(text, &escaped(lock), series);
-        }
+    fn set(&mut self, family: &'static str, value: f64) {
+        let series = format!("{family}{{name=\"{}\"}}", self.name);
+        *sample_of(self.samples, family, &series) = value;
     }
 
-    fn histogram(&self, text: &mut String, family: &Family, of: impl Fn(&Series) -> &Histogram) {
-        let metric = family.name;
-        self.family(text, family, |text, name, series| {
-            let Histogram { buckets, sum, count } = of(series);
-            for (bound, count) in buckets {
-                let _ = writeln!(text, "{metric}_bucket{{name=\"{name}\",le=\"{bound}\"}} {count}");
+    fn count(&mut self, outcome: Outcome) {
+        self.add_to(RUNS, "", &format!(",outcome=\"{}\"", outcome.as_str()), 1.0);
+    }
+
+    fn observe(&mut self, family: &'static str, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        self.add_observations(family, seconds, 1, |bound| u64::from(seconds <= bound));
+    }
+
+    fn add(&mut self, family: &'static str, histogram: &Histogram) {
+        self.add_observations(family, histogram.sum(), histogram.count(), |bound| histogram.up_to(bound));
+    }
+
+    /// Adds observations; `up_to` returns how many of them certainly do not exceed a bound.
+    fn add_observations(&mut self, family: &'static str, sum: f64, count: u64, up_to: impl Fn(f64) -> u64) {
+        let buckets = format!("{family}_bucket{{name=\"{}\",le=\"", self.name);
+        for sample in self.samples.iter_mut() {
+            let bound = sample.series.strip_prefix(&buckets).and_then(|rest| rest.strip_suffix("\"}"));
+            if let Some(bound) = bound.and_then(|bound| bound.parse().ok()) {
+                sample.value += up_to(bound) as f64;
             }
-            let _ = writeln!(text, "{metric}_bucket{{name=\"{name}\",le=\"+Inf\"}} {count}");
-            let _ = writeln!(text, "{metric}_sum{{name=\"{name}\"}} {sum}");
-            let _ = writeln!(text, "{metric}_count{{name=\"{name}\"}} {count}");
-        });
+        }
+        self.add_to(family, "_sum", "", sum);
+        self.add_to(family, "_count", "", count as f64);
+    }
+}
+
+/// Returns the value of a sample, which is zero if it does not exist yet.
+fn sample_of<'a>(samples: &'a mut Vec<Sample>, family: &'static str, series: &str) -> &'a mut f64 {
+    let index = samples.iter().position(|sample| sample.series == series).unwrap_or(samples.len());
+    if index == samples.len() {
+        samples.push(Sample { family, series: series.to_owned(), value: 0.0 });
+    }
+    &mut samples[index].value
+}
+
+/// Returns the escaped name of the lock in a series of this metric, if its labels are those that dlock writes.
+fn name_in(series: &str, metric: &str) -> Option<String> {
+    let labels = series.strip_prefix(metric)?.strip_prefix("{name=\"")?.strip_suffix("\"}")?;
+    let label = match metric {
+        // Only its parts have samples.
+        WAIT | HOLD | RENEWAL => return None,
+        RUNS => Some("outcome"),
+        _ if metric.ends_with("_bucket") => Some("le"),
+        _ => None,
+    };
+    let (name, value) = match label {
+        None => (labels, ""),
+        Some(label) => labels.rsplit_once(&format!("\",{label}=\""))?,
+    };
+    let is_bound = label != Some("le") || value.parse::<f64>().is_ok();
+    // A quote within a value is escaped.
+    let unescaped = [name, value].concat().replace("\\\\", "").replace("\\\"", "");
+    (is_bound && !unescaped.contains('"')).then(|| name.to_owned())
+}
+
+/// Whether a sample of this metric can have this value: counters are whole.
+fn fits(metric: &str, value: f64) -> bool {
+    match metric == RUNS || metric.ends_with("_bucket") || metric.ends_with("_count") {
+        true => (0.0..=MOST).contains(&value) && value.fract() == 0.0,
+        false => value.is_finite() || !metric.ends_with("_sum"),
     }
 }
 
@@ -240,23 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn written_metrics_can_be_parsed() {
+    fn written_metrics_can_be_parsed_and_added_to() {
         let mut metrics = Metrics::default();
-        for name in ["a", "\\", "\"", "\\\"n", "a\\nb", "{name=\"x\"} 7", "größe 🔒", "a b"] {
-            metrics.add(&report(name), Duration::from_millis(1_769_824_800_123));
-        }
-        let text = metrics.render();
-        assert_eq!(Metrics::parse(&text), Ok(metrics));
-        assert!(text.contains("dlock_last_fencing_token{name=\"a\"} 9007199254740991\n"), "{text}");
-        assert!(text.contains("dlock_last_run_timestamp_seconds{name=\"a\"} 1769824800.123\n"), "{text}");
-    }
-
-    #[test]
-    fn runs_are_added_to_existing_metrics() {
-        let mut metrics = Metrics::default();
-        for _ in 0..3 {
-            metrics.add(&report("a"), Duration::from_secs(1));
-            metrics = Metrics::parse(&metrics.render()).expect("our own");
+        for name in ["a", "\\", "\"", "\\\"n", "a\\nb", "{name=\"x\"} 7", "größe 🔒", "a b", "\",le=\"1"]
+        {
+            for _ in 0..3 {
+                metrics.add(&report(name), Duration::from_millis(1_769_824_800_123));
+                let text = metrics.render();
+                assert_eq!(Metrics::parse(&text).expect("our own").render(), text);
+            }
         }
         let text = metrics.render();
         for line in [
@@ -269,26 +354,35 @@ mod tests {
             "dlock_renewal_seconds_bucket{name=\"a\",le=\"0.0025\"} 0",
             "dlock_renewal_seconds_bucket{name=\"a\",le=\"+Inf\"} 3",
             "dlock_last_exit_status{name=\"a\"} 0",
+            "dlock_last_fencing_token{name=\"a\"} 9007199254740991",
+            "dlock_last_run_timestamp_seconds{name=\"a\"} 1769824800.123",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
     }
 
     #[test]
-    fn a_command_that_never_ran_has_no_gauges() {
-        let mut refused = report("a");
-        refused.outcome = Outcome::NotExecutable;
-        (refused.requested, refused.held, refused.command) = (false, None, None);
-        let mut metrics = Metrics::default();
-        metrics.add(&refused, Duration::from_secs(1));
+    fn families_and_bounds_of_another_version_are_kept() {
+        let text = "dlock_hold_seconds_bucket{name=\"a\",le=\"7\"} 2\ndlock_new_total{name=\"a\"} 7\n";
+        let mut metrics = Metrics::parse(text).expect("ours");
+        metrics.add(&report("a"), Duration::from_secs(1));
         let text = metrics.render();
-        assert!(!text.contains("dlock_last_exit_status{"), "{text}");
-        assert!(!text.contains("dlock_last_success_timestamp_seconds{"), "{text}");
-        assert!(text.contains("dlock_wait_seconds_count{name=\"a\"} 0\n"), "{text}");
+        assert!(text.contains("dlock_hold_seconds_bucket{name=\"a\",le=\"7\"} 3\n"), "{text}");
+        assert_eq!(text.matches("dlock_hold_seconds_bucket{").count(), 1, "{text}");
+        assert!(text.ends_with("\ndlock_new_total{name=\"a\"} 7\n"), "{text}");
     }
 
     #[test]
-    fn no_control_character_is_ever_raw() {
-        assert_eq!(escaped("a\\b\"c\nd\re\u{1b}f\u{9b}"), "a\\\\b\\\"c\\nd\u{FFFD}e\u{FFFD}f\u{FFFD}");
+    fn damaged_samples_are_rejected() {
+        for text in [
+            "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1.5",
+            "dlock_runs_total{outcome=\"ran\"} 1",
+            "dlock_last_exit_status{name=\"x\",host=\"y\"} 1",
+            "dlock_wait_seconds_bucket{name=\"x\",le=\"much\"} 1",
+            "dlock_wait_seconds_sum{name=\"x\"} inf",
+            "dlock_wait_seconds{name=\"x\"} 1",
+        ] {
+            assert!(Metrics::parse(text).is_err(), "{text}");
+        }
     }
 }
