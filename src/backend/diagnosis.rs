@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::secret::scrubbed;
 
 /// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// No fault was found.
     Ok,
@@ -30,7 +32,7 @@ impl Level {
 
 /// The result of one check. The texts may quote the store, which is not trusted: they are escaped when they are
 /// printed. They contain no secrets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was checked: one or two words that stay the same from version to version.
     pub check: &'static str,

@@ -14,7 +14,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::{Holder, Revocation};
-use crate::report::{Reporter, describe_holder, printable, store_error};
+use crate::report::{Reporter, broken_by, describe_holder, printable, store_error};
 use crate::settings::{BreakArguments, BreakPlan};
 
 /// The poll interval for a store without notifications.
@@ -71,11 +71,8 @@ impl Breaking<'_> {
         }
         for holder in &holders {
             let token = holder.fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
-            let before = holder.revoked.as_ref().map(|revocation| {
-                let reason =
-                    revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-                format!(", already broken by {}{reason}", revocation.by)
-            });
+            let before =
+                holder.revoked.as_ref().map(|revocation| format!(", already {}", broken_by(revocation)));
             let before = before.unwrap_or_default();
             self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }

@@ -66,7 +66,7 @@ async fn watch(
     interval: Duration,
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
-    let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::new);
+    let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::default);
     let mut has_begun = false;
     let mut reported = None;
     loop {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::printable;
-use super::status::Style;
+use super::status::{Colour, Style, painted};
+use super::{json, milliseconds, printable};
 use crate::backend::diagnosis::{Finding, Level};
 use crate::duration::show;
 
@@ -26,19 +26,10 @@ const WIDTH: usize = 100;
 struct Json<'a> {
     version: u32,
     backend: &'a str,
-    findings: Vec<JsonFinding<'a>>,
+    findings: &'a [Finding],
     problems: usize,
     warnings: usize,
-    recommended_ttl_ms: Option<u128>,
-}
-
-#[derive(Serialize)]
-struct JsonFinding<'a> {
-    check: &'a str,
-    level: &'a str,
-    found: &'a str,
-    consequence: Option<&'a str>,
-    remedy: Option<&'a str>,
+    recommended_ttl_ms: Option<u64>,
 }
 
 impl DoctorReport {
@@ -58,22 +49,14 @@ impl DoctorReport {
 
     /// Returns one JSON object on one line.
     pub fn json(&self) -> String {
-        let findings = self.findings.iter().map(|finding| JsonFinding {
-            check: finding.check,
-            level: finding.level.as_str(),
-            found: &finding.found,
-            consequence: finding.consequence.as_deref(),
-            remedy: finding.remedy.as_deref(),
-        });
-        let object = Json {
+        json(&Json {
             version: 1,
             backend: &self.backend,
-            findings: findings.collect(),
+            findings: &self.findings,
             problems: self.problems(),
             warnings: self.count(Level::Warning),
-            recommended_ttl_ms: self.recommended_ttl.map(|ttl| ttl.as_millis()),
-        };
-        serde_json::to_string(&object).unwrap_or_default() + "\n"
+            recommended_ttl_ms: self.recommended_ttl.map(milliseconds),
+        })
     }
 
     /// Returns a table for people.
@@ -83,8 +66,8 @@ impl DoctorReport {
         let indent = "problem".len() + 2 + widest + 2;
         for finding in &self.findings {
             let level = finding.level.as_str();
-            let (on, off) = colours(finding.level, style);
-            let head = format!("{on}{level:7}{off}  {:widest$}  ", finding.check);
+            let level = painted(&format!("{level:7}"), colour(finding.level), style);
+            let head = format!("{level}  {:widest$}  ", finding.check);
             let lines = [Some(&finding.found), finding.consequence.as_ref()].into_iter().flatten();
             let mut lines: Vec<String> =
                 lines.flat_map(|line| wrapped(&printable(line), indent, "")).collect();
@@ -129,13 +112,11 @@ fn wrapped(text: &str, indent: usize, first: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the sequences that begin and end the colour of a level: green, yellow, red.
-fn colours(level: Level, style: Style) -> (&'static str, &'static str) {
-    match (style, level) {
-        (Style::Plain, _) => ("", ""),
-        (Style::Coloured, Level::Ok) => ("\u{1b}[32m", "\u{1b}[0m"),
-        (Style::Coloured, Level::Warning) => ("\u{1b}[33m", "\u{1b}[0m"),
-        (Style::Coloured, Level::Problem) => ("\u{1b}[31m", "\u{1b}[0m"),
+fn colour(level: Level) -> Colour {
+    match level {
+        Level::Ok => Colour::Green,
+        Level::Warning => Colour::Yellow,
+        Level::Problem => Colour::Red,
     }
 }
 

@@ -7,8 +7,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 pub use self::json::{history_json, status_json};
-use self::table::{Cell, Colour, Table};
-use super::printable;
+use self::table::{Cell, Table};
+pub(super) use self::table::{Colour, painted};
+use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
@@ -150,10 +151,7 @@ fn remarks(holder: &Holder) -> String {
     if let Some(ended) = holder.ended {
         remarks.push(format!("ended {} ago", show(ended)));
     }
-    if let Some(revocation) = &holder.revoked {
-        let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        remarks.push(format!("broken by {}{reason}", revocation.by));
-    }
+    remarks.extend(holder.revoked.as_ref().map(broken_by));
     remarks.extend(holder.identity.iter().flat_map(note_and_job));
     remarks.join("; ")
 }
@@ -227,22 +225,12 @@ fn why(record: &Record) -> String {
 }
 
 /// The part of a terminal that is redrawn.
+#[derive(Default)]
 pub struct Screen {
     lines: usize,
 }
 
-impl Default for Screen {
-    fn default() -> Self {
-        Screen::new()
-    }
-}
-
 impl Screen {
-    /// Returns an empty screen.
-    pub fn new() -> Screen {
-        Screen { lines: 0 }
-    }
-
     /// Returns the sequence that draws the text over the previous one: no line longer than the terminal is
     /// wide, and no more lines than it is high, because scrolled-off lines cannot be redrawn.
     pub fn frame(&mut self, text: &str) -> String {

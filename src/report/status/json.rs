@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::began;
 use crate::backend::admin::Inspection;
 use crate::lock::{FencingToken, LockName, LockState, Mode, NotedRecord, Waiter};
-use crate::report::{HolderView, json, milliseconds, time};
+use crate::report::{HolderView, IdentityView, json, milliseconds, time};
 
 #[derive(Serialize)]
 struct StatusView<'a, L> {
@@ -22,7 +22,7 @@ struct LockView<'a> {
     state: &'static str,
     mode: Option<&'static str>,
     slots: Option<u32>,
-    holders: Vec<HolderView>,
+    holders: Vec<HolderView<'a>>,
     waiters: Vec<WaiterView<'a>>,
 }
 
@@ -95,12 +95,8 @@ struct RecordView<'a> {
     dlock_exit: i32,
     exit_status: Option<i32>,
     signal: Option<i32>,
-    host: &'a str,
-    pid: u32,
-    user: &'a str,
-    command: &'a str,
-    note: Option<&'a str>,
-    url: Option<&'a str>,
+    #[serde(flatten)]
+    identity: IdentityView<'a>,
     fencing_token: Option<FencingToken>,
     waited_ms: u64,
     held_ms: Option<u64>,
@@ -136,12 +132,7 @@ fn record_view((at, record): &NotedRecord) -> RecordView<'_> {
         dlock_exit: record.dlock_exit,
         exit_status: record.exit_status,
         signal: record.signal,
-        host: &record.identity.host,
-        pid: record.identity.pid,
-        user: &record.identity.user,
-        command: &record.identity.command,
-        note: record.identity.note.as_deref(),
-        url: record.identity.url.as_deref(),
+        identity: IdentityView::new(Some(&record.identity)),
         fencing_token: record.fencing_token,
         waited_ms: record.waited_ms,
         held_ms: record.held_ms,

@@ -7,7 +7,7 @@ use crate::report::printable;
 
 /// Meaning, as a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(in crate::report) enum Colour {
     None,
     Green,
     Yellow,
@@ -25,6 +25,14 @@ impl Colour {
             Colour::Red => "31",
             Colour::Cyan => "36",
         }
+    }
+}
+
+/// Returns a text in a colour, if the style has colours.
+pub(in crate::report) fn painted(text: &str, colour: Colour, style: Style) -> String {
+    match (style, colour) {
+        (Style::Plain, _) | (_, Colour::None) => text.to_owned(),
+        (Style::Coloured, colour) => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
     }
 }
 
@@ -113,12 +121,7 @@ impl Table {
                     }
                     text.extend(std::iter::repeat_n(' ', column - at));
                     at = column + cell.text.width();
-                    match (style, cell.colour) {
-                        (Style::Coloured, colour) if colour != Colour::None => {
-                            text.push_str(&format!("\x1b[{}m{}\x1b[0m", colour.code(), cell.text));
-                        }
-                        _ => text.push_str(&cell.text),
-                    }
+                    text.push_str(&painted(&cell.text, cell.colour, style));
                 }
                 column += width + 2;
             }
