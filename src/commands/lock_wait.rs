@@ -74,8 +74,9 @@ impl LastBusy {
 
     /// Returns what was last found, with the ages of now.
     fn again(&self) -> Option<(LockName, Busy)> {
-        let last = self.last.borrow();
-        last.as_ref().map(|(name, busy, seen)| (name.clone(), older(busy, Moment::now() - *seen)))
+        let (name, mut busy, seen) = self.last.borrow().clone()?;
+        busy.holders.iter_mut().for_each(|holder| holder.age_by(Moment::now() - seen));
+        Some((name, busy))
     }
 }
 
@@ -106,14 +107,6 @@ impl Leaving {
     fn because_of(&mut self, why: Interruption) {
         self.why.get_or_insert(why);
         self.by.get_or_insert_with(|| Instant::now() + LEAVE_WITHIN);
-    }
-
-    /// Resolves at the deadline, if there is one.
-    async fn deadline(&self) {
-        match self.by {
-            Some(by) => sleep_until(by).await,
-            None => std::future::pending().await,
-        }
     }
 
     /// Runs the remaining work until the deadline.
@@ -174,13 +167,13 @@ impl<'a> LockWait<'a> {
                     biased;
                     arrival = self.signals.next() => self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?,
                     outcome = &mut attempt => break outcome,
-                    event = next(&mut supervisor) => reaction_to(event),
-                    () = finished(&mut kill) => {
+                    event = or_never(supervisor.as_mut().map(|supervisor| supervisor.next())) => reaction_to(event),
+                    () = or_never(kill.as_mut()) => {
                         kill = None;
                         Reaction::Nothing
                     }
-                    () = leaving.deadline() => break AcquireAllOutcome::GivenUp,
-                    () = at(report_alarm.as_ref(), report_at) => {
+                    () = or_never(leaving.by.map(sleep_until)) => break AcquireAllOutcome::GivenUp,
+                    () = or_never(report_alarm.as_ref().map(|alarm| alarm.until(report_at))) => {
                         report_at = Moment::now() + REPORT_INTERVAL;
                         if let Some((name, busy)) = last_busy.again() {
                             self.reporter.waiting(&name, self.store, &busy);
@@ -278,10 +271,10 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// Returns the next event of the parked command, if there is one.
-async fn next(supervisor: &mut Option<&mut Supervisor>) -> Event {
-    match supervisor {
-        Some(supervisor) => supervisor.next().await,
+/// Awaits the future, or forever if there is none.
+async fn or_never<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }
@@ -294,31 +287,5 @@ fn reaction_to(event: Event) -> Reaction {
             Reaction::End(Interruption::Guard("the waiting process of the command died".into()))
         }
         _ => Reaction::Nothing,
-    }
-}
-
-/// Runs the work, if there is any; it must not be polled again after that.
-async fn finished(work: &mut Option<Work<'_>>) {
-    match work {
-        Some(work) => work.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Returns the state with its ages advanced, as if nothing had changed.
-fn older(busy: &Busy, by: Duration) -> Busy {
-    let mut busy = busy.clone();
-    for holder in &mut busy.holders {
-        holder.age = holder.age.map(|age| age + by);
-        holder.ended = holder.ended.map(|ended| ended + by);
-        holder.remaining = holder.remaining.map(|rest| rest.saturating_sub(by));
-    }
-    busy
-}
-
-async fn at(alarm: Option<&Alarm>, moment: Moment) {
-    match alarm {
-        Some(alarm) => alarm.until(moment).await,
-        None => std::future::pending().await,
     }
 }

@@ -65,6 +65,13 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Advances the hold by this time, as if nothing had happened since.
+    pub fn age_by(&mut self, time: Duration) {
+        self.age = self.age.map(|age| age + time);
+        self.ended = self.ended.map(|ended| ended + time);
+        self.remaining = self.remaining.map(|rest| rest.saturating_sub(time));
+    }
+
     /// Returns the state of the hold.
     pub fn phase(&self) -> Phase {
         match &self.identity {
@@ -142,11 +149,7 @@ impl LockState {
 
     /// Advances the state by this time, as if nothing had happened since.
     pub fn age(&mut self, time: Duration) {
-        for holder in &mut self.holders {
-            holder.age = holder.age.map(|age| age + time);
-            holder.ended = holder.ended.map(|ended| ended + time);
-            holder.remaining = holder.remaining.map(|rest| rest.saturating_sub(time));
-        }
+        self.holders.iter_mut().for_each(|holder| holder.age_by(time));
         for waiter in &mut self.waiters {
             waiter.waiting += time;
         }
