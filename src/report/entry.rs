@@ -109,35 +109,23 @@ impl Entry {
     }
 
     /// Creates the file, which must not exist.
-    ///
-    /// # Errors
-    /// It could not be created.
     pub(super) fn create(&self, mode: Mode) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | CAREFUL;
         Ok(openat(&self.directory, self.name.as_os_str(), flags, mode)?.into())
     }
 
     /// Returns the target of the symbolic link.
-    ///
-    /// # Errors
-    /// It is not a symbolic link.
     pub(super) fn link(&self) -> io::Result<PathBuf> {
         let target = readlinkat(&self.directory, self.name.as_os_str())?;
         Ok(directory(&self.path).join(target))
     }
 
     /// Checks that this process may write to the file.
-    ///
-    /// # Errors
-    /// It may not.
     pub(super) fn check_writable(&self) -> io::Result<()> {
         Ok(faccessat(&self.directory, self.name.as_os_str(), AccessFlags::W_OK, AtFlags::AT_EACCESS)?)
     }
 
     /// Renames the file over another name in the same directory.
-    ///
-    /// # Errors
-    /// The rename failed; then both files are unchanged.
     pub(super) fn rename(&self, to: &Entry) -> io::Result<()> {
         Ok(renameat(&self.directory, self.name.as_os_str(), &to.directory, to.name.as_os_str())?)
     }
@@ -148,9 +136,6 @@ impl Entry {
     }
 
     /// Whether both are one name in one directory.
-    ///
-    /// # Errors
-    /// The directories cannot be inspected.
     pub(super) fn is_same(&self, other: &Entry) -> io::Result<bool> {
         let (one, two) = (fstat(self.directory.as_fd())?, fstat(other.directory.as_fd())?);
         Ok((one.st_dev, one.st_ino, &self.name) == (two.st_dev, two.st_ino, &other.name))
