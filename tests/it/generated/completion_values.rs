@@ -89,3 +89,58 @@ fn lock_names_come_from_the_given_backend() {
         assert_eq!(none.outcome(), (Exit::Code(0), "values\n", ""));
     }
 }
+
+#[test]
+fn every_position_on_a_line_has_its_completions() {
+    let store = Store::file();
+    let _holders = ["nightly", "night shift"].map(|name| hold(&store, name));
+    let complete = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (current, before) = words.split_last().unwrap();
+        let question = store.place.bare().args(["__complete", &format!("={current}")]).args(before);
+        question.env("DLOCK_BACKEND", store.url()).output().stdout
+    };
+    let offered = |line: &str| -> Vec<String> {
+        let reply = complete(line);
+        let values = reply.strip_prefix("values\n").unwrap_or_else(|| panic!("{line}: {reply}"));
+        values.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+    };
+    for (line, expected) in [
+        ("dlock ru", &["run"][..]),
+        ("dlock run ", &["night shift", "nightly"]),
+        ("dlock run nightl", &["nightly"]),
+        ("dlock run nightly ", &["--", "night shift"]),
+        ("dlock run -n nightly ", &["--", "night shift"]),
+        ("dlock run --wait 5 nightl", &["nightly"]),
+        ("dlock run -nw 5 nightl", &["nightly"]),
+        ("dlock run --wait=5 nightl", &["nightly"]),
+        ("dlock run --wait ", &["forever"]),
+        ("dlock run -w fo", &["forever"]),
+        ("dlock run --orphans ", &["leave", "wait", "kill"]),
+        ("dlock run --orphans=w", &["--orphans=wait"]),
+        ("dlock run --orp", &["--orphans"]),
+        ("dlock run --orphans wait --orp", &[]),
+        ("dlock run -v --verb", &["--verbose"]),
+        ("dlock run --no", &["--no-wait", "--nonblock", "--note"]),
+        ("dlock run --ttl ", &[]),
+        ("dlock run -c ", &[]),
+        ("dlock run --unknown=", &[]),
+        ("dlock status --watch ni", &["night shift", "nightly"]),
+        ("dlock status -- nightly ni", &["night shift"]),
+        ("dlock status -- --his", &[]),
+        ("dlock completions z", &["zsh"]),
+        ("dlock completions zsh ", &[]),
+        ("dlock nonsense ", &[]),
+    ] {
+        assert_eq!(offered(line), expected, "{line}");
+    }
+    assert!(offered("dlock run -").contains(&"-c".to_owned()));
+    assert!(!offered("dlock run -").contains(&"--".to_owned()));
+    assert!(offered("dlock run nightly -").contains(&"--".to_owned()));
+    assert!(offered("dlock run -b ").iter().all(|url| url.contains(':')));
+    for (line, expected) in
+        [("dlock run nightly -- rsync --orphans ", "command 4\n"), ("dlock man -- ", "directories\n")]
+    {
+        assert_eq!(complete(line), expected, "{line}");
+    }
+}
