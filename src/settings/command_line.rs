@@ -41,7 +41,7 @@ enum RunCommand {
 pub enum Command {
     /// Take the lock, run the command, release the lock
     Run(Box<RunArguments>),
-    /// Show who holds each lock, and who waits
+    /// Show the holders and waiters of each lock
     Status(Box<StatusArguments>),
     /// Revoke a lock: its holder stops its command
     Break(Box<BreakArguments>),
