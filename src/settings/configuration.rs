@@ -92,11 +92,6 @@ impl Configuration {
         Ok(())
     }
 
-    /// Returns the files that were read; each overrides the ones before it.
-    pub fn files(&self) -> &[Arc<str>] {
-        &self.files
-    }
-
     /// Returns the settings for these locks, in which those of the command line have the highest precedence.
     ///
     /// # Errors
@@ -136,11 +131,6 @@ impl Configuration {
             below = below.together(wanted(said), &above)?;
         }
         Ok(above.over(below))
-    }
-
-    /// Returns the settings of the files for every lock.
-    pub(super) fn of_all(&self) -> Settings {
-        Settings { backend: self.tables.backend.clone(), ..Settings::default() }
     }
 
     /// Returns the table that applies to a lock: the one with its exact name, else the one with the longest

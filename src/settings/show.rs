@@ -1,4 +1,4 @@
-//! `dlock config show`: its options, and the values that it prints.
+//! `dlock config show`: its options, and the values that it prints, without secrets.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,10 +6,13 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::backends::{Alias, PASSWORD_FILE, Secret};
+use super::configuration::above;
 use super::target::checked_name;
-use super::{CommonArguments, Configuration, Keys, Settings, Source, Sourced, limits, said_above};
+use super::{CommonArguments, Configuration, Settings, Source, Sourced, limits};
+use crate::backend::registry;
 use crate::exit::Failure;
-use crate::lease::validity::Terms;
+use crate::secret::HIDDEN;
 
 /// `dlock config`
 #[derive(Debug, Args)]
@@ -47,6 +50,9 @@ fn show_help() -> String {
     let keys: Vec<String> = Settings::KEYS.chunks(8).map(|keys| keys.join(", ")).collect();
     include_str!("help/config-show.txt").replace("{keys}", &keys.join(",\n  "))
 }
+
+/// The pattern of all names.
+const EVERY: &str = "*";
 
 /// The values to show, in display order.
 pub struct Shown {
@@ -91,77 +97,125 @@ impl Shown {
         let common = &arguments.common;
         let name = arguments.name.as_deref().map(checked_name).transpose()?;
         let configuration = Configuration::read(common)?;
-        let mut shown = Shown {
-            files: configuration.files().iter().map(ToString::to_string).collect(),
-            name: name.as_ref().map(ToString::to_string),
-            table: None,
-            backends: Vec::new(),
-            locks: Vec::new(),
-        };
-        let (title, settings) = match &name {
+        let (mut table, mut locks) = (None, Vec::new());
+        let settings = match &name {
             Some(name) => {
-                let table = configuration.table_of(name)?;
-                shown.table = table.map(|(text, place)| (text.to_owned(), Source::File(place.clone())));
-                let names = std::slice::from_ref(name);
-                (name.as_str(), configuration.settings(Settings::default(), common, names)?)
+                let applies = configuration.table(name)?;
+                table = applies.map(|table| (table.text.clone(), Source::File(table.place.clone())));
+                configuration.settings(Settings::default(), common, std::slice::from_ref(name))?
             }
             None => {
-                shown.locks = written(&configuration, common)?;
-                ("*", configuration.settings_of_others(common)?)
+                let above = above(Settings::default(), common)?;
+                locks = configuration.lock_tables(&above);
+                above.over(configuration.of_other_locks())
             }
         };
         let terms = limits::terms(&settings, Duration::ZERO)?;
         // A file without a backend is an error only for commands that need a backend.
-        let named = settings.backend.clone();
-        if named.is_some() {
-            configuration.backend(named.as_ref())?;
+        let backend = settings.backend.clone();
+        if backend.is_some() {
+            configuration.backend(backend.as_ref())?;
         }
-        let is_wanted =
-            |alias: &str| name.is_none() || named.as_ref().is_some_and(|named| named.value == alias);
-        for (alias, keys) in configuration.aliases() {
-            if is_wanted(alias) {
-                shown.backends.push(table(alias, keys, &Settings::default()));
-            }
-        }
-        let fallback = shown.files.is_empty().then(|| "file:".to_owned());
-        shown.locks.push(complete(title, settings, &terms, fallback));
-        Ok(shown)
-    }
-}
-
-/// Returns the tables of locks as written, with the values that are overridden.
-fn written(configuration: &Configuration, common: &CommonArguments) -> Result<Vec<ShownTable>, Failure> {
-    let above = said_above(common)?;
-    let tables = configuration.lock_tables();
-    Ok(tables.into_iter().map(|(pattern, keys)| table(pattern, keys, &above)).collect())
-}
-
-fn table(name: &str, keys: Keys, above: &Settings) -> ShownTable {
-    let above = super::shown(above);
-    let values = keys.into_iter().map(|(key, value, source)| {
-        let overridden = above.iter().find(|(other, ..)| *other == key).map(|(.., source)| source.clone());
-        ShownValue { key, value: Some(value), source, overridden }
-    });
-    ShownTable { name: name.to_owned(), values: values.collect() }
-}
-
-/// Returns every setting with its value in effect.
-fn complete(name: &str, settings: Settings, terms: &Terms, backend: Option<String>) -> ShownTable {
-    fn default<T>(value: T) -> Option<Sourced<T>> {
-        Some(Sourced { value, source: Source::Default })
-    }
-    let known = settings.over_defaults().over(Settings {
-        backend: backend.and_then(default),
-        grace: default(terms.grace),
-        ..Settings::default()
-    });
-    let shown = super::shown(&known);
-    let values = Settings::KEYS.iter().map(|key| {
-        let (value, source) = match shown.iter().find(|(known, ..)| known == key) {
-            Some((_, value, source)) => (Some(value.clone()), source.clone()),
-            None => (None, Source::Default),
+        let is_wanted = |alias: &&Alias| {
+            name.is_none() || backend.as_ref().is_some_and(|named| named.value == alias.name)
         };
-        ShownValue { key: (*key).to_owned(), value, source, overridden: None }
-    });
-    ShownTable { name: name.to_owned(), values: values.collect() }
+        let backends = configuration.tables.backends.iter().filter(is_wanted).map(|alias| ShownTable {
+            name: alias.name.clone(),
+            values: alias.shown(|one, other| configuration.is_later(one, other)),
+        });
+        let fallback = configuration.files.is_empty().then(|| default("file:".to_owned()));
+        let grace = Some(default(terms.grace));
+        let complete =
+            settings.over(Settings { backend: fallback, grace, ..Settings::default() }).over_defaults();
+        locks.push(ShownTable {
+            name: name.as_ref().map_or(EVERY, |name| name.as_str()).to_owned(),
+            values: complete.values(),
+        });
+        Ok(Shown {
+            files: configuration.files.iter().map(ToString::to_string).collect(),
+            name: name.as_ref().map(ToString::to_string),
+            table,
+            backends: backends.collect(),
+            locks,
+        })
+    }
+}
+
+fn default<T>(value: T) -> Sourced<T> {
+    Sourced { value, source: Source::Default }
+}
+
+impl Configuration {
+    /// Returns each table of locks as written except the default one, and what overrides its values.
+    fn lock_tables(&self, above: &Settings) -> Vec<ShownTable> {
+        let tables = self.tables.locks.iter().filter(|table| table.text != EVERY);
+        let shown = tables.map(|table| {
+            let values = table.settings.values().into_iter().zip(above.values());
+            let written = values.filter(|(value, _)| value.value.is_some());
+            let overridden = written
+                .map(|(value, above)| ShownValue { overridden: above.value.map(|_| above.source), ..value });
+            ShownTable { name: table.text.clone(), values: overridden.collect() }
+        });
+        shown.collect()
+    }
+
+    /// Returns the settings of the files for a lock that no table but the default one matches.
+    fn of_other_locks(&self) -> Settings {
+        let table = self.tables.locks.iter().find(|table| table.text == EVERY);
+        let settings = table.map(|table| table.settings.clone()).unwrap_or_default();
+        settings.over(Settings { backend: self.tables.backend.clone(), ..Settings::default() })
+    }
+}
+
+impl Settings {
+    /// Returns every key, without secrets.
+    fn values(&self) -> Vec<ShownValue> {
+        let values = self.shown().into_iter().map(|(key, known)| {
+            let (value, source) = match known {
+                Some(Sourced { value: Value::String(url), source }) if key == "backend" => {
+                    (Some(registry::redacted(&url).into()), source)
+                }
+                Some(Sourced { value, source }) => (Some(value), source),
+                None => (None, Source::Default),
+            };
+            ShownValue { key: key.to_owned(), value, source, overridden: None }
+        });
+        values.collect()
+    }
+}
+
+impl Alias {
+    /// Returns the values in effect: of a password and a password file only the one that is used.
+    fn shown(&self, later: impl Fn(&Source, &Source) -> bool) -> Vec<ShownValue> {
+        let secret = self.secret(later).ok().flatten();
+        let mut keys = Vec::new();
+        let mut add = |key: &str, value: Value, source: &Source| {
+            let (key, source) = (key.to_owned(), source.clone());
+            keys.push(ShownValue { key, value: Some(value), source, overridden: None });
+        };
+        if let Some(Sourced { value, source }) = &self.url {
+            add("url", registry::redacted(value).into(), source);
+        }
+        if let Some(Sourced { value, source }) = &self.username {
+            add("username", value.as_str().into(), source);
+        }
+        if let Some(Secret::Text(Sourced { source, .. })) = secret {
+            add("password", HIDDEN.into(), source);
+        }
+        let scheme = self.url.as_ref().and_then(|url| url.value.split(':').next()).unwrap_or_default();
+        let has_known_options = registry::options(&scheme.to_ascii_lowercase()).is_some();
+        let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
+        for option in self.options.iter().filter(|option| is_used(&option.name)) {
+            // The options of a store that this build lacks are unknown: one may be a secret.
+            let value = match has_known_options || option.name == PASSWORD_FILE {
+                true => option.value.value.as_str().into(),
+                false => HIDDEN.into(),
+            };
+            add(&option.name, value, &option.value.source);
+        }
+        if let Some(Sourced { value, source }) = &self.accept {
+            add("accept", value.iter().map(|warning| warning.name()).collect(), source);
+        }
+        keys
+    }
 }
