@@ -49,7 +49,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         start: crate::child::start_of(pid as i32).unwrap_or(0),
         boot: boot_id(),
         pid_ns: pid_namespace(),
-        url: job_url(&|name| crate::settings::variable(name)?.into_string().ok()),
+        url: job_url(&|name| crate::input::variable(name)?.into_string().ok()),
         unattended: false,
     }
 }

@@ -1,5 +1,7 @@
-//! Reads whole files that users name: opened without blocking, checked after opening, and bounded.
+//! Reads environment variables, and whole files that users name: opened without blocking, checked after opening, and
+//! bounded.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -10,6 +12,11 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::Moment;
+
+/// Reads an environment variable; an empty one counts as unset.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
 
 /// Opens a regular file for reading. Symbolic links are followed, because Kubernetes mounts its secrets as such;
 /// whatever the path leads to, opening it neither blocks (`O_NONBLOCK`, `fifo(7)`) nor acquires a controlling terminal.

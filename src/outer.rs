@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use crate::identity;
+use crate::input;
 use crate::lock::{LockName, Token};
-use crate::settings;
 
 /// The holds of outer dlocks, outermost first.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl OuterHolds {
     /// Returns the holds of the environment; a malformed value counts as none.
     pub fn of_environment() -> OuterHolds {
         let text =
-            settings::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
+            input::variable("DLOCK_HELD").and_then(|value| value.into_string().ok()).unwrap_or_default();
         OuterHolds::parse(&text)
     }
 

@@ -46,8 +46,8 @@ impl Reporter {
 
     /// Returns the reporter that the command line asks for.
     pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
-        let attended = nix::unistd::isatty(std::io::stderr()).unwrap_or(false)
-            || crate::settings::variable("CI").is_some();
+        let attended =
+            nix::unistd::isatty(std::io::stderr()).unwrap_or(false) || crate::input::variable("CI").is_some();
         Reporter { quiet, verbose, format, reports_waiting: !quiet && (verbose > 0 || attended) }
     }
 
@@ -72,6 +72,11 @@ impl Reporter {
         if !self.quiet {
             self.write("warning", message);
         }
+    }
+
+    /// Writes each of these notices; silenced by `-q`.
+    pub fn notices(&self, notices: &[String]) {
+        notices.iter().for_each(|notice| self.warning(notice));
     }
 
     /// Writes a prompt to the terminal; the reply is typed after it.

@@ -24,8 +24,6 @@ mod target;
 mod tokens;
 mod value;
 
-use std::ffi::OsString;
-
 pub use self::acquire::{AcquireArguments, AcquirePlan, AcquireSettings};
 pub use self::backends::{Accepted, BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
@@ -34,7 +32,7 @@ pub use self::command_line::{
     Command, Request, command, file_of, format_of, parse, partial_common_arguments,
 };
 pub use self::configuration::{Configuration, resolve_backend};
-pub use self::doctor::{DoctorArguments, DoctorPlan};
+pub use self::doctor::DoctorArguments;
 pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::outputs::OutputFiles;
 pub use self::run::{OnLost, RunArguments, RunPlan, known, program_failure};
@@ -46,8 +44,3 @@ pub use self::target::{CommonArguments, LogFormat, StoreTarget};
 pub use self::tokens::{
     CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenArguments, TokenPlan,
 };
-
-/// Reads an environment variable; an empty one counts as unset.
-pub fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty())
-}

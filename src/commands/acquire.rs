@@ -1,8 +1,10 @@
 //! `dlock acquire`: takes a lease without a process, to be renewed with its token.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde::Serialize;
 
 use super::execute;
@@ -16,8 +18,8 @@ use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Lock};
 use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
-use crate::report::{self, Reporter, hazard_of, milliseconds, not_asked, revoked, to_stdout};
-use crate::settings::{AcquireArguments, AcquirePlan, Warning};
+use crate::report::{self, Reporter, TokenFile, hazard_of, milliseconds, not_asked, revoked, to_stdout};
+use crate::settings::{self, AcquireArguments, AcquirePlan, Warning};
 
 /// The name shown to other clients instead of a command.
 const COMMAND: &str = "dlock acquire";
@@ -28,19 +30,45 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     // Signals are blocked from the beginning, so that exceeding the file size limit is an error and does not
     // kill dlock (SIGXFSZ).
     let blocked = signals::block().map(drop).map_err(internal);
-    let plan = blocked.and_then(|()| AcquirePlan::new(arguments));
-    let reporter = reporter.silenced(plan.as_ref().is_ok_and(|plan| plan.quiet));
-    let work =
-        async |plan: &AcquirePlan| Acquiring { plan, reporter: &reporter }.take_and_write_token().await;
-    execute(&reporter, plan, |plan| &plan.notices, work)
+    let planned = blocked.and_then(|()| Ok((AcquirePlan::new(arguments)?, token_file(arguments)?)));
+    let reporter = reporter.silenced(planned.as_ref().is_ok_and(|(plan, _)| plan.quiet));
+    let work = async |(plan, token_file): &(AcquirePlan, Option<TokenFile>)| {
+        let (json, token_file) = (arguments.json, token_file.as_ref());
+        Acquiring { plan, json, token_file, reporter: &reporter }.take_and_write_token().await
+    };
+    execute(&reporter, planned, |(plan, _)| &plan.notices, work)
 }
 
 fn internal(error: io::Error) -> Failure {
     Failure::internal(format!("cannot receive signals: {error}"))
 }
 
+/// Returns the file for the token, if one was named, and checks that the token can be written.
+///
+/// # Errors
+/// It cannot (64).
+fn token_file(arguments: &AcquireArguments) -> Result<Option<TokenFile>, Failure> {
+    let file = arguments.token_file.as_deref().map(TokenFile::find).transpose();
+    let file = file.map_err(|error| settings::Source::Flag("--token-file").failure(report::reason(&error)))?;
+    if (file.is_none() || arguments.json) && !is_inherited(io::stdout()) {
+        return Err(Failure::usage("standard output is closed: the token would be lost, see --token-file"));
+    }
+    Ok(file)
+}
+
+/// Whether a standard descriptor was inherited: those passed on by exec have no close-on-exec flag, and one
+/// that was opened in place of a closed one does.
+fn is_inherited(descriptor: impl AsFd) -> bool {
+    let flags = fcntl(descriptor, FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
+    flags.is_ok_and(|flags| !flags.contains(FdFlag::FD_CLOEXEC))
+}
+
 struct Acquiring<'a> {
     plan: &'a AcquirePlan,
+    /// Print a JSON object instead of the token alone.
+    json: bool,
+    /// The file for the token instead of standard output.
+    token_file: Option<&'a TokenFile>,
     reporter: &'a Reporter,
 }
 
@@ -123,7 +151,7 @@ impl Acquiring<'_> {
         let cannot = |what: String, error: io::Error| {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
         };
-        let text = match (plan.json, &plan.token_file) {
+        let text = match (self.json, self.token_file) {
             (true, file) => report::json(&TokenOutput {
                 version: 1,
                 name: plan.name.as_str(),
@@ -139,7 +167,7 @@ impl Acquiring<'_> {
         };
         to_stdout(&text).map_err(|error| cannot("standard output".into(), error))?;
         // The file is written last, so that a released token does not replace another one.
-        match &plan.token_file {
+        match self.token_file {
             Some(file) => {
                 file.write(token).map_err(|error| cannot(format!("'{}'", file.path().display()), error))
             }

@@ -31,7 +31,7 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
     execute(&reporter, plan, |plan| &plan.access.notices, async |plan| run(plan, &reporter).await)
 }
 
-async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+async fn run(plan: &BreakPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
     let store = plan.access.store.display();
     let mut breaking = Breaking { plan, reporter, store: plan.access.store.open(), notified: false };
     breaking.run().await.map_err(|error| {
@@ -44,7 +44,7 @@ async fn run(plan: &BreakPlan, reporter: &Reporter) -> Result<Exit, Failure> {
 }
 
 struct Breaking<'a> {
-    plan: &'a BreakPlan,
+    plan: &'a BreakPlan<'a>,
     reporter: &'a Reporter,
     store: Box<dyn LockAdmin>,
     /// A revocation was written to the store.
@@ -57,7 +57,7 @@ impl Breaking<'_> {
         let (name, store) = (&plan.name, plan.access.store.display());
         within(plan.access.connect_timeout, self.store.connect()).await?;
         let mut holders = self.holders().await?;
-        if let Some(fencing) = plan.fencing {
+        if let Some(fencing) = plan.options.fencing_token {
             holders.retain(|holder| holder.fencing == Some(fencing));
             if holders.is_empty() {
                 return Ok(self.say(&format!("{name} on {store} is not held with fencing token {fencing}")));
@@ -92,7 +92,7 @@ impl Breaking<'_> {
         if left.is_empty() {
             return Ok(self.say(&format!("{name} on {store}: that hold has ended")));
         }
-        match plan.force {
+        match plan.options.force {
             true => self.take_away(&left).await,
             false => Ok(self.not_yet(&left)),
         }
@@ -112,11 +112,11 @@ impl Breaking<'_> {
 
     /// Whether to ask for confirmation, which needs a terminal.
     fn needs_confirmation(&self) -> bool {
-        !self.plan.yes && std::io::stdin().is_terminal()
+        !self.plan.options.yes && std::io::stdin().is_terminal()
     }
 
     fn is_confirmed(&self) -> bool {
-        self.reporter.question(match self.plan.force {
+        self.reporter.question(match self.plan.options.force {
             true => "remove it, although its command may still run beside that of the next holder? [y/N]",
             false => "stop its command and break it? [y/N]",
         });
@@ -146,14 +146,14 @@ impl Breaking<'_> {
     async fn wait_for(&mut self, holders: &[Holder], begin: Moment) -> Result<Vec<Holder>, StoreError> {
         let notified: Vec<&Holder> = holders.iter().filter(|holder| can_be_notified(holder)).collect();
         let rest = notified.iter().map(|holder| holder.remaining.map_or(WITHOUT_LEASE, |rest| rest + MARGIN));
-        let until = match self.plan.wait {
+        let until = match self.plan.options.wait {
             Some(Wait::No) => Some(begin),
             Some(Wait::For(wait)) => Some(begin + wait),
             Some(Wait::Forever) => None,
             None => Some(begin + rest.max().unwrap_or_default()),
         };
         // Holders that cannot be notified are not awaited, unless --wait is given.
-        let pointless = notified.is_empty() && self.plan.wait.is_none();
+        let pointless = notified.is_empty() && self.plan.options.wait.is_none();
         loop {
             let mut left = match self.holders().await {
                 Ok(left) => left,

@@ -10,7 +10,7 @@ use crate::duration::show;
 use crate::exit::{Exit, Failure};
 use crate::report::status::Style;
 use crate::report::{DoctorReport, Reporter};
-use crate::settings::{DoctorArguments, DoctorPlan, StoreTarget};
+use crate::settings::{DoctorArguments, StoreTarget};
 
 /// The exit status when there are problems.
 const PROBLEMS: u8 = 1;
@@ -19,14 +19,15 @@ const PROBLEMS: u8 = 1;
 /// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    execute(&reporter, DoctorPlan::new(arguments), |plan| &plan.access.notices, diagnose)
+    let target = StoreTarget::of_doctor(arguments);
+    execute(&reporter, target, |target| &target.notices, async |target| diagnose(target, arguments).await)
 }
 
-async fn diagnose(plan: &DoctorPlan) -> Result<Exit, Failure> {
+async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<Exit, Failure> {
     let alarm = Alarm::new().map_err(super::no_event_loop)?;
-    let mut diagnosis = examine(&plan.access, &alarm).await?;
+    let mut diagnosis = examine(target, &alarm).await?;
     diagnosis.findings.extend(host::findings());
-    let text = if plan.json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
+    let text = if arguments.json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
     Ok(match super::print(&text) {
         Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),
         exit => exit,
@@ -35,10 +36,10 @@ async fn diagnose(plan: &DoctorPlan) -> Result<Exit, Failure> {
 
 /// Collects the findings of the store's checks, until they are complete or no note has arrived within the
 /// connect timeout.
-async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Failure> {
+async fn examine(target: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Failure> {
     let (examination, mut notes) = Diagnosis::new();
-    let mut store = access.store.open();
-    let mut diagnosis = DoctorReport::of(access.store.display());
+    let mut store = target.store.open();
+    let mut diagnosis = DoctorReport::of(target.store.display());
     let mut step = "reachability";
     let mut begun = Moment::now();
     let examined = {
@@ -51,7 +52,7 @@ async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Fa
                     begun = Moment::now();
                     step = take(note, &mut diagnosis).unwrap_or(step);
                 }
-                () = alarm.until(begun + access.connect_timeout) => break None,
+                () = alarm.until(begun + target.connect_timeout) => break None,
             }
         }
     };
@@ -61,7 +62,7 @@ async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Fa
     match examined {
         Some(Ok(())) => Ok(diagnosis),
         Some(Err(StoreError::Config(text))) => {
-            Err(Failure::config(format!("{}: {text}", access.store.display())))
+            Err(Failure::config(format!("{}: {text}", target.store.display())))
         }
         Some(Err(error)) => {
             diagnosis.findings.push(aborted(step, error.to_string()));
@@ -70,7 +71,7 @@ async fn examine(access: &StoreTarget, alarm: &Alarm) -> Result<DoctorReport, Fa
         None => {
             diagnosis
                 .findings
-                .push(aborted(step, format!("no answer within {}", show(access.connect_timeout))));
+                .push(aborted(step, format!("no answer within {}", show(target.connect_timeout))));
             Ok(diagnosis)
         }
     }

@@ -81,7 +81,7 @@ fn execute<P>(
     work: impl AsyncFnOnce(&P) -> Result<Exit, Failure>,
 ) -> Exit {
     let executed = plan.and_then(|plan| {
-        notices(&plan).iter().for_each(|notice| reporter.warning(notice));
+        reporter.notices(notices(&plan));
         let runtime = event_loop().map_err(no_event_loop)?;
         let exit = runtime.block_on(work(&plan));
         // The process ends: a pending name lookup or a close must not delay it.

@@ -65,9 +65,7 @@ fn prepare(
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
     let reporter = reporter.silenced(plan.quiet);
-    for notice in &plan.notices {
-        reporter.warning(notice);
-    }
+    reporter.notices(&plan.notices);
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
     let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
     Ok((plan, supervisor))

@@ -22,26 +22,26 @@ pub fn status(arguments: &StatusArguments) -> Exit {
     execute(&reporter, plan, |plan| &plan.access.notices, async |plan| show(plan, &reporter).await)
 }
 
-async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
     let mut store = plan.access.store.open();
     let failed = |error: StoreError| store_error(plan.access.store.display(), &error);
-    if plan.history {
+    if plan.options.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
         let display = plan.access.store.display();
-        print_to_reader(&match plan.json {
+        print_to_reader(&match plan.options.json {
             true => history_json(display, &histories),
             false => history_text(display, &histories, Style::of_stdout()),
         })?;
         return Ok(Exit::SUCCESS);
     }
-    match plan.watch {
+    match plan.options.watch {
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
             print_to_reader(&text(plan, &seen, Style::of_stdout()))?;
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
             let is_unknown = seen.locks.iter().any(|lock| lock.unknown.is_some());
-            Ok(match (plan.exit_code, is_held, is_unknown) {
+            Ok(match (plan.options.exit_code, is_held, is_unknown) {
                 (true, true, _) => Exit::Status(exit::CONTENDED),
                 (true, false, true) => Exit::Status(exit::DENIED),
                 _ => Exit::SUCCESS,
@@ -50,9 +50,9 @@ async fn show(plan: &StatusPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     }
 }
 
-fn text(plan: &StatusPlan, seen: &Inspection, style: Style) -> String {
+fn text(plan: &StatusPlan<'_>, seen: &Inspection, style: Style) -> String {
     let display = plan.access.store.display();
-    match plan.json {
+    match plan.options.json {
         true => status_json(display, seen),
         false => status_text(display, seen, style),
     }
@@ -61,12 +61,12 @@ fn text(plan: &StatusPlan, seen: &Inspection, style: Style) -> String {
 /// Refreshes until a signal ends dlock or the reader closes the output. On a terminal the table is redrawn in
 /// place.
 async fn watch(
-    plan: &StatusPlan,
+    plan: &StatusPlan<'_>,
     store: &mut dyn LockAdmin,
     interval: Duration,
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
-    let mut screen = (!plan.json && std::io::stdout().is_terminal()).then(Screen::default);
+    let mut screen = (!plan.options.json && std::io::stdout().is_terminal()).then(Screen::default);
     let mut has_begun = false;
     let mut reported = None;
     loop {
@@ -96,7 +96,7 @@ async fn watch(
         };
         let text = match &mut screen {
             Some(screen) => screen.frame(&text),
-            None if has_begun && !plan.json && !text.is_empty() => format!("\n{text}"),
+            None if has_begun && !plan.options.json && !text.is_empty() => format!("\n{text}"),
             None => text,
         };
         if print_to_reader(&text)? == Reader::Gone {
@@ -109,7 +109,7 @@ async fn watch(
 
 /// Returns the current state of the selected locks; those that were not named only if they are held or
 /// awaited.
-async fn look(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
+async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
     let names = names(plan, store).await?;
     let limit = plan.access.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
@@ -128,7 +128,7 @@ async fn look(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Inspection
     Ok(seen)
 }
 
-async fn names(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
+async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
     within(plan.access.connect_timeout, store.connect()).await?;
     let mut names = plan.names.clone();
     if plan.needs_list() {
@@ -139,7 +139,7 @@ async fn names(plan: &StatusPlan, store: &mut dyn LockAdmin) -> Result<Vec<LockN
 }
 
 async fn histories(
-    plan: &StatusPlan,
+    plan: &StatusPlan<'_>,
     store: &mut dyn LockAdmin,
 ) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
     let mut histories = Vec::new();

@@ -12,8 +12,8 @@ pub(super) use self::table::{Colour, painted};
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration;
+use crate::input;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
-use crate::settings;
 
 /// Whether text may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Style {
 impl Style {
     /// Returns the style for standard output.
     pub fn of_stdout() -> Style {
-        match std::io::stdout().is_terminal() && settings::variable("NO_COLOR").is_none() {
+        match std::io::stdout().is_terminal() && input::variable("NO_COLOR").is_none() {
             true => Style::Coloured,
             false => Style::Plain,
         }

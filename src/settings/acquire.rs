@@ -1,14 +1,11 @@
 //! `dlock acquire`: its options and its plan.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::command_line::checked;
 use super::limits::{check, check_note, check_ttl};
@@ -20,7 +17,6 @@ use crate::exit::Failure;
 use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::LockName;
-use crate::report::{TokenFile, reason};
 
 /// `dlock acquire`
 #[derive(Debug, Default, Args)]
@@ -97,10 +93,6 @@ pub struct AcquirePlan {
     pub conflict_exit_code: u8,
     /// The note shown by `dlock status`.
     pub note: Option<String>,
-    /// Print a JSON object instead of the token alone.
-    pub json: bool,
-    /// The file for the token instead of standard output.
-    pub token_file: Option<TokenFile>,
     /// Suppress contention messages, notices and warnings.
     pub quiet: bool,
     /// Accepted warnings about the store, which are not printed.
@@ -110,10 +102,10 @@ pub struct AcquirePlan {
 }
 
 impl AcquirePlan {
-    /// Checks all arguments, and that the token can be written.
+    /// Checks all arguments.
     ///
     /// # Errors
-    /// Contradictions and bad values, a store that keeps no leases, a token file that cannot be written (64); bad
+    /// Contradictions and bad values, a store that keeps no leases (64); bad
     /// environment or URL (78).
     pub fn new(arguments: &AcquireArguments) -> Result<AcquirePlan, Failure> {
         let name = one_name(
@@ -146,13 +138,6 @@ impl AcquirePlan {
                 store.display()
             )));
         }
-        let token_file = arguments.token_file.as_deref().map(TokenFile::find).transpose();
-        let token_file = token_file.map_err(|error| Source::Flag("--token-file").failure(reason(&error)))?;
-        if (token_file.is_none() || arguments.json) && !is_inherited(io::stdout()) {
-            return Err(Failure::usage(
-                "standard output is closed: the token would be lost, see --token-file",
-            ));
-        }
         Ok(AcquirePlan {
             name,
             store,
@@ -162,16 +147,7 @@ impl AcquirePlan {
             quiet: settings.quiet(),
             note: settings.note.map(|note| note.value),
             accepted,
-            json: arguments.json,
-            token_file,
             notices,
         })
     }
-}
-
-/// Whether a standard descriptor was inherited: those passed on by exec have no close-on-exec flag, and one
-/// that was opened in place of a closed one does.
-fn is_inherited(descriptor: impl AsFd) -> bool {
-    let flags = fcntl(descriptor, FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
-    flags.is_ok_and(|flags| !flags.contains(FdFlag::FD_CLOEXEC))
 }

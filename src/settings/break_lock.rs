@@ -59,32 +59,26 @@ fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
 }
 
 /// The plan of `dlock break`.
-pub struct BreakPlan {
+pub struct BreakPlan<'a> {
+    /// The options.
+    pub options: &'a BreakArguments,
     /// The access to the store.
     pub access: StoreTarget,
     /// The lock.
     pub name: LockName,
-    /// Break only the hold with this fencing token.
-    pub fencing: Option<FencingToken>,
     /// The reason reported to the holder.
     pub reason: Option<String>,
-    /// How long to wait; `None` means the rest of the lease.
-    pub wait: Option<Wait>,
-    /// Do not ask for confirmation.
-    pub yes: bool,
-    /// Remove holds whose holders cannot be notified, or have not responded.
-    pub force: bool,
 }
 
 /// The limit of `--reason`, which is stored beside the lock.
 const LONGEST_REASON: usize = 1000;
 
-impl BreakPlan {
+impl<'a> BreakPlan<'a> {
     /// Checks all arguments.
     ///
     /// # Errors
     /// Bad names and values (64), bad environment or URL (78).
-    pub fn new(arguments: &BreakArguments) -> Result<BreakPlan, Failure> {
+    pub fn new(arguments: &'a BreakArguments) -> Result<BreakPlan<'a>, Failure> {
         let name = match arguments.names.as_slice() {
             [name] => checked_name(name)?,
             [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
@@ -97,13 +91,10 @@ impl BreakPlan {
             )));
         }
         Ok(BreakPlan {
+            options: arguments,
             access: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
             name,
-            fencing: arguments.fencing_token,
             reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
-            wait: arguments.wait,
-            yes: arguments.yes,
-            force: arguments.force,
         })
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::target::{checked_name, connect_timeout};
 use super::tokens::{NO_TOKEN, ONE_NAME, token};
-use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget, variable};
+use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::backend::registry;
 use crate::backend::url::Url;
 use crate::exit::Failure;
+use crate::input;
 use crate::lock::{LockName, Token};
 use crate::outer::{OuterHold, OuterHolds};
 
@@ -112,7 +113,7 @@ fn store_of(hold: &OuterHold) -> Result<Rc<dyn Location>, Failure> {
     let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
     // The entry has the URL in its decoded form, as in messages.
     let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
-    let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+    let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
     let store = Url::parse(&value).and_then(|url| registry::parse(&url, &environment));
     let store = store.map_err(|error| wrong(error.to_string()))?;
     match store.display() == hold.backend {

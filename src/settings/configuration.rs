@@ -10,9 +10,10 @@ use super::document::Document;
 use super::stores;
 use super::tables::{LockTable, Tables};
 use super::value::utf8;
-use super::{BackendSettings, CommonArguments, Settings, Source, Sourced, variable};
+use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
 use crate::backend::url::Url;
 use crate::exit::Failure;
+use crate::input;
 use crate::lock::LockName;
 
 /// The configuration file of the host.
@@ -44,7 +45,7 @@ impl Configuration {
     pub fn read(arguments: &CommonArguments) -> Result<Configuration, Failure> {
         let named = match &arguments.config {
             Some(path) => Some(("--config", path.clone())),
-            None => variable("DLOCK_CONFIG").map(|path| ("DLOCK_CONFIG", PathBuf::from(path))),
+            None => input::variable("DLOCK_CONFIG").map(|path| ("DLOCK_CONFIG", PathBuf::from(path))),
         };
         let mut configuration = Configuration { files: Vec::new(), tables: Tables::default() };
         if let Some((by, path)) = named {
@@ -58,7 +59,7 @@ impl Configuration {
             if let Some(document) = Document::read(Path::new(SYSTEM_FILE))? {
                 configuration.add(&document)?;
             }
-            if let Some(home) = crate::home::directory(variable("HOME").as_deref()) {
+            if let Some(home) = crate::home::directory(input::variable("HOME").as_deref()) {
                 let path = home.join(USER_FILE);
                 match Document::read(&path) {
                     Err(_) if is_out_of_reach(&path) => {}

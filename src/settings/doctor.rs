@@ -1,4 +1,4 @@
-//! `dlock doctor`: its options and its plan.
+//! `dlock doctor`: its options and the store that it checks.
 
 use clap::Args;
 
@@ -18,24 +18,16 @@ pub struct DoctorArguments {
     pub common: CommonArguments,
 }
 
-/// The plan of `dlock doctor`.
-pub struct DoctorPlan {
-    /// The access to the store; the connect timeout applies to each step.
-    pub access: StoreTarget,
-    /// Print JSON.
-    pub json: bool,
-}
-
-impl DoctorPlan {
-    /// Checks all arguments.
+impl StoreTarget {
+    /// Returns the store to check; the connect timeout applies to each step.
     ///
     /// # Errors
     /// Bad values (64), bad configuration or URL (78).
-    pub fn new(arguments: &DoctorArguments) -> Result<DoctorPlan, Failure> {
-        let mut access = StoreTarget::of(&arguments.common, &[])?;
+    pub fn of_doctor(arguments: &DoctorArguments) -> Result<StoreTarget, Failure> {
+        let mut target = StoreTarget::of(&arguments.common, &[])?;
         // The checks report these as well, accepted or not.
-        let found = [access.store.warning(), access.store.insecure().map(str::to_owned)];
-        access.notices.retain(|notice| found.iter().flatten().all(|found| found != notice));
-        Ok(DoctorPlan { access, json: arguments.json })
+        let found = [target.store.warning(), target.store.insecure().map(str::to_owned)];
+        target.notices.retain(|notice| found.iter().flatten().all(|found| found != notice));
+        Ok(target)
     }
 }

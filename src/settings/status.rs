@@ -47,32 +47,26 @@ pub struct StatusArguments {
 }
 
 /// The plan of `dlock status`.
-pub struct StatusPlan {
+pub struct StatusPlan<'a> {
+    /// The options.
+    pub options: &'a StatusArguments,
     /// The access to the store.
     pub access: StoreTarget,
     /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
     pub names: Vec<LockName>,
     /// The patterns for locks that dlocks hold or wait for.
     pub patterns: Vec<Pattern>,
-    /// Show the history.
-    pub history: bool,
-    /// The interval at which to refresh.
-    pub watch: Option<Duration>,
-    /// Print JSON.
-    pub json: bool,
-    /// Set the exit status according to whether any lock is held.
-    pub exit_code: bool,
 }
 
 /// The shortest interval of `--watch`: shorter ones would be a load on the store.
 const SHORTEST_WATCH: Duration = Duration::from_millis(100);
 
-impl StatusPlan {
+impl<'a> StatusPlan<'a> {
     /// Checks all arguments.
     ///
     /// # Errors
     /// Contradictions and bad names (64), bad environment or URL (78).
-    pub fn new(arguments: &StatusArguments) -> Result<StatusPlan, Failure> {
+    pub fn new(arguments: &'a StatusArguments) -> Result<StatusPlan<'a>, Failure> {
         let contradiction = |one, other| {
             Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
         };
@@ -129,15 +123,7 @@ impl StatusPlan {
                 others.join(" or -b ")
             ));
         }
-        Ok(StatusPlan {
-            access,
-            names,
-            patterns,
-            history: arguments.history,
-            watch: arguments.watch,
-            json: arguments.json,
-            exit_code: arguments.exit_code,
-        })
+        Ok(StatusPlan { options: arguments, access, names, patterns })
     }
 
     /// Whether the list of locks is needed from the store.

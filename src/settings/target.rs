@@ -8,11 +8,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::command_line::checked;
-use super::{Accepted, BackendSettings, Settings, Source, Warning, resolve_backend, variable};
+use super::{Accepted, BackendSettings, Settings, Source, Warning, resolve_backend};
 use crate::backend::Location;
 use crate::backend::registry;
 use crate::duration;
 use crate::exit::Failure;
+use crate::input;
 use crate::lock::LockName;
 
 /// Options of every command.
@@ -86,7 +87,7 @@ impl StoreTarget {
         names: &[LockName],
     ) -> Result<StoreTarget, Failure> {
         let mut notices = Vec::new();
-        let environment = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+        let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
         let store = registry::parse(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
         for name in names {
             store

@@ -10,7 +10,7 @@ use clap::Args;
 use super::command_line::checked as option_value;
 use super::limits::{check, check_ttl};
 use super::target::one_name;
-use super::{CommonArguments, Source, Sourced, StoreTarget, variable};
+use super::{CommonArguments, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::backend::io_text;
 use crate::duration;
@@ -156,7 +156,7 @@ impl RenewPlan {
 pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
     let found = match file {
         Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
-        None => variable("DLOCK_TOKEN").map(|value| Sourced {
+        None => input::variable("DLOCK_TOKEN").map(|value| Sourced {
             value: checked(value.as_encoded_bytes()).map_err(|error| format!("the token {error}")),
             source: Source::Environment("DLOCK_TOKEN"),
         }),

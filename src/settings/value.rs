@@ -11,10 +11,11 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 use super::command_line::checked;
-use super::{OnLost, Source, Sourced, variable};
+use super::{OnLost, Source, Sourced};
 use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
+use crate::input;
 use crate::lease::acquire::Wait;
 use crate::lock::Mode;
 
@@ -77,7 +78,7 @@ pub(super) fn of_flag<T: Setting>(matches: &ArgMatches, key: &str, flag: &'stati
 /// It has an invalid value (78).
 pub(super) fn of_environment<T: Setting>(name: &'static str) -> Result<Option<Sourced<T>>, Failure> {
     let source = Source::Environment(name);
-    let Some(value) = variable(name) else { return Ok(None) };
+    let Some(value) = input::variable(name) else { return Ok(None) };
     let parsed = utf8(&value)
         .and_then(|text| T::parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
     match parsed {
