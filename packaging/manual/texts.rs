@@ -1,6 +1,7 @@
 //! The texts of the man pages, and tables of the sentences that several pages share.
 
 use clap::Command;
+use dlock::settings::Settings;
 
 /// A page that does not describe a command.
 pub struct Topic {
@@ -102,7 +103,7 @@ const FILES: &[Sentence] = &[
 ];
 
 /// Returns the text with its directives expanded: `!status`, `!environment` and `!files` with the keys of
-/// sentences, `!see` with pages. Pages of dlock that do not exist in this build are left out.
+/// sentences, `!see` with pages, `!keys` to the settings of a lock. Pages of dlock that do not exist in this build are left out.
 pub fn complete(text: &str, facts: &Facts<'_>) -> String {
     let mut found = String::new();
     for line in text.lines() {
@@ -111,6 +112,11 @@ pub fn complete(text: &str, facts: &Facts<'_>) -> String {
             "!status" => STATUSES,
             "!environment" => VARIABLES,
             "!files" => FILES,
+            "!keys" => {
+                let keys: Vec<String> = Settings::KEYS.iter().map(|key| format!("`{key}`")).collect();
+                found.push_str(&format!("  {}.\n", keys.join(", ")));
+                continue;
+            }
             "!see" => {
                 found.push_str(&see(words, facts.titles));
                 found.push('\n');

@@ -31,7 +31,7 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     // kill dlock (SIGXFSZ).
     let blocked = signals::block().map(drop).map_err(internal);
     let planned = blocked.and_then(|()| Ok((AcquirePlan::new(arguments)?, token_file(arguments)?)));
-    let reporter = reporter.silenced(planned.as_ref().is_ok_and(|(plan, _)| plan.quiet));
+    let reporter = reporter.silenced(planned.as_ref().is_ok_and(|(plan, _)| plan.settings.quiet()));
     let work = async |(plan, token_file): &(AcquirePlan, Option<TokenFile>)| {
         let (json, token_file) = (arguments.json, token_file.as_ref());
         Acquiring { plan, json, token_file, reporter: &reporter }.take_and_write_token().await
@@ -83,7 +83,7 @@ impl Acquiring<'_> {
             signals: &signals,
             alarm: &alarm,
             store: plan.store.display(),
-            patience: plan.patience,
+            patience: plan.settings.patience(),
             terms: &plan.terms,
         };
         let awaited = match lock_wait.locks(std::slice::from_ref(&lock), None).await {
@@ -100,7 +100,7 @@ impl Acquiring<'_> {
                 let instead =
                     "a separate token cannot be acquired inside it: omit dlock acquire, or use another name";
                 lock_wait.report_contended(&awaited, &plan.name, busy, instead);
-                return Ok(Exit::Status(plan.conflict_exit_code));
+                return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
             AcquireAllOutcome::Failed(_, error) => return Err(self.failed(&error)),
             AcquireAllOutcome::Revoked(_, revocation) => {
@@ -124,7 +124,7 @@ impl Acquiring<'_> {
 
     fn claim(&self) -> Claim {
         let plan = self.plan;
-        let of_this_process = identity::of_this_process(COMMAND.into(), plan.note.clone());
+        let of_this_process = identity::of_this_process(COMMAND.into(), plan.settings.note());
         Claim {
             name: plan.name.clone(),
             token: Token::random(),
@@ -187,7 +187,8 @@ impl Acquiring<'_> {
     }
 
     fn failed(&self, error: &StoreError) -> Failure {
-        let can_retry = self.plan.patience.retry.is_zero() && self.plan.patience.wait == Wait::No;
+        let can_retry =
+            self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
         let help = match error {
             StoreError::Unavailable { .. } if can_retry => "; see --retry",
             _ => "",

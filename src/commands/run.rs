@@ -37,7 +37,7 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let prepared = prepared.and_then(|()| prepare(&arguments, &configuration, inherited, &reporter));
     let (mut report, result) = match prepared {
         Ok((plan, supervisor)) => {
-            reporter = reporter.silenced(plan.quiet);
+            reporter = reporter.silenced(plan.settings.quiet());
             let mut report = RunReport::new(started, &plan.names, Some(plan.store.display().to_owned()));
             let result = start(plan, supervisor, &reporter, &mut report);
             (report, result)
@@ -64,7 +64,7 @@ fn prepare(
     reporter: &Reporter,
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
-    let reporter = reporter.silenced(plan.quiet);
+    let reporter = reporter.silenced(plan.settings.quiet());
     reporter.notices(&plan.notices);
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
     let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
@@ -168,14 +168,14 @@ impl Run<'_> {
     /// Returns the claims, each with its own store connection.
     fn locks(&self, outer: &OuterHolds) -> Vec<Lock> {
         let plan = self.plan;
-        let identity = identity::of_this_process(plan.program.file_name(), plan.note.clone());
+        let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
         let lock = |name: &LockName| {
             let claim = Claim {
                 name: name.clone(),
                 token: Token::random(),
                 mode: plan.mode,
                 ttl: plan.terms.ttl,
-                min_hold: plan.min_hold,
+                min_hold: plan.settings.min_hold(),
                 identity: identity.clone(),
                 outer: outer.tokens(),
                 requires_outer_hold: outer.claims(name, plan.store.display()),
@@ -186,7 +186,8 @@ impl Run<'_> {
     }
 
     fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
-        let can_retry = self.plan.patience.retry.is_zero() && self.plan.patience.wait == Wait::No;
+        let can_retry =
+            self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
         store_failure(name, self.plan.store.display(), error, can_retry)
     }
 }

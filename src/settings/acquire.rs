@@ -14,7 +14,6 @@ use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced,
 use crate::backend::Location;
 use crate::duration;
 use crate::exit::Failure;
-use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::LockName;
 
@@ -87,14 +86,8 @@ pub struct AcquirePlan {
     pub store: Rc<dyn Location>,
     /// The lease and the timeouts.
     pub terms: Terms,
-    /// How long to wait and retry.
-    pub patience: Patience,
-    /// The exit status when another client holds the lock.
-    pub conflict_exit_code: u8,
-    /// The note shown by `dlock status`.
-    pub note: Option<String>,
-    /// Suppress contention messages, notices and warnings.
-    pub quiet: bool,
+    /// The other settings.
+    pub settings: Settings,
     /// Accepted warnings about the store, which are not printed.
     pub accepted: Accepted,
     /// Notices to print once, before the store is contacted.
@@ -138,16 +131,7 @@ impl AcquirePlan {
                 store.display()
             )));
         }
-        Ok(AcquirePlan {
-            name,
-            store,
-            terms: Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout },
-            patience: Patience { wait: settings.wait(), retry: settings.retry() },
-            conflict_exit_code: settings.conflict_exit_code(),
-            quiet: settings.quiet(),
-            note: settings.note.map(|note| note.value),
-            accepted,
-            notices,
-        })
+        let terms = Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout };
+        Ok(AcquirePlan { name, store, terms, settings, accepted, notices })
     }
 }

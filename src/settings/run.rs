@@ -10,10 +10,8 @@ use super::limits::terms;
 use super::target::{check_wait, checked_name};
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::Location;
-use crate::child::stop::Orphans;
 use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
-use crate::lease::acquire::Patience;
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
 
@@ -78,32 +76,14 @@ pub struct RunPlan {
     pub names: Vec<LockName>,
     /// The mode.
     pub mode: Mode,
-    /// `--slots` was given: the command gets `DLOCK_SLOT`.
-    pub counts_slots: bool,
-    /// The minimum time for which the locks are kept.
-    pub min_hold: Duration,
     /// The store.
     pub store: Rc<dyn Location>,
     /// Lease, grace, timeouts.
     pub terms: Terms,
-    /// How long to wait and retry.
-    pub patience: Patience,
-    /// Stop the command after this long.
-    pub max_runtime: Option<Duration>,
-    /// What to do with background processes.
-    pub orphans: Orphans,
-    /// The user set `--orphans`, so no notice is printed about them.
-    pub orphans_chosen: bool,
-    /// What to do when the lock is lost.
-    pub on_lost: OnLost,
-    /// The exit status when another client holds the lock.
-    pub conflict_exit_code: u8,
-    /// The note shown by `dlock status`.
-    pub note: Option<String>,
+    /// The settings that only the run itself needs.
+    pub settings: Settings,
     /// The command to run.
     pub program: Program,
-    /// Suppress contention messages, notices and warnings.
-    pub quiet: bool,
     /// Accepted warnings about the store, which are not printed.
     pub accepted: Accepted,
     /// Notices to print once, before the store is contacted.
@@ -184,22 +164,18 @@ impl RunPlan {
             first,
             names,
             mode,
-            counts_slots: settings.slots.is_some(),
-            min_hold: settings.min_hold(),
             store,
             terms,
-            patience: Patience { wait: settings.wait(), retry: settings.retry() },
-            max_runtime: Some(settings.max_runtime()).filter(|limit| !limit.is_zero()),
-            orphans: settings.orphans(),
-            orphans_chosen: settings.orphans.is_some(),
-            on_lost: settings.on_lost(),
-            conflict_exit_code: settings.conflict_exit_code(),
-            quiet: settings.quiet(),
-            note: settings.note.map(|note| note.value),
             program: find(&command)?,
+            settings,
             accepted,
             notices,
         })
+    }
+
+    /// Returns after how long the command is stopped, if ever.
+    pub fn max_runtime(&self) -> Option<Duration> {
+        Some(self.settings.max_runtime()).filter(|limit| !limit.is_zero())
     }
 
     /// Returns the locks as shown in messages.

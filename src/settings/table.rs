@@ -14,7 +14,7 @@ use super::value::{Setting, described, of_environment, of_flag};
 use super::{OnLost, Source, Sourced};
 use crate::child::stop::Orphans;
 use crate::exit::{CONTENDED, Failure};
-use crate::lease::acquire::Wait;
+use crate::lease::acquire::{Patience, Wait};
 
 /// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
 /// what else clap has to know; the environment variable; the default; the check of the value.
@@ -206,6 +206,16 @@ fn agreed<T: PartialEq>(
 }
 
 impl Settings {
+    /// Returns how long to wait and retry.
+    pub fn patience(&self) -> Patience {
+        Patience { wait: self.wait(), retry: self.retry() }
+    }
+
+    /// Returns the note, if there is one.
+    pub fn note(&self) -> Option<String> {
+        self.note.as_ref().map(|note| note.value.clone())
+    }
+
     /// Returns these settings, with `--no-wait` as a wait of 0 if it was given.
     #[must_use]
     pub(super) fn with_no_wait(self, no_wait: bool) -> Settings {

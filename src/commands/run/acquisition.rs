@@ -36,7 +36,7 @@ impl<'a> Run<'a> {
             signals: &self.signals,
             alarm: &self.alarm,
             store: self.plan.store.display(),
-            patience: self.plan.patience,
+            patience: self.plan.settings.patience(),
             terms: &self.plan.terms,
         };
         match lock_wait.locks(locks, Some(supervisor)).await {

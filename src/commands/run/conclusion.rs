@@ -18,7 +18,7 @@ impl Run<'_> {
         match why {
             NotAcquired::Contended(holder, line) => {
                 report.outcome = Outcome::Contended;
-                report.exit = Exit::Status(self.plan.conflict_exit_code);
+                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.holder = holder.map(|holder| *holder);
                 report.error = Some(line);
             }
@@ -69,7 +69,7 @@ impl Run<'_> {
         if let Some(Ended::NotExecuted(errno)) = outcome.ended {
             error = Some(self.report_error(self.plan.program.exec_failure(errno).to_string()));
         }
-        if outcome.orphans_left && !self.plan.orphans_chosen {
+        if outcome.orphans_left && self.plan.settings.orphans.is_none() {
             self.reporter.warning(&format!(
                 "{name}: the command left background processes, which continue without the lock; see --orphans"
             ));

@@ -22,7 +22,7 @@ pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &
                 Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
                 None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
             }
-            if plan.counts_slots {
+            if plan.settings.slots.is_some() {
                 set.push(("DLOCK_SLOT".to_owned(), grant.slot.unwrap_or(0).to_string()));
             }
         }

@@ -44,7 +44,7 @@ impl Run<'_> {
             supervisor,
             validities,
             settle_at: Some(Moment::now() + SETTLE_AFTER),
-            max_runtime_at: plan.max_runtime.map(|limit| Moment::now() + limit),
+            max_runtime_at: plan.max_runtime().map(|limit| Moment::now() + limit),
             command_stopped: false,
             resume_when_ours: None,
             checked: false,
@@ -53,7 +53,11 @@ impl Run<'_> {
         let kept: Vec<BorrowedFd<'_>> =
             held.iter().flat_map(|held| &held.kept).map(|descriptor| descriptor.as_fd()).collect();
         let deadlines = supervision.deadlines();
-        if supervision.supervisor.start(launch, deadlines, plan.orphans, plan.terms.grace, &kept).is_err() {
+        if supervision
+            .supervisor
+            .start(launch, deadlines, plan.settings.orphans(), plan.terms.grace, &kept)
+            .is_err()
+        {
             let why = supervision.supervisor.last_words().await;
             supervision.supervisor.kill_tree().await;
             return failed(why);
@@ -124,7 +128,7 @@ impl Supervision<'_> {
             kill: earliest_of(|validity| validity.kill)?,
             dead: earliest_of(|validity| validity.dead)?,
         };
-        (self.run.plan.on_lost == OnLost::Kill).then_some(deadlines)
+        (self.run.plan.settings.on_lost() == OnLost::Kill).then_some(deadlines)
     }
 
     fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
@@ -166,7 +170,7 @@ impl Supervision<'_> {
     fn on_lost(&mut self, lock: usize, loss: Loss) {
         let plan = self.run.plan;
         let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
-        if plan.on_lost == OnLost::Warn && !is_revoked {
+        if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
             self.validities[lock] = None;
             self.outcome.lost[lock] = true;
             self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
@@ -298,7 +302,7 @@ impl Supervision<'_> {
     fn on_max_runtime(&mut self) {
         let plan = self.run.plan;
         self.max_runtime_at = None;
-        if let (None, Some(limit)) = (&self.outcome.stopped, plan.max_runtime) {
+        if let (None, Some(limit)) = (&self.outcome.stopped, plan.max_runtime()) {
             self.outcome.stopped = Some(Stopped::MaxRuntime(limit));
             self.supervisor.terminate(Moment::now() + plan.terms.grace);
         }
@@ -344,7 +348,7 @@ impl Supervision<'_> {
     /// Returns when the guard process must have begun to kill: between the kill deadline and the end of the
     /// lease. With `--on-lost warn` nothing is killed, and it is the end of the lease.
     fn last_check_at(&self) -> Option<Moment> {
-        let moment = |validity: &Validity| match self.run.plan.on_lost {
+        let moment = |validity: &Validity| match self.run.plan.settings.on_lost() {
             OnLost::Kill => validity.kill + MARGIN / 4,
             OnLost::Warn => validity.ends,
         };
@@ -356,7 +360,7 @@ impl Supervision<'_> {
     fn on_last_check(&mut self) -> Step {
         let lock = self.earliest();
         let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
-        if self.run.plan.on_lost == OnLost::Kill || is_revoked {
+        if self.run.plan.settings.on_lost() == OnLost::Kill || is_revoked {
             self.checked = true;
             self.outcome.stopped.get_or_insert(Stopped::Deadline(lock));
             if !self.supervisor.deadline_noticed() {
