@@ -9,27 +9,26 @@ mod claim;
 mod contention;
 mod doctor;
 mod fencing;
-mod hold;
 mod inspect;
 mod merge;
 mod node;
 mod nodes;
 mod queue;
 mod quorum;
-mod round;
 mod verdict;
 mod wait;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::node::{NodeClient, limit};
+use tokio::time::timeout;
+
+use self::node::{Fenced, NodeClient, NodeReply, limit};
 use self::nodes::{Purpose, RedlockNodes};
 use self::queue::QueueTicket;
 use self::quorum::{Replies, STRAGGLERS};
-use self::round::NodeReply;
 use super::location::Location;
-use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
+use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Loss, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record};
 
 /// A Redlock store: the nodes, and the latest claim.
@@ -53,18 +52,12 @@ struct LatestClaim {
 /// A hold that a majority of nodes has granted.
 struct Hold {
     fencing: u64,
-    /// The replies that arrived, or will arrive, after the outcome was decided.
-    late: Vec<LateReplies>,
+    /// The replies to the claim that arrived, or will arrive, after the outcome was decided.
+    late_claims: Replies<NodeReply>,
+    /// The same for renewals.
+    late_renewals: Vec<Replies<Renewal>>,
     /// The nodes do not report changes of the lock's key yet.
     is_untracked: bool,
-}
-
-/// Replies to a request whose outcome is already decided.
-enum LateReplies {
-    /// To a claim that a majority has granted.
-    Claim(Replies<NodeReply>),
-    /// To a renewal that a majority has confirmed.
-    Renewal(Replies<Renewal>),
 }
 
 impl LatestClaim {
@@ -99,42 +92,48 @@ impl RedlockStore {
         self.latest.as_mut()?.hold.as_mut()
     }
 
-    /// Connects the nodes that are not connected, and waits until a majority is. While a lock is held it waits no
-    /// longer than [`STRAGGLERS`].
-    async fn connect_majority(&mut self) -> Result<(), StoreError> {
-        let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let is_held = self.hold().is_some();
-        let replies = self.nodes.no_replies();
-        let decided = |nodes: &mut RedlockNodes| {
-            let connected = (0..count).filter(|node| nodes.is_connected(*node) == Some(true)).count();
-            let is_new =
-                |node: &usize| nodes.is_connected(*node) == Some(false) && replies.of(*node).is_none();
-            let new: Vec<usize> = (0..count).filter(is_new).collect();
-            nodes.send(&replies, new, Purpose::Connect, Duration::MAX, async |_: &mut NodeClient| Ok(()));
-            let failed = replies.failed();
-            match connected >= quorum {
-                true => Some(Ok(())),
-                false => (failed.len() > count - quorum).then_some(Err(failed)),
+    /// Repairs the nodes whose replies arrived after the decision. A node that granted the lock with another fencing
+    /// token records the agreed one. A node that has lost the hold, or where the claim is still queued, grants the hold
+    /// again unless another client holds the lock there.
+    pub(super) fn repair_late_nodes(&mut self) {
+        let Some(latest) = &mut self.latest else { return };
+        let Some(hold) = &mut latest.hold else { return };
+        let (mut wrong_token, mut lost) = (Vec::new(), Vec::new());
+        for (node, reply) in hold.late_claims.take() {
+            match reply.fencing() {
+                Some(fencing) if fencing != hold.fencing => wrong_token.push(node),
+                // Its queue notifies this client when the lock is free. If the claim only left the queue, the node
+                // would notify the next waiter instead.
+                None if reply.number.is_some() => lost.push(node),
+                _ => {}
             }
-        };
-        let decided = self.nodes.until(decided);
-        let outcome = match is_held {
-            false => decided.await,
-            // A held lock is renewed and released at every node that can be reached.
-            true => tokio::time::timeout(STRAGGLERS, decided).await.map_or(Ok(()), |_| Ok(())),
-        };
-        outcome.map_err(|failed| self.nodes.unavailable(&failed))
+        }
+        hold.late_renewals.retain(|renewals| {
+            // A client that holds the lock there instead is not disturbed, unless it is the outer hold.
+            let is_lost = |(node, renewal)| matches!(renewal, Renewal::Lost(_)).then_some(node);
+            lost.extend(renewals.take().into_iter().filter_map(is_lost));
+            !renewals.is_complete()
+        });
+        let (fencing, limit) = (hold.fencing, limit(latest.claim.ttl));
+        let claim = Rc::clone(&latest.claim);
+        self.nodes.request(wrong_token, Purpose::Other, limit, async move |node: &mut NodeClient| {
+            node.fence(&claim, fencing, Fenced::Elsewhere).await
+        });
+        let claim = Rc::clone(&latest.claim);
+        self.nodes.request(lost, Purpose::Claim, limit, async move |node: &mut NodeClient| {
+            node.restore(&claim, fencing).await
+        });
     }
 
     /// Sends these nodes a request to release whatever the claim has there: its hold or its queue position.
     fn request_release(
         &mut self,
         nodes: impl IntoIterator<Item = usize>,
-        claim: &Rc<Claim>,
+        claim: &Claim,
         rest: Duration,
         record: Option<&Record>,
     ) -> Replies<Release> {
-        let (claim, record) = (Rc::clone(claim), record.cloned());
+        let (claim, record) = (claim.clone(), record.cloned());
         self.nodes.request(nodes, Purpose::Other, limit(claim.ttl), async move |node: &mut NodeClient| {
             node.store.release(&claim, rest, record.as_ref()).await
         })
@@ -146,8 +145,35 @@ impl Backend for RedlockStore {
         self.location.display()
     }
 
+    /// Connects the nodes that are not connected, and waits until a majority is. While a lock is held it waits no
+    /// longer than [`STRAGGLERS`].
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.connect_majority())
+        let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
+        let is_held = self.hold().is_some();
+        let replies = self.nodes.no_replies();
+        let decided = move |nodes: &mut RedlockNodes| {
+            let is_new =
+                |node: &usize| nodes.is_connected(*node) == Some(false) && replies.of(*node).is_none();
+            let new: Vec<usize> = (0..count).filter(is_new).collect();
+            nodes.send(&replies, new, Purpose::Connect, Duration::MAX, async |_: &mut NodeClient| Ok(()));
+            let connected = (0..count).filter(|node| nodes.is_connected(*node) == Some(true)).count();
+            let failed = replies.failed();
+            match connected >= quorum {
+                true => Some(Ok(())),
+                false => (failed.len() > count - quorum).then(|| Err(nodes.unavailable(&failed))),
+            }
+        };
+        Box::pin(async move {
+            let decided = self.nodes.until(decided);
+            match is_held {
+                false => decided.await,
+                // A held lock is renewed and released at every node that can be reached.
+                true => {
+                    let _ = timeout(STRAGGLERS, decided).await;
+                    Ok(())
+                }
+            }
+        })
     }
 
     /// Takes one round trip to all nodes, and a second one where they do not agree on the fencing token or the queue
@@ -160,29 +186,116 @@ impl Backend for RedlockStore {
         Box::pin(self.claim(claim, intent))
     }
 
+    /// Renews the hold at all nodes; a majority suffices. The hold is restored at nodes that have lost it.
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(self.renew_hold(claim, rest))
+        Box::pin(async move {
+            self.repair_late_nodes();
+            let renewed = claim.clone();
+            let renew = async move |node: &mut NodeClient| node.store.renew(&renewed, rest).await;
+            let replies = self.nodes.request(self.all(), Purpose::Renewal, limit(claim.ttl), renew);
+            let is_held = |renewal: &Renewal| matches!(renewal, Renewal::Held { .. });
+            let is_lost = |renewal: &Renewal| matches!(renewal, Renewal::Lost(_));
+            let is_decided = || replies.has_majority(is_held) || replies.excludes_majority(is_lost);
+            self.nodes.decided_or_complete(&replies, is_decided).await;
+            if replies.has_majority(is_held) {
+                let renewal = merged(replies.succeeded());
+                if let Some(latest) = self.latest.as_mut().filter(|latest| latest.is(claim))
+                    && let Some(hold) = &mut latest.hold
+                {
+                    hold.is_untracked = false;
+                    hold.late_renewals.push(replies);
+                    self.repair_late_nodes();
+                }
+                return Ok(renewal);
+            }
+            if replies.excludes_majority(is_lost) {
+                let is_taken = |renewal: &Renewal| *renewal == Renewal::Lost(Loss::Taken);
+                let is_free = replies.nodes(is_taken).is_empty();
+                return Ok(Renewal::Lost(if is_free { Loss::Gone } else { Loss::Taken }));
+            }
+            // Undecided only because of the nodes that failed.
+            Err(self.nodes.unavailable(&replies.failed()))
+        })
     }
 
+    /// Releases the hold, or leaves the queue, at all nodes.
     fn release<'a>(
         &'a mut self,
         claim: &'a Claim,
         rest: Duration,
         record: Option<&'a Record>,
     ) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(self.release_hold(claim, rest, record))
+        Box::pin(async move {
+            self.latest.take_if(|latest| latest.is(claim));
+            let replies = self.request_release(self.all(), claim, rest, record);
+            self.nodes.decided_or_complete(&replies, || released(&replies).is_some()).await;
+            // The other nodes have to receive the release as well; it is sent at the latest when their claims are
+            // cancelled.
+            if !self.nodes.complete_within(STRAGGLERS, &replies).await {
+                self.nodes.cancel();
+            }
+            released(&replies).ok_or_else(|| self.nodes.unavailable(&replies.failed()))
+        })
     }
 
+    /// Stores a record at all nodes; a majority suffices. A hold that was lost may still be present at some nodes, and
+    /// no command runs under it any more, so it is released with the record.
     fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(self.keep_record(name, record))
+        Box::pin(async move {
+            let is_held = |latest: &&LatestClaim| latest.hold.is_some() && latest.claim.name == *name;
+            let held = self.latest.as_ref().filter(is_held).map(|latest| Rc::clone(&latest.claim));
+            if let Some(claim) = held.filter(|_| record.has_held()) {
+                return self.release(&claim, Duration::ZERO, Some(record)).await.map(drop);
+            }
+            let (name, record) = (name.clone(), record.clone());
+            let store = async move |node: &mut NodeClient| node.store.record(&name, &record).await;
+            self.nodes.request_majority(limit(Duration::MAX), store).await.map(drop)
+        })
     }
 
     fn hazard(&self) -> Option<Hazard> {
-        let unfit = self.nodes.unfit().map(Hazard::Node);
-        unfit.or_else(|| self.nodes.eviction().map(Hazard::Eviction))
+        self.nodes.hazard()
     }
 
+    /// Waits for the first relevant change that any node reports.
     fn changed(&mut self) -> Reply<'_, Change> {
-        Box::pin(self.next_change())
+        Box::pin(async {
+            if self.hold().is_some_and(|hold| std::mem::take(&mut hold.is_untracked)) {
+                // Causes one more renewal, from which on the nodes report changes.
+                return Change::Touched;
+            }
+            loop {
+                match self.nodes.changed().await {
+                    // A request has completed.
+                    None => self.repair_late_nodes(),
+                    // Losing one node does not disconnect the store; the next request connects the node again.
+                    Some((_, Change::Disconnected | Change::Touched)) => return Change::Touched,
+                    // A notification of the queue in which the claim waited before.
+                    Some(_) if self.hold().is_some() => {}
+                    Some((_, change)) => return change,
+                }
+            }
+        })
     }
+}
+
+/// Merges the renewals of a majority of nodes.
+fn merged(renewals: Vec<(usize, Renewal)>) -> Renewal {
+    let (mut least_lease, mut revocation): (Option<Duration>, _) = (None, None);
+    for (_, renewal) in renewals {
+        if let Renewal::Held { lease, revoked } = renewal {
+            least_lease = least_lease.into_iter().chain(lease).min();
+            revocation = revocation.or(revoked);
+        }
+    }
+    Renewal::Held { lease: least_lease, revoked: revocation }
+}
+
+/// Returns the outcome that a majority reports; `None` if there is none, or none yet.
+fn released(replies: &Replies<Release>) -> Option<Release> {
+    let is_kept = |release: &Release| *release == Release::Kept;
+    if replies.has_majority(|release| is_kept(release) || *release == Release::Released) {
+        return Some(if replies.nodes(is_kept).is_empty() { Release::Released } else { Release::Kept });
+    }
+    replies.excludes_majority(|release| *release == Release::NotHeld).then_some(Release::NotHeld)
 }

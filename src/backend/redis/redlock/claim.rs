@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
-use super::node::{Fenced, NodeClient, limit};
+use super::node::{Fenced, NodeClient, NodeReply, limit};
 use super::nodes::{Purpose, RedlockNodes};
-use super::round::{NodeReply, Round};
-use super::verdict::{Verdict, verdict};
-use super::{Hold, LateReplies, RedlockStore};
+use super::quorum::Replies;
+use super::verdict::{NodeVote, Verdict, verdict};
+use super::{Hold, RedlockStore};
 use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
 use crate::lock::{Claim, FencingToken, Grant};
 use crate::random::jitter;
@@ -23,13 +23,40 @@ const LONGEST_SPLIT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a claim writes a fencing token back. Claims that share a lock may take each other's numbers.
 const MOST_WRITE_BACKS: u32 = 8;
 
-/// What of a claim is released at the nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// The holds.
-    Grants,
-    /// The holds and the queue positions.
-    All,
+/// One claim sent to all nodes, and the latest reply of each.
+pub(super) struct Round {
+    pub(super) claim: Rc<Claim>,
+    pub(super) replies: Replies<NodeReply>,
+}
+
+impl Round {
+    /// The replies so far, reduced to what decides whether the claim is granted.
+    fn votes(&self) -> Vec<(usize, NodeVote)> {
+        let replies = self.replies.succeeded().into_iter();
+        replies.map(|(node, reply)| (node, reply.vote(&self.claim))).collect()
+    }
+
+    /// The nodes at which the claim is queued.
+    pub(super) fn queued(&self) -> Vec<usize> {
+        self.replies.nodes(|reply| reply.number.is_some())
+    }
+
+    /// Whether the claim is first in the queues of a majority of the nodes, or in all queues that it is in.
+    pub(super) fn is_first(&self, quorum: usize) -> bool {
+        let is_first =
+            |reply: &NodeReply| matches!(&reply.attempt, Attempt::Busy(busy) if busy.position == Some(1));
+        let first = self.replies.nodes(is_first).len();
+        first > 0 && first >= quorum.min(self.queued().len())
+    }
+
+    /// Two nodes with the same id, if there are any: the same server, or one a copy of the other.
+    pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
+        let replies = self.replies.succeeded();
+        replies.iter().enumerate().find_map(|(index, (one, reply))| {
+            let same = replies[index + 1..].iter().find(|(_, other)| other.id == reply.id);
+            same.map(|(other, _)| (*one, *other))
+        })
+    }
 }
 
 impl RedlockStore {
@@ -45,7 +72,7 @@ impl RedlockStore {
         };
         if let Ok(Attempt::Refused(_)) | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
             // There is no further attempt, and no release, that would clean up.
-            self.take_back(&round, Part::All).await;
+            self.take_back(&round, |_| true).await;
         }
         attempt
     }
@@ -66,7 +93,9 @@ impl RedlockStore {
     pub(super) async fn decide(&mut self, round: &Round) -> Verdict {
         let lease = round.claim.ttl.max(round.claim.min_hold);
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        self.nodes.until(|_: &mut RedlockNodes| verdict(&round.votes(count), quorum, lease)).await
+        let decided =
+            |_: &mut RedlockNodes| verdict(&round.votes(), round.replies.pending(), count, quorum, lease);
+        self.nodes.until(decided).await
     }
 
     /// One attempt of a claim that does not wait.
@@ -75,7 +104,7 @@ impl RedlockStore {
             Verdict::Granted(nodes) => return self.establish(round, nodes, Intent::TakeNow).await,
             Verdict::Refused { too_young } => too_young,
         };
-        let is_clean = self.take_back(round, Part::Grants).await;
+        let is_clean = self.take_back(round, NodeReply::is_granted).await;
         let contention = self.contention(round, &too_young).map_err(|error| certain(error, is_clean))?;
         let latest = self.state_of(&round.claim);
         match contention {
@@ -89,7 +118,7 @@ impl RedlockStore {
             Contention::Split(busy) | Contention::Held(busy) => {
                 if !is_clean {
                     // There is no further attempt, and no release, that would clean up.
-                    self.take_back(round, Part::Grants).await;
+                    self.take_back(round, NodeReply::is_granted).await;
                 }
                 Ok(Attempt::Busy(Busy { promised: false, ..busy }))
             }
@@ -104,7 +133,7 @@ impl RedlockStore {
         intent: Intent,
     ) -> Result<Attempt, StoreError> {
         if let Some((one, other)) = round.duplicates() {
-            let is_clean = self.take_back(round, Part::Grants).await;
+            let is_clean = self.take_back(round, NodeReply::is_granted).await;
             let text = format!(
                 "{} and {} are the same server, or one is a copy of the other: Redlock needs independent masters",
                 self.nodes.name(one),
@@ -119,7 +148,7 @@ impl RedlockStore {
         };
         let lease = round.replies.succeeded().into_iter().filter_map(lease).min();
         let (Some(fencing), Some(lease)) = (agreed, lease) else {
-            let is_clean = self.take_back(round, Part::Grants).await;
+            let is_clean = self.take_back(round, NodeReply::is_granted).await;
             // Clients that share the lock have advanced each other's counters. This is rare, so the error is transient.
             let text = "a majority granted the lock, but did not agree on its fencing token";
             return Err(certain(StoreError::resharding(text), is_clean));
@@ -127,9 +156,12 @@ impl RedlockStore {
         let Some(token) = FencingToken::new(fencing) else {
             return Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()));
         };
-        let late = vec![LateReplies::Claim(round.replies.clone())];
-        let is_untracked = intent == Intent::WaitInLine;
-        self.state_of(&round.claim).hold = Some(Hold { fencing, late, is_untracked });
+        self.state_of(&round.claim).hold = Some(Hold {
+            fencing,
+            late_claims: round.replies.clone(),
+            late_renewals: Vec::new(),
+            is_untracked: intent == Intent::WaitInLine,
+        });
         self.repair_late_nodes();
         Ok(Attempt::Granted(Grant { fencing: Some(token), lease: Some(lease), slot: None }))
     }
@@ -169,12 +201,12 @@ impl RedlockStore {
         None
     }
 
-    /// Releases the claim at every node that may have granted it, and waits for the replies as long as a node may take
-    /// to reply. Returns whether nothing is left of the claim.
-    pub(super) async fn take_back(&mut self, round: &Round, part: Part) -> bool {
+    /// Releases the claim at the nodes with such a reply, and at those that may have granted it. Waits for their replies
+    /// as long as a node may take. Returns whether all of them have released it.
+    pub(super) async fn take_back(&mut self, round: &Round, is: impl Fn(&NodeReply) -> bool) -> bool {
         let may_hold = |node: &usize| match round.replies.of(*node) {
             None => true,
-            Some(Ok(reply)) => reply.is_granted() || part == Part::All && reply.number.is_some(),
+            Some(Ok(reply)) => is(&reply),
             Some(Err(StoreError::Unavailable { maybe_applied, .. })) => maybe_applied,
             Some(Err(_)) => false,
         };

@@ -79,64 +79,49 @@ mod tests {
     use super::*;
     use crate::lock::Identity;
 
-    fn holder(pid: u32, age: u64) -> Holder {
-        let identity = Identity { host: "h".into(), pid, ..Identity::default() };
-        let age = Some(Duration::from_millis(age));
-        Holder { identity: Some(identity), age, ..Holder::default() }
+    /// The reply of a node that holds for these clients: process id and age in ms.
+    fn busy(holders: &[(u32, u64)], again: u64) -> Busy {
+        let holder = |(pid, age): &(u32, u64)| Holder {
+            identity: Some(Identity { pid: *pid, ..Identity::default() }),
+            age: Some(Duration::from_millis(*age)),
+            ..Holder::default()
+        };
+        let (holders, again) =
+            (holders.iter().map(holder).collect(), Again::Within(Duration::from_secs(again)));
+        Busy { holders, more: 0, position: None, promised: false, again }
     }
 
-    fn busy(holders: &[Holder], again: u64) -> Busy {
-        let again = Again::Within(Duration::from_secs(again));
-        Busy { holders: holders.to_vec(), more: 0, position: None, promised: false, again }
-    }
-
-    /// Whether the lock is held, and the merged reply with the process ids of the holders.
-    fn of(replies: &[Busy], granted: usize) -> (bool, Vec<u32>, Busy) {
-        let contention = contention(replies, granted, 3);
-        let is_held = matches!(contention, Contention::Held(_));
-        let (Contention::Held(busy) | Contention::Split(busy)) = contention else { panic!("refused") };
-        let identities = busy.holders.iter().filter_map(|holder| holder.identity.as_ref());
-        (is_held, identities.map(|identity| identity.pid).collect(), busy.clone())
-    }
-
-    #[test]
-    fn a_client_at_a_majority_of_nodes_is_the_holder() {
-        let (a, b) = (busy(&[holder(1, 10)], 9), busy(&[holder(2, 10)], 9));
-        let old = busy(&[holder(3, 2_000)], 9);
-        for (replies, granted, is_held, pids) in [
-            (&[a.clone(), a.clone(), b.clone(), a.clone()][..], 0, true, &[1][..]),
-            (&[a.clone(), b.clone(), a.clone(), b], 0, false, &[1, 2]),
-            // No attempt takes that long.
-            (&[old, a], 2, true, &[3]),
-        ] {
-            let (held, holders, _) = of(replies, granted);
-            assert_eq!((held, holders.as_slice()), (is_held, pids));
+    /// Whether the lock is held, and the merged reply.
+    fn of(replies: &[Busy], granted: usize) -> (bool, Busy) {
+        match contention(replies, granted, 3) {
+            Contention::Held(busy) => (true, busy),
+            Contention::Split(busy) => (false, busy),
+            Contention::Refused(refusal) => panic!("{refusal:?}"),
         }
     }
 
     #[test]
-    fn many_holders_are_counted_even_if_they_look_alike() {
-        let three = busy(&[holder(1, 10), holder(1, 10), holder(2, 10)], 9);
-        let (_, pids, all) = of(&[three.clone(), three.clone(), three], 0);
-        assert_eq!((pids, all.more), (vec![1, 1, 2], 0));
-        let some = |pid| Busy { more: 38, ..busy(&[holder(pid, 10), holder(pid + 1, 10)], 9) };
-        let (is_held, pids, all) = of(&[some(1), some(3), some(5)], 0);
-        assert_eq!((is_held, pids.len(), all.more), (true, 2, 38));
+    fn a_client_at_a_majority_of_nodes_or_of_some_age_is_the_holder() {
+        let [a, b, old] = [(1, 10), (2, 10), (3, 2_000)].map(|holder| busy(&[holder], 9));
+        let twice = busy(&[(1, 10), (1, 10), (2, 10)], 9);
+        for (replies, granted, is_held, pids) in [
+            ([&a, &b, &a, &a], 0, true, &[1][..]),
+            ([&a, &b, &a, &b], 0, false, &[1, 2]),
+            ([&old, &a, &a, &b], 1, true, &[3]),
+            ([&twice, &twice, &twice, &b], 0, true, &[1, 1, 2]),
+        ] {
+            let (held, merged) = of(&replies.map(Busy::clone), granted);
+            let identities = merged.holders.into_iter().filter_map(|holder| holder.identity);
+            assert_eq!((held, identities.map(|identity| identity.pid).collect()), (is_held, pids.to_vec()));
+        }
     }
 
     #[test]
     fn the_lock_may_be_free_when_enough_nodes_are() {
-        let mut replies = [7, 3, 5].map(|again| busy(&[holder(1, 10)], again));
-        assert_eq!(of(&replies, 0).2.again, Again::Within(Duration::from_secs(7)));
-        assert_eq!(of(&replies, 2).2.again, Again::Within(Duration::from_secs(3)));
+        let mut replies = [7, 3, 5].map(|again| busy(&[(1, 10)], again));
+        assert_eq!(of(&replies, 0).1.again, Again::Within(Duration::from_secs(7)));
+        assert_eq!(of(&replies, 2).1.again, Again::Within(Duration::from_secs(3)));
         replies[0].again = Again::Poll;
-        assert_eq!(of(&replies, 0).2.again, Again::Poll);
-    }
-
-    #[test]
-    fn the_position_is_the_median_of_all_queues() {
-        let at = |position: Option<u32>| Busy { position, ..busy(&[], 1) };
-        assert_eq!(of(&[at(Some(4)), at(Some(1)), at(Some(2))], 0).2.position, Some(2));
-        assert_eq!(of(&[at(None)], 0).2.position, None);
+        assert_eq!(of(&replies, 0).1.again, Again::Poll);
     }
 }

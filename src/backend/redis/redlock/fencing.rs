@@ -60,27 +60,3 @@ pub(super) fn step(numbers: &[u64], quorum: usize) -> Option<Step> {
         None => numbers.iter().max().map(|largest| Step::WriteBack(*largest)),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_of_a_majority_decides() {
-        for (numbers, quorum, expected) in [
-            (&[][..], 0, None),
-            (&[], 2, None),
-            (&[7], 2, None),
-            (&[7], 1, Some(Step::Established(7))),
-            (&[7, 7], 2, Some(Step::Established(7))),
-            (&[7, 8], 2, Some(Step::WriteBack(8))),
-            (&[7, 8, 8], 2, Some(Step::Established(8))),
-            (&[8, 7, 7], 2, Some(Step::Established(7))),
-            (&[7, 7, 8], 3, Some(Step::WriteBack(8))),
-            (&[7, 8, 8, 6, 8], 3, Some(Step::Established(8))),
-            (&[7, 8, 8, 7, 9], 3, Some(Step::WriteBack(9))),
-        ] {
-            assert_eq!(step(numbers, quorum), expected, "{numbers:?} of {quorum}");
-        }
-    }
-}

@@ -8,7 +8,7 @@ use super::quorum::Replies;
 use super::{RedlockStore, merge};
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::{Reply, StoreError};
+use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
 
 /// How long a node may take to reply to one request.
@@ -22,7 +22,7 @@ impl RedlockStore {
         &mut self,
         request: impl AsyncFn(&mut NodeClient) -> Result<A, StoreError> + 'static,
     ) -> Result<Replies<A>, StoreError> {
-        self.connect_majority().await?;
+        self.connect().await?;
         self.nodes.request_majority(LIMIT, request).await
     }
 

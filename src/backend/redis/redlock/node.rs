@@ -1,22 +1,24 @@
-//! The requests to one node of a Redlock.
+//! The requests to one node of a Redlock, and its replies.
 
 use std::time::Duration;
 
+use redis::Value;
 use tokio::time::timeout;
 
 use super::nodes::Purpose;
-use super::round::NodeReply;
+use super::verdict::NodeVote;
 use crate::backend::redis::claim::AsNode;
 use crate::backend::redis::connection::{Cancel, Connection, ReplyLimit, RequestOptions};
 use crate::backend::redis::errors::DependentRole;
 use crate::backend::redis::location::Location;
+use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::release::release;
-use crate::backend::redis::reply::{nonsense, text};
+use crate::backend::redis::reply::{attempt, nonsense, number, of_lock, text};
 use crate::backend::redis::script::{By, Operation, ScriptRequest};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
-use crate::backend::{Backend, Intent, StoreError};
-use crate::lock::Claim;
+use crate::backend::{Attempt, Backend, Intent, StoreError};
+use crate::lock::{Claim, FencingToken};
 use crate::random;
 
 /// A node may take this fraction of the lease to reply to a claim ...
@@ -158,5 +160,67 @@ impl NodeClient {
         let reply = self.store.request(&request, RequestOptions::default()).await?;
         let given: u64 = text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
         Ok((given > 0).then_some(given))
+    }
+}
+
+/// The reply of a node to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeReply {
+    /// How long the node has remembered everything written to it.
+    pub(super) age: Duration,
+    /// The node had received no request before that.
+    pub(super) is_new: bool,
+    /// The node's unique id.
+    pub(super) id: String,
+    /// The claim's number in the node's queue.
+    pub(super) number: Option<u64>,
+    pub(super) attempt: Attempt,
+}
+
+impl NodeReply {
+    pub(super) fn read(reply: &[Value]) -> Result<NodeReply, StoreError> {
+        let age = number(reply.first()).and_then(|ms| u64::try_from(ms).ok());
+        let ticket: Option<f64> = text(reply.get(2)).and_then(|ticket| ticket.parse().ok());
+        let (Some(age), Some(id), Some(ticket)) = (age, text(reply.get(1)), ticket) else {
+            return Err(nonsense());
+        };
+        Ok(NodeReply {
+            age: Duration::from_millis(age),
+            is_new: number(reply.get(3)) == Some(1),
+            id: id.to_owned(),
+            number: (ticket > 0.0).then_some(ticket as u64),
+            attempt: attempt(of_lock(reply), Recipe::Plain)?,
+        })
+    }
+
+    /// The number that the node gave the hold.
+    pub(super) fn fencing(&self) -> Option<u64> {
+        match &self.attempt {
+            Attempt::Granted(grant) => grant.fencing.map(FencingToken::number),
+            Attempt::Busy(_) | Attempt::Refused(_) => None,
+        }
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.attempt, Attempt::Granted(_))
+    }
+
+    /// The reply, reduced to what decides whether the claim is granted.
+    pub(super) fn vote(&self, claim: &Claim) -> NodeVote {
+        let excluded_for = match &self.attempt {
+            // A nested claim is granted only where the outer hold is present, so the node's age does not matter.
+            Attempt::Granted(_) if claim.requires_outer_hold => {
+                return NodeVote { age: Duration::MAX, is_new: false, excluded_for: None };
+            }
+            Attempt::Granted(_) => None,
+            Attempt::Busy(busy) => {
+                let leases = busy.holders.iter().map(|holder| holder.lease.unwrap_or(Duration::MAX));
+                // Holders that are not listed may have any lease.
+                let unlisted = (busy.more > 0).then_some(Duration::MAX);
+                Some(leases.chain(unlisted).max().unwrap_or_default())
+            }
+            Attempt::Refused(_) => Some(Duration::MAX),
+        };
+        NodeVote { age: self.age, is_new: self.is_new, excluded_for }
     }
 }

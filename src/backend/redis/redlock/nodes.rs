@@ -13,7 +13,7 @@ use super::node::NodeClient;
 use super::quorum::Replies;
 use crate::backend::redis::connection::Cancel;
 use crate::backend::redis::location::Location;
-use crate::backend::{Backend, Change, StoreError};
+use crate::backend::{Backend, Change, Hazard, StoreError};
 
 /// The nodes of one Redlock.
 pub(super) struct RedlockNodes {
@@ -56,6 +56,15 @@ pub(super) enum Purpose {
     Other,
 }
 
+impl Node {
+    fn idle(&self) -> Option<&NodeClient> {
+        match &self.state {
+            State::Idle(client) => Some(client),
+            State::Connecting(_) | State::Busy(_) => None,
+        }
+    }
+}
+
 impl RedlockNodes {
     /// Creates the nodes without connecting to any.
     pub(super) fn new(location: &Location) -> RedlockNodes {
@@ -91,23 +100,14 @@ impl RedlockNodes {
 
     /// Whether a node is connected as far as this client knows; `None` while it is busy.
     pub(super) fn is_connected(&self, node: usize) -> Option<bool> {
-        match &self.all[node].state {
-            State::Idle(client) => Some(client.store.connection.is_some()),
-            State::Connecting(_) | State::Busy(_) => None,
-        }
+        Some(self.all[node].idle()?.store.connection.is_some())
     }
 
-    /// The eviction policy of a node that evicts keys, if any is known to do so.
-    pub(super) fn eviction(&self) -> Option<String> {
-        self.all.iter().find_map(|node| match &node.state {
-            State::Idle(client) => client.store.eviction.clone(),
-            State::Connecting(_) | State::Busy(_) => None,
-        })
-    }
-
-    /// A node that is not an independent master, and what it is instead, if one is known.
-    pub(super) fn unfit(&self) -> Option<String> {
-        self.unfit.borrow().clone()
+    /// A node that is not an independent master, or that evicts keys, if one is known.
+    pub(super) fn hazard(&self) -> Option<Hazard> {
+        let unfit = self.unfit.borrow().clone().map(Hazard::Node);
+        let eviction = |node: &Node| node.idle()?.store.eviction.clone();
+        unfit.or_else(|| self.all.iter().find_map(eviction).map(Hazard::Eviction))
     }
 
     /// Sends a request to these nodes; their replies replace earlier ones in `replies`. `limit` is the time that a node

@@ -41,42 +41,25 @@ impl QueueTicket {
 mod tests {
     use super::*;
 
-    const NONE: [usize; 0] = [];
-
-    fn numbers(numbers: [u64; 5]) -> Vec<Option<u64>> {
-        numbers.into_iter().map(|number| (number > 0).then_some(number)).collect()
-    }
-
     #[test]
-    fn the_largest_number_is_the_ticket_of_all() {
+    fn the_largest_number_is_the_ticket_of_all_until_most_nodes_have_another() {
         let mut ticket = QueueTicket::default();
-        assert_eq!(ticket.ticket_for(0), None);
-        assert_eq!(ticket.update(numbers([3, 5, 4, 5, 1]), 3), [0, 2, 4]);
-        assert_eq!((ticket.ticket_for(0), ticket.ticket_for(1)), (Some(5), None));
-        assert_eq!(ticket.update(numbers([5; 5]), 3), NONE);
-    }
-
-    #[test]
-    fn a_node_that_comes_back_is_sent_the_ticket() {
-        let mut ticket = QueueTicket::default();
-        assert_eq!(ticket.update(numbers([5, 5, 5, 0, 0]), 3), NONE);
-        assert_eq!(ticket.ticket_for(3), Some(5), "it was down");
-        assert_eq!(ticket.update(numbers([5, 5, 9, 5, 0]), 3), [2], "it was restarted");
-        assert_eq!(ticket.ticket_for(2), Some(5));
-    }
-
-    #[test]
-    fn a_position_that_was_lost_stays_lost() {
-        let mut ticket = QueueTicket::default();
-        ticket.update(numbers([5; 5]), 3);
-        assert_eq!(ticket.update(numbers([8, 8, 9, 5, 8]), 3), [0, 1, 3, 4]);
-        assert_eq!(ticket.ticket_for(0), Some(9));
-    }
-
-    #[test]
-    fn too_few_nodes_give_no_ticket() {
-        let mut ticket = QueueTicket::default();
-        assert_eq!(ticket.update(numbers([5, 6, 0, 0, 0]), 3), NONE);
-        assert_eq!(ticket.ticket_for(2), None);
+        for (numbers, expected, corrected) in [
+            // Too few nodes.
+            ([5, 6, 0, 0, 0], None, &[][..]),
+            ([3, 5, 4, 5, 1], Some(5), &[0, 2, 4]),
+            ([5, 5, 5, 0, 0], Some(5), &[]),
+            // A node was restarted.
+            ([5, 5, 9, 5, 0], Some(5), &[2]),
+            // The claim has missed its turn.
+            ([8, 8, 9, 5, 8], Some(9), &[0, 1, 3, 4]),
+        ] {
+            let reported = numbers.map(|number: u64| (number > 0).then_some(number)).to_vec();
+            assert_eq!(ticket.update(reported, 3), corrected, "{numbers:?}");
+            for (node, number) in numbers.into_iter().enumerate() {
+                let is_sent = expected.filter(|expected| number != *expected);
+                assert_eq!(ticket.ticket_for(node), is_sent, "{numbers:?}");
+            }
+        }
     }
 }

@@ -37,9 +37,14 @@ impl<A: Clone> Replies<A> {
         self.by_node.borrow().get(&node).cloned().flatten()
     }
 
+    /// The number of nodes whose reply is pending.
+    pub(super) fn pending(&self) -> usize {
+        self.by_node.borrow().values().filter(|reply| reply.is_none()).count()
+    }
+
     /// Whether no reply is pending.
     pub(super) fn is_complete(&self) -> bool {
-        self.by_node.borrow().values().all(Option::is_some)
+        self.pending() == 0
     }
 
     /// Returns the replies so far, without errors.
@@ -107,8 +112,7 @@ impl RedlockNodes {
         request: impl AsyncFn(&mut NodeClient) -> Result<A, StoreError> + 'static,
     ) -> Result<Replies<A>, StoreError> {
         let replies = self.request(0..self.count(), Purpose::Other, limit, request);
-        let is_decided = || replies.has_majority(|_| true) || replies.is_complete();
-        self.until(|_: &mut RedlockNodes| is_decided().then_some(())).await;
+        self.decided_or_complete(&replies, || replies.has_majority(|_| true)).await;
         self.complete_within(STRAGGLERS, &replies).await;
         match replies.has_majority(|_| true) {
             true => Ok(replies),
@@ -116,9 +120,18 @@ impl RedlockNodes {
         }
     }
 
+    /// Waits until no reply is pending, or the outcome is decided before that.
+    pub(super) async fn decided_or_complete<A: Clone>(
+        &mut self,
+        replies: &Replies<A>,
+        is_decided: impl Fn() -> bool,
+    ) {
+        self.until(|_: &mut RedlockNodes| (is_decided() || replies.is_complete()).then_some(())).await;
+    }
+
     /// Waits until no reply is pending.
     pub(super) async fn complete<A: Clone>(&mut self, replies: &Replies<A>) {
-        self.until(|_: &mut RedlockNodes| replies.is_complete().then_some(())).await;
+        self.decided_or_complete(replies, || false).await;
     }
 
     /// Waits until no reply is pending, up to this long. Returns whether none is.

@@ -16,13 +16,12 @@ pub(super) const SAME_AGE: Duration = Duration::from_secs(5);
 
 /// The vote of a node on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeVote {
-    /// Granted. A new node had never received a request before it began to count its age.
-    Granted { age: Duration, is_new: bool },
-    /// Not granted; `lease` is the longest lease among the holds that exclude the claim.
-    Refused { age: Duration, is_new: bool, lease: Duration },
-    /// The request failed.
-    Failed,
+pub(super) struct NodeVote {
+    pub(super) age: Duration,
+    /// The node had never received a request before it began to count its age.
+    pub(super) is_new: bool,
+    /// The longest lease among the holds that exclude the claim; `None` if the claim is granted.
+    pub(super) excluded_for: Option<Duration>,
 }
 
 /// The outcome of a vote.
@@ -37,61 +36,53 @@ pub(super) enum Verdict {
     },
 }
 
-/// Decides on the votes so far; a missing vote is `None`. Returns `None` if more votes are needed.
-pub(super) fn verdict(votes: &[Option<NodeVote>], quorum: usize, lease: Duration) -> Option<Verdict> {
-    let ages = |least: Duration| {
-        votes.iter().enumerate().filter_map(move |(node, vote)| match vote {
-            Some(NodeVote::Granted { age, .. }) if *age >= least => Some(node),
-            _ => None,
-        })
+/// Decides on the votes so far of `count` nodes, of which `pending` have not voted yet. A node that failed has no vote.
+/// Returns `None` if more votes are needed.
+pub(super) fn verdict(
+    votes: &[(usize, NodeVote)],
+    pending: usize,
+    count: usize,
+    quorum: usize,
+    lease: Duration,
+) -> Option<Verdict> {
+    let granted: Vec<(usize, Duration)> = votes
+        .iter()
+        .filter(|(_, vote)| vote.excluded_for.is_none())
+        .map(|(node, vote)| (*node, vote.age))
+        .collect();
+    let of_age = |least: Duration| -> Vec<usize> {
+        granted.iter().filter(|(_, age)| *age >= least).map(|(node, _)| *node).collect()
     };
-    let old: Vec<usize> = ages(LONGEST_LEASE).collect();
-    if old.len() >= quorum {
-        return Some(Verdict::Granted(old));
+    if of_age(LONGEST_LEASE).len() >= quorum {
+        return Some(Verdict::Granted(of_age(LONGEST_LEASE)));
     }
-    let missing = votes.iter().filter(|vote| vote.is_none()).count();
-    if ages(Duration::ZERO).count() + missing < quorum {
+    if granted.len() + pending < quorum {
         return Some(Verdict::Refused { too_young: Vec::new() });
     }
-    if missing > 0 {
+    if pending > 0 {
         return None;
     }
-    let needed = if are_new(votes) { Duration::ZERO } else { needed(votes, lease) };
-    let counted: Vec<usize> = ages(needed).collect();
-    if counted.len() >= quorum {
-        return Some(Verdict::Granted(counted));
+    // The age from which on a grant counts.
+    let excluded_for = votes.iter().filter_map(|(_, vote)| vote.excluded_for);
+    let needed = match are_new(votes, count) {
+        true => Duration::ZERO,
+        false => excluded_for.map(|lease| lease.min(LONGEST_LEASE)).fold(lease, Duration::max),
+    };
+    if of_age(needed).len() >= quorum {
+        return Some(Verdict::Granted(of_age(needed)));
     }
-    let too_young = votes.iter().enumerate().filter_map(|(node, vote)| match vote {
-        Some(NodeVote::Granted { age, .. }) if *age < needed => Some((node, needed - *age)),
-        _ => None,
-    });
-    Some(Verdict::Refused { too_young: too_young.collect() })
-}
-
-/// The age from which on the grant of a node counts.
-fn needed(votes: &[Option<NodeVote>], lease: Duration) -> Duration {
-    let others = votes.iter().filter_map(|vote| match vote {
-        Some(NodeVote::Refused { lease, .. }) => Some((*lease).min(LONGEST_LEASE)),
-        _ => None,
-    });
-    others.chain([lease]).max().unwrap_or(lease)
+    let too_young = granted.iter().filter(|(_, age)| *age < needed);
+    Some(Verdict::Refused { too_young: too_young.map(|(node, age)| (*node, needed - *age)).collect() })
 }
 
 /// Whether all nodes have replied and received their first request ever at the same time: no client can have held a
 /// lock before. This does not hold for nodes that were restarted together: they may have lost holds.
-fn are_new(votes: &[Option<NodeVote>]) -> bool {
-    let ages: Option<Vec<Duration>> = votes
-        .iter()
-        .map(|vote| match vote {
-            Some(NodeVote::Granted { age, is_new: true } | NodeVote::Refused { age, is_new: true, .. }) => {
-                Some(*age)
-            }
-            Some(_) | None => None,
-        })
-        .collect();
-    let Some(ages) = ages else { return false };
-    let span = ages.iter().max().zip(ages.iter().min());
-    span.is_some_and(|(oldest, youngest)| *oldest - *youngest <= SAME_AGE)
+fn are_new(votes: &[(usize, NodeVote)], count: usize) -> bool {
+    let ages = || votes.iter().map(|(_, vote)| vote.age);
+    let span = ages().max().zip(ages().min());
+    votes.len() == count
+        && votes.iter().all(|(_, vote)| vote.is_new)
+        && span.is_some_and(|(oldest, youngest)| oldest - youngest <= SAME_AGE)
 }
 
 #[cfg(test)]
@@ -99,90 +90,77 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
-
-    fn granted(seconds: u64) -> Option<NodeVote> {
-        Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: true })
-    }
-
-    fn refused(lease: u64) -> Option<NodeVote> {
-        let (age, lease) = (Duration::from_secs(OLD), Duration::from_secs(lease));
-        Some(NodeVote::Refused { age, is_new: true, lease })
-    }
-
-    const FAILED: Option<NodeVote> = Some(NodeVote::Failed);
     const OLD: u64 = 31 * 24 * 3600;
 
-    fn of(votes: [Option<NodeVote>; 5]) -> Option<Verdict> {
-        verdict(&votes, 3, LEASE)
-    }
-
-    fn no_majority() -> Option<Verdict> {
-        Some(Verdict::Refused { too_young: vec![] })
-    }
-
-    #[test]
-    fn a_majority_of_old_nodes_decides_at_once() {
-        assert_eq!(
-            of([granted(OLD), None, granted(OLD), None, granted(OLD)]),
-            Some(Verdict::Granted(vec![0, 2, 4]))
-        );
-        assert_eq!(of([granted(OLD), None, granted(OLD), None, refused(30)]), None);
-        assert_eq!(of([refused(30), None, refused(30), granted(OLD), refused(30)]), no_majority());
-        assert_eq!(of([FAILED, FAILED, FAILED, None, None]), no_majority());
-        assert_eq!(of([granted(OLD), granted(OLD), refused(30), refused(30), FAILED]), no_majority());
-    }
-
-    #[test]
-    fn a_node_that_lost_its_data_counts_after_the_longest_known_lease() {
-        let young = [FAILED, FAILED, granted(OLD), granted(OLD), granted(29)];
-        let second = Duration::from_secs(1);
-        assert_eq!(of(young), Some(Verdict::Refused { too_young: vec![(4, second)] }));
-        let older = [FAILED, FAILED, granted(OLD), granted(OLD), granted(30)];
-        assert_eq!(of(older), Some(Verdict::Granted(vec![2, 3, 4])));
-        let long_lease = [refused(3600), refused(3600), granted(OLD), granted(OLD), granted(3599)];
-        assert_eq!(of(long_lease), Some(Verdict::Refused { too_young: vec![(4, second)] }));
+    /// The verdict on the votes of five nodes: `g AGE` granted by a new node of that age in seconds, `r AGE` by one that
+    /// was restarted, `x LEASE` excluded by a hold with that lease, `f` failed, `?` pending.
+    fn of(votes: &str) -> Option<Verdict> {
+        let mut pending = 0;
+        let vote = |(node, vote): (usize, &str)| {
+            let (kind, number) = vote.split_at(1);
+            let time = Duration::from_secs(number.replace("old", &OLD.to_string()).parse().unwrap_or(0));
+            let granted = NodeVote { age: time, is_new: kind == "g", excluded_for: None };
+            match kind {
+                "g" | "r" => Some((node, granted)),
+                "x" => {
+                    let age = Duration::from_secs(OLD);
+                    Some((node, NodeVote { age, is_new: true, excluded_for: Some(time) }))
+                }
+                _ => {
+                    pending += usize::from(kind == "?");
+                    None
+                }
+            }
+        };
+        let votes: Vec<(usize, NodeVote)> = votes.split(' ').enumerate().filter_map(vote).collect();
+        verdict(&votes, pending, 5, 3, LEASE)
     }
 
     #[test]
-    fn young_nodes_are_decided_on_only_when_all_have_voted() {
-        assert_eq!(of([None, granted(40), granted(40), granted(40), granted(40)]), None);
-        assert_eq!(of([FAILED, granted(40), granted(40), granted(40), None]), None);
-        let all = [FAILED, granted(40), granted(40), granted(40), granted(3)];
-        assert_eq!(of(all), Some(Verdict::Granted(vec![1, 2, 3])));
+    fn a_majority_of_nodes_that_count_decides() {
+        for (votes, nodes) in [
+            ("gold ? gold ? gold", &[0, 2, 4][..]),
+            // A node that lost its data counts after the longest known lease.
+            ("f f gold gold g30", &[2, 3, 4]),
+            ("f g40 g40 g40 g3", &[1, 2, 3]),
+            ("r30 r30 r31 f f", &[0, 1, 2]),
+            // All are new.
+            ("g0 g5 g1 g2 g3", &[0, 1, 2, 3, 4]),
+        ] {
+            assert_eq!(of(votes), Some(Verdict::Granted(nodes.to_vec())), "{votes}");
+        }
     }
 
     #[test]
-    fn nodes_that_are_all_new_count_if_all_have_voted() {
-        let new = [granted(0), granted(5), granted(1), granted(2), granted(3)];
-        assert_eq!(of(new), Some(Verdict::Granted(vec![0, 1, 2, 3, 4])));
-        let one_is_older = [granted(0), granted(6), granted(1), granted(2), granted(3)];
-        assert!(matches!(of(one_is_older), Some(Verdict::Refused { .. })));
-        let one_is_missing = [granted(0), granted(1), granted(1), granted(1), FAILED];
-        assert!(matches!(of(one_is_missing), Some(Verdict::Refused { .. })));
+    fn more_votes_are_waited_for_if_they_matter() {
+        for (votes, is_decided) in [
+            ("gold ? gold ? x30", false),
+            ("? g40 g40 g40 g40", false),
+            ("x30 ? x30 gold x30", true),
+            ("f f f ? ?", true),
+            ("gold gold x30 x30 f", true),
+        ] {
+            let refused = Some(Verdict::Refused { too_young: Vec::new() });
+            assert_eq!(of(votes), refused.filter(|_| is_decided), "{votes}");
+        }
     }
 
     #[test]
-    fn nodes_that_were_restarted_together_are_not_new() {
-        let restarted =
-            |seconds| Some(NodeVote::Granted { age: Duration::from_secs(seconds), is_new: false });
-        let all = [restarted(0), restarted(1), restarted(0), restarted(2), restarted(0)];
-        assert!(matches!(of(all), Some(Verdict::Refused { too_young }) if too_young.len() == 5));
-        let one_is_not_new = [granted(0), granted(1), restarted(0), granted(2), granted(0)];
-        assert!(matches!(of(one_is_not_new), Some(Verdict::Refused { .. })));
-        let refusing = Some(NodeVote::Refused { age: Duration::ZERO, is_new: false, lease: LEASE });
-        let one_refuses = [granted(0), granted(1), refusing, granted(2), granted(0)];
-        assert!(matches!(of(one_refuses), Some(Verdict::Refused { .. })));
-        assert_eq!(
-            of([restarted(30), restarted(30), restarted(31), FAILED, FAILED]),
-            Some(Verdict::Granted(vec![0, 1, 2]))
-        );
-    }
-
-    #[test]
-    fn a_foreign_hold_may_have_any_lease() {
-        let age = Duration::from_secs(OLD);
-        let foreign = Some(NodeVote::Refused { age, is_new: true, lease: Duration::MAX });
-        let votes = [foreign, FAILED, granted(OLD), granted(OLD), granted(40)];
-        assert!(matches!(of(votes), Some(Verdict::Refused { .. })));
+    fn the_grant_of_a_node_that_may_have_lost_a_hold_does_not_count() {
+        for (votes, young) in [
+            ("f f gold gold g29", &[(4, 1)][..]),
+            ("x3600 x3600 gold gold g3599", &[(4, 1)]),
+            // A foreign hold may have any lease.
+            ("xold f gold gold g40", &[(4, OLD - 40)]),
+            // They were restarted together, ...
+            ("r0 r1 r0 r2 r0", &[(0, 30), (1, 29), (2, 30), (3, 28), (4, 30)]),
+            ("g0 g1 r0 g2 g0", &[(0, 30), (1, 29), (2, 30), (3, 28), (4, 30)]),
+            // ... one is older, or one has not voted.
+            ("g0 g6 g1 g2 g3", &[(0, 30), (1, 24), (2, 29), (3, 28), (4, 27)]),
+            ("g0 g1 g1 g1 f", &[(0, 30), (1, 29), (2, 29), (3, 29)]),
+        ] {
+            let too_young = young.iter().map(|(node, rest)| (*node, Duration::from_secs(*rest))).collect();
+            assert_eq!(of(votes), Some(Verdict::Refused { too_young }), "{votes}");
+        }
     }
 }

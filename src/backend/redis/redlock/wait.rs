@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedlockStore;
-use super::claim::{Part, certain};
+use super::claim::{Round, certain};
 use super::contention::Contention;
-use super::round::{NodeReply, Round};
+use super::node::NodeReply;
 use super::verdict::Verdict;
 use crate::backend::{Again, Attempt, Busy, Change, Intent, StoreError};
 use crate::random::jitter;
@@ -60,7 +60,7 @@ impl RedlockStore {
                 self.request_claim(round, queued, Intent::WaitInLine);
                 continue;
             }
-            let is_clean = self.take_back(round, Part::Grants).await && queued.is_empty();
+            let is_clean = self.take_back(round, NodeReply::is_granted).await && queued.is_empty();
             let contention = self.contention(round, &too_young).map_err(|error| certain(error, is_clean))?;
             let within = |busy: Busy, most: Duration| match busy.again {
                 Again::Within(within) => Busy { again: Again::Within(within.min(most)), ..busy },
