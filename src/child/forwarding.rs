@@ -11,6 +11,9 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
+use nix::unistd::{ForkResult, getpgrp, getpid, getppid};
+
 use super::protocol::Group;
 use super::signals::{self, Arrival, Origin};
 use super::{procfs, sys};
@@ -224,7 +227,7 @@ impl Forwarding {
         let now = Moment::now();
         let received = self.witness.and_then(procfs::signals_of).unwrap_or_default();
         let mut late = self.late.take().filter(|(_, until)| now < *until);
-        let own_group = Some(nix::unistd::getpgrp().as_raw());
+        let own_group = Some(getpgrp().as_raw());
         for held in &mut self.held {
             let late_received = late.as_mut().is_some_and(|(late, _)| late.take_pending(held.signal));
             let witness_received = received.is_pending(held.signal);
@@ -243,7 +246,7 @@ impl Forwarding {
 
     /// Forks a new witness, and keeps the signals that the old one received and dlock has not read yet.
     fn replace_witness(&mut self) {
-        let new_witness = sys::fork_witness(WITNESS_NAME, self.argv).ok();
+        let new_witness = fork_witness(self.argv).ok();
         if let Some(mut late) = self.witness.and_then(procfs::signals_of) {
             for signal in &self.seen {
                 late.take_pending(*signal);
@@ -260,6 +263,25 @@ impl Drop for Forwarding {
     fn drop(&mut self) {
         self.end_witness();
     }
+}
+
+/// Forks a process that blocks every signal and does nothing else, so that others can see which signals it receives. It
+/// dies with the calling thread.
+fn fork_witness(argv: sys::ArgvMemory) -> nix::Result<i32> {
+    let dlock = getpid();
+    if let ForkResult::Parent { child } = sys::fork()? {
+        return Ok(child.as_raw());
+    }
+    // Other threads may exist: only async-signal-safe calls, and nothing is allocated.
+    let _ = SigSet::all().thread_set_mask();
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    argv.rename_process(WITNESS_NAME);
+    if getppid() != dlock {
+        sys::exit_now(0);
+    }
+    // An open descriptor may be a lock, or may reveal the death of this process to another one.
+    sys::sleep_without_descriptors()
 }
 
 /// Returns whether the command lives although the signal would have ended it; `None` if that cannot be determined now.

@@ -3,8 +3,11 @@
 
 mod stopping;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+use nix::errno::Errno;
 
 use self::stopping::Killing;
 use super::cgroup::{Cgroup, CgroupPath};
@@ -293,12 +296,12 @@ impl Guard {
             Group::Own { .. } => -self.parked.pid,
             Group::Shared => self.parked.pid,
         };
-        let sent = sys::kill(target, signal).or_else(|error| match error.raw_os_error() {
+        let sent = sys::kill(target, signal).or_else(|errno| match errno {
             // It was let go, and is not in its own group yet.
-            Some(libc::ESRCH) => sys::kill(self.parked.pid, signal),
-            _ => Err(error),
+            Errno::ESRCH => sys::kill(self.parked.pid, signal),
+            _ => Err(errno),
         });
-        if sent.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
+        if sent == Err(Errno::EPERM) {
             self.report_not_permitted(self.parked.pid);
         }
     }
@@ -376,14 +379,17 @@ impl Guard {
                         return true;
                     }
                 }
-                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                Err(Errno::ECHILD) => {
                     self.act(Input::TreeGone);
                     return false;
                 }
                 // A sandbox that does not allow the call: the state of the command cannot be determined.
                 Err(error) => {
                     self.failed = true;
-                    self.report(Event::GuardLost(format!("cannot wait for the command: {error}")));
+                    self.report(Event::GuardLost(format!(
+                        "cannot wait for the command: {}",
+                        io::Error::from(error)
+                    )));
                     return false;
                 }
             }

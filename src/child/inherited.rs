@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::descriptors::{self, named_in};
-use super::sys::{ArgvMemory, Disposition, SignalAction, set_signal};
+use super::sys::{self, ArgvMemory, Disposition};
 
 /// Smaller than any core file, so that none is written. This is the only limit that also prevents a dump to a program
 /// (`core_pattern` with a pipe): Linux treats it as a dump of that program itself (fs/coredump.c). `PR_SET_DUMPABLE`
@@ -76,12 +76,12 @@ impl Inherited {
         let stack = raise_stack()?;
         check_memory_limit()?;
         let descriptors = descriptors::inherited();
-        let pipe = Disposition::of(libc::SIGPIPE)?;
-        let child = Disposition::of(libc::SIGCHLD)?;
+        let pipe = Disposition::of(libc::SIGPIPE).map_err(io::Error::from)?;
+        let child = Disposition::of(libc::SIGCHLD).map_err(io::Error::from)?;
         let mut mask = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask)).map_err(io::Error::from)?;
-        set_signal(libc::SIGPIPE, SignalAction::Ignore);
-        set_signal(libc::SIGCHLD, SignalAction::Default);
+        sys::ignore(libc::SIGPIPE);
+        sys::set_default(libc::SIGCHLD);
         fill_standard_descriptors().map_err(|errno| BeginError::NoNull { errno })?;
         let core = getrlimit(Resource::RLIMIT_CORE).ok();
         if let Some((soft, hard)) = core {

@@ -4,6 +4,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::procfs;
 use super::tree::{Coverage, Next, Tree};
 use crate::clock::Moment;
@@ -83,10 +85,7 @@ impl Killer {
             pass.alive += 1;
             pass.signalled += usize::from(last.is_none());
             signalled.insert(member.pid, now);
-            if let Err(error) = tree.signal(member, libc::SIGKILL)
-                && error.raw_os_error() == Some(libc::EPERM)
-                && !procfs::is_zombie(member.pid)
-            {
+            if tree.signal(member, libc::SIGKILL) == Err(Errno::EPERM) && !procfs::is_zombie(member.pid) {
                 not_permitted.insert(member.pid);
             }
             Next::Descend

@@ -5,8 +5,11 @@
 //! pipe. So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant
 //! and its first instruction there is one exec and no fork.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+
+use nix::unistd::ForkResult;
 
 use super::cgroup::{Cgroup, CgroupPath};
 use super::descriptors::close_inherited;
@@ -16,13 +19,13 @@ use super::parked::park;
 use super::program::Program;
 use super::protocol::{Channel, Event, FromGuard};
 use super::supervise::Supervisor;
-use super::sys::{self, Fork};
+use super::sys;
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;
 
 /// The name of the guard and the parked command in `ps` and `pkill`. It does not contain "dlock": `pkill dlock` must
 /// not kill both processes.
-const GUARD_NAME: &str = "lock-guard";
+const GUARD_NAME: &CStr = c"lock-guard";
 
 /// What to run, and in which environment.
 pub struct Spec {
@@ -58,17 +61,17 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
     let _ = signals::block()?;
     let (ours, theirs) = Channel::pair()?;
     let (launch_pipe_end, launch_pipe) = io::pipe()?;
-    match sys::fork_single_threaded()? {
-        Fork::Parent(guard) => {
+    match sys::fork().map_err(io::Error::from)? {
+        ForkResult::Parent { child: guard } => {
             drop((theirs, launch_pipe_end));
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.descriptors, &inherited.named);
-            Ok(Supervisor::new(ours, guard, terminal, launch_pipe, inherited.argv))
+            Ok(Supervisor::new(ours, guard.as_raw(), terminal, launch_pipe, inherited.argv))
         }
-        Fork::Child => {
+        ForkResult::Child => {
             drop((ours, launch_pipe));
-            rename(&inherited);
+            inherited.argv.rename_process(GUARD_NAME);
             become_subreaper();
             // Here, while dlock asks for the lock on another processor.
             let place = CgroupPath::choose();
@@ -102,15 +105,6 @@ fn become_subreaper() {
     // stopped.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true);
-}
-
-/// Renames the guard, and so the parked command until its exec.
-fn rename(inherited: &Inherited) {
-    inherited.argv.overwrite(GUARD_NAME);
-    #[cfg(target_os = "linux")]
-    if let Ok(name) = std::ffi::CString::new(GUARD_NAME) {
-        let _ = nix::sys::prctl::set_name(&name);
-    }
 }
 
 /// Redirects standard input and output (in the guard, standard error too) to `/dev/null`.

@@ -6,13 +6,14 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
-use nix::unistd::{Pid, getppid, setpgid};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{ForkResult, Pid, getppid, setpgid};
 
 use super::cgroup::Cgroup;
 use super::inherited::Inherited;
 use super::program::Program;
 use super::protocol::{Channel, Group, Launch, take_frame};
-use super::sys::{self, Fork};
+use super::sys;
 use super::terminal::Terminal;
 use crate::clock::Moment;
 
@@ -45,8 +46,8 @@ pub(super) fn park(
     let (exec_result, exec_result_end) = io::pipe()?;
     let guard = std::process::id() as i32;
     match fork(cgroup)? {
-        Fork::Parent(pid) => Ok(Parked { pid, exec_result }),
-        Fork::Child => {
+        ForkResult::Parent { child } => Ok(Parked { pid: child.as_raw(), exec_result }),
+        ForkResult::Child => {
             // An end that stays open here would hide the death of its other owner.
             close(control);
             drop(exec_result);
@@ -57,17 +58,17 @@ pub(super) fn park(
 
 /// Forks into the command's cgroup, if there is one: the children of the command then belong to it as well.
 #[cfg(target_os = "linux")]
-fn fork(cgroup: Option<&Cgroup>) -> io::Result<Fork> {
+fn fork(cgroup: Option<&Cgroup>) -> nix::Result<ForkResult> {
     match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
         Some(Ok(fork)) => Ok(fork),
         // ENOSYS, or a cgroup that accepts no process: continue without it.
-        Some(Err(_)) | None => sys::fork_single_threaded(),
+        Some(Err(_)) | None => sys::fork(),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn fork(_cgroup: Option<&Cgroup>) -> io::Result<Fork> {
-    sys::fork_single_threaded()
+fn fork(_cgroup: Option<&Cgroup>) -> nix::Result<ForkResult> {
+    sys::fork()
 }
 
 fn close(control: &Channel) {
@@ -109,7 +110,8 @@ fn run_parked(
     };
     // These were sent to dlock's process group before the command was to run: dlock itself has stopped and been
     // continued.
-    sys::discard_pending(&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT]);
+    let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGCONT];
+    sys::discard_pending(&SigSet::from_iter(stops));
     let env = environment(own, &launch);
     // dlock was stopped after it had read the clock: another client may hold the lock by now.
     if launch.not_after.is_some_and(|not_after| Moment::now() >= not_after) {

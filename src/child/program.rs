@@ -3,15 +3,13 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, faccessat};
-
-use super::sys;
+use nix::unistd::{AccessFlags, execve, faccessat};
 
 /// The search path of `execvp(3)` if PATH is not set (glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -98,14 +96,15 @@ impl Program {
     /// Replaces the process by the program; returns the error if that fails. A text file without `#!` is run by
     /// `/bin/sh`, as `execvp(3)` does; any other format that the kernel does not know is not run.
     pub fn exec(&self, env: &[CString]) -> Errno {
-        let errno = errno_of(&sys::exec(&self.path, &self.argv, env));
+        let Err(errno) = execve(&self.path, &self.argv, env);
         if errno != Errno::ENOEXEC || !self.looks_like_text() {
             return errno;
         }
         let shell = c"/bin/sh".to_owned();
         let mut argv = vec![shell.clone(), self.path.clone()];
         argv.extend(self.argv.iter().skip(1).cloned());
-        errno_of(&sys::exec(&shell, &argv, env))
+        let Err(errno) = execve(&shell, &argv, env);
+        errno
     }
 
     /// Returns the error to report after [`Program::exec`] failed: 126, unless the file itself has gone meanwhile.
@@ -140,10 +139,6 @@ impl Program {
 fn check(path: &Path) -> Result<(), Errno> {
     faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS)?;
     if path.is_dir() { Err(Errno::EISDIR) } else { Ok(()) }
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]

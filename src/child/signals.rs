@@ -4,7 +4,7 @@ use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
-use super::sys::{self, Disposition};
+use super::sys::Disposition;
 
 /// What a signal does to dlock before the command is started. While the command runs, every handled signal is forwarded
 /// to it, once.
@@ -52,11 +52,6 @@ pub fn while_waiting(signal: i32) -> WhileWaiting {
 /// Returns whether this process ignores the signal.
 pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
-}
-
-/// Returns whether the signal has been sent to this process and not been read yet.
-pub fn is_pending(signal: i32) -> bool {
-    sys::pending().is_ok_and(|pending| Signal::try_from(signal).is_ok_and(|signal| pending.contains(signal)))
 }
 
 /// A signal that dlock received.

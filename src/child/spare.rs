@@ -4,9 +4,11 @@
 use std::io::{self, PipeWriter, Read, Write};
 use std::time::Duration;
 
+use nix::unistd::ForkResult;
+
 use super::cgroup::Cgroup;
 use super::killer::Killer;
-use super::sys::{self, Fork};
+use super::sys;
 use super::tree::Tree;
 
 /// The guard's handle of the spare process.
@@ -24,9 +26,9 @@ impl Spare {
     /// No process or descriptor is available.
     pub(super) fn fork(orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<Spare> {
         let (mut dismissal, writer) = io::pipe()?;
-        match sys::fork_single_threaded()? {
-            Fork::Parent(pid) => Ok(Spare { pid, dismissal: Some(writer) }),
-            Fork::Child => {
+        match sys::fork()? {
+            ForkResult::Parent { child } => Ok(Spare { pid: child.as_raw(), dismissal: Some(writer) }),
+            ForkResult::Child => {
                 drop(writer);
                 let _ = nix::unistd::setsid();
                 let is_dismissed = dismissal.read(&mut [0]).is_ok_and(|count| count > 0);

@@ -2,8 +2,9 @@
 //! process of the tree, including those that forked twice and those in sessions of their own.
 
 use std::collections::HashSet;
-use std::io;
 use std::time::Duration;
+
+use nix::errno::Errno;
 
 use super::procfs::{self, Children, Stat};
 use super::sys::{self, OwnChild};
@@ -207,7 +208,7 @@ impl Tree {
     ///
     /// # Errors
     /// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
-    pub fn signal(&self, member: Member, signal: i32) -> io::Result<()> {
+    pub fn signal(&self, member: Member, signal: i32) -> nix::Result<()> {
         if member.is_own_child() {
             // Reaches also a child that /proc hides (hidepid).
             return sys::kill(member.pid, signal);
@@ -218,26 +219,26 @@ impl Tree {
     /// Signals a process whose pid may have been reused: a pidfd pins the process, which is signalled only if its
     /// parent is still the one under which it was found, or a subreaper of dlock has inherited it.
     #[cfg(target_os = "linux")]
-    fn signal_pinned(&self, member: Member, signal: i32) -> io::Result<()> {
+    fn signal_pinned(&self, member: Member, signal: i32) -> nix::Result<()> {
         use std::os::fd::AsFd;
-        let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
-        let pinned = match sys::pidfd_open(member.pid) {
-            Err(error) if gone(&error) => return Err(error),
-            pinned => pinned,
-        };
+        let pinned = sys::pidfd_open(member.pid);
+        if let Err(Errno::ESRCH) = pinned {
+            return Err(Errno::ESRCH);
+        }
         let expected = [member.parent, self.root, std::process::id() as i32];
         if !procfs::parent_of(member.pid).is_some_and(|parent| expected.contains(&parent)) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            return Err(Errno::ESRCH);
         }
         match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
+            Ok(()) => Ok(()),
+            Err(Errno::ESRCH) => Err(Errno::ESRCH),
             // An old kernel, or a sandbox that does not know the call: kill(2) gives the true result there.
-            Err(error) if !gone(&error) => sys::kill(member.pid, signal),
-            result => result,
+            Err(_) => sys::kill(member.pid, signal),
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn signal_pinned(&self, member: Member, signal: i32) -> io::Result<()> {
+    fn signal_pinned(&self, member: Member, signal: i32) -> nix::Result<()> {
         sys::kill(member.pid, signal)
     }
 }

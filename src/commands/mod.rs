@@ -121,6 +121,14 @@ pub fn report_invalid_command_line(failure: &Failure, wanted: &OutputFiles, repo
     exit
 }
 
+/// Prevents core dumps of this process from here on: neither to a file nor to a pipe of `core_pattern`.
+fn forbid_core_dump() {
+    use nix::sys::resource::{Resource, setrlimit};
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_dumpable(false);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+}
+
 /// Ends the process with the status, or by the signal, without a core dump of dlock in addition to the
 /// command's. The init process of a PID namespace cannot die of a signal; it exits with 128 + n, as a shell
 /// would.
@@ -128,7 +136,7 @@ pub fn leave(exit: Exit) -> ! {
     match exit {
         Exit::Status(status) => sys::exit_now(i32::from(status)),
         Exit::Signal(signal) => {
-            sys::forbid_core_dump();
+            forbid_core_dump();
             sys::raise_default(signal);
             sys::exit_now(128 + signal)
         }

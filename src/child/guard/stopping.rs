@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::Guard;
 use crate::child::killer::Killer;
 use crate::child::procfs;
@@ -88,8 +90,7 @@ impl Guard {
             let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
             for signal in [libc::SIGTERM, libc::SIGCONT] {
                 if !has_got_it
-                    && let Err(error) = tree.signal(member, signal)
-                    && error.raw_os_error() == Some(libc::EPERM)
+                    && tree.signal(member, signal) == Err(Errno::EPERM)
                     && !procfs::is_zombie(member.pid)
                 {
                     not_permitted.push(member.pid);

@@ -7,7 +7,7 @@ use super::Run;
 use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::Loss;
 use crate::child::protocol::{Ended, Launch};
-use crate::child::signals::{self, Arrival, Origin};
+use crate::child::signals::{Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
@@ -209,7 +209,7 @@ impl Supervision<'_> {
                     // once if there is no such shell any more: then no process would ever continue the
                     // command.
                     sys::raise_default(signal);
-                    if signal == libc::SIGTSTP && !signals::is_pending(libc::SIGCONT) {
+                    if signal == libc::SIGTSTP && !sys::is_pending(libc::SIGCONT) {
                         self.supervisor.resume();
                     }
                 }
