@@ -4,7 +4,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::random;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
 pub struct Cgroup {
-    place: CgroupPath,
+    path: CgroupPath,
     handle: File,
     kill: File,
 }
@@ -65,10 +64,10 @@ impl Cgroup {
     ///
     /// # Errors
     /// No permission to write there, or a kernel before 5.14. Both are common; the caller continues without a cgroup.
-    pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
-        fs::create_dir(&place.directory)?;
-        Cgroup::open(place).inspect_err(|_| {
-            let _ = fs::remove_dir(&place.directory);
+    pub fn create(path: &CgroupPath) -> io::Result<Cgroup> {
+        fs::create_dir(&path.directory)?;
+        Cgroup::open(path).inspect_err(|_| {
+            let _ = fs::remove_dir(&path.directory);
         })
     }
 
@@ -76,12 +75,11 @@ impl Cgroup {
     ///
     /// # Errors
     /// It has not created one.
-    pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
+    pub fn open(path: &CgroupPath) -> io::Result<Cgroup> {
         Ok(Cgroup {
-            place: place.clone(),
-            handle: OpenOptions::new().read(true).custom_flags(flags).open(&place.directory)?,
-            kill: OpenOptions::new().write(true).open(place.directory.join("cgroup.kill"))?,
+            path: path.clone(),
+            handle: File::open(&path.directory)?,
+            kill: OpenOptions::new().write(true).open(path.directory.join("cgroup.kill"))?,
         })
     }
 
@@ -102,13 +100,13 @@ impl Cgroup {
     pub fn remove(&self) {
         // A process may fork while the list is read; a missed one is found in the next round.
         for _ in 0..MAX_ROUNDS {
-            match remove_with_nested(&self.place.directory) {
+            match remove_with_nested(&self.path.directory) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 _ => return,
             }
-            let members = procfs::read(self.place.directory.join("cgroup.procs")).unwrap_or_default();
+            let members = procfs::read(self.path.directory.join("cgroup.procs")).unwrap_or_default();
             for pid in members.lines() {
-                let _ = fs::write(self.place.parent.join("cgroup.procs"), pid);
+                let _ = fs::write(self.path.parent.join("cgroup.procs"), pid);
             }
         }
     }

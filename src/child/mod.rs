@@ -7,7 +7,6 @@
 //! killed or stopped, dlock does the same. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so the one that survives
 //! inherits every orphan of the tree and can detect when the last one is dead.
 
-#[cfg(target_os = "linux")]
 mod cgroup;
 mod descriptors;
 mod forwarding;
@@ -43,8 +42,8 @@ pub use terminal::Terminal;
 /// # Errors
 /// The reason why it failed, in a few words.
 pub fn try_cgroup() -> Result<(), String> {
-    let place = cgroup::CgroupPath::choose().ok_or("cgroup v2 is not mounted")?;
-    match cgroup::Cgroup::create(&place) {
+    let path = cgroup::CgroupPath::choose().ok_or("cgroup v2 is not mounted")?;
+    match cgroup::Cgroup::create(&path) {
         Ok(cgroup) => {
             cgroup.remove();
             Ok(())
@@ -53,54 +52,5 @@ pub fn try_cgroup() -> Result<(), String> {
             Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_lowercase(),
             None => error.to_string(),
         }),
-    }
-}
-
-/// A stub for systems without cgroups.
-#[cfg(not(target_os = "linux"))]
-mod cgroup {
-    use std::io;
-
-    use serde::{Deserialize, Serialize};
-
-    /// Never constructed.
-    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum CgroupPath {}
-
-    impl CgroupPath {
-        /// Returns `None`.
-        pub fn choose() -> Option<CgroupPath> {
-            None
-        }
-
-        /// Never called.
-        pub fn sweep(&self) {
-            match *self {}
-        }
-    }
-
-    /// Never constructed.
-    pub enum Cgroup {}
-
-    impl Cgroup {
-        /// Never called.
-        pub fn create(place: &CgroupPath) -> io::Result<Cgroup> {
-            match *place {}
-        }
-
-        /// Never called.
-        pub fn open(place: &CgroupPath) -> io::Result<Cgroup> {
-            match *place {}
-        }
-
-        /// Never called.
-        pub fn kill(&self) -> io::Result<()> {
-            match *self {}
-        }
-
-        /// Never called.
-        pub fn remove(&self) {
-            match *self {}
-        }
     }
 }

@@ -57,18 +57,12 @@ pub(super) fn park(
 }
 
 /// Forks into the command's cgroup, if there is one: the children of the command then belong to it as well.
-#[cfg(target_os = "linux")]
 fn fork(cgroup: Option<&Cgroup>) -> nix::Result<ForkResult> {
     match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
         Some(Ok(fork)) => Ok(fork),
         // ENOSYS, or a cgroup that accepts no process: continue without it.
         Some(Err(_)) | None => sys::fork(),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn fork(_cgroup: Option<&Cgroup>) -> nix::Result<ForkResult> {
-    sys::fork()
 }
 
 fn close(control: &Channel) {

@@ -28,7 +28,7 @@ pub fn fork() -> nix::Result<ForkResult> {
 /// process, so the child must make only plain calls and exec.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.3, and any refusal of the cgroup.
+/// `ENOSYS` before Linux 5.3, and on other systems; any refusal of the cgroup.
 #[cfg(target_os = "linux")]
 pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
     /// From linux/sched.h; the constant of the libc crate is a 32-bit integer, which cannot hold it.
@@ -44,6 +44,12 @@ pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
         0 => ForkResult::Child,
         pid => ForkResult::Parent { child: Pid::from_raw(pid as i32) },
     })
+}
+
+/// See the Linux definition.
+#[cfg(not(target_os = "linux"))]
+pub fn fork_into_cgroup(_cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
+    Err(Errno::ENOSYS)
 }
 
 /// Returns whether a descriptor is closed by exec; `None` if it is not open.
