@@ -1,7 +1,10 @@
 //! The guard: the parent of the command, which enforces the deadline. One thread, one loop, no runtime; it talks to
 //! nothing but dlock, so that neither a store nor a network can delay it.
 
-mod stopping;
+mod event_wait;
+mod mailbox;
+mod standby;
+mod termination;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,46 +12,34 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use self::stopping::Killing;
+use self::event_wait::EventWait;
+use self::mailbox::Mailbox;
+use self::standby::Standby;
 use super::cgroup::{Cgroup, CgroupPath};
-use super::outbox::Outbox;
-use super::parked::Parked;
-use super::protocol::{Channel, Ended, Event, FromGuard, Group, Received, ToGuard};
-use super::signals::{Arrival, Origin};
-use super::sleeper::Sleeper;
-use super::spare::Spare;
+use super::command::CommandProcess;
+use super::killer::Killer;
+use super::procfs;
+use super::protocol::{Channel, Event, FromGuard, Group, Received, ToGuard};
+use super::signals::{self, Arrival, Origin};
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
 use super::sys::{self, Change};
 use super::terminal::Terminal;
-use super::tree::{self, Tree};
-use super::{procfs, signals};
 use crate::clock::Moment;
-
-/// dlock pings each second. If no ping has come for this long, dlock may be stopped.
-const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 
 /// How long a command runs before the guard takes the measures of [`Guard::settle`].
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Guard {
-    control: Channel,
-    parked: Parked,
+    dlock: Mailbox,
+    command: CommandProcess,
     terminal: Terminal,
-    place: Option<CgroupPath>,
+    cgroup_path: Option<CgroupPath>,
     cgroup: Option<Cgroup>,
-    spare: Option<Spare>,
-    /// When to check whether dlock is stopped: it has not sent a ping for some time.
-    peer_check_at: Option<Moment>,
+    standby: Standby,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
-    group: Group,
     grace: Duration,
     stop: Stop,
-    /// A signal that ends the command was forwarded.
-    end_signalled: bool,
-    /// The command is stopped (SIGSTOP, SIGTSTP, ...).
-    stopped: bool,
-    reaped: bool,
     /// The guard cannot do its work. When it exits, dlock takes over.
     failed: bool,
     /// When to measure the tree: a renewal is late.
@@ -56,83 +47,91 @@ pub(super) struct Guard {
     /// Set once SIGKILL has been decided.
     killing: Option<Killing>,
     reported_pids: Vec<i32>,
-    peer_gone: bool,
-    outbox: Outbox,
     /// Descriptors that must stay open until the tree is dead, because closing them frees the lock.
     kept: Vec<OwnedFd>,
+}
+
+/// The state of the last phase of a tree.
+struct Killing {
+    since: Moment,
+    killer: Killer,
+    overdue_reported: bool,
+    had_first_pass: bool,
+    longest_pass: Duration,
 }
 
 impl Guard {
     pub(super) fn new(
         control: Channel,
-        parked: Parked,
+        command: CommandProcess,
         terminal: Terminal,
-        place: Option<CgroupPath>,
+        cgroup_path: Option<CgroupPath>,
         cgroup: Option<Cgroup>,
     ) -> Guard {
         Guard {
-            control,
-            parked,
+            dlock: Mailbox::new(control),
+            command,
             terminal,
-            place,
+            cgroup_path,
             cgroup,
-            spare: None,
-            peer_check_at: None,
+            standby: Standby::default(),
             settle_at: None,
-            group: Group::Shared,
             grace: Duration::ZERO,
             stop: Stop::new(Orphans::Leave, Duration::ZERO),
-            end_signalled: false,
-            stopped: false,
-            reaped: false,
             failed: false,
             measure_at: None,
             killing: None,
             reported_pids: Vec::new(),
-            peer_gone: false,
-            outbox: Outbox::default(),
             kept: Vec::new(),
         }
     }
 
     /// Runs until the whole tree has ended.
     pub(super) fn run(mut self) {
-        self.queue(&FromGuard::Command { pid: self.parked.pid, cgroup: self.place.clone() });
-        self.flush();
-        match Sleeper::new() {
-            Ok(sleeper) => {
-                while !self.stop.is_done() && !self.failed {
-                    self.read_control();
-                    let more_to_reap = self.reap();
-                    self.act(Input::Tick);
-                    self.settle();
-                    self.measure();
-                    self.keep_spare();
-                    let pause = self.kill_pass();
-                    self.flush();
-                    match pause {
-                        _ if self.stop.is_done() || self.failed => {}
-                        None if more_to_reap => {}
-                        // Do not sleep on the sleeper: every death would wake it.
-                        Some(pause) => std::thread::sleep(pause),
-                        None => {
-                            let control = (!self.peer_gone).then_some(&self.control);
-                            let arrivals = sleeper.sleep(control, !self.outbox.is_empty(), self.next_wake());
-                            self.report_arrivals(arrivals);
-                        }
-                    }
+        let (pid, cgroup) = (self.command.pid, self.cgroup_path.clone());
+        self.dlock.queue(&FromGuard::Command { pid, cgroup });
+        self.dlock.flush();
+        match EventWait::new() {
+            Ok(event_wait) => {
+                while !self.is_done() {
+                    self.turn(&event_wait);
                 }
             }
             Err(error) => {
                 self.report(Event::GuardLost(format!("the guard process cannot watch: {error}")));
-                self.flush();
+                self.dlock.flush();
                 self.act(Input::Kill);
                 self.kill_pass();
             }
         }
-        self.flush_all();
+        self.dlock.flush_all();
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.stop.is_done() || self.failed
+    }
+
+    fn turn(&mut self, event_wait: &EventWait) {
+        self.read_messages();
+        let more_to_reap = self.reap();
+        self.act(Input::Tick);
+        self.settle();
+        self.measure();
+        self.keep_standby();
+        let pause = self.kill_pass();
+        self.dlock.flush();
+        match pause {
+            _ if self.is_done() => {}
+            None if more_to_reap => {}
+            // Not an event wait: every death would end it.
+            Some(pause) => std::thread::sleep(pause),
+            None => {
+                let arrivals = event_wait.wait(&self.dlock, self.next_wake());
+                self.report_arrivals(arrivals);
+            }
         }
     }
 
@@ -144,8 +143,8 @@ impl Guard {
             self.settle_at = None;
             #[cfg(target_os = "linux")]
             sys::raise_priority();
-            if let Some(place) = &self.place {
-                place.sweep();
+            if let Some(path) = &self.cgroup_path {
+                path.sweep();
             }
         }
     }
@@ -155,53 +154,29 @@ impl Guard {
     fn report_arrivals(&mut self, arrivals: Vec<Arrival>) {
         for Arrival { signal, origin } in arrivals {
             if let Origin::Process(sender) = origin {
-                self.queue(&FromGuard::Signalled { signal, sender });
+                self.dlock.queue(&FromGuard::Signalled { signal, sender });
             }
         }
-        self.flush();
+        self.dlock.flush();
     }
 
     fn report(&mut self, event: Event) {
-        self.queue(&FromGuard::Event(event));
+        self.dlock.queue(&FromGuard::Event(event));
     }
 
-    /// Queues a message; [`Guard::flush`] sends all of them together, so that dlock wakes once.
-    fn queue(&mut self, message: &FromGuard) {
-        self.outbox.push(message);
-    }
-
-    /// Sends what the socket takes; the rest when dlock reads again.
-    fn flush(&mut self) {
-        if self.outbox.flush(&self.control).is_err() {
-            // If dlock is gone, reading detects it.
-            self.outbox = Outbox::default();
-        }
-    }
-
-    /// Sends the rest, however long dlock is stopped: it has no other way to learn how the command ended.
-    fn flush_all(&mut self) {
-        self.flush();
-        while !self.outbox.is_empty() && self.control.wait_writable().is_ok() {
-            self.flush();
-        }
-    }
-
-    fn read_control(&mut self) {
-        while !self.peer_gone {
-            match self.control.receive() {
+    fn read_messages(&mut self) {
+        while !self.dlock.is_gone() {
+            match self.dlock.receive() {
                 Received::Message(message) => self.handle(message),
                 Received::Nothing => return,
-                Received::Closed => {
-                    self.peer_gone = true;
-                    self.act(Input::PeerGone);
-                }
+                Received::Closed => self.act(Input::PeerGone),
             }
         }
     }
 
     fn handle(&mut self, message: ToGuard) {
         match message {
-            ToGuard::Keep => self.kept.extend(self.control.take_descriptor()),
+            ToGuard::Keep => self.kept.extend(self.dlock.take_descriptor()),
             ToGuard::Start { group, until, orphans, grace, keeps } => {
                 if keeps != self.kept.len() {
                     let why = "the guard process has no descriptor left for the lock";
@@ -216,21 +191,20 @@ impl Guard {
                 self.act(Input::Arm(until));
                 self.measure_at = self.stop.measure_from().map(|(from, _)| from);
             }
-            ToGuard::Told(signal) => self.note_end_signal(signal),
+            ToGuard::Received(signal) => self.command.note_end_signal(signal),
             ToGuard::Forward(signal) => self.forward(signal),
             ToGuard::Terminate { kill_at } => self.act(Input::Terminate { kill_at }),
             ToGuard::Kill => self.act(Input::Kill),
             ToGuard::Ping => {
-                self.queue(&FromGuard::Pong);
-                self.flush();
-                self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
-                self.dismiss_spare();
+                self.dlock.queue(&FromGuard::Pong);
+                self.dlock.flush();
+                self.standby.note_ping();
             }
             ToGuard::Continue { foreground } => {
                 if foreground {
-                    self.terminal.give_to(self.parked.pid);
+                    self.terminal.give_to(self.command.pid);
                 }
-                if self.stopped {
+                if self.command.is_stopped {
                     self.signal_command(libc::SIGCONT);
                 }
             }
@@ -241,43 +215,32 @@ impl Guard {
     /// first instruction, and is there to see its end.
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
         use nix::unistd::{Pid, setpgid, setsid};
-        self.group = group;
-        // The first of two processes to do so creates the group (setpgid(2) fails harmlessly after exec): a signal must
-        // find it.
-        if let Group::Own { .. } = self.group {
-            let command = Pid::from_raw(self.parked.pid);
-            let _ = setpgid(command, command);
-        }
+        self.command.enter(group);
         // Moves the guard out of reach of signals for dlock's process group. A new session is better still, but not
         // while the command has its own process group on a terminal: a group without a process whose parent is in the
         // same session is orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
-        if matches!(self.group, Group::Own { .. }) && self.terminal.exists() {
+        if self.command.has_own_group() && self.terminal.exists() {
             let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
         } else {
             let _ = setsid();
         }
         // It was stopped while parked, together with dlock's process group: that was meant for dlock, which has been
         // continued.
-        if self.stopped {
+        if self.command.is_stopped {
             self.signal_command(libc::SIGCONT);
         }
         self.settle_at = Some(Moment::now() + SETTLE_AFTER);
-        self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
+        self.standby.note_ping();
         self.act(Input::Start(until));
         self.measure_at = self.stop.measure_from().map(|(from, _)| from);
     }
 
-    /// A signal that was ignored at the start (nohup, a background job of a script) does not end the command.
-    fn note_end_signal(&mut self, signal: i32) {
-        self.end_signalled |= signals::ENDING.contains(&signal) && !signals::is_ignored(signal);
-    }
-
     /// Forwards a signal to the command's process group, once.
     fn forward(&mut self, signal: i32) {
-        self.note_end_signal(signal);
-        if !self.reaped {
+        self.command.note_end_signal(signal);
+        if !self.command.is_reaped {
             // In a shared group, the shell's own SIGCONT has reached every process already.
-            if signal == libc::SIGCONT && self.group == Group::Shared && !self.stopped {
+            if signal == libc::SIGCONT && !self.command.has_own_group() && !self.command.is_stopped {
                 return;
             }
             self.signal_command(signal);
@@ -287,22 +250,9 @@ impl Guard {
         }
     }
 
-    /// The command is a child of this process and not reaped, so its pid and process group cannot have been reused.
     fn signal_command(&mut self, signal: i32) {
-        if self.reaped {
-            return;
-        }
-        let target = match self.group {
-            Group::Own { .. } => -self.parked.pid,
-            Group::Shared => self.parked.pid,
-        };
-        let sent = sys::kill(target, signal).or_else(|errno| match errno {
-            // It was let go, and is not in its own group yet.
-            Errno::ESRCH => sys::kill(self.parked.pid, signal),
-            _ => Err(errno),
-        });
-        if sent == Err(Errno::EPERM) {
-            self.report_not_permitted(self.parked.pid);
+        if self.command.signal(signal) == Err(Errno::EPERM) {
+            self.report_once(self.command.pid, Event::NotPermitted);
         }
     }
 
@@ -321,38 +271,18 @@ impl Guard {
         }
     }
 
-    /// While dlock is stopped, a spare process stands by in case the guard is killed.
-    fn keep_spare(&mut self) {
-        let is_needed = !self.reaped && !self.peer_gone && !self.stop.is_stopping();
-        if is_needed && self.peer_check_at.is_some_and(|at| Moment::now() >= at) {
-            self.peer_check_at = Some(Moment::now() + PEER_IS_LATE);
-            let dlock = nix::unistd::getppid().as_raw();
-            if !procfs::is_stopped(dlock) {
-                return;
-            }
-            if self.spare.is_none() {
-                // While the guard lives, the other children of dlock do not belong to the tree.
-                let mut strangers = tree::children_of(dlock);
-                strangers.remove(&(std::process::id() as i32));
-                let orphans = Tree::below(dlock, strangers);
-                self.spare = Spare::fork(orphans, self.cgroup.as_ref()).ok();
-            }
-        } else if !is_needed {
-            self.peer_check_at = None;
-            self.dismiss_spare();
+    fn keep_standby(&mut self) {
+        if self.command.is_reaped || self.dlock.is_gone() || self.stop.is_stopping() {
+            self.standby.end();
+        } else {
+            self.standby.keep(self.cgroup.as_ref());
         }
     }
 
-    fn dismiss_spare(&mut self) {
-        if let Some(spare) = &mut self.spare {
-            spare.dismiss();
-        }
-    }
-
-    fn report_not_permitted(&mut self, pid: i32) {
+    fn report_once(&mut self, pid: i32, event: fn(i32) -> Event) {
         if !self.reported_pids.contains(&pid) {
             self.reported_pids.push(pid);
-            self.report(Event::NotPermitted(pid));
+            self.report(event(pid));
         }
     }
 
@@ -365,14 +295,14 @@ impl Guard {
             count += 1;
             match change {
                 Ok((pid, change)) => {
-                    let has_ended = matches!(change, Change::Exited(_) | Change::Killed(_));
-                    if let Some(killing) = self.killing.as_mut().filter(|_| has_ended) {
-                        killing.killer.forget(pid);
+                    if let Change::Exited(_) | Change::Killed(_) = change {
+                        if let Some(killing) = &mut self.killing {
+                            killing.killer.forget(pid);
+                        }
+                        self.standby.note_reaped(pid);
                     }
-                    if pid == self.parked.pid {
+                    if pid == self.command.pid {
                         self.command_changed(change);
-                    } else if self.spare.as_ref().is_some_and(|spare| spare.pid == pid) && has_ended {
-                        self.spare = None;
                     }
                     // If processes fork and exit without a pause, reaping them all would miss the deadline.
                     if count % 64 == 0 && due.is_some_and(|due| Moment::now() >= due) {
@@ -384,12 +314,10 @@ impl Guard {
                     return false;
                 }
                 // A sandbox that does not allow the call: the state of the command cannot be determined.
-                Err(error) => {
+                Err(errno) => {
                     self.failed = true;
-                    self.report(Event::GuardLost(format!(
-                        "cannot wait for the command: {}",
-                        io::Error::from(error)
-                    )));
+                    let why = format!("cannot wait for the command: {}", io::Error::from(errno));
+                    self.report(Event::GuardLost(why));
                     return false;
                 }
             }
@@ -398,34 +326,25 @@ impl Guard {
     }
 
     fn command_changed(&mut self, change: Change) {
-        let ended = match change {
-            Change::Stopped(signal) => {
-                self.stopped = true;
-                return self.report(Event::Stopped(signal));
-            }
-            Change::Continued => {
-                self.stopped = false;
-                self.wake_dlock();
-                return self.report(Event::Continued);
-            }
-            Change::Exited(status) => match self.parked.exec_error() {
-                Some(errno) => Ended::NotExecuted(errno),
-                None => Ended::Exited(status),
-            },
-            Change::Killed(signal) => Ended::Killed(signal),
-        };
-        self.reaped = true;
+        let ended = self.command.note(change);
+        match change {
+            Change::Stopped(signal) => return self.report(Event::Stopped(signal)),
+            Change::Continued => self.report(Event::Continued),
+            Change::Exited(_) | Change::Killed(_) => {}
+        }
         self.wake_dlock();
-        self.report(Event::Ended(ended));
-        let by_itself = !matches!(ended, Ended::Killed(_)) && !self.end_signalled;
-        self.act(Input::CommandEnded { by_itself });
+        if let Some(ended) = ended {
+            self.report(Event::Ended(ended));
+            let by_itself = self.command.ended_by_itself(ended);
+            self.act(Input::CommandEnded { by_itself });
+        }
     }
 
     /// On a terminal, dlock stops itself when the command is stopped, for the shell to see. If another process
     /// continues or ends only the command, dlock would stay stopped, so the guard continues it.
     fn wake_dlock(&self) {
         let dlock = nix::unistd::getppid().as_raw();
-        let by_others = !self.stop.is_stopping() && !self.peer_gone;
+        let by_others = !self.stop.is_stopping() && !self.dlock.is_gone();
         if by_others && self.terminal.exists() && dlock > 1 && procfs::state_of(dlock) == Some('T') {
             let _ = sys::kill(dlock, libc::SIGCONT);
         }
@@ -433,6 +352,7 @@ impl Guard {
 
     /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
-        [self.stop.wake(), self.settle_at, self.measure_at, self.peer_check_at].into_iter().flatten().min()
+        let own = [self.stop.wake(), self.settle_at, self.measure_at, self.standby.check_at()];
+        own.into_iter().flatten().min()
     }
 }

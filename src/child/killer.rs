@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::cgroup::Cgroup;
 use super::procfs;
 use super::tree::{Coverage, Next, Tree};
 use crate::clock::Moment;
@@ -56,8 +57,11 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Killer {
-    /// Creates a killer for this tree.
-    pub fn of(tree: Tree) -> Killer {
+    /// Kills what is in the cgroup, and returns a killer for the whole tree.
+    pub fn begin(tree: Tree, cgroup: Option<&Cgroup>) -> Killer {
+        if let Some(cgroup) = cgroup {
+            let _ = cgroup.kill();
+        }
         Killer {
             tree,
             signalled: HashMap::new(),

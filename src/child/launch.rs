@@ -74,11 +74,11 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
             inherited.argv.rename_process(GUARD_NAME);
             become_subreaper();
             // Here, while dlock asks for the lock on another processor.
-            let place = CgroupPath::choose();
-            let cgroup = place.as_ref().and_then(|place| Cgroup::create(place).ok());
+            let cgroup_path = CgroupPath::choose();
+            let cgroup = cgroup_path.as_ref().and_then(|path| Cgroup::create(path).ok());
             let inherited_descriptors = inherited.descriptors.clone();
             match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, launch_pipe_end) {
-                Ok(parked) => {
+                Ok(command) => {
                     // Moves the guard out of reach of signals for dlock's process group from the beginning. With a
                     // terminal that has to wait until the command's process group is known.
                     if !terminal.exists() {
@@ -87,7 +87,7 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
                     let _ = detach_standard_descriptors(&null, true);
                     drop(null);
                     close_inherited(&inherited_descriptors, &[]);
-                    Guard::new(theirs, parked, terminal, place, cgroup).run();
+                    Guard::new(theirs, command, terminal, cgroup_path, cgroup).run();
                 }
                 Err(error) => {
                     let why = ForkError::Process(error).to_string();

@@ -8,6 +8,7 @@
 //! inherits every orphan of the tree and can detect when the last one is dead.
 
 mod cgroup;
+mod command;
 mod descriptors;
 mod forwarding;
 mod guard;
@@ -15,14 +16,11 @@ mod heartbeat;
 mod inherited;
 mod killer;
 mod launch;
-mod outbox;
 mod parked;
 mod procfs;
 mod program;
 pub mod protocol;
 pub mod signals;
-mod sleeper;
-mod spare;
 pub mod stop;
 mod supervise;
 pub mod sys;

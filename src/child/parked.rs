@@ -10,26 +10,13 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{ForkResult, Pid, getppid, setpgid};
 
 use super::cgroup::Cgroup;
+use super::command::CommandProcess;
 use super::inherited::Inherited;
 use super::program::Program;
 use super::protocol::{Channel, Group, Launch, take_frame};
 use super::sys;
 use super::terminal::Terminal;
 use crate::clock::Moment;
-
-/// The command's process before exec, as seen by the guard.
-pub(super) struct Parked {
-    pub(super) pid: i32,
-    exec_result: PipeReader,
-}
-
-impl Parked {
-    /// After the process has ended: returns the errno of its exec, if that failed.
-    pub(super) fn exec_error(&mut self) -> Option<i32> {
-        let mut errno = [0u8; 4];
-        self.exec_result.read_exact(&mut errno).ok().map(|()| i32::from_le_bytes(errno))
-    }
-}
 
 /// Forks the parked command, into its cgroup if there is one.
 ///
@@ -42,11 +29,11 @@ pub(super) fn park(
     cgroup: Option<&Cgroup>,
     control: &Channel,
     launch_pipe_end: PipeReader,
-) -> io::Result<Parked> {
+) -> io::Result<CommandProcess> {
     let (exec_result, exec_result_end) = io::pipe()?;
     let guard = std::process::id() as i32;
     match fork(cgroup)? {
-        ForkResult::Parent { child } => Ok(Parked { pid: child.as_raw(), exec_result }),
+        ForkResult::Parent { child } => Ok(CommandProcess::parked(child.as_raw(), exec_result)),
         ForkResult::Child => {
             // An end that stays open here would hide the death of its other owner.
             close(control);

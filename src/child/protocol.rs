@@ -63,7 +63,7 @@ pub enum ToGuard {
     /// A renewal was acknowledged.
     Arm(Deadlines),
     /// dlock has received this signal. Whether it is forwarded is decided later.
-    Told(i32),
+    Received(i32),
     /// Forward this signal to the command.
     Forward(i32),
     /// SIGTERM now, SIGKILL at this moment.

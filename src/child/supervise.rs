@@ -32,7 +32,7 @@ pub struct Supervisor {
     guard_reaped: bool,
     terminal: Terminal,
     launch_pipe: Option<PipeWriter>,
-    place: Option<CgroupPath>,
+    cgroup_path: Option<CgroupPath>,
     command: Option<i32>,
     group: Group,
     finished: bool,
@@ -62,7 +62,7 @@ impl Supervisor {
             guard_reaped: false,
             terminal,
             launch_pipe: Some(launch_pipe),
-            place: None,
+            cgroup_path: None,
             command: None,
             group: Group::Shared,
             finished: false,
@@ -135,7 +135,7 @@ impl Supervisor {
     /// Forwards a signal to the command, at once or when it is known that the command has not received it directly.
     pub fn forward(&mut self, arrival: Arrival) {
         if !self.command_ended && self.forwarding.hold(arrival) {
-            self.send(&ToGuard::Told(arrival.signal));
+            self.send(&ToGuard::Received(arrival.signal));
         } else {
             self.send(&ToGuard::Forward(arrival.signal));
         }
@@ -297,7 +297,7 @@ impl Supervisor {
             match message {
                 FromGuard::Command { pid, cgroup } => {
                     self.command = Some(pid);
-                    self.place = cgroup;
+                    self.cgroup_path = cgroup;
                 }
                 FromGuard::Pong => self.heartbeat.note_reply(),
                 FromGuard::Signalled { signal, sender } => self.forwarding.note_copy(signal, sender),
@@ -351,11 +351,8 @@ impl Supervisor {
         if !self.guard_reaped {
             let _ = sys::kill(self.guard, libc::SIGKILL);
         }
-        if let Some(cgroup) = self.cgroup() {
-            let _ = cgroup.kill();
-        }
         let own = std::process::id() as i32;
-        let mut killer = Killer::of(Tree::below(own, self.strangers.clone()));
+        let mut killer = Killer::begin(Tree::below(own, self.strangers.clone()), self.cgroup().as_ref());
         loop {
             let pass = killer.pass();
             let has_children = self.reap_into(&mut killer);
@@ -389,7 +386,7 @@ impl Supervisor {
 
     /// Returns the command's cgroup, if the guard has created one.
     fn cgroup(&self) -> Option<Cgroup> {
-        self.place.as_ref().and_then(|place| Cgroup::open(place).ok())
+        self.cgroup_path.as_ref().and_then(|path| Cgroup::open(path).ok())
     }
 
     /// Takes the terminal back and waits for the guard to exit, which it does at once after [`Event::Finished`]. A

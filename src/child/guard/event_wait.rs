@@ -1,42 +1,34 @@
-//! The sleep of the guard between events.
+//! The sleep of the guard between events: a message, a signal (a child), or a moment.
 
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
 #[cfg(not(target_os = "linux"))]
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use super::protocol::Channel;
 #[cfg(target_os = "linux")]
-use super::signals;
-use super::signals::Arrival;
-use crate::clock::Moment;
+use nix::poll::PollFlags;
+use nix::poll::{PollFd, PollTimeout, poll};
 
-/// Waits for a message, a signal (a child), or a moment.
+use super::mailbox::Mailbox;
+use crate::child::signals::{self, Arrival};
+use crate::clock::{self, Moment};
+
 #[cfg(target_os = "linux")]
-pub(super) struct Sleeper {
-    timer: crate::clock::Timer,
+pub(super) struct EventWait {
+    timer: clock::Timer,
     signals: signals::Descriptor,
 }
 
 #[cfg(target_os = "linux")]
-impl Sleeper {
-    pub(super) fn new() -> io::Result<Sleeper> {
-        Ok(Sleeper {
-            timer: crate::clock::Timer::new()?,
-            signals: signals::Descriptor::new(&signals::handled())?,
-        })
+impl EventWait {
+    pub(super) fn new() -> io::Result<EventWait> {
+        Ok(EventWait { timer: clock::Timer::new()?, signals: signals::Descriptor::new(&signals::handled())? })
     }
 
-    /// Sleeps until something happens; with `to_send`, also until the socket takes more. Returns the signals that have
-    /// come, except SIGCHLD.
-    pub(super) fn sleep(
-        &self,
-        control: Option<&Channel>,
-        to_send: bool,
-        until: Option<Moment>,
-    ) -> Vec<Arrival> {
+    /// Waits until something happens; with unsent messages, also until the socket takes more. Returns the signals that
+    /// have come, except SIGCHLD.
+    pub(super) fn wait(&self, dlock: &Mailbox, until: Option<Moment>) -> Vec<Arrival> {
         if self.timer.set(until).is_err() {
             return Vec::new();
         }
@@ -44,9 +36,7 @@ impl Sleeper {
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(control) = control {
-            fds.push(PollFd::new(control.as_fd(), poll_flags(to_send)));
-        }
+        fds.extend(dlock.poll_fd());
         let _ = poll(&mut fds, PollTimeout::NONE);
         self.timer.take_expiry();
         let arrivals = std::iter::from_fn(|| self.signals.next());
@@ -54,30 +44,20 @@ impl Sleeper {
     }
 }
 
-fn poll_flags(to_send: bool) -> PollFlags {
-    if to_send { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
-}
-
 /// Without signalfd and timerfd: checks for ended children every few milliseconds.
 #[cfg(not(target_os = "linux"))]
-pub(super) struct Sleeper;
+pub(super) struct EventWait;
 
 #[cfg(not(target_os = "linux"))]
-impl Sleeper {
-    pub(super) fn new() -> io::Result<Sleeper> {
-        Ok(Sleeper)
+impl EventWait {
+    pub(super) fn new() -> io::Result<EventWait> {
+        Ok(EventWait)
     }
 
-    pub(super) fn sleep(
-        &self,
-        control: Option<&Channel>,
-        to_send: bool,
-        until: Option<Moment>,
-    ) -> Vec<Arrival> {
+    pub(super) fn wait(&self, dlock: &Mailbox, until: Option<Moment>) -> Vec<Arrival> {
         let most = Duration::from_millis(10);
         let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
-        let mut fds: Vec<PollFd> =
-            control.iter().map(|fd| PollFd::new(fd.as_fd(), poll_flags(to_send))).collect();
+        let mut fds: Vec<PollFd> = dlock.poll_fd().into_iter().collect();
         let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
         Vec::new()
     }

@@ -4,33 +4,92 @@
 use std::io::{self, PipeWriter, Read, Write};
 use std::time::Duration;
 
-use nix::unistd::ForkResult;
+use nix::unistd::{ForkResult, getpid, getppid, setsid};
 
-use super::cgroup::Cgroup;
-use super::killer::Killer;
-use super::sys;
-use super::tree::Tree;
+use crate::child::cgroup::Cgroup;
+use crate::child::killer::Killer;
+use crate::child::tree::{self, Tree};
+use crate::child::{procfs, sys};
+use crate::clock::Moment;
 
-/// The guard's handle of the spare process.
-pub(super) struct Spare {
+/// dlock pings each second. If no ping has come for this long, dlock may be stopped.
+const PEER_IS_LATE: Duration = Duration::from_millis(1500);
+
+/// The guard's watch over dlock, and the standby process.
+#[derive(Default)]
+pub(super) struct Standby {
+    /// When to check whether dlock is stopped: it has not sent a ping for some time.
+    check_at: Option<Moment>,
     /// Its pid, until it is reaped.
-    pub(super) pid: i32,
+    pid: Option<i32>,
     dismissal: Option<PipeWriter>,
 }
 
-impl Spare {
-    /// Forks the spare process. It waits until the calling process is dead, then kills `orphans`: what remains of the
+impl Standby {
+    /// Notes that dlock runs.
+    pub(super) fn note_ping(&mut self) {
+        self.check_at = Some(Moment::now() + PEER_IS_LATE);
+        self.dismiss();
+    }
+
+    /// Returns when [`Standby::keep`] is due.
+    pub(super) fn check_at(&self) -> Option<Moment> {
+        self.check_at
+    }
+
+    /// Returns the pid of the standby process, which does not belong to the tree.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Forks the standby process if dlock is stopped.
+    pub(super) fn keep(&mut self, cgroup: Option<&Cgroup>) {
+        if self.check_at.is_none_or(|at| Moment::now() < at) {
+            return;
+        }
+        self.check_at = Some(Moment::now() + PEER_IS_LATE);
+        let dlock = getppid().as_raw();
+        if self.pid.is_none() && procfs::is_stopped(dlock) {
+            // While the guard lives, the other children of dlock do not belong to the tree.
+            let mut strangers = tree::children_of(dlock);
+            strangers.remove(&getpid().as_raw());
+            let _ = self.fork(Tree::below(dlock, strangers), cgroup);
+        }
+    }
+
+    /// Ends the watch: the tree is being stopped, or dlock is dead.
+    pub(super) fn end(&mut self) {
+        self.check_at = None;
+        self.dismiss();
+    }
+
+    /// Notes that a child of the guard has ended.
+    pub(super) fn note_reaped(&mut self, pid: i32) {
+        if self.pid == Some(pid) {
+            self.pid = None;
+        }
+    }
+
+    /// Lets the standby process exit without doing anything.
+    fn dismiss(&mut self) {
+        if let Some(mut dismissal) = self.dismissal.take() {
+            let _ = dismissal.write_all(b".");
+        }
+    }
+
+    /// Forks the standby process. It waits until the calling process is dead, then kills `orphans`: what remains of the
     /// tree by then, as the descendants of the process that inherits them.
-    ///
-    /// # Errors
-    /// No process or descriptor is available.
-    pub(super) fn fork(orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<Spare> {
+    fn fork(&mut self, orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<()> {
         let (mut dismissal, writer) = io::pipe()?;
         match sys::fork()? {
-            ForkResult::Parent { child } => Ok(Spare { pid: child.as_raw(), dismissal: Some(writer) }),
+            ForkResult::Parent { child } => {
+                self.pid = Some(child.as_raw());
+                self.dismissal = Some(writer);
+                Ok(())
+            }
             ForkResult::Child => {
                 drop(writer);
-                let _ = nix::unistd::setsid();
+                let _ = setsid();
                 let is_dismissed = dismissal.read(&mut [0]).is_ok_and(|count| count > 0);
                 if !is_dismissed {
                     kill(orphans, cgroup);
@@ -39,21 +98,11 @@ impl Spare {
             }
         }
     }
-
-    /// Lets the spare process exit without doing anything.
-    pub(super) fn dismiss(&mut self) {
-        if let Some(mut dismissal) = self.dismissal.take() {
-            let _ = dismissal.write_all(b".");
-        }
-    }
 }
 
 /// Dead processes stay zombies, because the process that inherits them is stopped.
 fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
-    if let Some(cgroup) = cgroup {
-        let _ = cgroup.kill();
-    }
-    let mut killer = Killer::of(orphans);
+    let mut killer = Killer::begin(orphans, cgroup);
     while !killer.is_done() {
         let pass = killer.pass();
         // An empty pass proves something only after a while.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::Guard;
+use super::{Guard, Killing};
 use crate::child::killer::Killer;
 use crate::child::procfs;
-use crate::child::protocol::{Event, Group};
+use crate::child::protocol::Event;
 use crate::child::stop::Input;
 use crate::child::sys::{self, Change};
 use crate::child::tree::{Next, Tree};
@@ -23,19 +23,9 @@ const AFTER_A_PAUSE: Duration = Duration::from_millis(50);
 /// During a pass that takes this long, the death of the last process may go unnoticed.
 const LONG_PASS: Duration = Duration::from_millis(100);
 
-/// The state of the last phase of a tree.
-pub(super) struct Killing {
-    since: Moment,
-    pub(super) killer: Killer,
-    overdue_reported: bool,
-    had_first_pass: bool,
-    longest_pass: Duration,
-}
-
 impl Guard {
     pub(super) fn tree(&self) -> Tree {
-        let spare = self.spare.iter().map(|spare| spare.pid).collect();
-        Tree::below(std::process::id() as i32, spare)
+        Tree::below(std::process::id() as i32, self.standby.pid().into_iter().collect())
     }
 
     /// Returns whether any process of the tree is alive: as a subreaper, the guard is the parent of every orphan.
@@ -74,9 +64,8 @@ impl Guard {
     /// Sends SIGTERM and SIGCONT once to every process of the tree, until SIGKILL is due.
     pub(super) fn terminate(&mut self) {
         let until = self.stop.kill_at();
-        let mut group = None;
-        if !self.reaped && (matches!(self.group, Group::Own { .. }) || !procfs::is_usable()) {
-            group = Some(self.parked.pid);
+        let group_first = !self.command.is_reaped && (self.command.has_own_group() || !procfs::is_usable());
+        if group_first {
             self.signal_command(libc::SIGTERM);
             self.signal_command(libc::SIGCONT);
         }
@@ -86,8 +75,7 @@ impl Guard {
             if until.is_some_and(|until| Moment::now() >= until) {
                 return Next::Stop;
             }
-            let in_group = || procfs::group_of(member.pid) == group;
-            let has_got_it = group.is_some() && (member.pid == self.parked.pid || in_group());
+            let has_got_it = group_first && self.command.shares_group_with(member.pid);
             for signal in [libc::SIGTERM, libc::SIGCONT] {
                 if !has_got_it
                     && tree.signal(member, signal) == Err(Errno::EPERM)
@@ -99,18 +87,16 @@ impl Guard {
             Next::Descend
         });
         for pid in not_permitted {
-            self.report_not_permitted(pid);
+            self.report_once(pid, Event::NotPermitted);
         }
     }
 
     pub(super) fn start_killing(&mut self) {
-        if let Some(cgroup) = &self.cgroup {
-            let _ = cgroup.kill();
-        }
+        let killer = Killer::begin(self.tree(), self.cgroup.as_ref());
         self.signal_command(libc::SIGKILL);
         self.killing = Some(Killing {
             since: Moment::now(),
-            killer: Killer::of(self.tree()),
+            killer,
             overdue_reported: false,
             had_first_pass: false,
             longest_pass: Duration::ZERO,
@@ -136,7 +122,7 @@ impl Guard {
         let all_dead = killing.killer.is_done();
         let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
         for pid in not_permitted {
-            self.report_not_permitted(pid);
+            self.report_once(pid, Event::NotPermitted);
         }
         self.reap();
         if !self.stop.is_killing() {
@@ -166,7 +152,7 @@ impl Guard {
 
     /// Every process of the tree is dead, though some cannot be reaped: a tracer has them.
     fn all_dead(&mut self) {
-        if !self.reaped {
+        if !self.command.is_reaped {
             self.command_changed(Change::Killed(libc::SIGKILL));
         }
         self.act(Input::TreeGone);
@@ -181,10 +167,7 @@ impl Guard {
         }
         survivors.retain(|pid| *pid == 0 || !procfs::is_zombie(*pid));
         for pid in survivors {
-            if !self.reported_pids.contains(&pid) {
-                self.reported_pids.push(pid);
-                self.report(Event::StillAlive(pid));
-            }
+            self.report_once(pid, Event::StillAlive);
         }
     }
 }
