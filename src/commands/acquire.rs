@@ -15,8 +15,8 @@ use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
-use crate::lease::acquire::Wait;
-use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Lock};
+use crate::lease::acquire::{NotGranted, Wait};
+use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
 use crate::report::{self, Reporter, TokenFile, hazard_of, milliseconds, not_asked, revoked, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan, Warning};
@@ -92,22 +92,22 @@ impl Acquiring<'_> {
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
         let held = match awaited.outcome {
-            AcquireAllOutcome::Granted(held, keepers) => {
+            Ok((held, keepers)) => {
                 drop(keepers);
                 held
             }
-            AcquireAllOutcome::Contended(_, ref busy) => {
+            Err((_, NotGranted::Contended(ref busy))) => {
                 let instead =
                     "a separate token cannot be acquired inside it: omit dlock acquire, or use another name";
                 lock_wait.report_contended(&awaited, &plan.name, busy, instead);
                 return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
-            AcquireAllOutcome::Failed(_, error) => return Err(self.failed(&error)),
-            AcquireAllOutcome::Revoked(_, revocation) => {
+            Err((_, NotGranted::Failed(error))) => return Err(self.failed(&error)),
+            Err((_, NotGranted::Revoked(revocation))) => {
                 let what = revoked(&plan.name, plan.store.display(), &revocation);
                 return Err(Failure::new(FailureKind::Lost, what));
             }
-            AcquireAllOutcome::Refused(..) | AcquireAllOutcome::GivenUp => {
+            Err((_, NotGranted::Refused(_) | NotGranted::GivenUp)) => {
                 return Err(Failure::internal("gave up without a reason"));
             }
         };
@@ -177,7 +177,7 @@ impl Acquiring<'_> {
 
     /// Releases the lock because its token could not be written.
     async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
-        let given_back = give_back(&mut *lock.backend(), &lock.claim, self.plan.terms.connect_timeout).await;
+        let given_back = give_back(&mut **lock.backend(), &lock.claim, self.plan.terms.connect_timeout).await;
         let then = match given_back {
             Ok(Release::Released) => "the lock was released".to_owned(),
             Ok(_) => "the lock was no longer held".to_owned(),

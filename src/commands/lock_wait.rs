@@ -4,23 +4,25 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::or_never;
 use crate::backend::Busy;
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
 use crate::identity::is_our_ancestor;
-use crate::lease::acquire::{Advice, Patience, Wait, WaitContext};
-use crate::lease::acquire_all::{AcquireAllOutcome, Lock, acquire_all, give_back};
+use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
+use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
+use crate::lease::cancellation::Cancellation;
 use crate::lease::validity::Terms;
-use crate::lease::wakeup::{Cancellation, Prompt};
 use crate::lock::{Claim, LockName};
 use crate::report::Reporter;
 
 /// The interval between two messages that dlock still waits.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// dlock stops waiting for the store and the guard process this long after it was told to end. What follows
+/// dlock stops waiting for the store and the guard process this long after the request to end. What follows
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
 
@@ -37,9 +39,9 @@ pub(super) struct LockWait<'a> {
 
 /// The outcome of a wait that was not interrupted.
 pub(super) struct Awaited<'a> {
-    pub(super) outcome: AcquireAllOutcome<'a>,
+    pub(super) outcome: AllGranted<'a>,
     /// The holder is an ancestor of this process, and waits for it to end.
-    pub(super) hopeless: bool,
+    pub(super) holder_is_ancestor: bool,
     /// How long the locks were awaited.
     pub(super) waited: Duration,
 }
@@ -54,34 +56,27 @@ pub(super) enum Interruption {
 
 /// The holder that was last found, to be reported again.
 #[derive(Default)]
-struct LastBusy {
-    last: RefCell<Option<(LockName, Busy, Moment)>>,
-    /// The holder is an ancestor of this process, and waits for it to end.
-    hopeless: Cell<bool>,
-}
+struct LastBusy(RefCell<Option<(LockName, Busy, Moment)>>);
 
 impl LastBusy {
     /// Returns whether a message is due: the first time, and when the holder changes.
     fn is_new(&self, claim: &Claim, busy: &Busy) -> bool {
         let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
-        let last = self.last.borrow();
+        let last = self.0.borrow();
         last.as_ref().is_none_or(|(name, last, _)| *name != claim.name || who(last) != who(busy))
     }
 
     fn note(&self, claim: &Claim, busy: &Busy) {
-        *self.last.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
+        *self.0.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
     }
 
-    /// Returns what was last found, with the ages of now.
-    fn again(&self) -> Option<(LockName, Busy)> {
-        let (name, mut busy, seen) = self.last.borrow().clone()?;
+    /// Returns what was last found, with its ages advanced to now.
+    fn aged(&self) -> Option<(LockName, Busy)> {
+        let (name, mut busy, seen) = self.0.borrow().clone()?;
         busy.holders.iter_mut().for_each(|holder| holder.age_by(Moment::now() - seen));
         Some((name, busy))
     }
 }
-
-/// A future to run to its end.
-type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// What an event means to a waiting dlock.
 enum Reaction {
@@ -94,28 +89,12 @@ enum Reaction {
 }
 
 /// The end of an interrupted wait.
-#[derive(Default)]
 struct Leaving {
     /// The first reason to end.
-    why: Option<Interruption>,
+    why: Interruption,
     /// A signal is a reason to end.
     signalled: bool,
-    by: Option<Instant>,
-}
-
-impl Leaving {
-    fn because_of(&mut self, why: Interruption) {
-        self.why.get_or_insert(why);
-        self.by.get_or_insert_with(|| Instant::now() + LEAVE_WITHIN);
-    }
-
-    /// Runs the remaining work until the deadline.
-    async fn in_time(&self, work: impl Future<Output = ()>) {
-        match self.by {
-            Some(by) => drop(timeout_at(by, work).await),
-            None => work.await,
-        }
-    }
+    by: Instant,
 }
 
 impl<'a> LockWait<'a> {
@@ -129,15 +108,15 @@ impl<'a> LockWait<'a> {
         locks: &'a [Lock],
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, Interruption> {
-        let (give_up, look_again) = (Cancellation::default(), Prompt::default());
+        let (give_up, check_held) = (Cancellation::default(), watch::Sender::new(()));
         let begin = Moment::now();
         let limits = self.patience.from(begin);
-        let last_busy = LastBusy::default();
+        let (last_busy, holder_is_ancestor) = (LastBusy::default(), Cell::new(false));
         let waits = self.patience.wait != Wait::No;
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
-            last_busy.hopeless.set(ancestor);
+            holder_is_ancestor.set(ancestor);
             if ancestor {
                 return Advice::Leave;
             }
@@ -149,15 +128,15 @@ impl<'a> LockWait<'a> {
         };
         let mut context = WaitContext {
             give_up: &give_up,
-            look_again: &look_again,
+            check_held: &check_held,
             alarm: self.alarm,
             on_busy: &mut on_busy,
         };
-        let mut leaving = Leaving::default();
+        let mut leaving: Option<Leaving> = None;
         let outcome = {
             let attempt = acquire_all(locks, &limits, self.terms, &mut context);
             tokio::pin!(attempt);
-            let mut kill: Option<Work<'_>> = None;
+            let mut kill: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
             let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
             let mut report_at = begin + REPORT_INTERVAL;
             let outcome = loop {
@@ -172,10 +151,12 @@ impl<'a> LockWait<'a> {
                         kill = None;
                         Reaction::Nothing
                     }
-                    () = or_never(leaving.by.map(sleep_until)) => break AcquireAllOutcome::GivenUp,
+                    () = or_never(leaving.as_ref().map(|leaving| sleep_until(leaving.by))) => {
+                        break Err((&locks[0], NotGranted::GivenUp));
+                    }
                     () = or_never(report_alarm.as_ref().map(|alarm| alarm.until(report_at))) => {
                         report_at = Moment::now() + REPORT_INTERVAL;
-                        if let Some((name, busy)) = last_busy.again() {
+                        if let Some((name, busy)) = last_busy.aged() {
                             self.reporter.waiting(&name, self.store, &busy);
                         }
                         Reaction::Nothing
@@ -183,34 +164,31 @@ impl<'a> LockWait<'a> {
                 };
                 match event {
                     Reaction::Nothing => {}
-                    Reaction::CheckHeld => look_again.send(),
+                    Reaction::CheckHeld => check_held.send_replace(()),
                     Reaction::End(why) => {
-                        if matches!(why, Interruption::Guard(_)) {
-                            kill = supervisor
-                                .take()
-                                .map(|supervisor| -> Work<'_> { Box::pin(supervisor.kill_tree()) });
+                        let is_signal = matches!(why, Interruption::Signal(_));
+                        if !is_signal && let Some(supervisor) = supervisor.take() {
+                            kill = Some(Box::pin(supervisor.kill_tree()));
                         }
-                        leaving.because_of(why);
+                        let by = Instant::now() + LEAVE_WITHIN;
+                        leaving.get_or_insert(Leaving { why, signalled: false, by }).signalled |= is_signal;
                         give_up.cancel();
                     }
                 }
             };
-            if let Some(kill) = kill {
-                leaving.in_time(kill).await;
+            if let (Some(kill), Some(leaving)) = (kill, &leaving) {
+                let _ = timeout_at(leaving.by, kill).await;
             }
             outcome
         };
-        let Some(why) = leaving.why.take() else {
-            return Ok(Awaited {
-                outcome,
-                hopeless: last_busy.hopeless.get(),
-                waited: Moment::now() - begin,
-            });
+        let Some(Leaving { why, by, .. }) = leaving else {
+            let holder_is_ancestor = holder_is_ancestor.get();
+            return Ok(Awaited { outcome, holder_is_ancestor, waited: Moment::now() - begin });
         };
-        if let AcquireAllOutcome::Granted(held, keepers) = outcome {
+        if let Ok(granted) = outcome {
             // Granted at the same moment as the end was requested: release it.
-            drop((held, keepers));
-            leaving.in_time(give_back(locks)).await;
+            drop(granted);
+            let _ = timeout_at(by, give_back(locks)).await;
         }
         Err(why)
     }
@@ -223,7 +201,7 @@ impl<'a> LockWait<'a> {
         &self,
         signal: i32,
         supervisor: &mut Option<&mut Supervisor>,
-        leaving: &mut Leaving,
+        leaving: &mut Option<Leaving>,
     ) -> Result<Reaction, Interruption> {
         if signal == libc::SIGCHLD {
             let guard = supervisor.as_mut().and_then(|supervisor| supervisor.guard_stopped());
@@ -237,14 +215,11 @@ impl<'a> LockWait<'a> {
             return Ok(Reaction::Nothing);
         }
         match signals::while_waiting(signal) {
-            WhileWaiting::Stop if leaving.why.is_none() => sys::raise_default(signal),
-            WhileWaiting::End if leaving.signalled => {
-                return Err(leaving.why.take().unwrap_or(Interruption::Signal(signal)));
-            }
-            WhileWaiting::End => {
-                leaving.signalled = true;
-                return Ok(Reaction::End(Interruption::Signal(signal)));
-            }
+            WhileWaiting::Stop if leaving.is_none() => sys::raise_default(signal),
+            WhileWaiting::End => match leaving.take_if(|leaving| leaving.signalled) {
+                Some(leaving) => return Err(leaving.why),
+                None => return Ok(Reaction::End(Interruption::Signal(signal))),
+            },
             _ => {}
         }
         Ok(Reaction::Nothing)
@@ -259,7 +234,7 @@ impl<'a> LockWait<'a> {
         busy: &Busy,
         instead: &str,
     ) -> String {
-        if !awaited.hopeless {
+        if !awaited.holder_is_ancestor {
             let will_wait = self.patience.wait != Wait::No;
             return self.reporter.contended(name, self.store, busy, awaited.waited, will_wait);
         }
@@ -268,14 +243,6 @@ impl<'a> LockWait<'a> {
         );
         self.reporter.warning(&line);
         line
-    }
-}
-
-/// Awaits the future, or forever if there is none.
-async fn or_never<F: Future>(future: Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
     }
 }
 

@@ -110,6 +110,14 @@ async fn within<T>(
     timeout(limit, reply).await.unwrap_or_else(late)
 }
 
+/// Waits for a future, if there is one.
+async fn or_never<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Reports why a command line is not valid, also in the report and metrics files that it names.
 pub fn report_invalid_command_line(failure: &Failure, wanted: &OutputFiles, reporter: &Reporter) -> Exit {
     let exit = reporter.failure(failure);

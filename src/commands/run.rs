@@ -3,6 +3,7 @@
 
 mod acquisition;
 mod conclusion;
+mod context;
 mod environment;
 mod outcome;
 mod release;
@@ -15,14 +16,13 @@ use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure};
 use crate::identity;
-use crate::lease::acquire::Wait;
 use crate::lease::acquire_all::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
-use crate::report::{Files, Reporter, RunReport, Started, hazard_of, store_failure};
+use crate::report::{Files, Reporter, RunReport, Started, hazard_of};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan, Warning};
 
-use self::acquisition::Acquired;
+use self::context::Run;
 use self::outcome::RunOutcome;
 use self::release::was_released;
 
@@ -102,31 +102,21 @@ fn start(
     result
 }
 
-/// The state that the phases of a run share.
-struct Run<'a> {
-    plan: &'a RunPlan,
-    reporter: &'a Reporter,
-    signals: Source,
-    alarm: Alarm,
-}
-
 impl Run<'_> {
     /// Goes through all phases, and records their results in the report.
     async fn run(&self, mut supervisor: Supervisor, report: &mut RunReport) -> Result<(), Failure> {
         let outer = OuterHolds::of_environment();
         let locks = self.locks(&outer);
         report.requested = true;
-        let (held, mut keepers) = match self.acquire(&locks, &mut supervisor).await {
-            Acquired::Granted(held, keepers) => (held, keepers),
-            Acquired::Not(why) => {
-                report.stop_waiting();
+        let (held, mut keepers) = match self.acquire(&locks, &mut supervisor, report).await {
+            Ok(Some(granted)) => granted,
+            not_acquired => {
                 supervisor.dismiss();
-                let result = self.not_acquired(why, report);
+                let result = not_acquired.map(drop);
                 self.record_in_history(&locks, report, &result).await;
                 return result;
             }
         };
-        report.stop_waiting();
         let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
         let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
@@ -183,11 +173,5 @@ impl Run<'_> {
             Lock::new(claim, plan.store.open())
         };
         plan.names.iter().map(lock).collect()
-    }
-
-    fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
-        let can_retry =
-            self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
-        store_failure(name, self.plan.store.display(), error, can_retry)
     }
 }

@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::SHORTEST_INTERVAL;
+use super::cancellation::Cancellation;
 use super::validity::{Terms, Validity};
-use super::wakeup::{Cancellation, Prompt};
 use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
-use crate::lock::{Claim, Grant};
+use crate::lock::{Claim, Grant, Revocation};
 use crate::random::jitter;
 
 /// How long to wait for a lock that another client holds.
@@ -63,20 +64,18 @@ impl Limits {
     }
 }
 
-/// How an acquisition ended.
+/// How an acquisition ended. With the store's reply comes the validity of the lease, if there is one.
+pub type Granted = Result<(Grant, Option<Validity>), NotGranted>;
+
+/// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The lock is held.
-    Granted {
-        /// The store's reply.
-        grant: Grant,
-        /// The validity of the lease; `None` if there is no lease.
-        validity: Option<Validity>,
-    },
+pub enum NotGranted {
     /// Another client holds the lock and the wait limit has been reached, or waiting is hopeless.
     Contended(Busy),
     /// The lock cannot be granted in the current state.
     Refused(Refusal),
+    /// The lock was held while waiting for another one, and was revoked.
+    Revoked(Revocation),
     /// The store failed, or gave no usable reply.
     Failed(StoreError),
     /// The acquisition was cancelled. Nothing of the claim is left in the store, unless the store did not reply.
@@ -97,7 +96,7 @@ pub struct WaitContext<'a> {
     /// Cancels the acquisition.
     pub give_up: &'a Cancellation,
     /// Requests an immediate check of the locks that are held already.
-    pub look_again: &'a Prompt,
+    pub check_held: &'a watch::Sender<()>,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
     /// Called with the holders after each attempt that finds the lock busy.
@@ -139,7 +138,7 @@ pub async fn acquire(
     limits: &Limits,
     terms: &Terms,
     context: &mut WaitContext<'_>,
-) -> Outcome {
+) -> Granted {
     let mut maybe_stored = false;
     let outcome = acquire_with_retries(backend, claim, limits, terms, context, &mut maybe_stored).await;
     if maybe_stored {
@@ -156,7 +155,7 @@ async fn acquire_with_retries(
     terms: &Terms,
     context: &mut WaitContext<'_>,
     maybe_stored: &mut bool,
-) -> Outcome {
+) -> Granted {
     let begin = Moment::now();
     let mut is_first = true;
     let mut failures = 0;
@@ -174,25 +173,25 @@ async fn acquire_with_retries(
         let again = match attempt(backend, claim, limits.intent, budget, context.give_up).await {
             Try::GivenUp { maybe_applied } => {
                 *maybe_stored |= maybe_applied;
-                return Outcome::GivenUp;
+                return Err(NotGranted::GivenUp);
             }
             Try::Hangs => {
                 *maybe_stored = false;
-                return Outcome::GivenUp;
+                return Err(NotGranted::GivenUp);
             }
             Try::Replied(sent, Attempt::Granted(grant)) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
                 *maybe_stored = false;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
-                    return Outcome::Granted { grant, validity };
+                    return Ok((grant, validity));
                 };
                 clean_up(backend, claim).await;
                 if limits.is_retry_expired() {
-                    return Outcome::Failed(too_late(sent, late));
+                    return Err(NotGranted::Failed(too_late(sent, late)));
                 }
                 jitter(RECONNECT)
             }
-            Try::Replied(_, Attempt::Refused(refusal)) => return Outcome::Refused(refusal),
+            Try::Replied(_, Attempt::Refused(refusal)) => return Err(NotGranted::Refused(refusal)),
             Try::Replied(_, Attempt::Busy(busy)) => {
                 *maybe_stored = limits.intent == Intent::WaitInLine;
                 failures = 0;
@@ -201,7 +200,7 @@ async fn acquire_with_retries(
                     && limits.intent == Intent::TakeNow
                     && Moment::now() < *turn_ends.get_or_insert_with(|| Moment::now() + LONGEST_TURN);
                 if advice == Advice::Leave || is_past(limits.wait_until) && !not_our_turn {
-                    return Outcome::Contended(busy);
+                    return Err(NotGranted::Contended(busy));
                 }
                 if not_our_turn {
                     // The store notifies only the waiters in its queue.
@@ -216,7 +215,7 @@ async fn acquire_with_retries(
             }
             Try::Failed(error) => {
                 let StoreError::Unavailable { maybe_applied, transient, .. } = error else {
-                    return Outcome::Failed(error);
+                    return Err(NotGranted::Failed(error));
                 };
                 *maybe_stored |= maybe_applied;
                 // A connection that failed quickly leaves time to ask whether the lock was granted.
@@ -224,7 +223,7 @@ async fn acquire_with_retries(
                     is_first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
                 let transient = transient && Moment::now() < begin + terms.connect_timeout;
                 if !ask_again && !transient && limits.is_retry_expired() {
-                    return Outcome::Failed(error);
+                    return Err(NotGranted::Failed(error));
                 }
                 failures += 1;
                 end = limits.retry_until.filter(|_| !transient);
@@ -237,7 +236,7 @@ async fn acquire_with_retries(
         };
         is_first = false;
         if !pause(backend, again, end, failures == 0, &mut next_turn_at, context).await {
-            return Outcome::GivenUp;
+            return Err(NotGranted::GivenUp);
         }
     }
 }

@@ -1,73 +1,44 @@
 //! Acquires several locks, all or none. They are taken in one canonical order, that of their names as bytes, so that
 //! two runs can never wait for each other; the locks that are held already are renewed while waiting for the next.
 
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::Poll;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
-use super::acquire::{Limits, Outcome, WaitContext, acquire, clean_up};
+use super::acquire::{Limits, NotGranted, WaitContext, acquire, clean_up};
 use super::keeper::{Event, Events, LeaseState, keep};
 use super::validity::Terms;
-use super::wakeup::Prompt;
-use crate::backend::{Backend, Busy, Hazard, Refusal, StoreError, io_text};
+use crate::backend::{Backend, Hazard, StoreError, io_text};
 use crate::clock::Moment;
-use crate::lock::{Claim, Grant, Revocation};
+use crate::lock::{Claim, Grant};
 
 /// A claim and the store that it is made on.
 pub struct Lock {
     /// The claim.
     pub claim: Claim,
-    backend: Cell<Option<Box<dyn Backend>>>,
+    backend: Mutex<Box<dyn Backend>>,
 }
 
 impl Lock {
     /// Creates a lock that is not held yet.
     pub fn new(claim: Claim, backend: Box<dyn Backend>) -> Lock {
-        Lock { claim, backend: Cell::new(Some(backend)) }
+        Lock { claim, backend: Mutex::new(backend) }
     }
 
     /// Borrows the store; there may be one borrower at a time.
     ///
     /// # Panics
     /// Panics if the store is borrowed already, for instance by a keeper that was not dropped.
-    pub fn backend(&self) -> BackendGuard<'_> {
-        let backend = self.backend.take().expect("a lock's store has one user at a time");
-        BackendGuard { backend: Some(backend), slot: &self.backend }
+    pub fn backend(&self) -> MutexGuard<'_, Box<dyn Backend>> {
+        self.backend.try_lock().expect("a lock's store has one user at a time")
     }
 
     fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.backend().kept_descriptors().iter().map(|fd| fd.try_clone_to_owned()).collect()
-    }
-}
-
-/// A borrowed store, which returns to its lock when this is dropped.
-pub struct BackendGuard<'a> {
-    backend: Option<Box<dyn Backend>>,
-    slot: &'a Cell<Option<Box<dyn Backend>>>,
-}
-
-impl Deref for BackendGuard<'_> {
-    type Target = dyn Backend;
-    fn deref(&self) -> &Self::Target {
-        self.backend.as_deref().expect("there until it is dropped")
-    }
-}
-
-impl DerefMut for BackendGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        self.backend.as_deref_mut().expect("there until it is dropped")
-    }
-}
-
-impl Drop for BackendGuard<'_> {
-    fn drop(&mut self) {
-        self.slot.set(self.backend.take());
     }
 }
 
@@ -84,48 +55,36 @@ pub struct HeldLock {
     pub hazard: Option<Hazard>,
 }
 
-/// How the acquisition of all locks ended.
-pub enum AcquireAllOutcome<'a> {
-    /// All are held, in the order of the locks, and have keepers.
-    Granted(Vec<HeldLock>, Keepers<'a>),
-    /// Another client holds this lock, and the wait limit has been reached.
-    Contended(&'a Lock, Busy),
-    /// This lock, held while waiting for another one, was revoked.
-    Revoked(&'a Lock, Revocation),
-    /// This lock cannot be granted in the current state.
-    Refused(&'a Lock, Refusal),
-    /// The store of this lock failed, or gave no usable reply.
-    Failed(&'a Lock, StoreError),
-    /// The acquisition was cancelled.
-    GivenUp,
-}
+/// How the acquisition of all locks ended: all are held, in the order of the locks, and have keepers; or this one could
+/// not be acquired, or kept.
+pub type AllGranted<'a> = Result<(Vec<HeldLock>, Keepers<'a>), (&'a Lock, NotGranted)>;
 
 /// The keepers of all locks, which renew them.
 pub struct Keepers<'a> {
     keepers: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
     sender: mpsc::UnboundedSender<(usize, Event)>,
-    check: Prompt,
+    check: watch::Sender<()>,
 }
 
 impl<'a> Keepers<'a> {
     fn empty() -> Keepers<'a> {
         let (sender, events) = mpsc::unbounded_channel();
-        Keepers { keepers: Vec::new(), events, sender, check: Prompt::default() }
+        Keepers { keepers: Vec::new(), events, sender, check: watch::Sender::new(()) }
     }
 
     fn add(&mut self, lock: &'a Lock, terms: &'a Terms, lease_state: LeaseState) {
         let events = Events { lock: self.keepers.len(), sender: self.sender.clone() };
-        let check = self.check.listen();
+        let check = self.check.subscribe();
         self.keepers.push(Box::pin(async move {
-            keep(&mut *lock.backend(), &lock.claim, terms, lease_state, events, check).await;
+            keep(&mut **lock.backend(), &lock.claim, terms, lease_state, events, check).await;
             // The lock is lost: there is nothing left to renew, and the store may be borrowed again.
         }));
     }
 
     /// Makes every keeper renew its lock now.
     pub fn check_now(&self) {
-        self.check.send();
+        self.check.send_replace(());
     }
 
     /// Renews the locks, and returns the next event and the index of its lock. Dropping the future loses no event, but
@@ -161,14 +120,14 @@ pub async fn acquire_all<'a>(
     limits: &Limits,
     terms: &'a Terms,
     context: &mut WaitContext<'_>,
-) -> AcquireAllOutcome<'a> {
+) -> AllGranted<'a> {
     loop {
         match attempt_all(locks, limits, terms, context).await {
             Attempt::Ended(result) => return result,
             Attempt::LostAgain(lock) => {
                 if limits.is_retry_expired() {
                     let error = StoreError::unreachable("was lost again while waiting for other locks");
-                    return AcquireAllOutcome::Failed(lock, error);
+                    return Err((lock, NotGranted::Failed(error)));
                 }
             }
         }
@@ -176,7 +135,7 @@ pub async fn acquire_all<'a>(
 }
 
 enum Attempt<'a> {
-    Ended(AcquireAllOutcome<'a>),
+    Ended(AllGranted<'a>),
     LostAgain(&'a Lock),
 }
 
@@ -189,17 +148,17 @@ async fn attempt_all<'a>(
     let mut keepers = Keepers::empty();
     let mut held: Vec<HeldLock> = Vec::new();
     let mut revoked = None;
-    let mut look_again = context.look_again.listen();
+    let mut check_held = context.check_held.subscribe();
     for lock in locks {
         let outcome = {
             let mut backend = lock.backend();
-            let attempt = acquire(&mut *backend, &lock.claim, limits, terms, context);
+            let attempt = acquire(&mut **backend, &lock.claim, limits, terms, context);
             tokio::pin!(attempt);
             loop {
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break Some(outcome),
-                    () = look_again.prompted() => keepers.check_now(),
+                    _ = check_held.changed() => keepers.check_now(),
                     (index, event) = keepers.next(), if !held.is_empty() => match event {
                         Event::Renewed { validity, .. } => held[index].lease_state.validity = validity,
                         Event::Trouble(_) => {}
@@ -213,7 +172,7 @@ async fn attempt_all<'a>(
             }
         };
         let result = match outcome {
-            Some(Outcome::Granted { grant, validity }) => {
+            Some(Ok((grant, validity))) => {
                 let lease_state =
                     LeaseState { validity, min_hold_until: Moment::now() + lock.claim.min_hold };
                 match lock.kept_descriptors() {
@@ -224,37 +183,35 @@ async fn attempt_all<'a>(
                         continue;
                     }
                     Err(error) => {
-                        clean_up(&mut *lock.backend(), &lock.claim).await;
+                        clean_up(&mut **lock.backend(), &lock.claim).await;
                         let error = StoreError::unreachable(format!("cannot keep it: {}", io_text(&error)));
-                        Attempt::Ended(AcquireAllOutcome::Failed(lock, error))
+                        Attempt::Ended(Err((lock, NotGranted::Failed(error))))
                     }
                 }
             }
             None => match revoked.take() {
                 Some((revoked, revocation)) => {
-                    Attempt::Ended(AcquireAllOutcome::Revoked(revoked, revocation))
+                    Attempt::Ended(Err((revoked, NotGranted::Revoked(revocation))))
                 }
                 None => Attempt::LostAgain(lock),
             },
-            Some(Outcome::Contended(busy)) => Attempt::Ended(AcquireAllOutcome::Contended(lock, busy)),
-            Some(Outcome::Refused(refusal)) => Attempt::Ended(AcquireAllOutcome::Refused(lock, refusal)),
-            Some(Outcome::Failed(error)) => Attempt::Ended(AcquireAllOutcome::Failed(lock, error)),
-            Some(Outcome::GivenUp) => Attempt::Ended(AcquireAllOutcome::GivenUp),
+            Some(Err(why)) => Attempt::Ended(Err((lock, why))),
         };
         drop(keepers);
         give_back(&locks[..held.len()]).await;
-        if let Attempt::LostAgain(_) | Attempt::Ended(AcquireAllOutcome::Revoked(..)) = &result {
+        if let Attempt::LostAgain(_) | Attempt::Ended(Err((_, NotGranted::Revoked(_)))) = &result {
             // The attempt that was aborted may have left a queue position.
-            clean_up(&mut *lock.backend(), &lock.claim).await;
+            clean_up(&mut **lock.backend(), &lock.claim).await;
         }
         return result;
     }
-    Attempt::Ended(AcquireAllOutcome::Granted(held, keepers))
+    Attempt::Ended(Ok((held, keepers)))
 }
 
 /// Releases locks that were acquired in vain, concurrently.
 pub async fn give_back(locks: &[Lock]) {
-    all(locks.iter().map(|lock| async { clean_up(&mut *lock.backend(), &lock.claim).await }).collect()).await;
+    all(locks.iter().map(|lock| async { clean_up(&mut **lock.backend(), &lock.claim).await }).collect())
+        .await;
 }
 
 /// Runs all futures concurrently, and returns their outputs in order.

@@ -3,13 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
-use super::wakeup::Listener;
 use crate::backend::{Backend, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::{Claim, Revocation};
@@ -74,7 +73,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Renews the lock until it is lost: when a third of the lease has passed, at once when the store notifies of a change,
-/// when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` requests it.
+/// when the wall clock was set (the mark of a virtual machine that was paused), and when `check_now` changes.
 ///
 /// The lease counts from the moment that the successful request was sent. Dropping the future ends the renewals and
 /// leaves the lock in the store.
@@ -84,7 +83,7 @@ pub async fn keep(
     terms: &Terms,
     lease_state: LeaseState,
     events: Events,
-    mut check_now: Listener,
+    mut check_now: watch::Receiver<()>,
 ) {
     let mut validity = lease_state.validity;
     // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
@@ -107,7 +106,7 @@ pub async fn keep(
                 }
             }
             () = wall_clock.was_set() => {}
-            () = check_now.prompted() => {}
+            _ = check_now.changed() => {}
         }
         last_attempt = Moment::now();
         let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);

@@ -3,9 +3,9 @@
 
 pub mod acquire;
 pub mod acquire_all;
+pub mod cancellation;
 pub mod keeper;
 pub mod validity;
-pub mod wakeup;
 
 use std::time::Duration;
 

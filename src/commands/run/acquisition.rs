@@ -1,74 +1,67 @@
 //! The first phase: acquiring the lock. Meanwhile the command is parked and signals apply to dlock itself.
 
-use super::Run;
+use super::context::Run;
 use crate::backend::Refusal;
 use crate::child::Supervisor;
-use crate::commands::lock_wait::{Awaited, Interruption, LockWait};
-use crate::exit::{Failure, FailureKind};
-use crate::lease::acquire_all::{AcquireAllOutcome, HeldLock, Keepers, Lock};
-use crate::lock::{Claim, Holder, Mode};
-use crate::report::revoked;
-
-/// The result of the first phase.
-pub(super) enum Acquired<'a> {
-    /// The locks are held.
-    Granted(Vec<HeldLock>, Keepers<'a>),
-    /// The locks are not held.
-    Not(NotAcquired),
-}
-
-/// Why the locks are not held.
-pub(super) enum NotAcquired {
-    /// Another client holds one of them: the holder, if known, and the message that was printed.
-    Contended(Option<Box<Holder>>, String),
-    /// One of them was already held, and was revoked with this reason.
-    Revoked(Option<String>, Failure),
-    /// A signal came first.
-    Interrupted(i32),
-    /// A failure that has not been reported yet.
-    Failed(Failure),
-}
+use crate::commands::lock_wait::{Interruption, LockWait};
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::lease::acquire::NotGranted;
+use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
+use crate::lock::{Claim, Mode};
+use crate::report::{Outcome, RunReport, revoked};
 
 impl<'a> Run<'a> {
-    pub(super) async fn acquire(&'a self, locks: &'a [Lock], supervisor: &mut Supervisor) -> Acquired<'a> {
+    /// Takes the locks. `None` if they are not held for a reason that is in the report.
+    ///
+    /// # Errors
+    /// A failure that has not been reported yet.
+    pub(super) async fn acquire(
+        &'a self,
+        locks: &'a [Lock],
+        supervisor: &mut Supervisor,
+        report: &mut RunReport,
+    ) -> Result<Option<(Vec<HeldLock>, Keepers<'a>)>, Failure> {
+        let store = self.plan.store.display();
         let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &self.signals,
             alarm: &self.alarm,
-            store: self.plan.store.display(),
+            store,
             patience: self.plan.settings.patience(),
             terms: &self.plan.terms,
         };
-        match lock_wait.locks(locks, Some(supervisor)).await {
-            Ok(awaited) => self.acquired(&lock_wait, awaited),
-            Err(Interruption::Signal(signal)) => Acquired::Not(NotAcquired::Interrupted(signal)),
-            Err(Interruption::Guard(why)) => Acquired::Not(NotAcquired::Failed(Failure::internal(why))),
-        }
-    }
-
-    fn acquired<'l>(&self, lock_wait: &LockWait<'_>, awaited: Awaited<'l>) -> Acquired<'l> {
-        let store = self.plan.store.display();
-        Acquired::Not(match awaited.outcome {
-            AcquireAllOutcome::Granted(held, keepers) => return Acquired::Granted(held, keepers),
-            AcquireAllOutcome::Contended(lock, ref busy) => {
+        let awaited = lock_wait.locks(locks, Some(supervisor)).await;
+        report.stop_waiting();
+        let awaited = match awaited {
+            Ok(awaited) => awaited,
+            Err(Interruption::Signal(signal)) => {
+                report.outcome = Outcome::Interrupted;
+                report.exit = Exit::Signal(signal);
+                return Ok(None);
+            }
+            Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
+        };
+        match awaited.outcome {
+            Ok(granted) => Ok(Some(granted)),
+            Err((lock, NotGranted::Contended(ref busy))) => {
                 let instead =
                     "DLOCK_HELD, which would allow nesting, was removed from the environment (sudo, env -i)";
                 let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
-                NotAcquired::Contended(busy.holders.first().cloned().map(Box::new), line)
+                report.outcome = Outcome::Contended;
+                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
+                report.holder = busy.holders.first().cloned();
+                report.error = Some(line);
+                Ok(None)
             }
-            AcquireAllOutcome::Revoked(lock, revocation) => {
+            Err((lock, NotGranted::Revoked(revocation))) => {
                 let what = revoked(&lock.claim.name, store, &revocation);
-                let what = format!("{what}; the command did not run");
-                NotAcquired::Revoked(revocation.reason, Failure::new(FailureKind::Lost, what))
+                report.reason = revocation.reason;
+                Err(Failure::new(FailureKind::Lost, format!("{what}; the command did not run")))
             }
-            AcquireAllOutcome::Refused(lock, refusal) => {
-                NotAcquired::Failed(self.refused(&lock.claim, refusal))
-            }
-            AcquireAllOutcome::Failed(lock, error) => {
-                NotAcquired::Failed(self.failed(&lock.claim.name, &error))
-            }
-            AcquireAllOutcome::GivenUp => NotAcquired::Failed(Failure::internal("gave up without a reason")),
-        })
+            Err((lock, NotGranted::Refused(refusal))) => Err(self.refused(&lock.claim, refusal)),
+            Err((lock, NotGranted::Failed(error))) => Err(self.failed(&lock.claim.name, &error)),
+            Err((_, NotGranted::GivenUp)) => Err(Failure::internal("gave up without a reason")),
+        }
     }
 
     /// Returns the failure for a claim that the store refuses in the current state, with a remedy.

@@ -1,45 +1,22 @@
 //! The result of a run: for the report, as messages, and as an exit status.
 
-use super::Run;
-use super::acquisition::NotAcquired;
+use super::context::Run;
 use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::exit::{self, Exit, Failure};
+use crate::exit::{self, Exit};
 use crate::lease::acquire_all::HeldLock;
 use crate::report::{Outcome, RunReport, revoked};
 use crate::settings::program_failure;
 
 impl Run<'_> {
-    /// Records why the locks are not held.
-    pub(super) fn not_acquired(&self, why: NotAcquired, report: &mut RunReport) -> Result<(), Failure> {
-        match why {
-            NotAcquired::Contended(holder, line) => {
-                report.outcome = Outcome::Contended;
-                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
-                report.holder = holder.map(|holder| *holder);
-                report.error = Some(line);
-            }
-            NotAcquired::Revoked(reason, failure) => {
-                report.reason = reason;
-                return Err(failure);
-            }
-            NotAcquired::Interrupted(signal) => {
-                report.outcome = Outcome::Interrupted;
-                report.exit = Exit::Signal(signal);
-            }
-            NotAcquired::Failed(failure) => return Err(failure),
-        }
-        Ok(())
-    }
-
     /// Records how the command ended and what happened to its locks.
     pub(super) fn note_outcome(&self, held: &[HeldLock], outcome: &RunOutcome, report: &mut RunReport) {
-        for ((lock, held), renewals) in report.locks.iter_mut().zip(held).zip(&outcome.renewals) {
+        for ((lock, held), outcome) in report.locks.iter_mut().zip(held).zip(&outcome.locks) {
             lock.fencing = held.grant.fencing;
-            lock.renewals = renewals.clone();
+            lock.renewals = outcome.renewals.clone();
         }
         report.command = outcome.ended;
         report.outcome = reported_outcome(outcome);
@@ -79,13 +56,14 @@ impl Run<'_> {
             match released {
                 // A deadline means that the store does not reply, or that the lease has expired: no further message.
                 Err(error) if !matches!(outcome.stopped, Some(Stopped::Deadline(_))) => {
-                    let rest = outcome.lease_ends[lock]
+                    let rest = outcome.locks[lock]
+                        .lease_ends
                         .map(|ends| format!("; it expires within {}", show(ends - Moment::now())));
                     let rest = rest.unwrap_or_default();
                     self.reporter
                         .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
                 }
-                Ok(Release::NotHeld) if outcome.stopped.is_none() && !outcome.lost[lock] => {
+                Ok(Release::NotHeld) if outcome.stopped.is_none() && !outcome.locks[lock].is_lost => {
                     self.reporter
                         .warning(&format!("{name} on {store}: was no longer held when the command ended"));
                 }
@@ -106,7 +84,7 @@ impl Run<'_> {
             }
             Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
             Stopped::Deadline(lock) => {
-                let why = outcome.trouble[*lock].as_deref().unwrap_or("dlock was stopped, or too slow");
+                let why = outcome.locks[*lock].trouble.as_deref().unwrap_or("dlock was stopped, or too slow");
                 format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
             }
             Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} was reached", show(*limit)),
@@ -148,7 +126,11 @@ fn reported_outcome(outcome: &RunOutcome) -> Outcome {
         (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => Outcome::Lost,
         (Some(Stopped::MaxRuntime(_)), _) => Outcome::MaxRuntime,
         (None, Some(Ended::NotExecuted(_))) => Outcome::NotExecutable,
-        (None, Some(Ended::Exited(_) | Ended::Killed(_))) if outcome.lost.contains(&true) => Outcome::Lost,
+        (None, Some(Ended::Exited(_) | Ended::Killed(_)))
+            if outcome.locks.iter().any(|lock| lock.is_lost) =>
+        {
+            Outcome::Lost
+        }
         (None, Some(Ended::Exited(_) | Ended::Killed(_))) => Outcome::Ran,
         (None, None) => Outcome::Internal,
     }

@@ -6,6 +6,8 @@ use crate::backend::Loss;
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
 use crate::lease::acquire_all::HeldLock;
+use crate::lease::keeper::LeaseState;
+use crate::lease::validity::Validity;
 use crate::lock::Revocation;
 use crate::report::Histogram;
 
@@ -22,32 +24,37 @@ pub(super) struct RunOutcome {
     pub(super) orphans_left: bool,
     /// Some process could not be signalled.
     pub(super) not_permitted: bool,
-    /// For each lock, whether it was lost and the command went on (`--on-lost warn`).
-    pub(super) lost: Vec<bool>,
-    /// The message about the last such loss.
+    /// The message about the last lock that was lost while the command went on.
     pub(super) loss_message: Option<String>,
-    /// For each lock, the last failure to renew, since the last success.
-    pub(super) trouble: Vec<Option<String>>,
-    /// For each lock, the earliest end of the lease at the store.
-    pub(super) lease_ends: Vec<Option<Moment>>,
-    /// For each lock, how long the acknowledged renewals took.
-    pub(super) renewals: Vec<Histogram>,
+    pub(super) locks: Vec<LockOutcome>,
+}
+
+/// What happened to one lock while the command ran.
+#[derive(Debug)]
+pub(super) struct LockOutcome {
+    /// The lease; `None` without one, or when the lock is lost.
+    pub(super) validity: Option<Validity>,
+    /// The earliest end of the last lease at the store.
+    pub(super) lease_ends: Option<Moment>,
+    /// The last failure to renew, since the last success.
+    pub(super) trouble: Option<String>,
+    /// It was lost and the command went on (`--on-lost warn`).
+    pub(super) is_lost: bool,
+    /// How long the acknowledged renewals took.
+    pub(super) renewals: Histogram,
 }
 
 impl RunOutcome {
     /// Returns the initial outcome for these locks.
     pub(super) fn at_first(held: &[HeldLock]) -> RunOutcome {
-        RunOutcome {
-            ran: true,
-            lost: vec![false; held.len()],
-            trouble: vec![None; held.len()],
-            renewals: vec![Histogram::of_renewals(); held.len()],
-            lease_ends: held
-                .iter()
-                .map(|held| held.lease_state.validity.map(|validity| validity.ends))
-                .collect(),
-            ..RunOutcome::default()
-        }
+        let lock = |HeldLock { lease_state: LeaseState { validity, .. }, .. }: &HeldLock| LockOutcome {
+            validity: *validity,
+            lease_ends: validity.map(|validity| validity.ends),
+            trouble: None,
+            is_lost: false,
+            renewals: Histogram::of_renewals(),
+        };
+        RunOutcome { ran: true, locks: held.iter().map(lock).collect(), ..RunOutcome::default() }
     }
 
     /// Returns the outcome of a command that was not started.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::Run;
+use super::context::Run;
 use super::outcome::{RunOutcome, Stopped};
 use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
+use crate::commands::within;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock, all};
 use crate::lease::keeper::LONGEST_UNWATCHED;
@@ -62,13 +63,13 @@ impl Run<'_> {
         outcome: &RunOutcome,
         report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
-        let look_again = Notify::new();
+        let recheck = Notify::new();
         let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
         let one = |index: usize| {
             let record = report.record(index, &locks[index].claim.identity);
             let lock =
                 Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
-            self.release(lock, outcome, &look_again)
+            self.release(lock, outcome, &recheck)
         };
         let releases = all((0..held.len()).map(one).collect());
         tokio::pin!(releases);
@@ -80,7 +81,7 @@ impl Run<'_> {
                 arrival = self.signals.next() => {
                     if arrival.signal == libc::SIGCONT {
                         // The lock that we stay for may have been revoked.
-                        look_again.notify_waiters();
+                        recheck.notify_waiters();
                     }
                     fatal_signals += usize::from(signals::ENDING.contains(&arrival.signal));
                     let stays_on = stays.iter().any(Cell::get);
@@ -110,7 +111,7 @@ impl Run<'_> {
         let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { RECORD };
         let keep = |index: usize| {
             let record = report.record(index, &locks[index].claim.identity);
-            async move { timeout(limit, keep(&mut *locks[index].backend(), &locks[index], &record)).await }
+            async move { timeout(limit, keep(&mut **locks[index].backend(), &locks[index], &record)).await }
         };
         let kept = all((0..locks.len()).map(keep).collect());
         tokio::pin!(kept);
@@ -130,17 +131,17 @@ impl Run<'_> {
         &self,
         releasing: Releasing<'_>,
         outcome: &RunOutcome,
-        look_again: &Notify,
+        recheck: &Notify,
     ) -> Result<Release, StoreError> {
         let Releasing { lock, index, held, record, stays } = releasing;
         let mut backend = lock.backend();
         if matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
             // The store itself has reported the loss.
-            let _ = timeout(RECORD, keep(&mut *backend, lock, &record)).await;
+            let _ = timeout(RECORD, keep(&mut **backend, lock, &record)).await;
             return Ok(Release::NotHeld);
         }
         let mut until = Moment::now() + self.plan.terms.connect_timeout;
-        if let Some(ends) = outcome.lease_ends[index] {
+        if let Some(ends) = outcome.locks[index].lease_ends {
             until = until.min(ends);
         }
         // Whether an earlier attempt has released the lock is unknown.
@@ -151,7 +152,7 @@ impl Run<'_> {
             if backend.fails_over() {
                 bound = bound.min(LONGEST_TRY);
             }
-            if let Some(ends) = outcome.lease_ends[index] {
+            if let Some(ends) = outcome.locks[index].lease_ends {
                 // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
@@ -171,15 +172,14 @@ impl Run<'_> {
                     result => result,
                 }
             };
-            let late = |_| Err(StoreError::unanswered(format!("no answer within {} ms", bound.as_millis())));
-            match timeout(bound, attempt).await.unwrap_or_else(late) {
+            match within(bound, attempt).await {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);
                     // A revocation may arrive without a notification.
                     let _ = timeout(again.min(LONGEST_UNWATCHED), async {
                         tokio::select! {
                             _ = backend.changed() => {}
-                            () = look_again.notified() => {}
+                            () = recheck.notified() => {}
                         }
                     })
                     .await;

@@ -3,14 +3,15 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::Run;
+use super::context::Run;
 use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::Loss;
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
-use crate::clock::{Alarm, Moment};
+use crate::clock::Moment;
+use crate::commands::or_never;
 use crate::lease::acquire_all::{HeldLock, Keepers};
 use crate::lease::keeper;
 use crate::lease::validity::{MARGIN, Validity};
@@ -33,7 +34,6 @@ impl Run<'_> {
         supervisor: &mut Supervisor,
     ) -> RunOutcome {
         let plan = self.plan;
-        let validities = held.iter().map(|held| held.lease_state.validity).collect();
         let failed = |why: String| RunOutcome {
             ran: false,
             stopped: Some(Stopped::Guard(why)),
@@ -42,7 +42,6 @@ impl Run<'_> {
         let mut supervision = Supervision {
             run: self,
             supervisor,
-            validities,
             settle_at: Some(Moment::now() + SETTLE_AFTER),
             max_runtime_at: plan.max_runtime().map(|limit| Moment::now() + limit),
             command_stopped: false,
@@ -72,7 +71,7 @@ impl Run<'_> {
                 }
                 event = supervision.supervisor.next() => supervision.on_child(event),
                 arrival = self.signals.next() => supervision.on_signal(arrival, keepers),
-                () = at(&self.alarm, due) => supervision.on_time(),
+                () = or_never(due.map(|due| self.alarm.until(due))) => supervision.on_time(),
             };
             match step {
                 Step::GoOn => {}
@@ -105,8 +104,6 @@ enum Step {
 struct Supervision<'a> {
     run: &'a Run<'a>,
     supervisor: &'a mut Supervisor,
-    /// The validity of each lock; `None` without a lease, or when the lock is lost.
-    validities: Vec<Option<Validity>>,
     settle_at: Option<Moment>,
     max_runtime_at: Option<Moment>,
     command_stopped: bool,
@@ -120,8 +117,7 @@ struct Supervision<'a> {
 impl Supervision<'_> {
     /// Returns the earliest deadlines of all leases.
     fn deadlines(&self) -> Option<Deadlines> {
-        let validities = || self.validities.iter().flatten();
-        let earliest_of = |moment: fn(&Validity) -> Moment| validities().map(moment).min();
+        let earliest_of = |moment: fn(&Validity) -> Moment| self.validities().map(moment).min();
         let deadlines = Deadlines {
             earliest: earliest_of(|validity| validity.start_before)?,
             term: earliest_of(|validity| validity.term)?,
@@ -131,13 +127,18 @@ impl Supervision<'_> {
         (self.run.plan.settings.on_lost() == OnLost::Kill).then_some(deadlines)
     }
 
+    fn validities(&self) -> impl Iterator<Item = &Validity> {
+        self.outcome.locks.iter().filter_map(|lock| lock.validity.as_ref())
+    }
+
     fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
             keeper::Event::Renewed { validity, took } => {
-                self.outcome.renewals[lock].observe(took);
-                self.validities[lock] = validity;
-                self.outcome.trouble[lock] = None;
-                self.outcome.lease_ends[lock] = validity.map(|validity| validity.ends);
+                let outcome = &mut self.outcome.locks[lock];
+                outcome.renewals.observe(took);
+                outcome.validity = validity;
+                outcome.trouble = None;
+                outcome.lease_ends = validity.map(|validity| validity.ends);
                 self.checked = false;
                 if let Some(deadlines) = self.deadlines() {
                     self.supervisor.arm(deadlines);
@@ -150,7 +151,7 @@ impl Supervision<'_> {
                 let plan = self.run.plan;
                 let (name, store) = (&plan.names[lock], plan.store.display());
                 self.run.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
-                self.outcome.trouble[lock] = Some(why);
+                self.outcome.locks[lock].trouble = Some(why);
             }
         }
     }
@@ -171,13 +172,13 @@ impl Supervision<'_> {
         let plan = self.run.plan;
         let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
         if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
-            self.validities[lock] = None;
-            self.outcome.lost[lock] = true;
+            self.outcome.locks[lock].validity = None;
+            self.outcome.locks[lock].is_lost = true;
             self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
             return self.confirmed(lock);
         }
         // No deadline matters any more, whatever happens to the other locks.
-        self.validities.fill(None);
+        self.outcome.locks.iter_mut().for_each(|lock| lock.validity = None);
         if self.outcome.stopped.is_some() {
             // The command is being stopped already, but another holder may be running now.
             return self.supervisor.kill();
@@ -278,8 +279,8 @@ impl Supervision<'_> {
                 keepers.check_now();
                 if self.command_stopped {
                     // A lost lock whose command goes on (--on-lost warn) is no longer checked.
-                    let lost = &self.outcome.lost;
-                    let unknown = (0..lost.len()).filter(|lock| !lost[*lock]).collect();
+                    let locks = &self.outcome.locks;
+                    let unknown = (0..locks.len()).filter(|lock| !locks[*lock].is_lost).collect();
                     self.resume_when_ours = Some(unknown);
                     self.confirmed(usize::MAX);
                 } else {
@@ -341,8 +342,9 @@ impl Supervision<'_> {
 
     /// Returns the lock whose lease ends first.
     fn earliest(&self) -> usize {
-        let ends = |lock: &usize| self.outcome.lease_ends[*lock].unwrap_or(Moment::from_boot(Duration::MAX));
-        (0..self.outcome.lease_ends.len()).min_by_key(ends).unwrap_or(0)
+        let locks = &self.outcome.locks;
+        let ends = |lock: &usize| locks[*lock].lease_ends.unwrap_or(Moment::from_boot(Duration::MAX));
+        (0..locks.len()).min_by_key(ends).unwrap_or(0)
     }
 
     /// Returns when the guard process must have begun to kill: between the kill deadline and the end of the
@@ -352,7 +354,7 @@ impl Supervision<'_> {
             OnLost::Kill => validity.kill + MARGIN / 4,
             OnLost::Warn => validity.ends,
         };
-        self.validities.iter().flatten().map(moment).min().filter(|_| !self.checked)
+        self.validities().map(moment).min().filter(|_| !self.checked)
     }
 
     /// No renewal has succeeded, and the tree is alive: checks that the guard process acts, or warns that the
@@ -369,11 +371,11 @@ impl Supervision<'_> {
             return Step::GoOn;
         }
         // Disarmed until a later renewal succeeds.
-        self.validities[lock] = None;
-        self.outcome.lease_ends[lock] = None;
-        let why = self.outcome.trouble[lock].as_deref().unwrap_or("no answer");
+        self.outcome.locks[lock].validity = None;
+        self.outcome.locks[lock].lease_ends = None;
+        let why = self.outcome.locks[lock].trouble.as_deref().unwrap_or("no answer");
         self.warn_of_loss(lock, &format!("could not be renewed in time ({why})"));
-        self.outcome.lost[lock] = true;
+        self.outcome.locks[lock].is_lost = true;
         self.confirmed(lock);
         Step::GoOn
     }
@@ -390,11 +392,4 @@ impl Supervision<'_> {
 fn is_for_leader(signal: i32) -> bool {
     let own = nix::unistd::getpid();
     signal == libc::SIGHUP && nix::unistd::getsid(None) == Ok(own)
-}
-
-async fn at(alarm: &Alarm, moment: Option<Moment>) {
-    match moment {
-        Some(moment) => alarm.until(moment).await,
-        None => std::future::pending().await,
-    }
 }

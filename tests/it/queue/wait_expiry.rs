@@ -11,9 +11,9 @@ use dlock::backend::registry;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{Advice, Outcome, Patience, Wait, WaitContext, acquire};
+use dlock::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext, acquire};
+use dlock::lease::cancellation::Cancellation;
 use dlock::lease::validity::Terms;
-use dlock::lease::wakeup::{Cancellation, Prompt};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 use std::cell::Cell;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Rng {
 async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
     let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
-    let (give_up, look_again) = (Cancellation::default(), Prompt::default());
+    let (give_up, check_held) = (Cancellation::default(), tokio::sync::watch::Sender::new(()));
     let (mut counts, mut timing) = (OutcomeCounts::default(), RaceTiming::new(200));
     for number in 0..count {
         let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
@@ -121,7 +121,7 @@ async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
         let outcome = {
             let mut around = WaitContext {
                 give_up: &give_up,
-                look_again: &look_again,
+                check_held: &check_held,
                 alarm: &alarm,
                 on_busy: &mut |_, _| Advice::Wait,
             };
@@ -133,20 +133,20 @@ async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
             };
             tokio::join!(waits, ends).0
         };
-        timing.record(matches!(outcome, Outcome::Granted { .. }));
+        timing.record(outcome.is_ok());
         match outcome {
-            Outcome::Granted { .. } => {
+            Ok(_) => {
                 assert!(released.get(), "two held it");
                 assert!(matches!(waiter.renew().await, Renewal::Held { .. }), "try {number}: not ours");
                 assert_eq!(waiter.release().await, Release::Released);
                 counts.granted += 1;
             }
-            Outcome::Contended(_) => {
+            Err(NotGranted::Contended(_)) => {
                 let renewal = waiter.renew().await;
                 assert!(matches!(renewal, Renewal::Lost(_)), "try {number}: ours all the same");
                 counts.contended += 1;
             }
-            other => panic!("try {number}: {other:?}"),
+            Err(other) => panic!("try {number}: {other:?}"),
         }
         // A client without waiting gets it at once: there is no holder and no waiter ahead.
         let mut next = Client::new(url, name);

@@ -1,0 +1,26 @@
+//! What the phases of a run share.
+
+use crate::backend::StoreError;
+use crate::child::signals::Source;
+use crate::clock::Alarm;
+use crate::exit::Failure;
+use crate::lease::acquire::Wait;
+use crate::lock::LockName;
+use crate::report::{Reporter, store_failure};
+use crate::settings::RunPlan;
+
+/// The state that the phases of a run share.
+pub(super) struct Run<'a> {
+    pub(super) plan: &'a RunPlan,
+    pub(super) reporter: &'a Reporter,
+    pub(super) signals: Source,
+    pub(super) alarm: Alarm,
+}
+
+impl Run<'_> {
+    /// Returns the failure for an error of the store.
+    pub(super) fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
+        let can_retry = self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
+        store_failure(name, self.plan.store.display(), error, can_retry)
+    }
+}
