@@ -106,7 +106,7 @@ impl From<StoreError> for Unknown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {
     /// The number of processes that have been or will be notified.
-    Told(usize),
+    Notified(usize),
     /// The hold has ended.
     Ended,
     /// There is no such hold (any more).

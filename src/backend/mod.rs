@@ -42,7 +42,7 @@ pub trait Backend {
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>>;
 
     /// Requests the lock once. A claim whose token already holds the lock (the reply to an earlier attempt was lost) is
-    /// granted again with the full lease. With [`Intent::WaitInLine`] a claim that is not granted is in the queue
+    /// granted again with the full lease. With [`Intent::Enqueue`] a claim that is not granted is in the queue
     /// afterwards, until it is granted, [released](Backend::release), or has sent nothing for about a lease.
     ///
     /// The queue is first come, first served, in the order of the numbers that the store assigns. The first waiter has
@@ -112,7 +112,7 @@ pub enum Intent {
     /// Nothing: take it only if it is free and nothing else waits for it.
     TakeNow,
     /// Wait in the queue.
-    WaitInLine,
+    Enqueue,
 }
 
 /// The result of [`Backend::try_acquire`].

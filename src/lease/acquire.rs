@@ -49,8 +49,8 @@ impl Patience {
     pub fn from(self, begin: Moment) -> Limits {
         let (intent, wait_until) = match self.wait {
             Wait::No => (Intent::TakeNow, Some(begin)),
-            Wait::For(duration) => (Intent::WaitInLine, Some(begin + duration)),
-            Wait::Forever => (Intent::WaitInLine, None),
+            Wait::For(duration) => (Intent::Enqueue, Some(begin + duration)),
+            Wait::Forever => (Intent::Enqueue, None),
         };
         let retry_until = wait_until.map(|until| until.max(begin + self.retry));
         Limits { intent, wait_until, retry_until }
@@ -193,7 +193,7 @@ async fn acquire_with_retries(
             }
             Try::Replied(_, Attempt::Refused(refusal)) => return Err(NotGranted::Refused(refusal)),
             Try::Replied(_, Attempt::Busy(busy)) => {
-                *maybe_stored = limits.intent == Intent::WaitInLine;
+                *maybe_stored = limits.intent == Intent::Enqueue;
                 failures = 0;
                 let advice = (context.on_busy)(claim, &busy);
                 let not_our_turn = busy.promised

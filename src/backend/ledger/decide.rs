@@ -41,7 +41,7 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
     }
     let intent = if observed.is_read_only() { Intent::TakeNow } else { intent };
     let effect = match intent {
-        Intent::WaitInLine => Effect::Wait(join_queue(ledger, claim, observed)),
+        Intent::Enqueue => Effect::Wait(join_queue(ledger, claim, observed)),
         Intent::TakeNow => Effect::None,
     };
     let me = ledger.position_of(claim.token.reveal());
@@ -179,7 +179,7 @@ pub fn revoke(
     Step::reply(match (notified, ended) {
         (0, 0) => Revoked::Gone,
         (0, _) => Revoked::Ended,
-        (notified, _) => Revoked::Told(notified),
+        (notified, _) => Revoked::Notified(notified),
     })
 }
 

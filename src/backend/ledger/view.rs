@@ -36,7 +36,7 @@ pub(super) fn busy(
     if holders.is_empty() && !promised {
         holders.push(Holder::default());
     }
-    let place = ledger.position_of(claim.token.reveal()).filter(|_| intent == Intent::WaitInLine);
+    let place = ledger.position_of(claim.token.reveal()).filter(|_| intent == Intent::Enqueue);
     let mut again = match turn {
         Turn::Promised(left) => *left + JUST_AFTER,
         _ => LONGEST_CHECK_INTERVAL,

@@ -88,7 +88,7 @@ impl RedisStore {
             Mode::Shared => ("s", 1),
             Mode::Slots(slots) => ("c", slots),
         };
-        let waits = intent == Intent::WaitInLine;
+        let waits = intent == Intent::Enqueue;
         let can_be_notified = waits && !self.pubsub_denied;
         let claim_kind = match (as_node.mends, waits) {
             (true, _) => "mend",

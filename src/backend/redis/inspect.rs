@@ -248,7 +248,7 @@ impl LockAdmin for RedisStore {
             Ok(match (notified, ended) {
                 (0, 0) => Revoked::Gone,
                 (0, _) => Revoked::Ended,
-                (notified, _) => Revoked::Told(notified),
+                (notified, _) => Revoked::Notified(notified),
             })
         })
     }

@@ -68,7 +68,7 @@ impl Client {
 
     /// Sends one request, which joins the queue if it is not granted at once.
     pub async fn wait_in_line(&mut self) -> Attempt {
-        self.ask(Intent::WaitInLine).await
+        self.ask(Intent::Enqueue).await
     }
 
     async fn ask(&mut self, intent: Intent) -> Attempt {

@@ -195,7 +195,7 @@ impl Clients {
         let decide = |gate| {
             let mut ledger = state.ledger.clone();
             let claim = self.claim(client);
-            let step = decide::claim(&mut ledger, &self.view(state, gate), &claim, Intent::WaitInLine);
+            let step = decide::claim(&mut ledger, &self.view(state, gate), &claim, Intent::Enqueue);
             (ledger, step)
         };
         match decide(gate) {

@@ -116,7 +116,7 @@ fn ledger(holders: &[HolderEntry], waiters: &[WaiterEntry]) -> Ledger {
 /// The decision on a claim, in short.
 fn claimed(ledger: &mut Ledger, facts: &Facts, claim: &Claim) -> String {
     let is_queued = ledger.waiters.iter().any(|waiter| waiter.token == claim.token.reveal());
-    let intent = if is_queued { Intent::WaitInLine } else { Intent::TakeNow };
+    let intent = if is_queued { Intent::Enqueue } else { Intent::TakeNow };
     match decide::claim(ledger, facts, claim, intent) {
         Step::Done { value: Attempt::Granted(grant), .. } => match grant.slot {
             Some(slot) => format!("slot {slot}"),
@@ -216,7 +216,7 @@ fn no_waiter_gets_its_turn_while_a_foreign_program_is_in_the_gate() {
     let mut queue = ledger(&[], &[waiter(1, X), waiter(2, X)]);
     assert_eq!(claimed(&mut queue, &foreign, &claim_of(2, X)), "busy");
     assert_eq!(queue.waiters[0].called, None);
-    let step = decide::claim(&mut queue, &foreign, &claim_of(1, X), Intent::WaitInLine);
+    let step = decide::claim(&mut queue, &foreign, &claim_of(1, X), Intent::Enqueue);
     let Step::Done { value: Attempt::Busy(busy), effect, watch } = step else { panic!("{step:?}") };
     assert_eq!((busy.position, effect, watch.len()), (Some(1), Effect::Wait(1), 1));
     assert!(matches!(watch[0], Watch::Gate(_)) && busy.holders == [Holder::default()]);
@@ -351,7 +351,7 @@ fn a_revocation_reaches_live_holders_and_ends_the_others() {
     };
     let mut held = ledger(&[holder(7, X, None)], &[waiter(1, X)]);
     assert_eq!(revoke(&mut held, &DESCRIPTORS, 8), Revoked::Gone);
-    assert_eq!(revoke(&mut held, &DESCRIPTORS, 7), Revoked::Told(1));
+    assert_eq!(revoke(&mut held, &DESCRIPTORS, 7), Revoked::Notified(1));
     let revoked = Some(revocation.clone());
     assert_eq!(renewed(&mut held, &DESCRIPTORS, 7), Renewal::Held { lease: None, revoked });
     let rest = Duration::from_secs(5);

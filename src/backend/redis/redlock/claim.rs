@@ -68,7 +68,7 @@ impl RedlockStore {
         self.request_claim(&round, self.all().collect(), intent);
         let attempt = match intent {
             Intent::TakeNow => self.take(&round).await,
-            Intent::WaitInLine => self.wait(&round).await,
+            Intent::Enqueue => self.wait(&round).await,
         };
         if let Ok(Attempt::Refused(_)) | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
             // There is no further attempt, and no release, that would clean up.
@@ -160,7 +160,7 @@ impl RedlockStore {
             fencing,
             late_claims: round.replies.clone(),
             late_renewals: Vec::new(),
-            is_untracked: intent == Intent::WaitInLine,
+            is_untracked: intent == Intent::Enqueue,
         });
         self.repair_late_nodes();
         Ok(Attempt::Granted(Grant { fencing: Some(token), lease: Some(lease), slot: None }))

@@ -103,12 +103,12 @@ impl LockAdmin for RedlockStore {
                 async move |node: &mut NodeClient| node.store.revoke(&name, fencing, &revocation).await;
             let replies = self.survey(revoke).await?;
             let notified = replies.succeeded().into_iter().map(|(_, revoked)| match revoked {
-                Revoked::Told(count) => count,
+                Revoked::Notified(count) => count,
                 Revoked::Ended | Revoked::Gone => 0,
             });
             Ok(match notified.max() {
                 // A holder needs the notification of one node only.
-                Some(count) if count > 0 => Revoked::Told(count),
+                Some(count) if count > 0 => Revoked::Notified(count),
                 _ if replies.nodes(|revoked| *revoked == Revoked::Ended).is_empty() => Revoked::Gone,
                 _ => Revoked::Ended,
             })

@@ -31,7 +31,7 @@ impl RedlockStore {
         let mut keep_until = None;
         loop {
             let too_young = match self.decide(round).await {
-                Verdict::Granted(nodes) => return self.establish(round, nodes, Intent::WaitInLine).await,
+                Verdict::Granted(nodes) => return self.establish(round, nodes, Intent::Enqueue).await,
                 Verdict::Refused { too_young } => too_young,
             };
             // The nodes that have not replied yet are about to add the claim to their queues.
@@ -49,7 +49,7 @@ impl RedlockStore {
             ticket.is_first = is_first;
             if !corrected.is_empty() && corrections < MOST_CORRECTIONS {
                 corrections += 1;
-                self.request_claim(round, corrected, Intent::WaitInLine);
+                self.request_claim(round, corrected, Intent::Enqueue);
                 continue;
             }
             let granted = round.replies.nodes(NodeReply::is_granted).len();
@@ -57,7 +57,7 @@ impl RedlockStore {
             let keep_until = *keep_until.get_or_insert_with(|| Instant::now() + KEEP);
             if granted > 0 && is_possible && Instant::now() < keep_until {
                 self.wait_for_push(&queued, keep_until).await;
-                self.request_claim(round, queued, Intent::WaitInLine);
+                self.request_claim(round, queued, Intent::Enqueue);
                 continue;
             }
             let is_clean = self.take_back(round, NodeReply::is_granted).await && queued.is_empty();

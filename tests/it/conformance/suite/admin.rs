@@ -125,7 +125,7 @@ pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
     let mut waiter = Client::new(rig, "x");
     waiter.queue().await;
     let told = overseer(rig).revoke(&name("x"), fencing, &revocation()).await.unwrap();
-    assert_eq!(told, Revoked::Told(1));
+    assert_eq!(told, Revoked::Notified(1));
     let holder = the_holder(rig, "x").await;
     assert_eq!((holder.phase(), holder.revoked), (Phase::Revoking, Some(revocation())));
     // It is still the holder's: no other client gets it before the release.
@@ -151,7 +151,7 @@ pub async fn only_the_given_hold_is_revoked(rig: &mut dyn Rig) {
     let other = FencingToken::new(1).unwrap();
     assert_eq!(overseer.revoke(&name("x"), other, &revocation()).await.unwrap(), Revoked::Gone);
     assert_eq!(overseer.revoke(&name("none"), tokens[0], &revocation()).await.unwrap(), Revoked::Gone);
-    assert_eq!(overseer.revoke(&name("x"), tokens[1], &revocation()).await.unwrap(), Revoked::Told(1));
+    assert_eq!(overseer.revoke(&name("x"), tokens[1], &revocation()).await.unwrap(), Revoked::Notified(1));
     for (reader, expected) in readers.iter_mut().zip([None, Some(revocation())]) {
         match reader.renew().await {
             Renewal::Held { revoked, .. } => assert_eq!(revoked, expected),

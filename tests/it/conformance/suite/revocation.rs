@@ -44,7 +44,7 @@ pub async fn a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases(r
     let mut owner = Client::new(rig, "x");
     let grant = owner.acquire().await;
     assert_eq!(heard(&mut owner).await, None);
-    assert_eq!(revoke(rig, grant).await, Revoked::Told(1));
+    assert_eq!(revoke(rig, grant).await, Revoked::Notified(1));
     for _ in 0..2 {
         assert_eq!(heard(&mut owner).await, Some(revocation()));
         Client::new(rig, "x").refused().await;
@@ -81,7 +81,7 @@ pub async fn only_one_of_several_holders_is_notified(rig: &mut dyn Rig) {
         let (mut one, mut other) = (client(), client());
         let grant = one.acquire().await;
         other.acquire().await;
-        assert_eq!(revoke(rig, grant).await, Revoked::Told(1));
+        assert_eq!(revoke(rig, grant).await, Revoked::Notified(1));
         assert_eq!(heard(&mut one).await, Some(revocation()));
         assert_eq!(heard(&mut other).await, None);
         assert_eq!(one.release().await, Release::Released);
@@ -96,7 +96,7 @@ pub async fn all_nested_holds_are_notified(rig: &mut dyn Rig) {
     let grant = outer.acquire().await;
     inner.claim.outer = vec![outer.claim.token.clone()];
     inner.acquire().await;
-    assert_eq!(revoke(rig, grant).await, Revoked::Told(2));
+    assert_eq!(revoke(rig, grant).await, Revoked::Notified(2));
     assert_eq!(heard(&mut outer).await, Some(revocation()));
     assert_eq!(heard(&mut inner).await, Some(revocation()));
     assert_eq!(inner.release().await, Release::Released);
@@ -110,7 +110,7 @@ pub async fn min_hold_does_not_apply_to_a_revoked_hold(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.claim.min_hold = LONG;
     let grant = owner.acquire().await;
-    assert_eq!(revoke(rig, grant).await, Revoked::Told(1));
+    assert_eq!(revoke(rig, grant).await, Revoked::Notified(1));
     assert_eq!(owner.backend.release(&owner.claim, LONG, None).await, Ok(Release::Released));
     Client::new(rig, "x").acquire().await;
 }
