@@ -20,7 +20,7 @@ const URGENT: Duration = Duration::from_secs(2);
 
 /// The state of the guard, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seems {
+pub(super) enum GuardState {
     /// Stopped, by a signal or by a tracer.
     Stopped,
     /// Any other state, or unknown.
@@ -54,10 +54,10 @@ impl Heartbeat {
 
     /// Called when a ping is due. Returns true if replies have been missing for too long; otherwise a ping is to be
     /// sent.
-    pub(super) fn is_missed(&mut self, now: Moment, guard: Seems) -> bool {
+    pub(super) fn is_missed(&mut self, now: Moment, guard: GuardState) -> bool {
         let patience = match guard {
-            Seems::Stopped => PATIENCE_WITH_STOPPED,
-            Seems::Running => PATIENCE_WITH_RUNNING,
+            GuardState::Stopped => PATIENCE_WITH_STOPPED,
+            GuardState::Running => PATIENCE_WITH_RUNNING,
         };
         if self.given_up || self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= patience {
             return true;
@@ -70,10 +70,10 @@ impl Heartbeat {
     }
 
     /// Notes that a ping is sent that needs a prompt reply; a stopped guard will not reply.
-    pub(super) fn expect_soon(&mut self, now: Moment, guard: Seems) {
+    pub(super) fn expect_soon(&mut self, now: Moment, guard: GuardState) {
         let limit = match guard {
-            Seems::Stopped => Duration::ZERO,
-            Seems::Running => URGENT,
+            GuardState::Stopped => Duration::ZERO,
+            GuardState::Running => URGENT,
         };
         self.urgent.get_or_insert(now + limit);
     }
@@ -104,22 +104,22 @@ mod tests {
         assert_eq!(heartbeat.due(), None, "no ping is sent before the command runs");
         heartbeat.begin(at(0));
         for second in 1..=2 {
-            assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
+            assert!(!heartbeat.is_missed(at(second * 1000), GuardState::Stopped));
         }
         heartbeat.note_reply();
         for second in 3..=5 {
-            assert!(!heartbeat.is_missed(at(second * 1000), Seems::Stopped));
+            assert!(!heartbeat.is_missed(at(second * 1000), GuardState::Stopped));
         }
-        assert!(!heartbeat.is_missed(at(6000), Seems::Running), "a busy host");
-        assert!(heartbeat.is_missed(at(7000), Seems::Stopped));
+        assert!(!heartbeat.is_missed(at(6000), GuardState::Running), "a busy host");
+        assert!(heartbeat.is_missed(at(7000), GuardState::Stopped));
     }
 
     #[test]
     fn a_suspended_host_sends_no_pings() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
-        assert!(!heartbeat.is_missed(at(1000), Seems::Running));
-        assert!(!heartbeat.is_missed(at(9_000_000), Seems::Running));
+        assert!(!heartbeat.is_missed(at(1000), GuardState::Running));
+        assert!(!heartbeat.is_missed(at(9_000_000), GuardState::Running));
         assert_eq!(heartbeat.due(), Some(at(9_001_000)));
     }
 
@@ -130,19 +130,19 @@ mod tests {
         heartbeat.give_up();
         heartbeat.note_reply();
         assert_eq!(heartbeat.due(), Some(at(0)));
-        assert!(heartbeat.is_missed(at(1), Seems::Running));
+        assert!(heartbeat.is_missed(at(1), GuardState::Running));
     }
 
     #[test]
     fn a_guard_that_has_to_stop_the_tree_replies_promptly() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
-        heartbeat.expect_soon(at(500), Seems::Running);
-        assert!(!heartbeat.is_missed(at(1000), Seems::Running));
-        assert!(!heartbeat.is_missed(at(2000), Seems::Running));
-        assert!(heartbeat.is_missed(at(2500), Seems::Running));
+        heartbeat.expect_soon(at(500), GuardState::Running);
+        assert!(!heartbeat.is_missed(at(1000), GuardState::Running));
+        assert!(!heartbeat.is_missed(at(2000), GuardState::Running));
+        assert!(heartbeat.is_missed(at(2500), GuardState::Running));
         heartbeat.note_reply();
-        heartbeat.expect_soon(at(2600), Seems::Stopped);
-        assert!(heartbeat.is_missed(at(2600), Seems::Stopped));
+        heartbeat.expect_soon(at(2600), GuardState::Stopped);
+        assert!(heartbeat.is_missed(at(2600), GuardState::Stopped));
     }
 }

@@ -18,7 +18,7 @@ use super::inherited::Inherited;
 use super::parked::park;
 use super::program::Program;
 use super::protocol::{Channel, Event, FromGuard};
-use super::supervise::Supervisor;
+use super::supervisor::Supervisor;
 use super::sys;
 use super::{signals, terminal::Terminal};
 use crate::process_limit::why_no_process;

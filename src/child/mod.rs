@@ -10,7 +10,7 @@
 mod cgroup;
 mod command;
 mod descriptors;
-mod forwarding;
+mod forwarder;
 mod guard;
 mod heartbeat;
 mod inherited;
@@ -22,7 +22,7 @@ mod program;
 pub mod protocol;
 pub mod signals;
 pub mod stop;
-mod supervise;
+mod supervisor;
 pub mod sys;
 mod terminal;
 mod tree;
@@ -32,7 +32,7 @@ pub use launch::{ForkError, Spec, fork_guard};
 pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};
 pub use program::{Program, ProgramError};
 pub use protocol::Event;
-pub use supervise::Supervisor;
+pub use supervisor::Supervisor;
 pub use terminal::Terminal;
 
 /// Creates a cgroup as for a command, and removes it.

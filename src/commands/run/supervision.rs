@@ -57,7 +57,7 @@ impl Run<'_> {
             .start(launch, deadlines, plan.settings.orphans(), plan.terms.grace, &kept)
             .is_err()
         {
-            let why = supervision.supervisor.last_words().await;
+            let why = supervision.supervisor.failure_of_guard().await;
             supervision.supervisor.kill_tree().await;
             return failed(why);
         }
@@ -321,7 +321,7 @@ impl Supervision<'_> {
         let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
         if is_due(self.settle_at) {
             self.settle_at = None;
-            self.supervisor.be_punctual();
+            self.supervisor.raise_priority();
         }
         if is_due(self.supervisor.forward_at()) {
             self.supervisor.forward_due();

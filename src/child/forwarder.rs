@@ -78,7 +78,7 @@ pub(super) struct Processes {
 }
 
 /// The signals that are held back, and the evidence for forwarding them.
-pub(super) struct Forwarding {
+pub(super) struct Forwarder {
     held: Vec<DelayedSignal>,
     /// The signals that the guard received.
     copies: Vec<Copy>,
@@ -92,9 +92,9 @@ pub(super) struct Forwarding {
     argv: sys::ArgvMemory,
 }
 
-impl Forwarding {
-    pub(super) fn new(argv: sys::ArgvMemory) -> Forwarding {
-        Forwarding {
+impl Forwarder {
+    pub(super) fn new(argv: sys::ArgvMemory) -> Forwarder {
+        Forwarder {
             held: Vec::new(),
             copies: Vec::new(),
             witness: None,
@@ -136,7 +136,7 @@ impl Forwarding {
         }
     }
 
-    /// Returns when [`Forwarding::due`] is to be called.
+    /// Returns when [`Forwarder::due`] is to be called.
     pub(super) fn wake(&self) -> Option<Moment> {
         let held = self.held.iter().map(|held| held.due).min();
         [held, self.fork_at].into_iter().flatten().min()
@@ -259,7 +259,7 @@ impl Forwarding {
     }
 }
 
-impl Drop for Forwarding {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.end_witness();
     }
@@ -301,8 +301,8 @@ fn has_missed(command: i32, signal: i32) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn forwarding() -> Forwarding {
-        Forwarding::new(sys::ArgvMemory::none())
+    fn forwarder() -> Forwarder {
+        Forwarder::new(sys::ArgvMemory::none())
     }
 
     fn arrival(signal: i32, origin: Origin) -> Arrival {
@@ -311,18 +311,18 @@ mod tests {
 
     #[test]
     fn what_the_kernel_sends_to_dlock_alone_is_not_held_back() {
-        assert!(!forwarding().hold(arrival(libc::SIGALRM, Origin::Kernel)));
+        assert!(!forwarder().hold(arrival(libc::SIGALRM, Origin::Kernel)));
     }
 
     #[test]
     fn a_copy_of_another_sender_is_ignored() {
-        let mut forwarding = forwarding();
-        forwarding.note_copy(libc::SIGINT, 8);
+        let mut forwarder = forwarder();
+        forwarder.note_copy(libc::SIGINT, 8);
         let now = Moment::now();
         let held = DelayedSignal { signal: libc::SIGINT, sender: 7, arrived: now, due: now, checks: None };
-        assert!(!forwarding.guard_received(&held, i32::MAX));
-        forwarding.note_copy(libc::SIGINT, 7);
-        assert!(forwarding.guard_received(&held, i32::MAX));
-        assert!(!forwarding.guard_received(&held, i32::MAX), "each copy counts once");
+        assert!(!forwarder.guard_received(&held, i32::MAX));
+        forwarder.note_copy(libc::SIGINT, 7);
+        assert!(forwarder.guard_received(&held, i32::MAX));
+        assert!(!forwarder.guard_received(&held, i32::MAX), "each copy counts once");
     }
 }

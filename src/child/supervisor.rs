@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cgroup::{Cgroup, CgroupPath};
-use super::forwarding::{Forwarding, Processes};
-use super::heartbeat::{Heartbeat, Seems};
+use super::forwarder::{Forwarder, Processes};
+use super::heartbeat::{GuardState, Heartbeat};
 use super::killer::Killer;
 use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
@@ -36,7 +36,7 @@ pub struct Supervisor {
     command: Option<i32>,
     group: Group,
     finished: bool,
-    forwarding: Forwarding,
+    forwarder: Forwarder,
     command_ended: bool,
     heartbeat: Heartbeat,
     /// The guard has begun to stop the tree because no renewal was acknowledged in time.
@@ -66,7 +66,7 @@ impl Supervisor {
             command: None,
             group: Group::Shared,
             finished: false,
-            forwarding: Forwarding::new(argv),
+            forwarder: Forwarder::new(argv),
             command_ended: false,
             heartbeat: Heartbeat::default(),
             deadline_noticed: false,
@@ -115,13 +115,13 @@ impl Supervisor {
         // The command runs already.
         self.find_strangers();
         self.heartbeat.begin(Moment::now());
-        self.forwarding.begin(self.group);
+        self.forwarder.begin(self.group);
         Ok(())
     }
 
     /// Raises the priority of dlock, so that a busy host does not delay a renewal. The priority of the command, which
     /// was forked before, does not change.
-    pub fn be_punctual(&self) {
+    pub fn raise_priority(&self) {
         #[cfg(target_os = "linux")]
         sys::raise_priority();
     }
@@ -134,7 +134,7 @@ impl Supervisor {
 
     /// Forwards a signal to the command, at once or when it is known that the command has not received it directly.
     pub fn forward(&mut self, arrival: Arrival) {
-        if !self.command_ended && self.forwarding.hold(arrival) {
+        if !self.command_ended && self.forwarder.hold(arrival) {
             self.send(&ToGuard::Received(arrival.signal));
         } else {
             self.send(&ToGuard::Forward(arrival.signal));
@@ -143,18 +143,18 @@ impl Supervisor {
 
     /// Notes that the terminal has signalled the process group that the command shares with dlock.
     pub fn note_terminal(&mut self) {
-        self.forwarding.note_terminal();
+        self.forwarder.note_terminal();
     }
 
     /// Returns when [`Supervisor::forward_due`] is to be called.
     pub fn forward_at(&self) -> Option<Moment> {
-        self.forwarding.wake()
+        self.forwarder.wake()
     }
 
     /// Forwards the signals that were held back and have not reached the command directly.
     pub fn forward_due(&mut self) {
         let processes = Processes { guard: self.guard, command: self.command };
-        for signal in self.forwarding.due(processes) {
+        for signal in self.forwarder.due(processes) {
             self.send(&ToGuard::Forward(signal));
         }
     }
@@ -209,8 +209,8 @@ impl Supervisor {
         }
     }
 
-    fn guard_state(&self) -> Seems {
-        if procfs::is_stopped(self.guard) { Seems::Stopped } else { Seems::Running }
+    fn guard_state(&self) -> GuardState {
+        if procfs::is_stopped(self.guard) { GuardState::Stopped } else { GuardState::Running }
     }
 
     /// While the guard lives, every other child of dlock is a stranger: the guard inherits the orphans of the tree.
@@ -267,7 +267,7 @@ impl Supervisor {
     }
 
     /// After [`Supervisor::start`] has failed: returns why the guard exits, or has exited.
-    pub async fn last_words(&mut self) -> String {
+    pub async fn failure_of_guard(&mut self) -> String {
         let guard_lost = async {
             loop {
                 if let Event::GuardLost(why) = self.next().await {
@@ -300,7 +300,7 @@ impl Supervisor {
                     self.cgroup_path = cgroup;
                 }
                 FromGuard::Pong => self.heartbeat.note_reply(),
-                FromGuard::Signalled { signal, sender } => self.forwarding.note_copy(signal, sender),
+                FromGuard::Signalled { signal, sender } => self.forwarder.note_copy(signal, sender),
                 FromGuard::Event(event) => {
                     self.note(&event);
                     return event;
@@ -314,7 +314,7 @@ impl Supervisor {
             Event::DeadlineReached => self.deadline_noticed = true,
             Event::Ended(_) => {
                 self.command_ended = true;
-                for signal in self.forwarding.finish() {
+                for signal in self.forwarder.finish() {
                     self.send(&ToGuard::Forward(signal));
                 }
             }
@@ -340,7 +340,7 @@ impl Supervisor {
     fn reaped(&mut self, pid: i32) {
         self.guard_reaped |= pid == self.guard;
         self.strangers.remove(&pid);
-        self.forwarding.reaped(pid);
+        self.forwarder.reaped(pid);
     }
 
     /// Takes over when the guard has failed: kills it (dlock then inherits its orphans) and the whole tree, and returns
