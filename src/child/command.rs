@@ -6,7 +6,8 @@ use nix::errno::Errno;
 use nix::unistd::{Pid, setpgid};
 
 use super::protocol::{Ended, Group};
-use super::sys::{self, Change};
+use super::sys;
+use super::wait::Change;
 use super::{procfs, signals};
 
 /// The process of the command, parked or running.

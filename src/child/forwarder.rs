@@ -16,7 +16,7 @@ use nix::unistd::{ForkResult, getpgrp, getpid, getppid};
 
 use super::protocol::Group;
 use super::signals::{self, Arrival, Origin};
-use super::{procfs, sys};
+use super::{procfs, sys, wait};
 use crate::clock::Moment;
 
 /// How long the copies of one signal may take to be sent.
@@ -195,7 +195,7 @@ impl Forwarder {
     fn end_witness(&mut self) {
         if let Some(witness) = self.witness.take() {
             let _ = sys::kill(witness, libc::SIGKILL);
-            let _ = sys::reap(witness);
+            let _ = wait::reap(witness);
         }
     }
 

@@ -22,8 +22,9 @@ use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Received, ToGuard};
 use super::signals::{self, Arrival, Origin};
 use super::stop::{Deadlines, Input, Orphans, Output, Stop};
-use super::sys::{self, Change};
+use super::sys;
 use super::terminal::Terminal;
+use super::wait::{self, Change};
 use crate::clock::Moment;
 
 /// How long a command runs before the guard takes the measures of [`Guard::settle`].
@@ -291,7 +292,7 @@ impl Guard {
     fn reap(&mut self) -> bool {
         let due = self.stop.wake();
         let mut count = 0;
-        for change in sys::pending_changes() {
+        for change in wait::pending_changes() {
             count += 1;
             match change {
                 Ok((pid, change)) => {
@@ -322,7 +323,7 @@ impl Guard {
                 }
             }
         }
-        count == sys::MAX_CHANGES
+        count == wait::MAX_CHANGES
     }
 
     fn command_changed(&mut self, change: Change) {

@@ -26,6 +26,7 @@ mod supervisor;
 pub mod sys;
 mod terminal;
 mod tree;
+mod wait;
 
 pub use inherited::{BeginError, Inherited};
 pub use launch::{ForkError, Spec, fork_guard};

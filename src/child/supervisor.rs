@@ -14,9 +14,10 @@ use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
 use super::stop::{Deadlines, Orphans};
-use super::sys::{self, Change};
+use super::sys;
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
+use super::wait::{self, Change};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
 
@@ -119,13 +120,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Raises the priority of dlock, so that a busy host does not delay a renewal. The priority of the command, which
-    /// was forked before, does not change.
-    pub fn raise_priority(&self) {
-        #[cfg(target_os = "linux")]
-        sys::raise_priority();
-    }
-
     /// Reports an acknowledged renewal to the guard.
     pub fn arm(&mut self, deadlines: Deadlines) {
         self.send(&ToGuard::Arm(deadlines));
@@ -146,17 +140,33 @@ impl Supervisor {
         self.forwarder.note_terminal();
     }
 
-    /// Returns when [`Supervisor::forward_due`] is to be called.
-    pub fn forward_at(&self) -> Option<Moment> {
-        self.forwarder.wake()
+    /// Returns when [`Supervisor::on_time`] is due.
+    pub fn wake(&self) -> Option<Moment> {
+        [self.beat_at(), self.forwarder.wake()].into_iter().flatten().min()
     }
 
-    /// Forwards the signals that were held back and have not reached the command directly.
-    pub fn forward_due(&mut self) {
-        let processes = Processes { guard: self.guard, command: self.command };
-        for signal in self.forwarder.due(processes) {
-            self.send(&ToGuard::Forward(signal));
+    /// Forwards the signals that were held back and have not reached the command directly, and pings the guard. Returns an
+    /// event if that does not reply: it is stopped by a tracer, or hangs.
+    pub fn on_time(&mut self) -> Option<Event> {
+        let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
+        if is_due(self.forwarder.wake()) {
+            let processes = Processes { guard: self.guard, command: self.command };
+            for signal in self.forwarder.due(processes) {
+                self.send(&ToGuard::Forward(signal));
+            }
         }
+        if !is_due(self.beat_at()) {
+            return None;
+        }
+        if self.heartbeat.is_missed(Moment::now(), self.guard_state()) {
+            return Some(Event::GuardLost("the guard process does not answer".into()));
+        }
+        self.send(&ToGuard::Ping);
+        None
+    }
+
+    fn beat_at(&self) -> Option<Moment> {
+        self.heartbeat.due().filter(|_| !self.finished)
     }
 
     /// Sends SIGTERM to the whole tree now, and SIGKILL at the given moment.
@@ -172,21 +182,6 @@ impl Supervisor {
     /// Returns whether the guard has reported that it stops the tree because no renewal was acknowledged in time.
     pub fn deadline_noticed(&self) -> bool {
         self.deadline_noticed
-    }
-
-    /// Returns when [`Supervisor::beat`] is due.
-    pub fn beat_at(&self) -> Option<Moment> {
-        self.heartbeat.due().filter(|_| !self.finished)
-    }
-
-    /// Pings the guard, or finds that it does not reply: it is stopped by a tracer, or hangs.
-    pub fn beat(&mut self) -> Option<Event> {
-        let guard = self.guard_state();
-        if self.heartbeat.is_missed(Moment::now(), guard) {
-            return Some(Event::GuardLost("the guard process does not answer".into()));
-        }
-        self.send(&ToGuard::Ping);
-        None
     }
 
     /// The tree has to be stopped now: a guard that cannot do that must be detected soon, and one that has not read its
@@ -326,7 +321,7 @@ impl Supervisor {
     /// After SIGCHLD: returns an event if the guard was stopped. [`Supervisor::next`] reports its death.
     pub fn guard_stopped(&mut self) -> Option<Event> {
         let mut stopped = false;
-        while let Ok(Some((pid, change))) = sys::wait_any() {
+        while let Ok(Some((pid, change))) = wait::wait_any() {
             match change {
                 Change::Exited(_) | Change::Killed(_) => self.reaped(pid),
                 Change::Stopped(_) if pid == self.guard => stopped = true,
@@ -371,7 +366,7 @@ impl Supervisor {
 
     /// Reaps the children that have died, and returns whether any child is left.
     fn reap_into(&mut self, killer: &mut Killer) -> bool {
-        for change in sys::pending_changes() {
+        for change in wait::pending_changes() {
             match change {
                 Ok((pid, Change::Exited(_) | Change::Killed(_))) => {
                     self.reaped(pid);
@@ -396,15 +391,7 @@ impl Supervisor {
         // Closing this end notifies a guard whose command never ran.
         drop((self.channel, self.readiness, self.launch_pipe));
         if !self.guard_reaped {
-            // The guard is exiting, unless another process has just stopped it.
-            if !sys::has_ended(self.guard, Duration::from_millis(500)) {
-                let _ = sys::kill(self.guard, libc::SIGKILL);
-                // While it sleeps in a hung disk operation, or is frozen, even SIGKILL takes effect only later.
-                if !sys::has_ended(self.guard, Duration::from_millis(100)) {
-                    return;
-                }
-            }
-            let _ = sys::reap(self.guard);
+            wait::reap_exiting(self.guard);
         }
     }
 }

@@ -5,10 +5,8 @@ use std::ffi::CStr;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::{ForkResult, Pid};
@@ -65,102 +63,32 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// A state change of a child. Signals are plain numbers: no crate has names for real-time signals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It exited with this status.
-    Exited(i32),
-    /// It was killed by this signal.
-    Killed(i32),
-    /// It was stopped by this signal.
-    Stopped(i32),
-    /// It was continued.
-    Continued,
-}
-
-/// Returns the next state change of any child, if there is one.
-///
-/// # Errors
-/// `ECHILD` if there is no child at all.
-pub fn wait_any() -> nix::Result<Option<(i32, Change)>> {
-    const ANY_CHANGE: i32 = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
-    while let Some(info) = waitid(libc::P_ALL, 0, ANY_CHANGE)? {
-        // SAFETY: `waitid` has filled the SIGCHLD members.
-        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        let change = match info.si_code {
-            libc::CLD_EXITED => Change::Exited(status),
-            libc::CLD_KILLED | libc::CLD_DUMPED => Change::Killed(status),
-            libc::CLD_STOPPED => Change::Stopped(status),
-            libc::CLD_CONTINUED => Change::Continued,
-            _ => continue,
-        };
-        return Ok(Some((pid, change)));
-    }
-    Ok(None)
-}
-
-/// The limit per call of [`pending_changes`]: while a tree dies, or forks without end, there may always be one more.
-pub const MAX_CHANGES: usize = 1024;
-
-/// Returns the pending state changes of all children, up to a limit, so that the caller can continue. Errors as for
-/// [`wait_any`].
-pub fn pending_changes() -> impl Iterator<Item = nix::Result<(i32, Change)>> {
-    std::iter::from_fn(|| wait_any().transpose()).take(MAX_CHANGES)
-}
-
-/// The relation of a process to the calling one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnChild {
-    /// A child that has not ended.
-    Alive,
-    /// A child that has ended and has not been reaped.
-    Dead,
-    /// Not a child of the calling process.
-    No,
-}
-
-/// Returns whether this is a child of the calling process, without using `/proc`. Nothing is reaped.
-pub fn own_child(pid: i32) -> OwnChild {
-    match waitid(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) {
-        Ok(None) => OwnChild::Alive,
-        Ok(Some(_)) => OwnChild::Dead,
-        Err(_) => OwnChild::No,
-    }
-}
-
-/// Reaps this child; blocks until it has ended.
-///
-/// # Errors
-/// `ECHILD` if it is not a child of this process.
-pub fn reap(pid: i32) -> nix::Result<()> {
-    waitid(libc::P_PID, pid, libc::WEXITED).map(drop)
-}
-
-/// Returns whether a child ends within that time. Without pidfds, returns true.
-pub fn has_ended(pid: i32, within: Duration) -> bool {
-    #[cfg(target_os = "linux")]
-    if let Ok(pidfd) = pidfd_open(pid) {
-        use std::os::fd::AsFd;
-        let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(within.as_millis()).unwrap_or(PollTimeout::MAX);
-        return poll(&mut fds, timeout) != Ok(0);
-    }
-    let _ = (pid, within);
-    true
+/// What `waitid(2)` reports about a child.
+pub struct ChildInfo {
+    /// Its pid.
+    pub pid: i32,
+    /// What has happened (`CLD_EXITED` ...).
+    pub code: i32,
+    /// The exit status or the signal.
+    pub status: i32,
 }
 
 /// Calls `waitid(2)`; `None` if no state has changed (`WNOHANG`). nix would reject the number of a real-time signal.
-fn waitid(idtype: libc::idtype_t, id: i32, flags: i32) -> nix::Result<Option<libc::siginfo_t>> {
+///
+/// # Errors
+/// `ECHILD` if there is no such child.
+pub fn waitid(idtype: libc::idtype_t, id: i32, flags: i32) -> nix::Result<Option<ChildInfo>> {
     loop {
         // SAFETY: siginfo_t is plain data; zeroed so that si_pid is 0 when nothing has changed.
         let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: `info` outlives the call.
         match Errno::result(unsafe { libc::waitid(idtype, id as libc::id_t, &mut info, flags) }) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-            // SAFETY: waitid fills the SIGCHLD members, or leaves the zeros above.
-            Ok(_) => return Ok((unsafe { info.si_pid() } != 0).then_some(info)),
-        }
+            Err(Errno::EINTR) => continue,
+            result => result?,
+        };
+        // SAFETY: waitid fills the SIGCHLD members, or leaves the zeros above.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        return Ok((pid != 0).then_some(ChildInfo { pid, code: info.si_code, status }));
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::procfs::{self, Children, Stat};
-use super::sys::{self, OwnChild};
+use super::sys;
+use super::wait::{self, OwnChild};
 use crate::clock::Moment;
 
 /// The descendants of a process.
@@ -140,7 +141,7 @@ impl Tree {
                     continue;
                 }
                 // Its children have already been reparented to the root. There may be thousands of unreaped children.
-                if parent == own && sys::own_child(pid) == OwnChild::Dead {
+                if parent == own && wait::own_child(pid) == OwnChild::Dead {
                     continue;
                 }
                 match visit(Member { pid, parent }) {
@@ -178,7 +179,7 @@ impl Tree {
     fn living_children(&self, pids: impl Iterator<Item = i32>) -> impl Iterator<Item = Member> {
         let own = std::process::id() as i32;
         pids.take_while(move |_| own == self.root)
-            .filter(|pid| !self.strangers.contains(pid) && sys::own_child(*pid) == OwnChild::Alive)
+            .filter(|pid| !self.strangers.contains(pid) && wait::own_child(*pid) == OwnChild::Alive)
             .map(move |pid| Member { pid, parent: own })
     }
 

@@ -9,8 +9,9 @@ use crate::child::killer::Killer;
 use crate::child::procfs;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
-use crate::child::sys::{self, Change};
+use crate::child::sys;
 use crate::child::tree::{Next, Tree};
+use crate::child::wait::{self, Change};
 use crate::clock::Moment;
 
 /// How long a process may survive SIGKILL before that is reported: it sleeps uninterruptibly, or the guard may not kill
@@ -31,7 +32,7 @@ impl Guard {
     /// Returns whether any process of the tree is alive: as a subreaper, the guard is the parent of every orphan.
     pub(super) fn has_living_child(&self) -> bool {
         loop {
-            match sys::wait_any() {
+            match wait::wait_any() {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return false,

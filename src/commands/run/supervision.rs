@@ -311,9 +311,8 @@ impl Supervision<'_> {
 
     /// Returns the next moment at which a timed action is due.
     fn due(&self) -> Option<Moment> {
-        let supervisor = [self.supervisor.beat_at(), self.supervisor.forward_at()];
-        let own = [self.settle_at, self.max_runtime_at, self.last_check_at()];
-        own.into_iter().chain(supervisor).flatten().min()
+        let due = [self.settle_at, self.max_runtime_at, self.last_check_at(), self.supervisor.wake()];
+        due.into_iter().flatten().min()
     }
 
     /// Performs the actions that are due.
@@ -321,17 +320,15 @@ impl Supervision<'_> {
         let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
         if is_due(self.settle_at) {
             self.settle_at = None;
-            self.supervisor.raise_priority();
+            // A busy host must not delay a renewal. The priority of the command, which was forked before, does not change.
+            #[cfg(target_os = "linux")]
+            sys::raise_priority();
         }
-        if is_due(self.supervisor.forward_at()) {
-            self.supervisor.forward_due();
-        }
+        let guard_lost = self.supervisor.on_time();
         if is_due(self.max_runtime_at) {
             self.on_max_runtime();
         }
-        if is_due(self.supervisor.beat_at())
-            && let Some(Event::GuardLost(why)) = self.supervisor.beat()
-        {
+        if let Some(Event::GuardLost(why)) = guard_lost {
             return self.guard_lost(why);
         }
         if is_due(self.last_check_at()) {
