@@ -49,7 +49,8 @@ fn internal(error: io::Error) -> Failure {
 /// It cannot (64).
 fn token_file(arguments: &AcquireArguments) -> Result<Option<TokenFile>, Failure> {
     let file = arguments.token_file.as_deref().map(TokenFile::find).transpose();
-    let file = file.map_err(|error| settings::Source::Flag("--token-file").failure(report::reason(&error)))?;
+    let file =
+        file.map_err(|error| settings::Source::Flag("--token-file").failure(report::reason(&error)))?;
     if (file.is_none() || arguments.json) && !is_inherited(io::stdout()) {
         return Err(Failure::usage("standard output is closed: the token would be lost, see --token-file"));
     }

@@ -20,7 +20,8 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// Returns the failure for an error of the store.
     pub(super) fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
-        let can_retry = self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
+        let can_retry =
+            self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
         store_failure(name, self.plan.store.display(), error, can_retry)
     }
 }
