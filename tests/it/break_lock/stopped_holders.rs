@@ -103,7 +103,7 @@ fn a_lock_whose_expiry_was_removed_is_kept_until_the_command_is_dead() {
     pretend_other_host(&store);
     let space = store.space();
     assert_eq!(space.command(&["PERSIST", &space.key("x")]).int(), 1);
-    let mut breaks = breaking(&store).spawn();
+    let mut breaks = breaking(&store).args(["--wait", "30s"]).spawn();
     store.await_death_under_lock(&leash);
     assert_ended(&breaks.wait());
     let output = run.wait();

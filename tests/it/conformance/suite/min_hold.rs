@@ -208,7 +208,7 @@ pub async fn a_slot_is_kept_for_min_hold(rig: &mut dyn Rig) {
     first.acquire().await;
     second.acquire().await;
     let began = Instant::now();
-    let rest = HOLD / 2;
+    let rest = HOLD;
     first.backend.release(&first.claim, rest, None).await.unwrap();
     let busy = slot().busy().await;
     assert_eq!((busy.holders.len(), busy.promised), (2, false));

@@ -2,9 +2,11 @@
 
 use crate::conformance::client::{Client, LONG};
 use crate::conformance::rig::{Rig, locate};
+use crate::support::SOON;
 use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::backend::{Loss, Release, Renewal};
 use dlock::lock::{FencingToken, Grant, Holder, LockName, Mode, Revocation};
+use std::time::{Duration, Instant};
 
 /// An admin client of the rig's store.
 async fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
@@ -124,7 +126,14 @@ pub async fn a_lock_without_a_running_holder_ends_at_once(rig: &mut dyn Rig) {
     // Without a lease it is kept by a record, once its owner has ended.
     drop(owner);
     let waiting = Client::new(rig, "x").wait_beside().await;
-    assert_eq!(revoke(rig, grant).await, Revoked::Ended);
+    // A store may close what shows that the owner lives a moment after the owner was dropped.
+    let until = Instant::now() + SOON;
+    let mut revoked = revoke(rig, grant).await;
+    while revoked == Revoked::Notified(1) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        revoked = revoke(rig, grant).await;
+    }
+    assert_eq!(revoked, Revoked::Ended);
     waiting.granted().await;
     assert_eq!(revoke(rig, grant).await, Revoked::Gone);
 }
