@@ -50,12 +50,9 @@ impl<S: LedgerStore> Backend for Contender<S> {
     }
 
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(async move {
-            let ours = claim.clone();
-            let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
-                decide::renew(ledger, observed, &ours, rest)
-            };
-            Ok(self.0.change(&claim.name, Purpose::Renew(claim.clone()), decide).await?.value)
+        let ours = claim.clone();
+        self.operate(&claim.name, Purpose::Renew(claim.clone()), move |ledger, observed| {
+            decide::renew(ledger, observed, &ours, rest)
         })
     }
 
@@ -65,12 +62,9 @@ impl<S: LedgerStore> Backend for Contender<S> {
         rest: Duration,
         record: Option<&'a Record>,
     ) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(async move {
-            let (ours, record) = (claim.clone(), record.cloned());
-            let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
-                decide::release(ledger, observed, &ours, rest, record.as_ref())
-            };
-            Ok(self.0.change(&claim.name, Purpose::Release(claim.clone()), decide).await?.value)
+        let (ours, record) = (claim.clone(), record.cloned());
+        self.operate(&claim.name, Purpose::Release(claim.clone()), move |ledger, observed| {
+            decide::release(ledger, observed, &ours, rest, record.as_ref())
         })
     }
 
