@@ -94,29 +94,16 @@ fn take_leash(file: &str) {
 
 /// Locks the leash behind a descriptor, for every process that has it.
 fn hold_leash(fd: i32) {
-    let range = whole_file(libc::F_RDLCK);
-    // SAFETY: a call on a descriptor that is open, with a pointer to a value that lives through the call.
-    let result = unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    assert!(witness::lock(fd, libc::F_RDLCK, 0, 0), "{}", std::io::Error::last_os_error());
 }
 
 /// Whether every process that held a leash is dead. Does not lock it, so two observers do not disturb each other.
 fn leash_is_free(leash: &std::fs::File) -> bool {
-    let mut range = whole_file(libc::F_WRLCK);
+    let mut range = witness::range(libc::F_WRLCK, 0, 0);
     // SAFETY: a call on a descriptor that is open, with a pointer to a value that lives through the call.
     let result = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     range.l_type == libc::F_UNLCK as libc::c_short
-}
-
-fn whole_file(kind: i32) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
 }
 
 /// Sleeps until a signal ends it.

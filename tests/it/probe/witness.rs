@@ -118,17 +118,22 @@ fn sit_down(fd: i32) -> bool {
     (0..10).any(|_| (0..MOST).any(|seat| lock(fd, libc::F_WRLCK, SEATS + seat, 1)))
 }
 
-/// An open file description lock (`fcntl(2)`), if it is available at once.
-fn lock(fd: i32, kind: i32, start: i64, length: i64) -> bool {
-    let range = libc::flock {
+/// Takes an open file description lock (`fcntl(2)`), if it is available at once.
+pub fn lock(fd: i32, kind: i32, start: i64, length: i64) -> bool {
+    let range = range(kind, start, length);
+    // SAFETY: the pointer is to a value that lives through the call.
+    unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) == 0 }
+}
+
+/// The bytes of a lock; a length of 0 reaches to the end of the file.
+pub fn range(kind: i32, start: i64, length: i64) -> libc::flock {
+    libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
         l_len: length,
         l_pid: 0,
-    };
-    // SAFETY: the pointer is to a value that lives through the call.
-    unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) == 0 }
+    }
 }
 
 /// Leaves a daemon, in a separate session and without a parent, which lives until it is killed.
