@@ -1,4 +1,4 @@
-//! `dlock completions` and `dlock man`, which generate `completions/` and `man/`.
+//! `dlock completions` and `dlock man`: their options.
 
 use std::ffi::OsString;
 
