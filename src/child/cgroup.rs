@@ -41,14 +41,15 @@ impl CgroupPath {
         Some(CgroupPath { parent, directory })
     }
 
-    /// Removes empty sibling cgroups, left behind when a dlock and its guard were killed at once.
+    /// Removes empty sibling cgroups, left behind when a dlock and its guard were killed at once. The kernel makes the
+    /// removals on a host wait for each other, so nothing urgent may be due.
     pub fn sweep(&self) {
         let Ok(siblings) = fs::read_dir(&self.parent) else { return };
         for sibling in siblings.flatten() {
             let is_ours = sibling.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
             let age = sibling.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
-            // A recent one may be about to receive its command; one that is in use cannot be removed.
-            if is_ours && age.is_some_and(|age| age > STALE) {
+            // A recent one may be about to receive its command.
+            if is_ours && age.is_some_and(|age| age > STALE) && is_empty(&sibling.path()) {
                 let _ = remove_with_nested(&sibling.path());
             }
         }
@@ -125,6 +126,12 @@ fn remove_with_nested(directory: &Path) -> io::Result<()> {
         }
     }
     fs::remove_dir(directory)
+}
+
+/// Returns whether no process is in the cgroup or below it.
+fn is_empty(directory: &Path) -> bool {
+    let events = procfs::read(directory.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line == "populated 0")
 }
 
 /// The limit of the rounds that move the remaining processes.

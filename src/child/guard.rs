@@ -39,6 +39,8 @@ pub(super) struct Guard {
     standby: Standby,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
+    /// They were taken.
+    has_settled: bool,
     grace: Duration,
     stop: Stop,
     /// The guard cannot do its work. When it exits, dlock takes over.
@@ -57,7 +59,6 @@ struct Killing {
     since: Moment,
     killer: Killer,
     overdue_reported: bool,
-    had_first_pass: bool,
     longest_pass: Duration,
 }
 
@@ -77,6 +78,7 @@ impl Guard {
             cgroup,
             standby: Standby::default(),
             settle_at: None,
+            has_settled: false,
             grace: Duration::ZERO,
             stop: Stop::new(Orphans::Leave, Duration::ZERO),
             failed: false,
@@ -109,6 +111,9 @@ impl Guard {
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
+        if let Some(path) = self.cgroup_path.filter(|_| self.has_settled) {
+            path.sweep();
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -136,17 +141,15 @@ impl Guard {
         }
     }
 
-    /// Runs once the command has run for a moment: raises the priority, locks the memory against being paged out, and
-    /// sweeps up what others have left behind. That takes a while, so a short command is spared it. Each step fails
-    /// without the privilege for it, which is harmless: the margin before the lease's end allows for that.
+    /// Runs once the command has run for a moment: raises the priority, and locks the memory against being paged out. That
+    /// takes a while, so a short command is spared it. Each step fails without the privilege for it, which is harmless:
+    /// the margin before the lease's end allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
+            self.has_settled = true;
             #[cfg(target_os = "linux")]
             sys::raise_priority();
-            if let Some(path) = &self.cgroup_path {
-                path.sweep();
-            }
         }
     }
 

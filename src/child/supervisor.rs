@@ -341,8 +341,6 @@ impl Supervisor {
     /// Takes over when the guard has failed: kills it (dlock then inherits its orphans) and the whole tree, and returns
     /// when the last process is dead. Dropping the future leaves the remaining processes alive.
     pub async fn kill_tree(&mut self) {
-        #[cfg(target_os = "linux")]
-        sys::lower_priority();
         if !self.guard_reaped {
             let _ = sys::kill(self.guard, libc::SIGKILL);
         }

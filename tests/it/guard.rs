@@ -7,7 +7,9 @@ use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::{throughout, until};
 use nix::sys::signal::Signal;
-use std::time::Duration;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 /// The kind of command.
 #[derive(Clone, Copy)]
@@ -101,6 +103,35 @@ fn without_the_guard(store: &Store, tree: Tree, cgroups: Cgroups, signal: Signal
     assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
     assert_eq!(store.place.marker().bearers().len(), 0, "the guard is left");
     until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());
+}
+
+/// S20: dlock and its guard are killed at the same time, and nothing is left that would remove their cgroup. Another run
+/// does, when its own command has ended; not that of a run that is alive.
+#[test]
+fn a_cgroup_left_behind_is_removed_by_another_run() {
+    let store = Store::file();
+    let leash = store.place.leash();
+    let live = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let mut killed = store.place.run().name("other").probe(["ignore-term"]).spawn();
+    killed.await_ready();
+    let (halves, command) = ([killed.pid(), killed.guard()], killed.command());
+    let left = process::cgroups_named_after(&halves);
+    let used = process::cgroups_named_after(&[live.pid(), live.guard()]);
+    assert_eq!(left.len(), used.len(), "each run has a cgroup where the host allows one");
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        halves.iter().for_each(|half| process::send(*half, signal));
+    }
+    killed.wait();
+    until(SOON, "the death of its command", || !process::alive(command));
+    // A recent one is not removed: its dlock may be about to fork into it.
+    for cgroup in left.iter().chain(&used) {
+        let long_ago = SystemTime::now() - Duration::from_secs(60);
+        File::open(cgroup).and_then(|cgroup| cgroup.set_modified(long_ago)).expect("a cgroup of this test");
+    }
+    let run = store.place.run().name("third").command(["sleep", "0.2"]).output();
+    assert_eq!(run.outcome(), (Exit::Code(0), "", ""));
+    assert_eq!(process::cgroups_named_after(&halves), Vec::<PathBuf>::new());
+    assert_eq!(process::cgroups_named_after(&[live.pid(), live.guard()]), used);
 }
 
 /// One test for each kind of tree, with and without cgroups, on one store.

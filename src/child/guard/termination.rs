@@ -9,7 +9,6 @@ use crate::child::killer::Killer;
 use crate::child::procfs;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
-use crate::child::sys;
 use crate::child::tree::{Next, Tree};
 use crate::child::wait::{self, Change};
 use crate::clock::Moment;
@@ -99,7 +98,6 @@ impl Guard {
             since: Moment::now(),
             killer,
             overdue_reported: false,
-            had_first_pass: false,
             longest_pass: Duration::ZERO,
         });
     }
@@ -111,13 +109,6 @@ impl Guard {
         let begin = Moment::now();
         let pass = killing.killer.pass();
         killing.longest_pass = killing.longest_pass.max(Moment::now() - begin);
-        if !killing.had_first_pass {
-            killing.had_first_pass = true;
-            // Every process found has its SIGKILL; from here on the dying processes need the CPUs more than the guard
-            // does.
-            #[cfg(target_os = "linux")]
-            sys::lower_priority();
-        }
         let pause = killing.killer.pause_after(pass);
         let is_stubborn = Moment::now() - killing.since > STUBBORN;
         let all_dead = killing.killer.is_done();

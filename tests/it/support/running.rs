@@ -3,7 +3,7 @@
 use super::SOON;
 use super::place::{Place, read};
 use super::process::{self, Marker, Stat};
-use super::wait::eventually;
+use super::wait::{Pauses, eventually};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -195,6 +195,7 @@ impl Running {
     #[track_caller]
     pub fn wait_within(&mut self, deadline: Duration) -> Output {
         let until = Instant::now() + deadline;
+        let pauses = Pauses::begin();
         loop {
             if let Some(output) = self.poll() {
                 return output.clone();
@@ -207,7 +208,7 @@ impl Running {
                     "dlock has not ended within {deadline:?}: {own:?}\nits tree: {tree:#?}\nstdout: {stdout}\nstderr: {stderr}"
                 );
             }
-            std::thread::sleep(Duration::from_millis(1));
+            pauses.pause();
         }
     }
 

@@ -2,8 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-/// Pause between two checks.
+/// Pause between two checks of a state that must not change.
 const LOOK: Duration = Duration::from_millis(3);
+
+/// The pauses between the checks of a wait: the longer it has lasted, the longer they are, because hundreds of threads may
+/// wait at the same time and must leave the processors to what they wait for.
+pub struct Pauses(Instant);
+
+impl Pauses {
+    /// Starts with the shortest pause.
+    pub fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Sleeps until the next check.
+    pub fn pause(&self) {
+        std::thread::sleep(
+            (self.0.elapsed() / 50).clamp(Duration::from_millis(1), Duration::from_millis(20)),
+        );
+    }
+}
 
 /// Checks every few milliseconds until `look` finds something, and returns it.
 ///
@@ -12,12 +30,13 @@ const LOOK: Duration = Duration::from_millis(3);
 #[track_caller]
 pub fn eventually<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + deadline;
+    let pauses = Pauses::begin();
     loop {
         if let Some(found) = look() {
             return found;
         }
         assert!(Instant::now() < until, "waited {deadline:?} in vain for: {what}");
-        std::thread::sleep(LOOK);
+        pauses.pause();
     }
 }
 
