@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt;
 
 use super::hold::{HeldFile, QueuePosition};
-use super::lock_file::{is_at, number_of, try_flock};
+use super::lock_file::{is_at, number_of, try_flock, try_flock_of, try_lock};
 use super::observation::Observation;
 use super::presence::{Changes, Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar, SidecarError};
@@ -126,12 +126,19 @@ impl LockDirectory {
                 if self.held.as_ref().is_none_or(|held| held.entry.ticket != ticket) =>
             {
                 let owns_flock = taken.is_some();
-                if let Some(file) = taken.take().or(lock_file) {
-                    self.hold(ticket, file, owns_flock, sidecar, &ledger)
+                let entry = ledger.holders.iter().find(|entry| entry.ticket == ticket);
+                if let Some((file, entry)) = taken.take().or(lock_file).zip(entry) {
+                    let held = HeldFile::announce(entry.clone(), file, owns_flock, sidecar)
                         .map_err(|error| describe(&error, "lock", &sidecar_path))?;
+                    self.held = Some(held);
                 }
             }
-            (Effect::Wait(ticket), Purpose::Claim(claim), _) => self.wait(ticket, claim)?,
+            (Effect::Wait(ticket), Purpose::Claim(claim), _)
+                if self.position.as_ref().is_none_or(|position| position.ticket != ticket) =>
+            {
+                self.position = None;
+                self.position = Some(QueuePosition::announce(ticket, claim, &sidecar_path)?);
+            }
             _ => {}
         }
         let written = match &mut sidecar {
@@ -150,10 +157,12 @@ impl LockDirectory {
         }
         // Only now: the next waiter must read that the lock is held, or that the queue has moved.
         if matches!(effect, Effect::Hold(_) | Effect::Leave | Effect::Free) {
-            self.leave();
+            self.position = None;
         }
-        if effect == Effect::Free {
-            self.free(sidecar.take(), &path)?;
+        if effect == Effect::Free
+            && let Some(held) = self.held.take()
+        {
+            held.free(sidecar.take()).map_err(|error| describe(&error, "unlock", &path))?;
         }
         drop(sidecar);
         for (at, record) in outcomes {
@@ -249,6 +258,27 @@ impl LockDirectory {
             mine.token.clone_from(&position.token);
         }
         forget_other_boots(ledger);
+    }
+
+    /// Takes the kernel's lock for a claim, if no foreign program has it.
+    fn take_flock(&mut self, claim: &Claim, file: File, mode: GateMode) -> Result<Option<File>, StoreError> {
+        let path = self.location.lock_path(&claim.name);
+        let taken = match self.awaited.take_if(|awaited| awaited.has_arrived && awaited.mode == mode) {
+            // Held already, unless the thread has failed.
+            Some(awaited)
+                if is_at(&awaited.file, &path) && try_lock(&awaited.file, mode).unwrap_or(false) =>
+            {
+                Some(awaited.file)
+            }
+            _ if self.awaited.as_ref().is_some_and(|awaited| awaited.mode == mode) => None,
+            _ => {
+                self.awaited = None;
+                try_flock_of(file, &path, mode).map_err(|error| describe(&error, "lock", &path))?
+            }
+        };
+        let Some(file) = taken else { return Ok(None) };
+        let is_kept = try_lock(&file, GateMode::of(claim.mode));
+        Ok(is_kept.map_err(|error| describe(&error, "lock", &path))?.then_some(file))
     }
 
     /// Starts to watch for an event. Returns whether it will be reported.

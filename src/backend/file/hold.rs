@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::directory::LockDirectory;
-use super::lock_file::{is_at, try_flock_of, try_lock};
+use super::lock_file::{is_at, try_lock};
 use super::presence::{Role, announce, withdraw};
 use super::sidecar::Sidecar;
 use super::{describe, sidecar};
-use crate::backend::ledger::{GateMode, HolderEntry, Ledger};
+use crate::backend::ledger::{GateMode, HolderEntry};
 use crate::backend::{Loss, StoreError, io_text};
 use crate::clock::Moment;
 use crate::lock::Claim;
@@ -40,6 +39,18 @@ pub(super) struct QueuePosition {
 }
 
 impl HeldFile {
+    /// Marks this process as the holder that `entry` records.
+    pub(super) fn announce(
+        entry: HolderEntry,
+        file: File,
+        owns_flock: bool,
+        sidecar: &Sidecar,
+    ) -> io::Result<HeldFile> {
+        announce(sidecar.file(), Role::Holding, entry.ticket)?;
+        let presence = Arc::new(sidecar.file().try_clone()?);
+        Ok(HeldFile { file: Arc::new(file), owns_flock, contested: None, presence, entry })
+    }
+
     /// Returns the open files that keep the lock.
     pub(super) fn kept(&self) -> [Arc<File>; 2] {
         [self.file.clone(), self.presence.clone()]
@@ -86,80 +97,29 @@ impl HeldFile {
         }
         Ok(self.owns_flock)
     }
-}
-
-impl LockDirectory {
-    /// Takes the kernel's lock for a claim, if no foreign program has it.
-    pub(super) fn take_flock(
-        &mut self,
-        claim: &Claim,
-        file: File,
-        mode: GateMode,
-    ) -> Result<Option<File>, StoreError> {
-        let path = self.location.lock_path(&claim.name);
-        let taken = match self.awaited.take_if(|awaited| awaited.has_arrived && awaited.mode == mode) {
-            // Held already, unless the thread has failed.
-            Some(awaited)
-                if is_at(&awaited.file, &path) && try_lock(&awaited.file, mode).unwrap_or(false) =>
-            {
-                Some(awaited.file)
-            }
-            _ if self.awaited.as_ref().is_some_and(|awaited| awaited.mode == mode) => None,
-            _ => {
-                self.awaited = None;
-                try_flock_of(file, &path, mode).map_err(|error| describe(&error, "lock", &path))?
-            }
-        };
-        let Some(file) = taken else { return Ok(None) };
-        let is_kept = try_lock(&file, GateMode::of(claim.mode));
-        Ok(is_kept.map_err(|error| describe(&error, "lock", &path))?.then_some(file))
-    }
-
-    /// Marks this process as the holder with this ticket.
-    pub(super) fn hold(
-        &mut self,
-        ticket: u64,
-        file: File,
-        owns_flock: bool,
-        sidecar: &Sidecar,
-        ledger: &Ledger,
-    ) -> io::Result<()> {
-        let Some(entry) = ledger.holders.iter().find(|entry| entry.ticket == ticket) else { return Ok(()) };
-        announce(sidecar.file(), Role::Holding, ticket)?;
-        let presence = Arc::new(sidecar.file().try_clone()?);
-        let (file, entry) = (Arc::new(file), entry.clone());
-        self.held = Some(HeldFile { file, owns_flock, contested: None, presence, entry });
-        Ok(())
-    }
-
-    /// Marks this process as the waiter with this ticket.
-    pub(super) fn wait(&mut self, ticket: u64, claim: &Claim) -> Result<(), StoreError> {
-        if self.position.as_ref().is_some_and(|position| position.ticket == ticket) {
-            return Ok(());
-        }
-        self.leave();
-        let path = self.location.sidecar_path(&claim.name);
-        // A separate descriptor: that of the sidecar is closed after each use.
-        let presence = sidecar::open(&path).map_err(|error| describe(&error, "open", &path))?;
-        announce(&presence, Role::Waiting, ticket).map_err(|error| describe(&error, "lock", &path))?;
-        self.position = Some(QueuePosition { presence, ticket, token: claim.token.reveal().to_owned() });
-        Ok(())
-    }
-
-    /// Removes the mark of a waiter.
-    pub(super) fn leave(&mut self) {
-        if let Some(position) = self.position.take() {
-            withdraw(&position.presence, Role::Waiting, position.ticket);
-        }
-    }
 
     /// Frees the kernel's lock, then lets other processes read the sidecar, then removes the mark of a holder.
-    pub(super) fn free(&mut self, sidecar: Option<Sidecar>, path: &Path) -> Result<(), StoreError> {
-        let Some(held) = self.held.take() else { return Ok(()) };
+    pub(super) fn free(self, sidecar: Option<Sidecar>) -> io::Result<()> {
         // Explicitly, because the guard may still have its duplicates open for a moment.
-        let unlocked = if held.owns_flock { held.file.unlock() } else { Ok(()) };
+        let unlocked = if self.owns_flock { self.file.unlock() } else { Ok(()) };
         drop(sidecar);
-        withdraw(&held.presence, Role::Holding, held.entry.ticket);
-        unlocked.map_err(|error| describe(&error, "unlock", path))
+        withdraw(&self.presence, Role::Holding, self.entry.ticket);
+        unlocked
+    }
+}
+
+impl QueuePosition {
+    /// Marks this process as the waiter with this ticket.
+    pub(super) fn announce(ticket: u64, claim: &Claim, path: &Path) -> Result<QueuePosition, StoreError> {
+        // A separate descriptor: that of the sidecar is closed after each use.
+        let presence = sidecar::open(path).map_err(|error| describe(&error, "open", path))?;
+        announce(&presence, Role::Waiting, ticket).map_err(|error| describe(&error, "lock", path))?;
+        Ok(QueuePosition { presence, ticket, token: claim.token.reveal().to_owned() })
+    }
+}
+
+impl Drop for QueuePosition {
+    fn drop(&mut self) {
+        withdraw(&self.presence, Role::Waiting, self.ticket);
     }
 }
