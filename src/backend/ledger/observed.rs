@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::value::{HolderEntry, WaiterEntry};
+use super::value::{HolderEntry, Ledger, WaiterEntry};
 use crate::backend::Loss;
-use crate::lock::{Holder, Mode};
+use crate::lock::{Claim, FencingToken, Grant, Holder, Mode};
 
 /// The time, by the clocks of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,5 +132,68 @@ pub trait Observed {
     /// Returns the least fencing token of a new grant.
     fn least_fencing_token(&self) -> u64 {
         self.now().wall
+    }
+}
+
+impl Ledger {
+    /// Returns a new ticket: never one that was used before, not even in a ledger that has been deleted since.
+    pub(super) fn next_ticket(&mut self, now: Now) -> u64 {
+        self.ticket = now.wall.max(self.ticket.saturating_add(1));
+        self.ticket
+    }
+
+    /// Returns how a new holder passes the gate. Slots are counted in the ledger: if no holder is recorded, or some may
+    /// not be, the first one passes it exclusively before it shares it.
+    pub(super) fn gate_for(&self, mode: Mode) -> GateMode {
+        match mode {
+            Mode::Slots(_) if self.holders.is_empty() || self.incomplete => GateMode::Exclusive,
+            mode => GateMode::of(mode),
+        }
+    }
+}
+
+impl HolderEntry {
+    /// Returns whether the lock is kept for the holder although its owner is gone.
+    pub(super) fn is_kept(&self, now: Now) -> bool {
+        self.kept_until.is_some_and(|until| now.clock < until)
+    }
+
+    /// Returns whether the owner is alive.
+    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
+        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
+    }
+
+    /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.
+    pub(super) fn counts(&self, observed: &dyn Observed) -> bool {
+        self.is_kept(observed.now()) || self.has_owner(observed)
+    }
+
+    /// Extends the lease to its full length from now, or to `rest` if that is longer. Returns its length.
+    pub(super) fn extend(
+        &mut self,
+        claim: &Claim,
+        rest: Duration,
+        observed: &dyn Observed,
+    ) -> Option<Duration> {
+        match observed.lifetime() {
+            Lifetime::Recorded => {
+                let lease = claim.ttl.max(rest);
+                self.lease_ends = Some(observed.now().clock + lease);
+                Some(lease)
+            }
+            Lifetime::OfOwner(lease) => lease,
+        }
+    }
+
+    /// Returns the reply to the claim that the entry was written for.
+    pub(super) fn grant(&self, lease: Option<Duration>) -> Grant {
+        Grant { fencing: FencingToken::new(self.fencing_token), lease, slot: self.slot }
+    }
+}
+
+impl WaiterEntry {
+    /// Returns whether the owner is alive.
+    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
+        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_waiter_dead(self)
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::observed::{GateMode, Lifetime, Now, Observed};
-use crate::lock::{Claim, FencingToken, Grant, Identity, Mode, NotedRecord, Revocation};
+use crate::lock::{Identity, Mode, NotedRecord, Revocation};
 
 /// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,9 +54,9 @@ pub struct HolderEntry {
     pub acquired_at: u64,
     /// When its command ended, if the lock is then kept by `--min-hold`; in microseconds since 1970.
     pub ended_at: Option<u64>,
-    /// The lock is kept until then even without its owner, on the clock of [`Now::clock`].
+    /// The lock is kept until then even without its owner, on the clock of [`Now::clock`](super::Now::clock).
     pub kept_until: Option<Duration>,
-    /// When its lease ends, on the clock of [`Now::clock`]; `None` if it lives as long as its owner.
+    /// When its lease ends, on the clock of [`Now::clock`](super::Now::clock); `None` if it lives as long as its owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ends: Option<Duration>,
     /// The request to end the hold, if there is one.
@@ -79,7 +78,7 @@ pub struct WaiterEntry {
     pub mode: Mode,
     /// In microseconds since 1970.
     pub since: u64,
-    /// When it was called to claim the lock, on the clock of [`Now::clock`].
+    /// When it was called to claim the lock, on the clock of [`Now::clock`](super::Now::clock).
     #[serde(rename = "turn")]
     pub called: Option<Duration>,
     /// When its entry expires unless it is repeated; `None` if it lives as long as its owner.
@@ -150,73 +149,12 @@ impl Ledger {
         self.waiters.iter().position(|waiter| waiter.token == token)
     }
 
-    /// Returns a new ticket: never one that was used before, not even in a ledger that has been deleted since.
-    pub(super) fn next_ticket(&mut self, now: Now) -> u64 {
-        self.ticket = now.wall.max(self.ticket.saturating_add(1));
-        self.ticket
-    }
-
-    /// Returns how a new holder passes the gate. Slots are counted in the ledger: if no holder is recorded, or some may
-    /// not be, the first one passes it exclusively before it shares it.
-    pub(super) fn gate_for(&self, mode: Mode) -> GateMode {
-        match mode {
-            Mode::Slots(_) if self.holders.is_empty() || self.incomplete => GateMode::Exclusive,
-            mode => GateMode::of(mode),
-        }
-    }
-
     /// Returns the last moment at which an entry may still be alive, for a store that takes an idle lock in one
     /// statement; `None` if that cannot be told from the ledger.
     pub fn idle_after(&self) -> Option<Duration> {
         let holders = self.holders.iter().map(|holder| holder.lease_ends.max(holder.kept_until));
         let waiters = self.waiters.iter().map(|waiter| waiter.lease_ends);
         holders.chain(waiters).try_fold(Duration::ZERO, |latest, ends| Some(latest.max(ends?)))
-    }
-}
-
-impl HolderEntry {
-    /// Returns whether the lock is kept for the holder although its owner is gone.
-    pub(super) fn is_kept(&self, now: Now) -> bool {
-        self.kept_until.is_some_and(|until| now.clock < until)
-    }
-
-    /// Returns whether the owner is alive.
-    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
-        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
-    }
-
-    /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.
-    pub(super) fn counts(&self, observed: &dyn Observed) -> bool {
-        self.is_kept(observed.now()) || self.has_owner(observed)
-    }
-
-    /// Extends the lease to its full length from now, or to `rest` if that is longer. Returns its length.
-    pub(super) fn extend(
-        &mut self,
-        claim: &Claim,
-        rest: Duration,
-        observed: &dyn Observed,
-    ) -> Option<Duration> {
-        match observed.lifetime() {
-            Lifetime::Recorded => {
-                let lease = claim.ttl.max(rest);
-                self.lease_ends = Some(observed.now().clock + lease);
-                Some(lease)
-            }
-            Lifetime::OfOwner(lease) => lease,
-        }
-    }
-
-    /// Returns the reply to the claim that the entry was written for.
-    pub(super) fn grant(&self, lease: Option<Duration>) -> Grant {
-        Grant { fencing: FencingToken::new(self.fencing_token), lease, slot: self.slot }
-    }
-}
-
-impl WaiterEntry {
-    /// Returns whether the owner is alive.
-    pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
-        self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_waiter_dead(self)
     }
 }
 
