@@ -168,7 +168,8 @@ impl HolderEntry {
         self.is_kept(observed.now()) || self.has_owner(observed)
     }
 
-    /// Extends the lease to its full length from now, or to `rest` if that is longer. Returns its length.
+    /// Extends the lease to its full length from now, or to `rest` if that is longer. Returns its full length: a holder
+    /// relies on no more, however long the lock is kept.
     pub(super) fn extend(
         &mut self,
         claim: &Claim,
@@ -177,9 +178,8 @@ impl HolderEntry {
     ) -> Option<Duration> {
         match observed.lifetime() {
             Lifetime::Recorded => {
-                let lease = claim.ttl.max(rest);
-                self.lease_ends = Some(observed.now().clock + lease);
-                Some(lease)
+                self.lease_ends = Some(observed.now().clock + claim.ttl.max(rest));
+                Some(claim.ttl)
             }
             Lifetime::OfOwner(lease) => lease,
         }
