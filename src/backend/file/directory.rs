@@ -9,7 +9,9 @@ use super::observation::Observation;
 use super::presence::{Changes, Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar, SidecarError};
 use super::{Location, describe, history, lock_file, sidecar, sidecar_failure, trust};
-use crate::backend::ledger::{Done, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch};
+use crate::backend::ledger::{
+    Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch,
+};
 use crate::backend::{Loss, StoreError};
 use crate::clock::{Moment, boot_id};
 use crate::lock::{Claim, LockName, Record};
@@ -100,8 +102,7 @@ impl LockDirectory {
             match decide(&mut ledger, &observation) {
                 Step::Done { value, effect, watch } => break (ledger, value, effect, watch),
                 Step::Exhausted => {
-                    let what = "its fencing counter is exhausted (2^53)";
-                    return Err(StoreError::Config(format!("{}: {what}", sidecar_path.display())));
+                    return Err(StoreError::Config(format!("{}: {EXHAUSTED}", sidecar_path.display())));
                 }
                 Step::PassGate(mode) => {
                     let passed = match (purpose, lock_file.take()) {

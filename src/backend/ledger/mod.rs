@@ -7,6 +7,7 @@
 
 mod contender;
 pub mod decide;
+pub mod document;
 mod observed;
 pub mod outcomes;
 mod queue;
@@ -17,5 +18,5 @@ mod view;
 
 pub use self::contender::Contender;
 pub use self::observed::{Gate, GateMode, Lifetime, Now, Observed, Turns};
-pub use self::store::{Done, Effect, LedgerStore, Purpose, Step, Watch};
+pub use self::store::{Done, EXHAUSTED, Effect, LedgerStore, Purpose, Step, Watch};
 pub use self::value::{HolderEntry, Ledger, Unreadable, WaiterEntry};

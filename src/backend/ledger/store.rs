@@ -24,6 +24,9 @@ pub enum Purpose {
     Record,
 }
 
+/// Why there is no [next fencing token](Step::Exhausted).
+pub const EXHAUSTED: &str = "its fencing counter is exhausted (2^53)";
+
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {

@@ -28,7 +28,7 @@ pub struct Client {
 impl Client {
     /// A claim of this name on the rig's store; does not contact the store.
     pub fn new(rig: &dyn Rig, name: &str) -> Self {
-        Self { disturbance: rig.disturbance(), ..Self::at(&rig.url(), name) }
+        Self { backend: rig.open(), claim: claim(name), disturbance: rig.disturbance() }
     }
 
     /// The same claim once more, over a new connection.

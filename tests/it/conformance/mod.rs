@@ -6,6 +6,7 @@
 
 mod client;
 mod disturbance;
+mod memory;
 pub mod rig;
 #[cfg(feature = "redis")]
 mod servers;

@@ -5,6 +5,7 @@ use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use dlock::backend::Backend;
 use dlock::backend::Location;
+use dlock::backend::admin::LockAdmin;
 use dlock::backend::registry;
 use dlock::backend::url::{Url, UrlError};
 use dlock::lock::Mode;
@@ -18,6 +19,11 @@ pub trait Rig {
 
     /// The store, for one test only.
     fn url(&self) -> String;
+
+    /// A new client of the store.
+    fn open(&self) -> Box<dyn LockAdmin> {
+        locate(&self.url()).unwrap().open()
+    }
 
     /// The same store without prefix and suffix of the names.
     fn exact_url(&self) -> String;

@@ -1,21 +1,17 @@
 //! What a store reports about its locks, and how it changes them on request.
 
 use crate::conformance::client::Client;
-use crate::conformance::rig::{Rig, locate};
+use crate::conformance::rig::Rig;
 use dlock::backend::Renewal;
-use dlock::backend::admin::{LockAdmin, Removal, Revoked};
+use dlock::backend::admin::{Removal, Revoked};
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
-
-fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
-    locate(&rig.url()).unwrap().open()
-}
 
 fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
 async fn seen(rig: &dyn Rig, text: &str) -> LockState {
-    let mut seen = overseer(rig).inspect(&[name(text)], None).await.unwrap();
+    let mut seen = rig.open().inspect(&[name(text)], None).await.unwrap();
     assert_eq!(seen.locks.len(), 1);
     seen.locks.remove(0)
 }
@@ -39,7 +35,7 @@ pub async fn inspect_reports_holders_and_waiters(rig: &mut dyn Rig) {
         waiter.queue().await;
     }
     let names = [name("free"), name("x")];
-    let seen = overseer(rig).inspect(&names, None).await.unwrap();
+    let seen = rig.open().inspect(&names, None).await.unwrap();
     let [free, lock] = &seen.locks[..] else { panic!("{seen:?}") };
     assert_eq!(*free, LockState::free(name("free")));
     assert_eq!((&lock.name, lock.mode, lock.holders.len()), (&names[1], Some(Mode::Exclusive), 1));
@@ -59,7 +55,7 @@ pub async fn inspect_reports_the_hold_that_a_token_proves(rig: &mut dyn Rig) {
     }
     let names = [name("x")];
     for (token, ours) in [(readers[1].claim.token.clone(), 1), (Token::random(), 0)] {
-        let seen = overseer(rig).inspect(&names, Some(&token)).await.unwrap();
+        let seen = rig.open().inspect(&names, Some(&token)).await.unwrap();
         let holders = &seen.locks[0].holders;
         assert_eq!(
             (holders.len(), holders.iter().filter(|holder| holder.ours).count()),
@@ -70,7 +66,7 @@ pub async fn inspect_reports_the_hold_that_a_token_proves(rig: &mut dyn Rig) {
 }
 
 pub async fn inspect_changes_nothing(rig: &mut dyn Rig) {
-    let mut overseer = overseer(rig);
+    let mut overseer = rig.open();
     assert_eq!(overseer.list().await.unwrap(), []);
     assert_eq!(overseer.history(&name("x")).await.unwrap(), []);
     assert_eq!(overseer.inspect(&[name("x")], None).await.unwrap().locks, [LockState::free(name("x"))]);
@@ -87,7 +83,7 @@ pub async fn held_and_awaited_locks_are_listed(rig: &mut dyn Rig) {
     one.acquire().await;
     other.acquire().await;
     Client::new(rig, "größe").queue().await;
-    assert_eq!(overseer(rig).list().await.unwrap(), [name("a/b"), name("größe")]);
+    assert_eq!(rig.open().list().await.unwrap(), [name("a/b"), name("größe")]);
 }
 
 /// Runs that had the lock and attempts that did not are kept separately.
@@ -107,7 +103,7 @@ pub async fn the_last_outcomes_are_kept(rig: &mut dyn Rig) {
     for record in &records {
         client.backend.record(&name("x"), record).await.unwrap();
     }
-    let history = overseer(rig).history(&name("x")).await.unwrap();
+    let history = rig.open().history(&name("x")).await.unwrap();
     assert!(history.is_sorted_by(|(one, _), (next, _)| one >= next), "the latest first");
     for has_held in [true, false] {
         let kept: Vec<_> =
@@ -116,7 +112,7 @@ pub async fn the_last_outcomes_are_kept(rig: &mut dyn Rig) {
             records[10..].iter().rev().filter(|record| record.has_held() == has_held).collect();
         assert_eq!(kept, expected);
     }
-    assert_eq!(overseer(rig).history(&name("y")).await.unwrap(), []);
+    assert_eq!(rig.open().history(&name("y")).await.unwrap(), []);
 }
 
 pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
@@ -124,7 +120,7 @@ pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
     let fencing = owner.acquire().await.fencing.unwrap();
     let mut waiter = Client::new(rig, "x");
     waiter.queue().await;
-    let told = overseer(rig).revoke(&name("x"), fencing, &revocation()).await.unwrap();
+    let told = rig.open().revoke(&name("x"), fencing, &revocation()).await.unwrap();
     assert_eq!(told, Revoked::Notified(1));
     let holder = the_holder(rig, "x").await;
     assert_eq!((holder.phase(), holder.revoked), (Phase::Revoking, Some(revocation())));
@@ -136,7 +132,7 @@ pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
     }
     owner.release().await;
     waiter.claim_turn().await;
-    let gone = overseer(rig).revoke(&name("x"), fencing, &revocation()).await.unwrap();
+    let gone = rig.open().revoke(&name("x"), fencing, &revocation()).await.unwrap();
     assert_eq!(gone, Revoked::Gone);
     assert_eq!(the_holder(rig, "x").await.revoked, None, "the next one is not told");
 }
@@ -147,7 +143,7 @@ pub async fn only_the_given_hold_is_revoked(rig: &mut dyn Rig) {
     for reader in &mut readers {
         tokens.push(reader.acquire().await.fencing.unwrap());
     }
-    let mut overseer = overseer(rig);
+    let mut overseer = rig.open();
     let other = FencingToken::new(1).unwrap();
     assert_eq!(overseer.revoke(&name("x"), other, &revocation()).await.unwrap(), Revoked::Gone);
     assert_eq!(overseer.revoke(&name("none"), tokens[0], &revocation()).await.unwrap(), Revoked::Gone);
@@ -165,7 +161,7 @@ pub async fn a_hold_is_removed_unless_it_lives_in_a_descriptor(rig: &mut dyn Rig
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let holder = the_holder(rig, "x").await;
-    let removal = overseer(rig).remove(&name("x"), &holder).await.unwrap();
+    let removal = rig.open().remove(&name("x"), &holder).await.unwrap();
     if rig.has_leases() {
         assert_eq!(removal, Removal::Removed);
         owner.assert_not_held().await;
@@ -184,7 +180,7 @@ pub async fn a_hold_that_was_not_inspected_is_not_removed(rig: &mut dyn Rig) {
     owner.release().await;
     let mut next = Client::new(rig, "x");
     next.acquire().await;
-    let removal = overseer(rig).remove(&name("x"), &holder).await.unwrap();
+    let removal = rig.open().remove(&name("x"), &holder).await.unwrap();
     assert_eq!(removal, if rig.has_leases() { Removal::Changed } else { Removal::Impossible });
     next.assert_held().await;
 }
@@ -193,8 +189,8 @@ pub async fn a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection(ri
     assert!(rig.foreign_lock("x", None));
     let holder = the_holder(rig, "x").await;
     assert_eq!((holder.identity.as_ref(), holder.fencing, holder.phase()), (None, None, Phase::Unknown));
-    assert_eq!(overseer(rig).list().await.unwrap(), [], "nobody of us uses it");
-    let mut overseer = overseer(rig);
+    assert_eq!(rig.open().list().await.unwrap(), [], "nobody of us uses it");
+    let mut overseer = rig.open();
     if rig.has_leases() {
         let other = Holder { digest: Some("0".repeat(40)), ..holder.clone() };
         assert_eq!(overseer.remove(&name("x"), &other).await.unwrap(), Removal::Changed);
@@ -210,7 +206,7 @@ pub async fn a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection(ri
 pub async fn a_dropped_inspection_leaves_the_store_usable(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
-    let (mut overseer, names) = (overseer(rig), [name("x")]);
+    let (mut overseer, names) = (rig.open(), [name("x")]);
     for steps in 1..8 {
         for asked in 0..3 {
             let mut left = steps;

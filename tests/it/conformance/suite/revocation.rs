@@ -1,7 +1,7 @@
 //! A hold that another client ends: its holders are notified, or it is removed.
 
 use crate::conformance::client::{Client, LONG};
-use crate::conformance::rig::{Rig, locate};
+use crate::conformance::rig::Rig;
 use crate::support::SOON;
 use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::backend::{Loss, Release, Renewal};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// An admin client of the rig's store.
 async fn overseer(rig: &dyn Rig) -> Box<dyn LockAdmin> {
-    let mut overseer = locate(&rig.url()).unwrap().open();
+    let mut overseer = rig.open();
     overseer.connect().await.unwrap();
     overseer
 }
