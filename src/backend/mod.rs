@@ -268,6 +268,17 @@ impl StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: true }
     }
 
+    /// Returns the same error with another text, made from its own.
+    pub fn map_text(self, text: impl FnOnce(String) -> String) -> StoreError {
+        match self {
+            StoreError::Unavailable { reason, maybe_applied, transient } => {
+                StoreError::Unavailable { reason: text(reason), maybe_applied, transient }
+            }
+            StoreError::Denied(reason) => StoreError::Denied(text(reason)),
+            StoreError::Config(reason) => StoreError::Config(text(reason)),
+        }
+    }
+
     /// Returns whether the error lasts only moments.
     pub fn is_transient(&self) -> bool {
         matches!(self, StoreError::Unavailable { transient: true, .. })

@@ -1,8 +1,8 @@
 //! `dlock doctor` for one server: checks, one after another over one connection, whether it is fit to hold locks.
 
-mod clock;
+pub(super) mod clock;
 mod cluster;
-mod info;
+pub(super) mod info;
 mod notifications;
 mod rights;
 mod sentinels;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
+use self::clock::Reading;
 use self::info::{Info, SETTINGS};
 use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::connection::{Connection, server_error};
@@ -24,12 +25,12 @@ use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
-use crate::clock::{Moment, wall_micros};
+use crate::clock::Moment;
 use crate::duration::show;
 use crate::lock::{LockName, Token};
 
 const PINGS: usize = 100;
-/// How often the server's clock is read; the fastest reply counts.
+/// How often the server's clock is read.
 const CLOCK_READINGS: usize = 5;
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
@@ -222,7 +223,7 @@ impl Examiner<'_> {
             }
             return Ok(());
         }
-        self.info = Info::read(whole_text(&reply).unwrap_or_default());
+        self.info = Info::of(&reply);
         for setting in SETTINGS {
             let mut get = redis::cmd("CONFIG");
             get.arg("GET").arg(*setting);
@@ -250,7 +251,7 @@ impl Examiner<'_> {
         let mut info = redis::cmd("INFO");
         info.arg("server");
         let reply = other.request_raw(&info).await?;
-        let other_info = Info::read(whole_text(&reply).unwrap_or_default());
+        let other_info = Info::of(&reply);
         match other_info.field("run_id") {
             Some(other_run_id) if other_run_id != run_id => self.found(Finding::problem(
                 "one server",
@@ -263,22 +264,18 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    /// Compares the server's clock with that of this host, assuming that it was read halfway between request and reply.
+    /// Compares the server's clock with that of this host; the fastest reply counts.
     async fn clock(&mut self) -> Result<(), StoreError> {
-        let mut best: Option<(Duration, i128)> = None;
+        let mut best: Option<Reading> = None;
         for _ in 0..CLOCK_READINGS {
             self.diagnosis.begin("clock");
-            let (start, before) = (Moment::now(), wall_micros());
-            let reply = self.request(&redis::cmd("TIME")).await?;
-            let took = Moment::now() - start;
-            let Some(server_time) = clock::time_of(&reply) else { return Ok(()) };
-            let host_time = i128::from(before) + (took / 2).as_micros() as i128;
-            if best.is_none_or(|(shortest, _)| took < shortest) {
-                best = Some((took, i128::from(server_time) - host_time));
+            let Some(reading) = clock::read(self.request(&redis::cmd("TIME"))).await? else { return Ok(()) };
+            if best.as_ref().is_none_or(|best| reading.took < best.took) {
+                best = Some(reading);
             }
         }
-        if let Some((_, offset)) = best {
-            self.found(clock::finding(offset));
+        if let Some(best) = best {
+            self.found(clock::finding(best.offset));
         }
         Ok(())
     }
@@ -314,14 +311,6 @@ fn refusing(check: &'static str, text: &str) -> Finding {
 fn recommended_ttl(p99: Duration) -> Duration {
     let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
     SHORTEST_TTL.max(Duration::from_secs(seconds as u64))
-}
-
-/// Returns the text of a bulk string or a verbatim string.
-fn whole_text(value: &Value) -> Option<&str> {
-    match value {
-        Value::VerbatimString { text, .. } => Some(text),
-        other => text(Some(other)),
-    }
 }
 
 /// Returns the value in the reply to `CONFIG GET` of one name.

@@ -224,13 +224,10 @@ pub(super) fn ranges(reply: &Value, from: &Address) -> Vec<Range> {
     ranges.iter().filter_map(range).collect()
 }
 
-/// Adds the node to an error.
+/// Adds the node to an error about it; an error in the configuration is not about one node.
 pub(super) fn at(node: &Address, error: StoreError) -> StoreError {
     match error {
-        StoreError::Unavailable { reason, maybe_applied, transient } => {
-            StoreError::Unavailable { reason: format!("{node}: {reason}"), maybe_applied, transient }
-        }
-        StoreError::Denied(text) => StoreError::Denied(format!("{node}: {text}")),
-        StoreError::Config(text) => StoreError::Config(text),
+        StoreError::Config(_) => error,
+        error => error.map_text(|text| format!("{node}: {text}")),
     }
 }

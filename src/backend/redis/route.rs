@@ -138,14 +138,9 @@ impl Route {
 
     /// The same error with the server added, if the URL does not name it.
     fn name_server(&self, error: StoreError) -> StoreError {
-        let Some(server) = self.server() else { return error };
-        let named = |text: String| format!("master {server}: {text}");
-        match error {
-            StoreError::Unavailable { reason, maybe_applied, transient } => {
-                StoreError::Unavailable { reason: named(reason), maybe_applied, transient }
-            }
-            StoreError::Denied(text) => StoreError::Denied(named(text)),
-            StoreError::Config(text) => StoreError::Config(named(text)),
+        match self.server() {
+            Some(server) => error.map_text(|text| format!("master {server}: {text}")),
+            None => error,
         }
     }
 }

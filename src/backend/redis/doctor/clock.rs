@@ -5,7 +5,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::super::reply::text;
+use crate::backend::StoreError;
 use crate::backend::diagnosis::{Finding, short};
+use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
 /// The differences between the two clocks from which on a warning is given, and a problem.
@@ -39,10 +41,36 @@ pub(super) fn finding(offset: i128) -> Finding {
     Finding::problem("clock", found, format!("{consequence}; {times}"), remedy)
 }
 
-/// Reads the reply to `TIME`, in microseconds since 1970.
-pub(super) fn time_of(reply: &Value) -> Option<u64> {
+/// The server's clock at one time.
+pub(in crate::backend::redis) struct Reading {
+    /// How long the reply took.
+    pub(super) took: Duration,
+    /// In microseconds since 1970.
+    pub(in crate::backend::redis) server_time: i128,
+    /// By how many microseconds it is ahead of this host's clock, assuming that it was read halfway between request and
+    /// reply.
+    pub(in crate::backend::redis) offset: i128,
+}
+
+/// Reads the clock by a request for `TIME`. Returns `None` if the reply is not a time.
+///
+/// # Errors
+/// Those of the request.
+pub(in crate::backend::redis) async fn read(
+    request: impl Future<Output = Result<Value, StoreError>>,
+) -> Result<Option<Reading>, StoreError> {
+    let (start, before) = (Moment::now(), wall_micros());
+    let reply = request.await?;
+    let took = Moment::now() - start;
+    let host_time = i128::from(before) + (took / 2).as_micros() as i128;
+    let reading = |server_time: i128| Reading { took, server_time, offset: server_time - host_time };
+    Ok(time_of(&reply).map(reading))
+}
+
+/// Returns the time in the reply to `TIME`, in microseconds since 1970.
+fn time_of(reply: &Value) -> Option<i128> {
     let Value::Array(parts) = reply else { return None };
-    let part = |index: usize| text(parts.get(index))?.parse::<u64>().ok();
+    let part = |index: usize| text(parts.get(index))?.parse::<i128>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
 }
 

@@ -6,7 +6,7 @@ use super::super::connection::server_error;
 use super::super::errors::describe;
 use super::super::nodes::{ranges, slots_command};
 use super::rights::{NO_ASKING, NO_NODES};
-use super::{Examiner, Info, setting_of, whole_text};
+use super::{Examiner, Info, setting_of};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
 
@@ -40,7 +40,7 @@ impl Examiner<'_> {
             ));
             return Ok(false);
         }
-        let info = Info::read(whole_text(&info).unwrap_or_default());
+        let info = Info::of(&info);
         self.found(state(&info, full_coverage.as_deref()));
         if server_error(&slots).is_none() {
             let mut masters = BTreeMap::new();

@@ -5,12 +5,15 @@ mod persistence;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use redis::Value;
+
+use super::super::reply::text;
 use crate::backend::diagnosis::Finding;
 use crate::duration::show;
 
 /// The fields of `INFO`, and those settings (`CONFIG GET`) that this user may see.
 #[derive(Debug, Default)]
-pub(super) struct Info {
+pub(in crate::backend::redis) struct Info {
     fields: HashMap<String, String>,
     settings: HashMap<&'static str, String>,
 }
@@ -28,6 +31,14 @@ const NEARLY_FULL: u64 = 90;
 const QUIET: u64 = 30;
 
 impl Info {
+    /// Reads a reply to `INFO`, or to another command with such a reply.
+    pub(in crate::backend::redis) fn of(reply: &Value) -> Info {
+        Info::read(match reply {
+            Value::VerbatimString { text, .. } => text,
+            other => text(Some(other)).unwrap_or_default(),
+        })
+    }
+
     /// Reads the `name:value` lines; other lines are headings.
     pub(super) fn read(text: &str) -> Info {
         let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
@@ -40,7 +51,7 @@ impl Info {
         self.settings.insert(name, value);
     }
 
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+    pub(in crate::backend::redis) fn field(&self, name: &str) -> Option<&str> {
         self.fields.get(name).map(String::as_str)
     }
 

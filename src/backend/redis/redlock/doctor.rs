@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::timeout;
 
 use super::RedlockStore;
@@ -11,10 +10,11 @@ use super::nodes::Purpose;
 use super::verdict::SAME_AGE;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
+use crate::backend::redis::doctor::clock;
+use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::text;
 use crate::backend::redis::store::RedisStore;
-use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
 /// The time without progress after which a node is given up.
@@ -159,26 +159,18 @@ fn of_node(name: &str, finding: Finding) -> Finding {
 }
 
 async fn facts_of(node: &mut NodeClient) -> Result<Facts, StoreError> {
-    let (start, before) = (Moment::now(), wall_micros());
-    let time = time_of(&node.store.request_one("", redis::cmd("TIME")).await?);
-    let host_time = i128::from(before) + ((Moment::now() - start) / 2).as_micros() as i128;
+    let reading = clock::read(node.store.request_one("", redis::cmd("TIME"))).await?;
     let name = node.store.location.display().to_owned();
-    let mut facts = Facts { name, offset: time.map(|time| time - host_time), ..Facts::default() };
+    let mut facts = Facts { name, offset: reading.as_ref().map(|read| read.offset), ..Facts::default() };
     // Without the right to run INFO the identity of the server remains unknown.
     let Ok(info) = node.store.request_one("", redis::cmd("INFO")).await else { return Ok(facts) };
-    let info = match &info {
-        Value::VerbatimString { text, .. } => text,
-        other => text(Some(other)).unwrap_or_default(),
-    };
-    let field = |name: &str| {
-        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.map(|value| value.trim().to_owned())
-    };
-    facts.run = field("run_id");
-    facts.history = field("master_replid");
-    facts.is_replica = field("role").is_some_and(|role| role == "slave");
+    let info = Info::of(&info);
+    facts.run = info.field("run_id").map(str::to_owned);
+    facts.history = info.field("master_replid").map(str::to_owned);
+    facts.is_replica = info.field("role") == Some("slave");
     let since = node.store.request_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
-    facts.memory = since.ok().and_then(|since| memory_of(text(Some(&since)), time?, facts.run.as_deref()));
+    let now = reading.map(|read| read.server_time);
+    facts.memory = since.ok().and_then(|since| memory_of(text(Some(&since)), now?, facts.run.as_deref()));
     Ok(facts)
 }
 
@@ -195,13 +187,6 @@ fn memory_of(since: Option<&str>, now: i128, run: Option<&str>) -> Option<Memory
     }
     let age = Duration::from_millis(u64::try_from(now / 1000 - at).unwrap_or_default());
     Some(Memory { age, is_new: !since.starts_with('-') })
-}
-
-/// Reads the reply to `TIME`, in microseconds since 1970.
-fn time_of(reply: &Value) -> Option<i128> {
-    let Value::Array(parts) = reply else { return None };
-    let part = |index: usize| text(parts.get(index))?.parse::<i128>().ok();
-    Some(part(0)? * 1_000_000 + part(1)?)
 }
 
 fn quorum_of(reached: usize, count: usize, quorum: usize) -> Finding {

@@ -167,8 +167,7 @@ impl RedlockNodes {
             StoreError::Unavailable { .. } => {
                 StoreError::Unavailable { reason, maybe_applied, transient: false }
             }
-            StoreError::Denied(_) => StoreError::Denied(reason),
-            StoreError::Config(_) => StoreError::Config(reason),
+            permanent => permanent.clone().map_text(|_| reason),
         }
     }
 }
