@@ -4,94 +4,96 @@ mod view;
 
 use redis::{Cmd, Value};
 
-pub(super) use self::view::View;
-use self::view::record;
-use super::connection::{CommandReply, RequestOptions};
+use self::view::{View, record};
+use super::connection::{CommandReply, Connection, RequestOptions};
 use super::keys::INDEX;
 use super::recipe::Recipe;
 use super::reply::{nonsense, number, other_format, text};
+use super::request::{list_of, value_of};
 use super::script::{By, LOOK, Operation, ScriptRequest};
 use super::store::RedisStore;
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, Reply, StoreError};
-use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token};
+use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
 
-/// The number of locks inspected by one run of the script, during which the server executes nothing else.
+/// The number of locks inspected by one run of the script, during which the server executes nothing else. In a cluster
+/// each run is for one lock, which determines the node.
 const LOCKS_A_STEP: usize = 32;
-/// The number of script runs requested in one round trip.
+/// The number of script runs requested in one round trip of a server, and of a cluster.
 const STEPS_A_FLIGHT: usize = 16;
+const STEPS_A_FLIGHT_OF_CLUSTER: usize = 64;
+/// The number of indexes of a cluster that are read at a time.
+const INDEXES_A_FLIGHT: usize = 64;
 /// The approximate number of index entries read per request.
-pub(super) const ENTRIES_A_PAGE: usize = 400;
+const ENTRIES_A_PAGE: usize = 400;
 
 impl RedisStore {
-    /// Sends several requests over the connection. The connection is closed if any reply is incomplete.
-    async fn request_all(
+    /// Sends each request, about one key, to the server that has the key. A single request is sent over the connection
+    /// that is used for notifications, with these options.
+    ///
+    /// # Errors
+    /// A server cannot be queried, or rejects the request.
+    pub(super) async fn request_each(
         &mut self,
-        lock: &str,
-        commands: &[Cmd],
+        requests: &[(String, Cmd)],
         options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
-        let mut connection =
-            self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
-        self.route.verify_server(&self.location);
-        let mut replies = self.route.unless_replaced(connection.request_all(lock, commands, options)).await;
-        if connection.requires_resp2() {
-            self.old_protocol = true;
-            connection = self.route.open(&self.location, true).await?;
-            replies = connection.request_all(lock, commands, RequestOptions::default()).await;
+        let lock = match requests {
+            [(key, _)] => key,
+            _ => "",
+        };
+        if self.location.is_cluster() {
+            return self.request_each_in_cluster(requests, lock, options).await;
         }
-        if connection.is_usable() && !self.route.must_reconnect(&replies) {
-            self.connection = Some(connection);
-        }
-        replies
+        let commands: Vec<Cmd> = requests.iter().map(|(_, command)| command.clone()).collect();
+        let request = async |connection: &mut Connection, options: RequestOptions<'_>| {
+            connection.request_all(lock, &commands, options).await
+        };
+        self.with_connection(request, options).await
     }
 
     /// Sends one request about one key.
     pub(super) async fn request_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
-        let replies = match self.location.is_cluster() {
-            true => self.request_each(&[(key.to_owned(), command)], RequestOptions::default()).await,
-            false => self.request_all("", &[command], RequestOptions::default()).await,
-        };
-        match replies?.pop() {
-            Some(CommandReply::Value(value)) => Ok(value),
-            Some(CommandReply::Resharding(text)) => Err(StoreError::resharding(text)),
-            _ => Err(nonsense()),
-        }
+        let replies = self.request_each(&[(key.to_owned(), command)], RequestOptions::default()).await;
+        value_of(replies?.pop().ok_or_else(nonsense)?)
     }
 
+    /// Returns the names in the index or, in a cluster, in the indexes of all slots.
     async fn index(&mut self) -> Result<Vec<LockName>, StoreError> {
-        let mut names = match self.location.is_cluster() {
-            true => self.names_in_all_slots().await?,
-            false => self.names_in(INDEX).await?,
+        let indexes = match self.location.is_cluster() {
+            true => self.indexes_in_use().await?,
+            false => vec![INDEX.to_owned()],
         };
+        let mut open: Vec<(String, String)> =
+            indexes.into_iter().map(|index| (index, "0".to_owned())).collect();
+        let mut names = Vec::new();
+        while !open.is_empty() {
+            let later = open.split_off(open.len().min(INDEXES_A_FLIGHT));
+            let scan = |(index, cursor): &(String, String)| {
+                let mut scan = redis::cmd("ZSCAN");
+                scan.arg(index).arg(cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
+                (index.clone(), scan)
+            };
+            let requests: Vec<(String, Cmd)> = open.iter().map(scan).collect();
+            let replies = self.request_each(&requests, RequestOptions::default()).await?;
+            let mut next = later;
+            for ((index, _), reply) in open.into_iter().zip(replies) {
+                let cursor = self.names_on_page(&list_of(not_wrong_type(reply)?)?, &mut names)?;
+                if cursor != "0" {
+                    next.push((index, cursor));
+                }
+            }
+            open = next;
+        }
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         // ZSCAN may return an entry twice.
         names.dedup();
         Ok(names)
     }
 
-    async fn names_in(&mut self, index: &str) -> Result<Vec<LockName>, StoreError> {
-        let mut names = Vec::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut scan = redis::cmd("ZSCAN");
-            scan.arg(index).arg(&cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
-            let reply = self.request_one(index, scan).await.map_err(not_an_index)?;
-            let Value::Array(page) = reply else { return Err(nonsense()) };
-            cursor = self.names_on_page(&page, &mut names)?;
-            if cursor == "0" {
-                return Ok(names);
-            }
-        }
-    }
-
     /// Adds the names in a reply to `ZSCAN`. Returns the next cursor.
-    pub(super) fn names_on_page(
-        &self,
-        page: &[Value],
-        names: &mut Vec<LockName>,
-    ) -> Result<String, StoreError> {
+    fn names_on_page(&self, page: &[Value], names: &mut Vec<LockName>) -> Result<String, StoreError> {
         let (Some(next), Some(Value::Array(entries))) = (text(page.first()), page.get(1)) else {
             return Err(nonsense());
         };
@@ -127,33 +129,51 @@ impl RedisStore {
         names: &[LockName],
         token: Option<&Token>,
     ) -> Result<Inspection, StoreError> {
-        if self.location.is_cluster() {
-            return self.inspect_in_cluster(names, token).await;
-        }
+        let is_cluster = self.location.is_cluster();
+        let (locks, steps) = match is_cluster {
+            true => (1, STEPS_A_FLIGHT_OF_CLUSTER),
+            false => (LOCKS_A_STEP, STEPS_A_FLIGHT),
+        };
         let mut views: Vec<View> =
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
         let recipe = self.location.recipe();
-        let mut now_ms = 0;
-        let mut by = By::Text;
-        let last = views.last().map(|view| view.keys.lock.clone()).unwrap_or_default();
         let options = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
+        // The first step contains the text of the script. So does one that was sent to a server which does not have the
+        // script cached, or on which this user may not run EVALSHA.
+        let mut texts = vec![0];
+        let mut now_ms = 0;
         loop {
             let incomplete: Vec<usize> = (0..views.len()).filter(|view| !views[*view].is_whole).collect();
             if incomplete.is_empty() {
                 break;
             }
-            // The first request contains the script's text, so it consists of a single step.
-            let steps = if by == By::Text { 1 } else { STEPS_A_FLIGHT };
-            let steps: Vec<&[usize]> = incomplete.chunks(LOCKS_A_STEP).take(steps).collect();
-            let commands: Vec<Cmd> =
-                steps.iter().map(|step| request(by, step, &views, token, recipe)).collect();
-            let replies = self.request_all(&last, &commands, options).await?;
-            by = By::Digest;
+            let steps: Vec<&[usize]> = incomplete.chunks(locks).take(steps).collect();
+            let request = |step: &&[usize]| {
+                let lock = &views[step[0]].keys.lock;
+                let mut command = LOOK.command(if texts.contains(&step[0]) { By::Text } else { By::Digest });
+                match is_cluster {
+                    true => command.arg(1).arg(lock),
+                    false => command.arg(0),
+                };
+                command.arg(given(step, &views, token, recipe));
+                (lock.clone(), command)
+            };
+            let requests: Vec<(String, Cmd)> = steps.iter().map(request).collect();
+            let replies = self.request_each(&requests, options).await?;
+            texts.clear();
             for (step, reply) in steps.into_iter().zip(replies) {
-                let CommandReply::Value(Value::Array(reply)) = reply else {
-                    // The script is no longer cached, or this user may not run EVALSHA.
-                    by = By::Text;
-                    continue;
+                let reply = match reply {
+                    CommandReply::NoScript => {
+                        texts.push(step[0]);
+                        continue;
+                    }
+                    CommandReply::Resharding(text) => {
+                        let why = format!("its keys are being migrated to another node ({text})");
+                        step.iter()
+                            .for_each(|view| views[*view].set_unknown(Unknown::Unanswered(why.clone())));
+                        continue;
+                    }
+                    reply => list_of(reply)?,
                 };
                 let now = text(reply.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
                 now_ms = now_ms.max(now);
@@ -165,29 +185,27 @@ impl RedisStore {
                 }
             }
         }
-        // All locks are shown at the same time: the ages must not depend on the step in which a lock was inspected.
-        let locks = views.into_iter().map(|view| view.at(now_ms).state).collect();
-        Ok(Inspection { now_ms, locks })
+        if !is_cluster {
+            // All locks are shown at the same time: the ages must not depend on the step in which a lock was inspected.
+            // In a cluster each lock is seen by the clock of its node, and the clocks may differ.
+            views.iter_mut().for_each(|view| view.age(now_ms));
+        }
+        Ok(Inspection { now_ms, locks: views.into_iter().map(|view| view.state).collect() })
     }
 }
 
-pub(super) fn not_an_index(error: StoreError) -> StoreError {
-    match error.to_string().contains("WRONGTYPE") {
-        true => StoreError::Config(format!(
+/// Returns the reply to a request about an index, unless that is a key of another type.
+fn not_wrong_type(reply: CommandReply) -> Result<CommandReply, StoreError> {
+    match reply {
+        CommandReply::WrongType(_) => Err(StoreError::Config(format!(
             "the key {INDEX}, the index of all locks, has another type: name the locks, or delete the key"
-        )),
-        false => error,
+        ))),
+        reply => Ok(reply),
     }
-}
-
-fn request(by: By, step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> Cmd {
-    let mut command = LOOK.command(by);
-    command.arg(0).arg(given(step, views, token, recipe));
-    command
 }
 
 /// Returns the argument of the script for some locks of the same index.
-pub(super) fn given(step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> String {
+fn given(step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> String {
     let index = step.first().map_or(INDEX, |first| &views[*first].keys.index);
     let mut given = vec![
         serde_json::json!(index),

@@ -40,8 +40,7 @@ impl RedisStore {
     /// replies.
     pub(super) async fn await_replicas(&mut self, claim: &Claim) -> Result<(), StoreError> {
         let Some(wait) = self.wait_for_replicas(claim) else { return Ok(()) };
-        let mut connection =
-            self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
+        let mut connection = self.take_connection()?;
         let reply = connection.trailing_reply(&wait).await?;
         let required = self.location.wait_replicas;
         let error = match (number(Some(&reply)), server_error(&reply)) {

@@ -27,14 +27,28 @@ impl RedisStore {
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
-        let mut connection =
-            self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))?;
+        let run = async |connection: &mut Connection, options: RequestOptions<'_>| {
+            connection.run_script(request, options).await
+        };
+        let reply = self.with_connection(run, options).await;
+        self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
+        reply.map_err(|error| named(error, &self.location))
+    }
+
+    /// Sends a request over the connection, which is put back if it can be used again. Sends it over another connection,
+    /// without options, if the server turns out not to support RESP3.
+    pub(super) async fn with_connection<T>(
+        &mut self,
+        request: impl AsyncFn(&mut Connection, RequestOptions<'_>) -> Result<T, StoreError>,
+        options: RequestOptions<'_>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.take_connection()?;
         self.route.verify_server(&self.location);
-        let mut reply = self.route.unless_replaced(connection.run_script(request, options)).await;
+        let mut reply = self.route.unless_replaced(request(&mut connection, options)).await;
         if connection.requires_resp2() {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
-            reply = connection.run_script(request, RequestOptions::default()).await;
+            reply = request(&mut connection, RequestOptions::default()).await;
         }
         self.pubsub_denied |= !connection.can_listen();
         if connection.is_usable() && !self.route.must_reconnect(&reply) {
@@ -42,8 +56,12 @@ impl RedisStore {
         } else if connection.is_misrouted() {
             self.misrouted = Some(connection);
         }
-        self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
-        reply.map_err(|error| named(error, &self.location))
+        reply
+    }
+
+    /// Takes the connection out, so that it is closed unless it is put back.
+    pub(super) fn take_connection(&mut self) -> Result<Connection, StoreError> {
+        self.connection.take().ok_or_else(|| StoreError::unreachable("not connected"))
     }
 }
 
@@ -75,19 +93,30 @@ impl Connection {
     }
 }
 
+/// Returns the reply of the server.
+///
+/// # Errors
+/// There is none: the request was rejected.
+pub(super) fn value_of(reply: CommandReply) -> Result<Value, StoreError> {
+    match reply {
+        CommandReply::Value(value) => Ok(value),
+        CommandReply::NoScript => Err(StoreError::unanswered("the server does not accept the script")),
+        CommandReply::Elsewhere(_) => Err(StoreError::unanswered("the server redirects to another one")),
+        CommandReply::WrongType(text) => Err(StoreError::unanswered(text)),
+        CommandReply::Resharding(text) => Err(StoreError::resharding(text)),
+    }
+}
+
 /// Returns the reply of a script, which is a list.
 ///
 /// # Errors
 /// The reply is not a list.
 pub(super) fn list_of(reply: CommandReply) -> Result<Vec<Value>, StoreError> {
-    match reply {
-        CommandReply::Value(Value::Array(values)) => Ok(values),
-        CommandReply::Value(other) => {
+    match value_of(reply)? {
+        Value::Array(values) => Ok(values),
+        other => {
             Err(StoreError::unanswered(format!("the server replied to a script with {}", kind_of(&other))))
         }
-        CommandReply::NoScript => Err(StoreError::unanswered("the server does not accept the script")),
-        CommandReply::Elsewhere(_) => Err(StoreError::unanswered("the server redirects to another one")),
-        CommandReply::Resharding(text) => Err(StoreError::resharding(text)),
     }
 }
 

@@ -19,7 +19,8 @@ use redis::{Cmd, Value};
 use super::super::connection::{CommandReply, RequestOptions};
 use super::super::keys::Keys;
 use super::super::recipe::Recipe;
-use super::super::reply::{number, revocation};
+use super::super::reply::{nonsense, number, revocation};
+use super::super::request::value_of;
 use super::super::route::Route;
 use super::super::slot::slot_of_key;
 use super::super::store::RedisStore;
@@ -49,8 +50,7 @@ impl RedisStore {
             &member,
         ];
         let commands = all.map(|key| redis::cmd("EXISTS").arg(key).clone());
-        let connection = self.connection.take();
-        let mut connection = connection.ok_or_else(|| StoreError::unreachable("not connected"))?;
+        let mut connection = self.take_connection()?;
         let replies = connection.request_all(&keys.lock, &commands, RequestOptions::default()).await?;
         self.connection = Some(connection);
         Ok(replies.iter().any(|reply| matches!(reply, CommandReply::Value(Value::Int(1)))))
@@ -83,13 +83,10 @@ impl RedisStore {
         let first = nodes.current().clone();
         let replies =
             nodes.pool.request(&self.location, &first, &requests, "", RequestOptions::default()).await?;
-        let [CommandReply::Value(lock), _, _, CommandReply::Value(revoked)] = replies.as_slice() else {
-            return Err(StoreError::resharding(
-                "the nodes do not agree yet which of them has the slot of the lock",
-            ));
-        };
-        match number(Some(lock)) {
-            Some(1) => Ok(Renewal::Held { lease: Some(claim.ttl), revoked: revocation(Some(revoked)) }),
+        let [lock, _, _, revoked] = <[CommandReply; 4]>::try_from(replies).map_err(|_| nonsense())?;
+        let (lock, revoked) = (value_of(lock)?, value_of(revoked)?);
+        match number(Some(&lock)) {
+            Some(1) => Ok(Renewal::Held { lease: Some(claim.ttl), revoked: revocation(Some(&revoked)) }),
             Some(0) => Ok(Renewal::Lost(Loss::Gone)),
             _ if claim.outer.is_empty() => Ok(Renewal::Lost(Loss::Taken)),
             _ => Err(StoreError::resharding("the keys of the lock are being migrated")),

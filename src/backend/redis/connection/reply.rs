@@ -16,6 +16,8 @@ pub(in crate::backend::redis) enum CommandReply {
     NoScript,
     /// The request has to be sent to another node of the cluster.
     Elsewhere(Redirect),
+    /// The key has another type than the command is for. Contains the message of the server.
+    WrongType(String),
     /// The slot is migrating from one node to another, and not all keys are on this one. Contains the message of the
     /// server.
     Resharding(String),
@@ -39,6 +41,9 @@ impl Connection {
         }
         if self.follows_redirects && is_resharding(&error) {
             return Ok(CommandReply::Resharding(describe(&error)));
+        }
+        if error.code() == "WRONGTYPE" {
+            return Ok(CommandReply::WrongType(describe(&error)));
         }
         match Redirect::read(&error).filter(|_| self.follows_redirects) {
             Some(redirect) => Ok(CommandReply::Elsewhere(redirect)),

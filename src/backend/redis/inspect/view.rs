@@ -13,47 +13,37 @@ use crate::backend::redis::reply::{HolderRecord, hint, nonsense, number, revocat
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Unknown, Waiter};
 
 /// The state of a lock as far as it has been read.
-pub(in crate::backend::redis) struct View {
-    pub(in crate::backend::redis) keys: Keys,
+pub(super) struct View {
+    pub(super) keys: Keys,
     /// The number of holders and waiters read so far.
-    pub(in crate::backend::redis) holders: u64,
-    pub(in crate::backend::redis) waiters: u64,
-    pub(in crate::backend::redis) is_whole: bool,
+    pub(super) holders: u64,
+    pub(super) waiters: u64,
+    pub(super) is_whole: bool,
     /// The time of the state, in ms since 1970.
     now: u64,
-    pub(in crate::backend::redis) state: LockState,
+    pub(super) state: LockState,
 }
 
 impl View {
-    pub(in crate::backend::redis) fn new(name: LockName, keys: Keys) -> View {
+    pub(super) fn new(name: LockName, keys: Keys) -> View {
         View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
     }
 
-    /// Returns the state at a later time, assuming that nothing changes.
-    pub(in crate::backend::redis) fn at(mut self, now: u64) -> View {
-        self.age(now);
-        self
-    }
-
     /// Records why the lock cannot be inspected.
-    pub(in crate::backend::redis) fn set_unknown(&mut self, why: Unknown) {
+    pub(super) fn set_unknown(&mut self, why: Unknown) {
         self.state = LockState { unknown: Some(why), ..LockState::free(self.state.name.clone()) };
         self.is_whole = true;
     }
 
-    fn age(&mut self, now: u64) {
+    /// Moves the state to a later time, assuming that nothing changes.
+    pub(super) fn age(&mut self, now: u64) {
         self.state.age(Duration::from_millis(now.saturating_sub(self.now)));
         self.now = now;
     }
 
     /// Adds one reply:
     /// `{kind, mode, slots, remaining, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
-    pub(in crate::backend::redis) fn add(
-        &mut self,
-        seen: &Value,
-        now: u64,
-        recipe: Recipe,
-    ) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, seen: &Value, now: u64, recipe: Recipe) -> Result<(), StoreError> {
         let Value::Array(seen) = seen else { return Err(nonsense()) };
         let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
         let (Some(kind), Some(mode), Some(remaining)) =
