@@ -51,8 +51,8 @@ impl RedisStore {
             self.connect().await?;
             guesses = guesses.saturating_sub(1);
             let is_guess = !is_redirected && guesses > 0;
-            let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven());
-            self.with_nodes(ClusterNodes::request_sent);
+            let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven);
+            self.with_nodes(|nodes| nodes.is_silent = true);
             let reply = match is_guess && !is_proven && is_idempotent(request.operation) {
                 false => self.request_here(request, options).await,
                 true => match timeout(GUESS_LIMIT, self.request_here(request, options)).await {
@@ -61,7 +61,7 @@ impl RedisStore {
                 },
             };
             if self.connection.is_some() || self.misrouted.is_some() {
-                self.with_nodes(ClusterNodes::reply_received);
+                self.with_nodes(|nodes| nodes.is_silent = false);
             }
             match reply {
                 Ok(CommandReply::Elsewhere(redirect)) => {
@@ -84,7 +84,7 @@ impl RedisStore {
                 }
                 reply => {
                     let values = list_of(reply?)?;
-                    self.with_nodes(ClusterNodes::mark_proven);
+                    self.with_nodes(|nodes| nodes.is_proven = true);
                     // The lock may also be missing because the migration was reverted.
                     let is_missing = number(values.first()).is_some_and(|first| first <= 0);
                     if was_retried || request.operation == Operation::Acquire || !is_missing {
@@ -108,11 +108,9 @@ impl RedisStore {
 
     /// Stops sending `ASKING`, so that only the owner of the slot replies. Returns whether it was being sent.
     fn clear_asking(&mut self) -> bool {
-        self.with_nodes(|nodes| nodes.set_asking(Asking::No));
+        self.with_nodes(|nodes| nodes.asking = Asking::No);
         let Some(connection) = &mut self.connection else { return false };
-        let was_asking = connection.asking() == Asking::Yes;
-        connection.set_asking(Asking::No);
-        was_asking
+        std::mem::replace(&mut connection.asking, Asking::No) == Asking::Yes
     }
 
     /// Connects to the node of a redirection.
@@ -133,12 +131,12 @@ impl RedisStore {
         self.examined = false;
         self.with_nodes(|nodes| {
             nodes.prefer(node.clone());
-            nodes.set_asking(redirect.asking);
-            nodes.request_sent();
+            nodes.asking = redirect.asking;
+            nodes.is_silent = true;
         });
         let opened = Connection::open(&self.location, &node, self.old_protocol).await;
         let mut connection = opened.map_err(|error| at(&node, error))?;
-        connection.set_asking(redirect.asking);
+        connection.asking = redirect.asking;
         self.connection = Some(connection);
         Ok(())
     }
@@ -150,19 +148,19 @@ impl RedisStore {
     /// The connection was closed because of it.
     pub(super) async fn discover_nodes(&mut self) -> Result<(), ()> {
         let Route::Cluster(nodes) = &mut self.route else { return Ok(()) };
-        let Some(connection) = self.connection.as_mut().filter(|_| nodes.is_incomplete()) else {
+        let Some(connection) = self.connection.as_mut().filter(|_| !nodes.is_discovered) else {
             return Ok(());
         };
         if timeout(DISCOVERY_DELAY, connection.wait_for_push()).await.is_ok() {
             return Ok(());
         }
-        nodes.mark_discovered();
+        nodes.is_discovered = true;
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         let reply = timeout(DISCOVERY_LIMIT, connection.exchange_long(&slots_command())).await;
         if let Ok(Ok(reply)) = reply {
             nodes.add_nodes(&reply);
         }
-        if !connection.is_usable() {
+        if !connection.usable {
             return Err(());
         }
         self.connection = Some(connection);

@@ -37,32 +37,35 @@ pub(super) struct Connection {
     stream: BoundedStream,
     decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,
     handshake: Option<Handshake>,
-    /// The server sends pushes: RESP3.
-    pushes: bool,
+    /// The server sends pushes, as far as has been tried: RESP3.
+    pub(super) pushes: bool,
     tracking: Switch,
     channel: Switch,
     /// Every reply so far was read in full, and the server has kept to the protocol.
-    usable: bool,
-    /// A request was executed after a handshake that failed.
-    misrouted: bool,
+    pub(super) usable: bool,
+    /// A request may have been executed as the wrong user or in the wrong database: the handshake failed. It can be
+    /// undone over this connection only.
+    pub(super) misrouted: bool,
     /// Nothing has been received from the server yet.
     no_reply_yet: bool,
-    /// The server speaks RESP2 only, which the request cannot be sent in on this connection.
-    resp2_required: bool,
-    /// The role that the last reply has revealed.
-    role: Option<DependentRole>,
+    /// The server speaks RESP2 only: the request has to be sent again, over another connection.
+    pub(super) resp2_required: bool,
+    /// What the server is if it does not hold locks by itself, as far as its last reply reveals it.
+    pub(super) role: Option<DependentRole>,
+    /// The last request was denied because this user has no right to its key.
+    pub(super) lacks_key: bool,
     /// The server is a node of a cluster, and its redirections are followed.
     follows_redirects: bool,
-    /// The server has not denied EVALSHA to this user.
-    accepts_evalsha: bool,
-    /// Each request is preceded by `ASKING`, which makes a node serve a slot that is being migrated to it.
-    sends_asking: bool,
+    /// The server has not denied EVALSHA to this user: scripts can be requested by digest.
+    pub(super) accepts_evalsha: bool,
+    /// Whether each request is preceded by `ASKING`, which makes a node serve a slot that is being migrated to it.
+    pub(super) asking: Asking,
     /// The maximum size of a reply in bytes.
     max_reply_size: usize,
     /// The key of the lock, of which changes are reported.
     lock: String,
     /// How long to wait for the reply to the next request; no limit if not set.
-    reply_limit: Option<ReplyLimit>,
+    pub(super) reply_limit: Option<ReplyLimit>,
     /// The push that was received while waiting for a reply.
     last_push: Option<PushEvent>,
     /// The number of replies still to come that have not been read.
@@ -70,53 +73,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Limits the wait for the reply to the next request.
-    pub(super) fn set_reply_limit(&mut self, reply_limit: ReplyLimit) {
-        self.reply_limit = Some(reply_limit);
-    }
-
-    pub(super) fn is_usable(&self) -> bool {
-        self.usable
-    }
-
-    /// Whether a request may have been executed as the wrong user or in the wrong database. It can be undone over this
-    /// connection only.
-    pub(super) fn is_misrouted(&self) -> bool {
-        self.misrouted
-    }
-
-    /// Whether the request has to be sent again over a connection that uses RESP2.
-    pub(super) fn requires_resp2(&self) -> bool {
-        self.resp2_required
-    }
-
-    /// What the server is if it does not hold locks by itself, as far as its last reply reveals it.
-    pub(super) fn role(&self) -> Option<DependentRole> {
-        self.role
-    }
-
-    /// The limit on the wait for the reply to the next request.
-    pub(super) fn reply_limit(&self) -> Option<ReplyLimit> {
-        self.reply_limit.clone()
-    }
-
     /// Whether the server has rejected the client certificate, or the lack of one.
     pub(super) fn is_certificate_refused(&self) -> bool {
         self.stream.refusal().is_some()
-    }
-
-    /// Whether scripts can be requested by digest; otherwise the server has denied EVALSHA.
-    pub(super) fn accepts_evalsha(&self) -> bool {
-        self.accepts_evalsha
-    }
-
-    /// Sets whether further requests are for a slot that is being migrated to this node.
-    pub(super) fn set_asking(&mut self, asking: Asking) {
-        self.sends_asking = asking == Asking::Yes;
-    }
-
-    pub(super) fn asking(&self) -> Asking {
-        if self.sends_asking { Asking::Yes } else { Asking::No }
     }
 
     /// Whether the server reports changes of the lock by other clients.
@@ -167,10 +126,11 @@ impl Connection {
         let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
         let mut outcomes = vec![self.request(lock, first, options).await?];
         if let Some((last, middle)) = others.split_last() {
-            let each = if self.sends_asking { 2 } else { 1 };
-            let middle: Vec<Cmd> = match self.sends_asking {
-                true => middle.iter().flat_map(|command| [redis::cmd("ASKING"), command.clone()]).collect(),
-                false => middle.to_vec(),
+            let (each, middle): (usize, Vec<Cmd>) = match self.asking {
+                Asking::Yes => {
+                    (2, middle.iter().flat_map(|command| [redis::cmd("ASKING"), command.clone()]).collect())
+                }
+                Asking::No => (1, middle.to_vec()),
             };
             let (replies, reply) = self.exchange(&middle, last).await?;
             for value in replies.into_iter().skip(each - 1).step_by(each).chain([reply]) {
@@ -178,11 +138,6 @@ impl Connection {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Whether the server sends pushes, as far as has been tried.
-    pub(super) fn pushes(&self) -> bool {
-        self.pushes
     }
 
     /// Performs the handshake if it is due, and sends one request. Returns its reply, even if that is an error.
@@ -262,7 +217,7 @@ mod tests {
             let options = RequestOptions { tracking: true, channel, trailing: None };
             let reply = connection.request("a", &redis::cmd("EVAL"), options).await;
             // Returns at the end of the stream at the latest.
-            while connection.is_usable() {
+            while connection.usable {
                 connection.changed().await;
             }
             reply

@@ -9,13 +9,13 @@ mod sentinels;
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, ServerError, Value};
 
 use self::clock::Reading;
 use self::info::{Info, SETTINGS};
 use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::connection::{Connection, server_error};
-use super::errors::{describe, shortened};
+use super::errors::{code_and_text, describe, shortened};
 use super::location::Location;
 use super::reply::text;
 use super::rights::user;
@@ -246,7 +246,7 @@ impl Examiner<'_> {
         let Some(run_id) = self.info.field("run_id").map(str::to_owned) else { return Ok(()) };
         self.diagnosis.begin("one server");
         let mut other =
-            Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes())
+            Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes)
                 .await?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
@@ -288,24 +288,24 @@ impl Examiner<'_> {
     }
 }
 
-/// The finding for a server that refuses commands because of its state.
-fn refusing(check: &'static str, text: &str) -> Finding {
-    let remedy = match text.split(' ').next() {
-        Some("OOM") => "raise maxmemory, or remove what is not needed",
-        Some("NOREPLICAS") => "start its replicas, or set min-replicas-to-write lower",
-        Some("MISCONF") => "free space on the server's disk, and see its log",
-        Some("READONLY") => "name the master",
-        Some("LOADING") => "wait until the server has loaded its data",
-        Some("MASTERDOWN") => "check why it has lost its master, or name the master",
-        Some("BUSY") => "end the script that blocks it (SCRIPT KILL)",
-        Some("CLUSTERDOWN") => "see CLUSTER INFO and CLUSTER NODES",
-        Some("TRYAGAIN") => "wait until the slot has been migrated",
-        Some("MOVED" | "ASK") => "use redis-cluster://",
-        _ => "see the server's message, and its log",
+/// Returns the finding for a server that refuses commands because of its state, if the error is about that.
+fn refusing(error: &ServerError) -> Option<Finding> {
+    let remedy = match code_and_text(error).0 {
+        "OOM" => "raise maxmemory, or remove what is not needed",
+        "NOREPLICAS" => "start its replicas, or set min-replicas-to-write lower",
+        "MISCONF" => "free space on the server's disk, and see its log",
+        "READONLY" => "name the master",
+        "LOADING" => "wait until the server has loaded its data",
+        "MASTERDOWN" => "check why it has lost its master, or name the master",
+        "BUSY" => "end the script that blocks it (SCRIPT KILL)",
+        "CLUSTERDOWN" => "see CLUSTER INFO and CLUSTER NODES",
+        "TRYAGAIN" => "wait until the slot has been migrated",
+        "MOVED" | "ASK" => "use redis-cluster://",
+        _ => return None,
     };
     let consequence =
         "no lock can be taken until this ends: dlock run ends with 69, or keeps trying with --retry";
-    Finding::problem(check, format!("the server refuses: {text}"), consequence, remedy)
+    Some(Finding::problem("writing", format!("the server refuses: {}", describe(error)), consequence, remedy))
 }
 
 fn recommended_ttl(p99: Duration) -> Duration {

@@ -1,4 +1,8 @@
 //! The meaning of a server's errors.
+//!
+//! Decisions are made on the code of an error. Redis has no code for a few distinctions; those are read from the text, in
+//! this file only: which right is missing (`acl.c` has NOPERM for all of them, and scripts report it as ERR), that a
+//! command does not exist, and that the server is not a node of a cluster.
 
 use redis::ServerError;
 
@@ -47,6 +51,38 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     }
 }
 
+/// What a user has no right to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeniedRight {
+    Command,
+    /// To a key or a channel.
+    Key,
+}
+
+impl DeniedRight {
+    /// Returns the right that a command was denied for, outside of scripts.
+    pub(super) fn of(error: &ServerError) -> Option<DeniedRight> {
+        let message = error.details().unwrap_or_default();
+        (error.code() == "NOPERM").then(|| DeniedRight::in_text(message))
+    }
+
+    /// Returns the right that the text of a denial names.
+    pub(super) fn in_text(message: &str) -> DeniedRight {
+        // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
+        if message.contains(" run th") { DeniedRight::Command } else { DeniedRight::Key }
+    }
+}
+
+/// Whether the server does not have the command.
+pub(super) fn is_unknown_command(error: &ServerError) -> bool {
+    error.code() == "ERR" && error.details().is_some_and(|details| details.starts_with("unknown command"))
+}
+
+/// Whether the server rejects a command because it is not a node of a cluster.
+pub(super) fn is_cluster_disabled(error: &ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("cluster support disabled"))
+}
+
 /// What a server is that does not hold locks by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DependentRole {
@@ -85,7 +121,7 @@ pub(super) fn is_no_script(error: &ServerError) -> bool {
 
 /// Returns the code and the text of an error. For an error inside a script, the position in the script is left out;
 /// before Redis 7 such an error has the code of the script's own failure, and that of the command is in the text.
-fn code_and_text(error: &ServerError) -> (&str, &str) {
+pub(super) fn code_and_text(error: &ServerError) -> (&str, &str) {
     let details = error.details().unwrap_or_default();
     // A server that does not support AUTH repeats its arguments, including the password.
     let message = details.split(", with args beginning with").next().unwrap_or_default();

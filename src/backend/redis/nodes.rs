@@ -26,15 +26,15 @@ const MAX_NODES: usize = 256;
 /// The nodes of a cluster.
 pub(super) struct ClusterNodes {
     /// The known nodes; the first is the current one. Never empty.
-    known: Vec<Address>,
+    pub(super) known: Vec<Address>,
     /// Whether the slot is being migrated to the current node, so that requests need `ASKING`.
-    asking: Asking,
-    /// The current node has not replied to the last request.
-    is_silent: bool,
+    pub(super) asking: Asking,
+    /// The current node has not replied to the last request, so the next one is sent to another node.
+    pub(super) is_silent: bool,
     /// The current node has served the lock, so it is worth waiting for a slow reply.
-    is_proven: bool,
-    /// The nodes of the cluster have been queried.
-    is_discovered: bool,
+    pub(super) is_proven: bool,
+    /// The nodes of the cluster have been queried, whether or not that succeeded.
+    pub(super) is_discovered: bool,
     /// Connections to the nodes that requests for many locks were sent to.
     pub(super) pool: Pool,
 }
@@ -53,11 +53,6 @@ impl ClusterNodes {
         }
     }
 
-    /// The number of known nodes.
-    pub(super) fn count(&self) -> usize {
-        self.known.len()
-    }
-
     /// The current node.
     pub(super) fn current(&self) -> &Address {
         &self.known[0]
@@ -73,45 +68,12 @@ impl ClusterNodes {
         self.asking = Asking::No;
     }
 
-    pub(super) fn set_asking(&mut self, asking: Asking) {
-        self.asking = asking;
-    }
-
-    /// Records that a request is sent to the current node. Unless a reply is recorded, the next request is sent to
-    /// another one.
-    pub(super) fn request_sent(&mut self) {
-        self.is_silent = true;
-    }
-
-    pub(super) fn reply_received(&mut self) {
-        self.is_silent = false;
-    }
-
-    /// Records that the current node has served the lock.
-    pub(super) fn mark_proven(&mut self) {
-        self.is_proven = true;
-    }
-
-    pub(super) fn is_proven(&self) -> bool {
-        self.is_proven
-    }
-
     /// Makes the next known node the current one.
     pub(super) fn skip_current(&mut self) {
         self.known.rotate_left(1);
         self.is_proven = false;
         self.is_silent = false;
         self.asking = Asking::No;
-    }
-
-    /// Whether there may be more nodes than the known ones.
-    pub(super) fn is_incomplete(&self) -> bool {
-        !self.is_discovered
-    }
-
-    /// Records that the nodes were queried, whether or not that succeeds.
-    pub(super) fn mark_discovered(&mut self) {
-        self.is_discovered = true;
     }
 
     /// Adds the nodes of a reply to `CLUSTER SLOTS`.
@@ -159,7 +121,7 @@ impl ClusterNodes {
                     if node != *self.current() {
                         self.prefer(node);
                     }
-                    connection.set_asking(self.asking);
+                    connection.asking = self.asking;
                     return Ok(connection);
                 }
                 Some(Ok((_, Err(error @ (StoreError::Config(_) | StoreError::Denied(_)))))) => {

@@ -26,7 +26,7 @@ impl RedisStore {
         claim: &Claim,
     ) -> Result<(), StoreError> {
         let keys = self.keys(&claim.name);
-        connection.set_asking(Asking::No);
+        connection.asking = Asking::No;
         let release = release(&keys, claim, Duration::ZERO, None);
         connection.run_script(&release, RequestOptions::default()).await.map(drop)
     }

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::connection::{CommandReply, Connection, RequestOptions};
-use super::rights::named;
+use super::rights::user;
 use super::script::{By, ScriptRequest};
 use super::store::RedisStore;
 use crate::backend::StoreError;
@@ -32,7 +32,15 @@ impl RedisStore {
         };
         let reply = self.with_connection(run, options).await;
         self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
-        reply.map_err(|error| named(error, &self.location))
+        let lacks_key = self.connection.as_ref().is_some_and(|connection| connection.lacks_key);
+        reply.map_err(|error| match lacks_key {
+            // Servers do not name the key. A script declares only that of the lock.
+            true => {
+                let (user, prefix) = (user(&self.location), self.location.prefix());
+                error.map_text(|text| format!("{user} has no access to {prefix}*: {text}"))
+            }
+            false => error,
+        })
     }
 
     /// Sends a request over the connection, which is put back if it can be used again. Sends it over another connection,
@@ -45,15 +53,15 @@ impl RedisStore {
         let mut connection = self.take_connection()?;
         self.route.verify_server(&self.location);
         let mut reply = self.route.unless_replaced(request(&mut connection, options)).await;
-        if connection.requires_resp2() {
+        if connection.resp2_required {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
             reply = request(&mut connection, RequestOptions::default()).await;
         }
         self.pubsub_denied |= !connection.can_listen();
-        if connection.is_usable() && !self.route.must_reconnect(&reply) {
+        if connection.usable && !self.route.must_reconnect(&reply) {
             self.connection = Some(connection);
-        } else if connection.is_misrouted() {
+        } else if connection.misrouted {
             self.misrouted = Some(connection);
         }
         reply
@@ -77,17 +85,15 @@ impl Connection {
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
-        let (lock, asking) = (&request.keys.lock, self.asking());
-        if self.accepts_evalsha() {
-            let reply_limit = self.reply_limit();
+        let (lock, asking) = (&request.keys.lock, self.asking);
+        if self.accepts_evalsha {
+            let reply_limit = self.reply_limit.clone();
             match self.request(lock, &request.command(By::Digest, asking), options).await? {
                 CommandReply::NoScript => {}
                 reply => return Ok(reply),
             }
-            if let Some(reply_limit) = reply_limit {
-                // Without it a time-out would leave a claim behind with no release sent after it.
-                self.set_reply_limit(reply_limit);
-            }
+            // Without it a time-out would leave a claim behind with no release sent after it.
+            self.reply_limit = reply_limit;
         }
         self.request(lock, &request.command(By::Text, asking), options).await
     }

@@ -3,6 +3,7 @@
 
 use redis::Value;
 
+use super::errors::DeniedRight;
 use super::keys::{Keys, RESERVED};
 use super::location::Location;
 use super::reply::{number, text};
@@ -112,13 +113,11 @@ impl MissingRights {
         insert(&mut self.absent, command);
     }
 
-    /// Records what the server has denied; its message is the only sign whether that is the command or the key.
-    pub(super) fn note_denied(&mut self, command: &'static str, pattern: String, message: &str) {
-        // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
-        if message.contains(" run th") {
-            insert(&mut self.commands, command);
-        } else {
-            insert(&mut self.patterns, pattern);
+    /// Records that the server has denied a command, or the keys or channels of this pattern.
+    pub(super) fn note_denied(&mut self, command: &'static str, pattern: String, right: DeniedRight) {
+        match right {
+            DeniedRight::Command => insert(&mut self.commands, command),
+            DeniedRight::Key => insert(&mut self.patterns, pattern),
         }
     }
 
@@ -169,7 +168,7 @@ pub(super) fn missing(reply: &[Value], location: &Location) -> Option<StoreError
         if let (Some((command, target, _)), Some(message)) =
             (index.and_then(|index| TRIALS.get(index)), text(pair.get(1)))
         {
-            missing.note_denied(command, target.pattern(location), message);
+            missing.note_denied(command, target.pattern(location), DeniedRight::in_text(message));
         }
     }
     let user = user(location);
@@ -183,18 +182,6 @@ pub(super) fn missing(reply: &[Value], location: &Location) -> Option<StoreError
 /// The name of this user at the server.
 pub(super) fn user(location: &Location) -> &str {
     location.username().unwrap_or("default")
-}
-
-/// Adds the key pattern to an error about missing access to a lock's key, which servers do not name. Returns any other
-/// error unchanged.
-pub(super) fn named(error: StoreError, location: &Location) -> StoreError {
-    match error {
-        // "NOPERM this user has no permissions to access one of the keys used as arguments"
-        StoreError::Denied(message) if message.contains("ermissions to access") => StoreError::Denied(
-            format!("{} has no access to {}*: {message}", user(location), location.prefix()),
-        ),
-        error => error,
-    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Route {
     /// Returns the number of known nodes of a cluster.
     pub(super) fn known_nodes(&self) -> usize {
         match self {
-            Route::Cluster(nodes) => nodes.count(),
+            Route::Cluster(nodes) => nodes.known.len(),
             Route::Fixed(_) | Route::Sentinel(_) => 0,
         }
     }

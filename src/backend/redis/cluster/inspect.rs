@@ -30,15 +30,15 @@ impl RedisStore {
         }
         let requests: Vec<(u16, Cmd)> =
             requests.iter().map(|(key, command)| (slot_of_key(key), command.clone())).collect();
-        nodes.request_sent();
+        nodes.is_silent = true;
         let outcomes = nodes.pool.request(&self.location, &first, &requests, lock, options).await?;
-        nodes.reply_received();
+        nodes.is_silent = false;
         if let [_] = outcomes.as_slice()
             && let Some((node, connection)) = nodes.pool.take_last()
         {
             self.examined &= node == first;
             nodes.prefer(node);
-            nodes.set_asking(connection.asking());
+            nodes.asking = connection.asking;
             self.connection = Some(connection);
         }
         Ok(outcomes)

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::{Connection, MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE, has_name, server_error};
 use crate::backend::redis::errors::shortened;
+use crate::backend::redis::redirect::Asking;
 use crate::backend::{StoreError, io_text};
 
 /// How long writing the command that follows a time-out may take.
@@ -51,7 +52,7 @@ impl Connection {
         for command in first {
             buffer.extend(command.get_packed_command());
         }
-        if self.sends_asking {
+        if self.asking == Asking::Yes {
             buffer.extend(redis::cmd("ASKING").get_packed_command());
         }
         for command in [command].into_iter().chain(trailing) {
@@ -80,7 +81,7 @@ impl Connection {
         for command in first {
             replies.push(self.reply(has_name(command, b"SUBSCRIBE")).await?);
         }
-        let allowed = if self.sends_asking { Some(self.reply(false).await?) } else { None };
+        let allowed = if self.asking == Asking::Yes { Some(self.reply(false).await?) } else { None };
         let reply = self.reply(false).await?;
         // Without permission for ASKING the node would only redirect again.
         let refused = allowed.filter(|allowed| server_error(allowed).is_some());

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use super::{Connection, has_name, server_error};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
-use crate::backend::redis::errors::{describe, refusal};
+use crate::backend::redis::errors::{describe, is_cluster_disabled, refusal};
 use crate::backend::redis::reply::text;
 
 /// What a connection has to send first, together with the first request.
@@ -146,8 +146,7 @@ impl Connection {
 
     /// The same by the reply to a command that only cluster nodes support, if this user is permitted to send it.
     fn check_member(&mut self, server: &Address, member_reply: &Value) -> Result<(), StoreError> {
-        let is_disabled = |details: &str| details.contains("cluster support disabled");
-        match server_error(member_reply).and_then(|error| error.details()).is_some_and(is_disabled) {
+        match server_error(member_reply).is_some_and(is_cluster_disabled) {
             true => self.fail(not_a_node(server)),
             false => Ok(()),
         }

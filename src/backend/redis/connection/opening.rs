@@ -8,6 +8,7 @@ use super::{Connection, MAX_REPLY_SIZE};
 use crate::backend::StoreError;
 use crate::backend::net::{self, Address, BoundedStream};
 use crate::backend::redis::location::Location;
+use crate::backend::redis::redirect::Asking;
 
 impl Connection {
     /// Connects, with TLS if the URL says so; sends nothing yet. `old_protocol` is for servers that have rejected
@@ -69,9 +70,10 @@ impl Connection {
             no_reply_yet: true,
             resp2_required: false,
             role: None,
+            lacks_key: false,
             follows_redirects: false,
             accepts_evalsha: true,
-            sends_asking: false,
+            asking: Asking::No,
             max_reply_size: MAX_REPLY_SIZE,
             lock: String::new(),
             reply_limit: None,

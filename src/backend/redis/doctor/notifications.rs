@@ -14,7 +14,7 @@ impl Examiner<'_> {
     /// Checks that a message published by this client reaches it, and that the server tracks keys.
     pub(super) async fn notifications(&mut self, keys: &Keys, token: &Token) -> Result<(), StoreError> {
         self.diagnosis.begin("notifications");
-        if !self.connection.pushes() {
+        if !self.connection.pushes {
             let (found, remedy) = match self.location.resp3 {
                 true => (
                     "the server, or a proxy before it, speaks only RESP2",

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, ServerError, Value};
+use redis::{Cmd, Value};
 
 use super::super::connection::server_error;
-use super::super::errors::describe;
+use super::super::errors::{DeniedRight, is_unknown_command};
 use super::super::keys::{Keys, RESERVED};
 use super::super::recipe::Recipe;
 use super::super::rights::{MissingRights, TRIALS, Target, Trial, user};
@@ -70,12 +70,11 @@ impl OptionalRights {
 /// Records the reply to a command. Returns whether the right is missing.
 fn note(missing: &mut MissingRights, command: &'static str, pattern: &str, reply: &Value) -> bool {
     let Some(error) = server_error(reply) else { return false };
-    let details = error.details().unwrap_or_default();
-    match error.code() {
-        "NOPERM" => missing.note_denied(command, pattern.to_owned(), details),
-        "ERR" if details.starts_with("unknown command") => missing.note_absent(command),
+    match DeniedRight::of(error) {
+        Some(right) => missing.note_denied(command, pattern.to_owned(), right),
+        None if is_unknown_command(error) => missing.note_absent(command),
         // The wrong type, no such script: the user has the right.
-        _ => return false,
+        None => return false,
     }
     true
 }
@@ -100,20 +99,19 @@ impl Examiner<'_> {
         let mut state = None;
         for ((command, target, _), reply) in tried.zip(&replies) {
             if !note(&mut needed, command, &target.pattern(&self.location), reply) {
-                state = state.or(server_error(reply).filter(|error| is_state(error)).map(describe));
+                state = state.or(server_error(reply).and_then(refusing));
             }
         }
         if needed.is_empty() {
             self.optional_rights(keys).await?;
         }
         self.report_rights(&needed);
-        if let Some(state) = &state
-            // A replica has been reported already.
-            && self.info.field("role") != Some("slave")
-        {
-            self.found(refusing("writing", state));
+        let is_usable = needed.is_empty() && state.is_none();
+        // A replica has been reported already.
+        if self.info.field("role") != Some("slave") {
+            state.into_iter().for_each(|state| self.found(state));
         }
-        Ok(needed.is_empty() && state.is_none())
+        Ok(is_usable)
     }
 
     async fn optional_rights(&mut self, keys: &Keys) -> Result<(), StoreError> {
@@ -170,7 +168,7 @@ impl Examiner<'_> {
         self.diagnosis.begin("lock");
         // The name is not used again, so its fencing counter may expire soon.
         store.counter_ttl = Some(SCRATCH_LIFE);
-        store.old_protocol |= !self.connection.pushes();
+        store.old_protocol |= !self.connection.pushes;
         let claim = Claim {
             name,
             token,
@@ -233,24 +231,6 @@ fn optional_trials(keys: &Keys) -> Vec<OptionalTrial> {
         trials.push(OptionalTrial("PEXPIRE", "~lock-signal:*", NO_ANNOUNCEMENT, expire));
     }
     trials
-}
-
-/// Whether a server refuses a command because of its state, not for lack of a right.
-fn is_state(error: &ServerError) -> bool {
-    const STATES: &[&str] = &[
-        "OOM",
-        "READONLY",
-        "MISCONF",
-        "NOREPLICAS",
-        "LOADING",
-        "MASTERDOWN",
-        "BUSY",
-        "CLUSTERDOWN",
-        "MOVED",
-        "ASK",
-        "TRYAGAIN",
-    ];
-    STATES.contains(&error.code())
 }
 
 /// Acquires, renews and releases the lock.

@@ -151,13 +151,13 @@ impl Pool {
                 opened.map_err(|error| self.failed(node, error))?
             }
         };
-        connection.set_asking(asking);
+        connection.asking = asking;
         Ok(connection)
     }
 
     fn put_back(&mut self, node: &Address, connection: Connection) {
         self.last = Some(node.clone());
-        if connection.is_usable() {
+        if connection.usable {
             self.connections.push((node.clone(), connection));
         }
     }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::nodes::Purpose;
 use super::verdict::NodeVote;
 use crate::backend::redis::claim::AsNode;
-use crate::backend::redis::connection::{Cancel, Connection, ReplyLimit, RequestOptions};
+use crate::backend::redis::connection::{Cancel, ReplyLimit, RequestOptions};
 use crate::backend::redis::errors::DependentRole;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::recipe::Recipe;
@@ -89,7 +89,7 @@ impl NodeClient {
     }
 
     fn dependent_role(&self) -> Option<DependentRole> {
-        self.store.connection.as_ref().and_then(Connection::role)
+        self.store.connection.as_ref().and_then(|connection| connection.role)
     }
 
     /// What the node is instead of an independent master, if its last reply reveals that.
@@ -130,7 +130,7 @@ impl NodeClient {
         let on_timeout = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
         if let Some(connection) = &mut self.store.connection {
             let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
-            connection.set_reply_limit(ReplyLimit { limit, cancel, on_timeout });
+            connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });
         }
         NodeReply::read(&self.store.request_lock(claim, intent, tracking, as_node).await?)
     }

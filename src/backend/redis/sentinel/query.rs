@@ -11,7 +11,7 @@ use super::choice::{Choice, Opinion, agreed, latest};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 use crate::backend::redis::connection::{Connection, server_error};
-use crate::backend::redis::errors::{describe, refusal};
+use crate::backend::redis::errors::{describe, is_unknown_command, refusal};
 use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::{nonsense, text};
 use crate::backend::url::Host;
@@ -119,7 +119,7 @@ pub(in crate::backend::redis) async fn query(
     let replies = connection.request_all_raw(&requests).await?;
     let [master, details, ..] = replies.as_slice() else { return Err(nonsense()) };
     if let Some(error) = server_error(master) {
-        return Err(match error.details().unwrap_or_default().starts_with("unknown command") {
+        return Err(match is_unknown_command(error) {
             true => StoreError::Config(format!("no sentinel listens there ({})", describe(error))),
             false => refusal(error, true),
         });
