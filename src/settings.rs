@@ -7,17 +7,17 @@ mod backends;
 mod break_lock;
 mod check;
 mod command_line;
+mod common_arguments;
 mod configuration;
 mod doctor;
 mod document;
-mod generate;
 mod limits;
 mod outputs;
+mod resolution;
 mod run;
 mod show;
 mod source;
 mod status;
-mod stores;
 mod table;
 mod tables;
 mod target;
@@ -29,18 +29,21 @@ pub use self::backends::{Accepted, BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::check::{CheckPlan, Proof};
 pub use self::command_line::{
-    Command, Request, command, file_of, format_of, parse, partial_common_arguments,
+    Command, CompletionsArguments, ManArguments, Request, ShellArgument, command, file_of, format_of, parse,
+    partial_common_arguments,
 };
-pub use self::configuration::{Configuration, resolve_backend};
+pub use self::common_arguments::{CommonArguments, LogFormat};
+pub use self::configuration::Configuration;
 pub use self::doctor::DoctorArguments;
-pub use self::generate::{CompletionsArguments, ManArguments, ShellArgument};
 pub use self::outputs::OutputFiles;
-pub use self::run::{OnLost, RunArguments, RunPlan, known, program_failure};
+pub use self::resolution::resolve_backend;
+pub use self::run::{RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue};
 pub use self::source::{FileLocation, Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
 pub use self::table::Settings;
-pub use self::target::{CommonArguments, LogFormat, StoreTarget};
+pub use self::target::StoreTarget;
 pub use self::tokens::{
     CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenArguments, TokenPlan,
 };
+pub use self::value::OnLost;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::command_line::checked;
 use super::limits::{check, check_note, check_ttl};
 use super::target::{check_wait, one_name};
+use super::value::checked;
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::duration;

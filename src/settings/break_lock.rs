@@ -4,9 +4,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::command_line::checked;
 use super::target::checked_name;
-use super::value::Setting;
+use super::value::{Setting, checked};
 use super::{CommonArguments, StoreTarget};
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;

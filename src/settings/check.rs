@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::target::{checked_name, connect_timeout};
+use super::target::checked_name;
 use super::tokens::{NO_TOKEN, ONE_NAME, token};
 use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget};
 use crate::backend::Location;
@@ -82,7 +82,7 @@ impl CheckPlan {
             };
             proofs.push(Proof { name, token: hold.token(), store, help });
         }
-        let connect_timeout = connect_timeout(common)?;
+        let connect_timeout = common.connect_timeout()?;
         Ok(CheckPlan {
             proofs,
             connect_timeout,

@@ -4,14 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use super::{
-    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, CompletionsArguments, ConfigArguments,
-    DoctorArguments, LogFormat, ManArguments, ReleaseArguments, RenewArguments, RunArguments,
-    StatusArguments,
+    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
+    LogFormat, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
 };
 use crate::exit::Failure;
 
@@ -61,6 +59,48 @@ pub enum Command {
     Release(Box<ReleaseArguments>),
     /// Check whether the lock is still held: 0 yes, 76 no
     Check(Box<CheckArguments>),
+}
+
+/// `dlock completions`
+#[derive(Debug, Default, Args)]
+#[command(override_usage = "dlock completions [OPTIONS] SHELL", after_long_help = include_str!("help/completions.txt"))]
+pub struct CompletionsArguments {
+    /// Shell to complete in
+    #[arg(value_name = "SHELL")]
+    pub shell: Option<ShellArgument>,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
+}
+
+/// The supported shells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShellArgument {
+    /// GNU Bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// fish
+    Fish,
+    /// PowerShell
+    #[value(name = "powershell")]
+    PowerShell,
+    /// Elvish
+    Elvish,
+}
+
+/// `dlock man`
+#[derive(Debug, Default, Args)]
+#[command(override_usage = "dlock man [OPTIONS] [DIR]", after_long_help = include_str!("help/man.txt"))]
+pub struct ManArguments {
+    /// Directory to write all pages to; created if it does not exist
+    #[arg(value_name = "DIR")]
+    pub directory: Option<OsString>,
+
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArguments,
 }
 
 /// A parsed command line.
@@ -215,15 +255,6 @@ fn not_text(arguments: &[OsString]) -> String {
         before = text;
     }
     "an argument is not valid UTF-8".into()
-}
-
-/// Returns a value parser from a function; a value that is not UTF-8 is shown lossily.
-pub(super) fn checked<T, F>(parse: F) -> impl TypedValueParser<Value = T>
-where
-    T: Clone + Send + Sync + 'static,
-    F: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
-{
-    clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
 }
 
 #[cfg(test)]

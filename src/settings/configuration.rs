@@ -1,5 +1,4 @@
-//! Resolves settings: the command line overrides the environment, which overrides the configuration files.
-//! Each setting has one value and its source.
+//! The configuration files, merged: their tables for locks, and their backends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,10 +6,8 @@ use std::sync::Arc;
 
 use super::backends::{is_alias, wrong_url};
 use super::document::Document;
-use super::stores;
 use super::tables::{LockTable, Tables};
-use super::value::utf8;
-use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
+use super::{BackendSettings, CommonArguments, Source, Sourced};
 use crate::backend::url::Url;
 use crate::exit::Failure;
 use crate::input;
@@ -27,14 +24,6 @@ pub struct Configuration {
     /// The files that were read; each overrides the ones before it.
     pub(super) files: Vec<Arc<str>>,
     pub(super) tables: Tables,
-}
-
-/// Resolves the backend of these locks, or the default backend.
-///
-/// # Errors
-/// A file or a variable has an invalid value, or two of the locks have different backends (78).
-pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<BackendSettings, Failure> {
-    Configuration::read(arguments)?.resolve(arguments, names)
 }
 
 impl Configuration {
@@ -91,47 +80,6 @@ impl Configuration {
             self.backend(Some(named))?;
         }
         Ok(())
-    }
-
-    /// Returns the settings for these locks, in which those of the command line have the highest precedence.
-    ///
-    /// # Errors
-    /// A variable has an invalid value, or the tables of two locks contradict each other (78).
-    pub fn settings(
-        &self,
-        flags: Settings,
-        common: &CommonArguments,
-        names: &[LockName],
-    ) -> Result<Settings, Failure> {
-        let mut settings = self.under(above(flags, common)?, names, |table| table)?;
-        if settings.backend.is_none() {
-            settings.backend = self.named_of(names, stores::RUN_APART)?;
-        }
-        Ok(settings)
-    }
-
-    /// Returns the settings of command line and environment over those of the files for these locks,
-    /// restricted to the `wanted` ones; without the backend, which is resolved per lock.
-    pub(super) fn under(
-        &self,
-        above: Settings,
-        names: &[LockName],
-        wanted: impl Fn(Settings) -> Settings,
-    ) -> Result<Settings, Failure> {
-        let mut tables: Vec<&LockTable> = Vec::new();
-        for name in names {
-            if let Some(table) = self.table(name)?
-                && !tables.iter().any(|known| std::ptr::eq(*known, table))
-            {
-                tables.push(table);
-            }
-        }
-        let mut below = Settings::default();
-        for table in tables {
-            let said = Settings { backend: None, ..table.settings.clone() };
-            below = below.together(wanted(said), &above)?;
-        }
-        Ok(above.over(below))
     }
 
     /// Returns the table that applies to a lock: the one with its exact name, else the one with the longest
@@ -203,28 +151,9 @@ impl Configuration {
     }
 }
 
-/// Returns the settings of the command line and the environment.
-///
-/// # Errors
-/// A variable or the backend has an invalid value (78).
-pub(super) fn above(flags: Settings, common: &CommonArguments) -> Result<Settings, Failure> {
-    let quiet = common.quiet.then_some(Sourced { value: true, source: Source::Flag("--quiet") });
-    Settings { backend: backend_flag(common)?, quiet, ..flags }.over_environment()
-}
-
 /// Whether the directory is not accessible: a protected home (systemd's `ProtectHome=`, or that of another
 /// user) contains no configuration for this process.
 fn is_out_of_reach(path: &Path) -> bool {
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     std::fs::symlink_metadata(path).is_err_and(denied)
-}
-
-/// `--backend`
-pub(super) fn backend_flag(arguments: &CommonArguments) -> Result<Option<Sourced<String>>, Failure> {
-    let Some(value) = &arguments.backend else { return Ok(None) };
-    let source = Source::Flag("--backend");
-    match utf8(value) {
-        Ok(value) => Ok(Some(Sourced { value: value.to_owned(), source })),
-        Err(error) => Err(wrong_url(&source, error)),
-    }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::limits::terms;
 use super::target::{check_wait, checked_name};
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::Location;
@@ -90,15 +89,6 @@ pub struct RunPlan {
     pub notices: Vec<String>,
 }
 
-/// `--on-lost`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLost {
-    /// Stop the command.
-    Kill,
-    /// Warn and let it go on.
-    Warn,
-}
-
 impl RunArguments {
     /// Returns the settings of a run under these locks.
     ///
@@ -151,7 +141,7 @@ impl RunPlan {
             let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
             return Err(source.failure(format!("{}: {why}", store.display())));
         }
-        let terms = terms(&settings, connect_timeout)?;
+        let terms = settings.terms(connect_timeout)?;
         let first = names[0].clone();
         let names = in_order(names);
         if names.len() > MOST_NAMES {

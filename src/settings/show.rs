@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::backends::{Alias, PASSWORD_FILE, Secret};
-use super::configuration::above;
+use super::resolution::above;
 use super::target::checked_name;
-use super::{CommonArguments, Configuration, Settings, Source, Sourced, limits};
+use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
 use crate::exit::Failure;
 use crate::secret::HIDDEN;
@@ -110,7 +110,7 @@ impl Shown {
                 above.over(configuration.of_other_locks())
             }
         };
-        let terms = limits::terms(&settings, Duration::ZERO)?;
+        let terms = settings.terms(Duration::ZERO)?;
         // A file without a backend is an error only for commands that need a backend.
         let backend = settings.backend.clone();
         if backend.is_some() {

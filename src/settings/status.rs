@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::command_line::checked;
 use super::target::checked_name;
+use super::value::checked;
 use super::{CommonArguments, Configuration, StoreTarget};
 use crate::duration::{self, show};
 use crate::exit::Failure;

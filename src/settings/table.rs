@@ -10,11 +10,13 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 use super::limits::{DEFAULT_TTL, check, check_min_hold, check_note, check_ttl};
-use super::value::{Setting, described, of_environment, of_flag};
-use super::{OnLost, Source, Sourced};
+use super::value::{OnLost, Setting, described, of_environment, of_flag};
+use super::{Source, Sourced};
 use crate::child::stop::Orphans;
+use crate::duration::show;
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::acquire::{Patience, Wait};
+use crate::lease::validity::Terms;
 
 /// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
 /// what else clap has to know; the environment variable; the default; the check of the value.
@@ -221,6 +223,46 @@ impl Settings {
     pub(super) fn with_no_wait(self, no_wait: bool) -> Settings {
         let none = no_wait.then_some(Sourced { value: Wait::No, source: Source::Flag("--no-wait") });
         Settings { wait: self.wait.or(none), ..self }
+    }
+
+    /// Checks these settings as far as possible before a store is known, and returns lease, grace and timeouts.
+    ///
+    /// # Errors
+    /// A value is out of range, or two contradict each other (64, or 78 if they do not come from the command line).
+    pub(super) fn terms(&self, connect_timeout: Duration) -> Result<Terms, Failure> {
+        self.check()?;
+        let ttl = self.ttl();
+        let Some(Sourced { value: grace, source }) = self.grace.clone() else {
+            return Ok(Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout });
+        };
+        let most = Terms::longest_grace(ttl);
+        if grace <= most {
+            return Ok(Terms { ttl, grace, connect_timeout });
+        }
+        let ttl_source = self.ttl.as_ref().map_or(&Source::Default, |ttl| &ttl.source);
+        let ttl_named = match ttl_source {
+            Source::Flag(_) | Source::Default => String::new(),
+            elsewhere => format!(" ({elsewhere})"),
+        };
+        let longer = match ttl_source {
+            Source::Environment(name) => *name,
+            _ => "--ttl",
+        };
+        let why = format!(
+            "{} does not fit into a ttl of {}{ttl_named}: at most {}, or SIGTERM would come before half of the lease has \
+             elapsed",
+            show(grace),
+            show(ttl),
+            show(most)
+        );
+        Err(match source {
+            Source::Flag(flag) => {
+                let why = format!("{flag} {why}; shorten {flag} or lengthen {longer}");
+                // Only two flags contradict each other.
+                if ttl_source.is_configuration() { Failure::config(why) } else { Failure::usage(why) }
+            }
+            source => source.failure(format!("{why}; shorten it or lengthen {longer}")),
+        })
     }
 }
 

@@ -1,60 +1,15 @@
-//! Options of every command, and the access to the store that they name.
+//! The store of a command, and the checks of names that several commands share.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, ValueEnum};
-
-use super::command_line::checked;
-use super::{Accepted, BackendSettings, Settings, Source, Warning, resolve_backend};
+use super::{Accepted, BackendSettings, CommonArguments, Settings, Source, Warning, resolve_backend};
 use crate::backend::Location;
 use crate::backend::registry;
-use crate::duration;
 use crate::exit::Failure;
 use crate::input;
 use crate::lock::LockName;
-
-/// Options of every command.
-#[derive(Clone, Debug, Default, Args)]
-pub struct CommonArguments {
-    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://..., or a name from the configuration
-    #[arg(short, long, value_name = "URL|ALIAS", help_heading = "Store")]
-    pub backend: Option<OsString>,
-
-    /// Read this configuration file instead of /etc/dlock/config.toml and ~/.config/dlock/config.toml
-    #[arg(long, value_name = "FILE", help_heading = "Store")]
-    pub config: Option<PathBuf>,
-
-    /// Time limit for one attempt to reach the store [default: 5s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Store")]
-    pub connect_timeout: Option<Duration>,
-
-    /// Suppress contention messages, notices and warnings
-    #[arg(short, long, help_heading = "Output")]
-    pub quiet: bool,
-
-    /// Print more messages; may be repeated
-    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
-    pub verbose: u8,
-
-    /// Format of messages on standard error [default: text]
-    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
-    pub log_format: Option<LogFormat>,
-}
-
-/// `--log-format`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// dlock: text
-    #[default]
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The access to the store, which every command needs.
 pub struct StoreTarget {
@@ -118,15 +73,8 @@ impl StoreTarget {
                 "{what}: when the command has to be stopped, its grandchildren get SIGKILL without SIGTERM before"
             ));
         }
-        let connect_timeout = connect_timeout(arguments)?;
+        let connect_timeout = arguments.connect_timeout()?;
         Ok(StoreTarget { store, connect_timeout, accepted: backend.accepted, notices })
-    }
-}
-
-pub(super) fn connect_timeout(arguments: &CommonArguments) -> Result<Duration, Failure> {
-    match arguments.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT) {
-        Duration::ZERO => Err(Failure::usage("--connect-timeout: 0 leaves no time to connect")),
-        connect_timeout => Ok(connect_timeout),
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::command_line::checked as option_value;
 use super::limits::{check, check_ttl};
 use super::target::one_name;
+use super::value::checked;
 use super::{CommonArguments, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::backend::io_text;
@@ -47,7 +47,7 @@ pub struct RenewArguments {
     pub token: TokenArguments,
 
     /// Length of the lease from now on, from 1s to 24h [default: the length it was acquired with]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = option_value(duration::parse), help_heading = "Lock")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Lock")]
     pub ttl: Option<Duration>,
 
     /// Print one JSON object
@@ -157,7 +157,7 @@ pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
     let found = match file {
         Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
         None => input::variable("DLOCK_TOKEN").map(|value| Sourced {
-            value: checked(value.as_encoded_bytes()).map_err(|error| format!("the token {error}")),
+            value: token_of(value.as_encoded_bytes()).map_err(|error| format!("the token {error}")),
             source: Source::Environment("DLOCK_TOKEN"),
         }),
     };
@@ -169,11 +169,11 @@ fn read(path: &Path) -> Result<Token, String> {
     let content = input::read_file_or_pipe(path, LONGEST_CONTENT, PIPE_WITHIN)
         .map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
     let line = content.strip_suffix(b"\n").unwrap_or(&content);
-    checked(line).map_err(|error| format!("'{shown}' {error}"))
+    token_of(line).map_err(|error| format!("'{shown}' {error}"))
 }
 
 /// Checks that a text can be a token: one line of limited length. The store decides whether it is one.
-fn checked(text: &[u8]) -> Result<Token, String> {
+fn token_of(text: &[u8]) -> Result<Token, String> {
     if text.is_empty() {
         return Err("is empty".into());
     }

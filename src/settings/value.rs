@@ -10,8 +10,7 @@ use clap::{Arg, ArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
-use super::command_line::checked;
-use super::{OnLost, Source, Sourced};
+use super::{Source, Sourced};
 use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
@@ -51,6 +50,15 @@ pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
 /// A setting with a few named values: each with its name and its help.
 trait Choice: Copy + PartialEq + Send + Sync + 'static {
     const VALUES: &'static [(Self, &'static str, &'static str)];
+}
+
+/// Returns a value parser from a function; a value that is not UTF-8 is shown lossily.
+pub(super) fn checked<T, F>(parse: F) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    F: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
+{
+    clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
 }
 
 /// Completes the description of an option.
@@ -236,6 +244,15 @@ impl Choice for Orphans {
         (Orphans::Wait, "wait", "Hold the lock until they have ended"),
         (Orphans::Kill, "kill", "Kill them, then release the lock"),
     ];
+}
+
+/// `--on-lost`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// Stop the command.
+    Kill,
+    /// Warn and let it go on.
+    Warn,
 }
 
 impl Choice for OnLost {

@@ -1,23 +1,71 @@
-//! The common backend of several locks; and the backends of locks that were not named.
+//! Resolves settings: the command line overrides the environment, which overrides the configuration files.
+//! Each setting has one value and its source. And the backend that several locks share.
 
 use std::fmt;
 
-use super::configuration::backend_flag;
 use super::tables::LockTable;
 use super::value::of_environment;
-use super::{BackendSettings, CommonArguments, Configuration, Source, Sourced};
+use super::{BackendSettings, CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
 use crate::exit::Failure;
 use crate::glob::Pattern;
 use crate::lock::LockName;
 
 /// The remedy for locks on different backends, for a command that takes them.
-pub(super) const RUN_APART: &str =
-    "a run is on one store: give --backend, or nest one dlock run in the other";
+const RUN_APART: &str = "a run is on one store: give --backend, or nest one dlock run in the other";
 /// The same for a command that shows them.
 const ASK_APART: &str = "one store is queried at a time: give --backend, or query these one at a time";
 
+/// Resolves the backend of these locks, or the default backend.
+///
+/// # Errors
+/// A file or a variable has an invalid value, or two of the locks have different backends (78).
+pub fn resolve_backend(arguments: &CommonArguments, names: &[LockName]) -> Result<BackendSettings, Failure> {
+    Configuration::read(arguments)?.resolve(arguments, names)
+}
+
 impl Configuration {
+    /// Returns the settings for these locks, in which those of the command line have the highest precedence.
+    ///
+    /// # Errors
+    /// A variable has an invalid value, or the tables of two locks contradict each other (78).
+    pub fn settings(
+        &self,
+        flags: Settings,
+        common: &CommonArguments,
+        names: &[LockName],
+    ) -> Result<Settings, Failure> {
+        let mut settings = self.under(above(flags, common)?, names, |table| table)?;
+        if settings.backend.is_none() {
+            settings.backend = self.named_of(names, RUN_APART)?;
+        }
+        Ok(settings)
+    }
+
+    /// Returns the settings of command line and environment over those of the files for these locks,
+    /// restricted to the `wanted` ones; without the backend, which is resolved per lock.
+    pub(super) fn under(
+        &self,
+        above: Settings,
+        names: &[LockName],
+        wanted: impl Fn(Settings) -> Settings,
+    ) -> Result<Settings, Failure> {
+        let mut tables: Vec<&LockTable> = Vec::new();
+        for name in names {
+            if let Some(table) = self.table(name)?
+                && !tables.iter().any(|known| std::ptr::eq(*known, table))
+            {
+                tables.push(table);
+            }
+        }
+        let mut below = Settings::default();
+        for table in tables {
+            let said = Settings { backend: None, ..table.settings.clone() };
+            below = below.together(wanted(said), &above)?;
+        }
+        Ok(above.over(below))
+    }
+
     /// Resolves the backend of these locks, or the default backend.
     ///
     /// # Errors
@@ -40,7 +88,7 @@ impl Configuration {
         arguments: &CommonArguments,
         names: &[LockName],
     ) -> Result<Option<Sourced<String>>, Failure> {
-        if let Some(flag) = backend_flag(arguments)? {
+        if let Some(flag) = arguments.backend_flag()? {
             return Ok(Some(flag));
         }
         match of_environment("DLOCK_BACKEND")? {
@@ -117,6 +165,15 @@ impl Configuration {
         }
         Ok(others)
     }
+}
+
+/// Returns the settings of the command line and the environment.
+///
+/// # Errors
+/// A variable or the backend has an invalid value (78).
+pub(super) fn above(flags: Settings, common: &CommonArguments) -> Result<Settings, Failure> {
+    let quiet = common.quiet.then_some(Sourced { value: true, source: Source::Flag("--quiet") });
+    Settings { backend: common.backend_flag()?, quiet, ..flags }.over_environment()
 }
 
 /// Whether there could be a name that both patterns match. Of two patterns only the beginnings are compared:

@@ -1,0 +1,79 @@
+//! Options of every command.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+use super::backends::wrong_url;
+use super::value::{checked, utf8};
+use super::{Source, Sourced};
+use crate::duration;
+use crate::exit::Failure;
+
+/// Options of every command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CommonArguments {
+    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://..., or a name from the configuration
+    #[arg(short, long, value_name = "URL|ALIAS", help_heading = "Store")]
+    pub backend: Option<OsString>,
+
+    /// Read this configuration file instead of /etc/dlock/config.toml and ~/.config/dlock/config.toml
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    pub config: Option<PathBuf>,
+
+    /// Time limit for one attempt to reach the store [default: 5s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Store")]
+    pub connect_timeout: Option<Duration>,
+
+    /// Suppress contention messages, notices and warnings
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Print more messages; may be repeated
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
+    pub verbose: u8,
+
+    /// Format of messages on standard error [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// `--log-format`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// dlock: text
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl CommonArguments {
+    /// Returns the time limit for one attempt to reach the store.
+    ///
+    /// # Errors
+    /// It is 0 (64).
+    pub(super) fn connect_timeout(&self) -> Result<Duration, Failure> {
+        match self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT) {
+            Duration::ZERO => Err(Failure::usage("--connect-timeout: 0 leaves no time to connect")),
+            connect_timeout => Ok(connect_timeout),
+        }
+    }
+
+    /// `--backend`
+    ///
+    /// # Errors
+    /// It is not UTF-8 (78).
+    pub(super) fn backend_flag(&self) -> Result<Option<Sourced<String>>, Failure> {
+        let Some(value) = &self.backend else { return Ok(None) };
+        let source = Source::Flag("--backend");
+        match utf8(value) {
+            Ok(value) => Ok(Some(Sourced { value: value.to_owned(), source })),
+            Err(error) => Err(wrong_url(&source, error)),
+        }
+    }
+}
