@@ -101,41 +101,51 @@ pub(super) struct Alias {
     pub(super) name: String,
     /// Its first occurrence.
     pub(super) place: FileLocation,
-    pub(super) url: Option<Sourced<String>>,
-    pub(super) username: Option<Sourced<String>>,
-    pub(super) password: Option<Sourced<String>>,
+    /// The keys with a text, in display order.
+    pub(super) keys: Vec<Key>,
     pub(super) accept: Option<Sourced<Vec<Warning>>>,
-    pub(super) options: Vec<Extra>,
 }
 
-/// A key that is a URL option of the store.
-pub(super) struct Extra {
+/// A key with a text: one of [`KEYS`], or a URL option of the store.
+pub(super) struct Key {
     pub(super) name: String,
     /// The place of the key; the value has its own.
-    pub(super) key: FileLocation,
+    pub(super) place: FileLocation,
     pub(super) value: Sourced<String>,
 }
 
-/// The keys of every backend, besides its URL options.
-const KEYS: &[&str] = &["url", "username", "password", "accept"];
+/// The keys of every backend, besides its URL options, in display order.
+const KEYS: &[&str] = &["url", USERNAME, PASSWORD, "accept"];
+const USERNAME: &str = "username";
+pub(super) const PASSWORD: &str = "password";
 pub(super) const PASSWORD_FILE: &str = "password_file";
+
+impl Key {
+    /// Whether the store decides what the key means, and whether there is such a key.
+    pub(super) fn is_option(name: &str) -> bool {
+        !KEYS.contains(&name)
+    }
+}
 
 impl Alias {
     pub(super) fn new(name: &str, place: FileLocation) -> Alias {
-        let name = name.to_owned();
-        Alias { name, place, url: None, username: None, password: None, accept: None, options: Vec::new() }
+        Alias { name: name.to_owned(), place, keys: Vec::new(), accept: None }
     }
 
-    /// Merges a later file, which overrides it key by key.
-    pub(super) fn add(&mut self, later: Alias) {
-        self.url = later.url.or(self.url.take());
-        self.username = later.username.or(self.username.take());
-        self.password = later.password.or(self.password.take());
-        self.accept = later.accept.or(self.accept.take());
-        for extra in later.options {
-            self.options.retain(|known| known.name != extra.name);
-            self.options.push(extra);
+    /// Merges a later file, or a key of the same file, which overrides this key by key.
+    pub(super) fn add(&mut self, keys: Vec<Key>, accept: Option<Sourced<Vec<Warning>>>) {
+        self.accept = accept.or(self.accept.take());
+        for key in keys {
+            self.keys.retain(|known| known.name != key.name);
+            self.keys.push(key);
         }
+        let rank = |key: &Key| KEYS.iter().position(|name| *name == key.name).unwrap_or(KEYS.len());
+        self.keys.sort_by_key(rank);
+    }
+
+    /// Returns the value of a key.
+    pub(super) fn get(&self, name: &str) -> Option<&Sourced<String>> {
+        self.keys.iter().find(|key| key.name == name).map(|key| &key.value)
     }
 
     /// Returns the URL with all keys applied. `later` returns whether the first source is in a file that
@@ -149,98 +159,77 @@ impl Alias {
         named_by: Source,
         later: impl Fn(&Source, &Source) -> bool,
     ) -> Result<BackendSettings, Failure> {
-        let Some(Sourced { value: text, source: url_source }) = &self.url else {
+        let Some(Sourced { value: text, source: url_source }) = self.get("url") else {
             return Err(Source::File(self.place.clone()).failure("this backend has no url"));
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
         self.check_keys(&url)?;
-        // Whether a key overrides the same option in the URL.
-        let counts =
-            |source: &Source, what: &str| match (later(source, url_source), later(url_source, source)) {
-                (false, false) => {
-                    Err(source.failure(format!("{what} is in the url as well: remove one of them")))
-                }
-                (counts, _) => Ok(counts),
-            };
-        let has = |url: &Url, option: &str| url.query.iter().any(|(name, _)| name == option);
         let mut options = Vec::new();
-        if let Some(Sourced { value, source }) = &self.username
-            && ((url.username.is_none() && !has(&url, "username")) || counts(source, "a username")?)
-        {
-            url.query.retain(|(name, _)| name != "username");
-            url.username = Some(value.clone());
-        }
-        let secret = self.secret(&later)?;
-        if let Some(extra) = secret
-            && ((url.password.is_none() && !has(&url, PASSWORD_FILE))
-                || counts(extra.source(), "a password")?)
-        {
-            url.password = None;
-            url.query.retain(|(name, _)| name != PASSWORD_FILE);
-            match extra {
-                Secret::Text(password) => url.password = Some(password.value.clone()),
-                Secret::File(extra) => {
-                    url.query.push((extra.name.clone(), extra.value.value.clone()));
-                    options.push((extra.name.clone(), extra.value.source.clone()));
+        for key in self.keys_in_effect(&later)?.filter(|key| key.name != "url") {
+            let Key { name, value: Sourced { value, source }, .. } = key;
+            // The option of the URL that means the same, and what the URL has of it.
+            let (option, in_url, what) = match name.as_str() {
+                USERNAME => (USERNAME, url.username.is_some(), "a username"),
+                PASSWORD | PASSWORD_FILE => (PASSWORD_FILE, url.password.is_some(), "a password"),
+                name => (name, false, name),
+            };
+            if in_url || url.query.iter().any(|(name, _)| name == option) {
+                match (later(source, url_source), later(url_source, source)) {
+                    (true, _) => {}
+                    (false, true) => continue,
+                    (false, false) => {
+                        let message = format!("{what} is in the url as well: remove one of them");
+                        return Err(source.failure(message));
+                    }
                 }
             }
-        }
-        for Extra { name, value: Sourced { value, source }, .. } in &self.options {
-            if name != PASSWORD_FILE && (!has(&url, name) || counts(source, name)?) {
-                url.query.retain(|(other, _)| other != name);
-                url.query.push((name.clone(), value.clone()));
-                options.push((name.clone(), source.clone()));
+            url.query.retain(|(name, _)| name != option);
+            match name.as_str() {
+                USERNAME => url.username = Some(value.clone()),
+                PASSWORD => url.password = Some(value.clone()),
+                _ => {
+                    url.password = url.password.filter(|_| name != PASSWORD_FILE);
+                    url.query.push((name.clone(), value.clone()));
+                    options.push((name.clone(), source.clone()));
+                }
             }
         }
         let accepted = Accepted(self.accept.as_ref().map(|known| known.value.clone()).unwrap_or_default());
         Ok(BackendSettings { url, source: named_by, accepted, url_source: url_source.clone(), options })
     }
 
-    /// Returns the password or the password file, which exclude each other.
-    pub(super) fn secret(
+    /// Returns the keys in effect: of a password and a password file only the one of the later file.
+    ///
+    /// # Errors
+    /// Both are in one file (78).
+    pub(super) fn keys_in_effect(
         &self,
         later: impl Fn(&Source, &Source) -> bool,
-    ) -> Result<Option<Secret<'_>>, Failure> {
-        let file = self.options.iter().find(|extra| extra.name == PASSWORD_FILE);
-        Ok(match (&self.password, file) {
-            (Some(text), Some(file)) if later(&text.source, &file.value.source) => Some(Secret::Text(text)),
-            (Some(text), Some(file)) if later(&file.value.source, &text.source) => Some(Secret::File(file)),
+    ) -> Result<impl Iterator<Item = &Key>, Failure> {
+        let unused = match (self.get(PASSWORD), self.get(PASSWORD_FILE)) {
+            (Some(text), Some(file)) if later(&text.source, &file.source) => Some(PASSWORD_FILE),
+            (Some(text), Some(file)) if later(&file.source, &text.source) => Some(PASSWORD),
             (Some(text), Some(_)) => {
                 return Err(text.source.failure("there is a password_file as well: remove one of them"));
             }
-            (text, file) => text.as_ref().map(Secret::Text).or(file.map(Secret::File)),
-        })
+            _ => None,
+        };
+        Ok(self.keys.iter().filter(move |key| Some(key.name.as_str()) != unused))
     }
 
     /// Checks that each key is an option of the store. A store that this build lacks is not checked.
     fn check_keys(&self, url: &Url) -> Result<(), Failure> {
         let Some(known) = registry::options(&url.scheme) else { return Ok(()) };
-        let unknown = self.options.iter().find(|extra| !known.contains(&extra.name.as_str()));
-        unknown.map_or(Ok(()), |Extra { name, key, .. }| {
-            let others = known.iter().filter(|option| !KEYS.contains(option));
+        let is_unknown = |key: &&Key| Key::is_option(&key.name) && !known.contains(&key.name.as_str());
+        self.keys.iter().find(is_unknown).map_or(Ok(()), |Key { name, place, .. }| {
+            let others = known.iter().filter(|option| Key::is_option(option));
             let all: Vec<&str> = KEYS.iter().chain(others).copied().collect();
             Err(Failure::config(format!(
-                "{key}: unknown key '{name}' in [backends.{}]: known for {}: are {}",
+                "{place}: unknown key '{name}' in [backends.{}]: known for {}: are {}",
                 self.name,
                 url.scheme,
                 all.join(", ")
             )))
         })
-    }
-}
-
-/// The source of the password.
-#[derive(Clone, Copy)]
-pub(super) enum Secret<'a> {
-    Text(&'a Sourced<String>),
-    File(&'a Extra),
-}
-
-impl Secret<'_> {
-    fn source(&self) -> &Source {
-        match self {
-            Secret::Text(text) => &text.source,
-            Secret::File(extra) => &extra.value.source,
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::backends::{Alias, PASSWORD_FILE, Secret};
+use super::backends::{Alias, Key, PASSWORD, PASSWORD_FILE};
 use super::resolution::above;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
@@ -185,37 +185,26 @@ impl Settings {
 }
 
 impl Alias {
-    /// Returns the values in effect: of a password and a password file only the one that is used.
+    /// Returns the values in effect, without secrets.
     fn shown(&self, later: impl Fn(&Source, &Source) -> bool) -> Vec<ShownValue> {
-        let secret = self.secret(later).ok().flatten();
-        let mut keys = Vec::new();
-        let mut add = |key: &str, value: Value, source: &Source| {
-            let (key, source) = (key.to_owned(), source.clone());
-            keys.push(ShownValue { key, value: Some(value), source, overridden: None });
-        };
-        if let Some(Sourced { value, source }) = &self.url {
-            add("url", registry::redacted(value).into(), source);
-        }
-        if let Some(Sourced { value, source }) = &self.username {
-            add("username", value.as_str().into(), source);
-        }
-        if let Some(Secret::Text(Sourced { source, .. })) = secret {
-            add("password", HIDDEN.into(), source);
-        }
-        let scheme = self.url.as_ref().and_then(|url| url.value.split(':').next()).unwrap_or_default();
+        let scheme = self.get("url").and_then(|url| url.value.split(':').next()).unwrap_or_default();
         let has_known_options = registry::options(&scheme.to_ascii_lowercase()).is_some();
-        let is_used = |name: &str| name != PASSWORD_FILE || matches!(secret, Some(Secret::File(_)));
-        for option in self.options.iter().filter(|option| is_used(&option.name)) {
+        let text = |key: &Key| match key.name.as_str() {
+            "url" => registry::redacted(&key.value.value),
+            PASSWORD => HIDDEN.to_owned(),
             // The options of a store that this build lacks are unknown: one may be a secret.
-            let value = match has_known_options || option.name == PASSWORD_FILE {
-                true => option.value.value.as_str().into(),
-                false => HIDDEN.into(),
-            };
-            add(&option.name, value, &option.value.source);
-        }
-        if let Some(Sourced { value, source }) = &self.accept {
-            add("accept", value.iter().map(|warning| warning.name()).collect(), source);
-        }
-        keys
+            name if Key::is_option(name) && name != PASSWORD_FILE && !has_known_options => HIDDEN.to_owned(),
+            _ => key.value.value.clone(),
+        };
+        let shown = |key: &str, value: Value, source: &Source| {
+            let (key, source) = (key.to_owned(), source.clone());
+            ShownValue { key, value: Some(value), source, overridden: None }
+        };
+        let keys = self.keys_in_effect(later).into_iter().flatten();
+        let keys = keys.map(|key| shown(&key.name, text(key).into(), &key.value.source));
+        let accept = self.accept.iter().map(|Sourced { value, source }| {
+            shown("accept", value.iter().map(|warning| warning.name()).collect(), source)
+        });
+        keys.chain(accept).collect()
     }
 }

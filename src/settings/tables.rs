@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::backends::{Alias, Extra, Warning, is_alias};
+use super::backends::{Alias, Key, PASSWORD, Warning, is_alias};
 use super::document::{Document, in_order};
 use super::source::{FileLocation, Source, Sourced};
 use super::table::Settings;
@@ -72,7 +72,7 @@ impl Tables {
         self.backend = later.backend.or(self.backend.take());
         for alias in later.backends {
             match self.backends.iter_mut().find(|known| known.name == alias.name) {
-                Some(known) => known.add(alias),
+                Some(known) => known.add(alias.keys, alias.accept),
                 None => self.backends.push(alias),
             }
         }
@@ -87,11 +87,11 @@ impl Tables {
     /// Returns the key of a password, if there is one.
     fn secret(&self) -> Option<&FileLocation> {
         let locks = self.locks.iter().map(|table| &table.settings.backend);
-        let backends = self.backends.iter().map(|alias| &alias.url);
-        let urls = std::iter::once(&self.backend).chain(locks).chain(backends).flatten();
+        let backends = self.backends.iter().filter_map(|alias| alias.get("url"));
+        let urls = std::iter::once(&self.backend).chain(locks).flatten().chain(backends);
         let in_urls = urls.filter(|url| has_password(&url.value)).map(|url| &url.source);
         let passwords =
-            self.backends.iter().filter_map(|alias| alias.password.as_ref()).map(|known| &known.source);
+            self.backends.iter().filter_map(|alias| alias.get(PASSWORD)).map(|known| &known.source);
         passwords.chain(in_urls).find_map(|source| match source {
             Source::File(place) => Some(place),
             _ => None,
@@ -134,25 +134,25 @@ fn alias(
         );
     }
     let mut alias = Alias::new(name.get_ref(), place);
+    let mut keys = Vec::new();
     for (key, value) in document.entries(name.get_ref(), table)? {
         match key.get_ref().as_ref() {
-            "url" => alias.url = Some(known(document, "url", value)?),
-            "username" => alias.username = Some(known(document, "username", value)?),
-            "password" => alias.password = Some(known(document, "password", value)?),
             "accept" => alias.accept = Some(warnings(document, value)?),
-            option => {
-                let source = source(document, option, value);
+            name => {
+                let source = source(document, name, value);
                 // The valid options are known once the URL is.
                 let text = match value.get_ref() {
-                    DeValue::Boolean(value) => Ok(value.to_string()),
-                    value => scalar(value),
+                    DeValue::Boolean(value) if Key::is_option(name) => Ok(value.to_string()),
+                    value if Key::is_option(name) => scalar(value),
+                    value => text(value).map(str::to_owned),
                 };
                 let value = text.map_err(|error| source.failure(error))?;
-                let key = document.place(key.span(), option);
-                alias.options.push(Extra { name: option.to_owned(), key, value: Sourced { value, source } });
+                let place = document.place(key.span(), name);
+                keys.push(Key { name: name.to_owned(), place, value: Sourced { value, source } });
             }
         }
     }
+    alias.add(keys, None);
     Ok(alias)
 }
 
