@@ -36,7 +36,7 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
         let (json, token_file) = (arguments.json, token_file.as_ref());
         Acquiring { plan, json, token_file, reporter: &reporter }.take_and_write_token().await
     };
-    execute(&reporter, planned, |(plan, _)| &plan.notices, work)
+    execute(&reporter, planned, |(plan, _)| &plan.target.notices, work)
 }
 
 fn internal(error: io::Error) -> Failure {
@@ -78,12 +78,12 @@ impl Acquiring<'_> {
         let plan = self.plan;
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
-        let lock = Lock::new(self.claim(), plan.store.open());
+        let lock = Lock::new(self.claim(), plan.target.store.open());
         let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &signals,
             alarm: &alarm,
-            store: plan.store.display(),
+            store: plan.target.store.display(),
             patience: plan.settings.patience(),
             terms: &plan.terms,
         };
@@ -105,7 +105,7 @@ impl Acquiring<'_> {
             }
             Err((_, NotGranted::Failed(error))) => return Err(self.failed(&error)),
             Err((_, NotGranted::Revoked(revocation))) => {
-                let what = revoked(&plan.name, plan.store.display(), &revocation);
+                let what = revoked(&plan.name, plan.target.store.display(), &revocation);
                 return Err(Failure::new(FailureKind::Lost, what));
             }
             Err((_, NotGranted::Refused(_) | NotGranted::GivenUp)) => {
@@ -115,10 +115,11 @@ impl Acquiring<'_> {
         if let Err(failure) = self.write_token(&held, &lock.claim.token) {
             return Err(self.take_back(&lock, failure).await);
         }
-        let is_unknown =
-            |hazard: &&Hazard| !Warning::of(hazard).is_some_and(|warning| plan.accepted.accepts(warning));
+        let is_unknown = |hazard: &&Hazard| {
+            !Warning::of(hazard).is_some_and(|warning| plan.target.accepted.accepts(warning))
+        };
         if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_unknown) {
-            self.reporter.warning(&hazard_of(plan.store.display(), hazard));
+            self.reporter.warning(&hazard_of(plan.target.store.display(), hazard));
         }
         Ok(Exit::SUCCESS)
     }
@@ -161,7 +162,7 @@ impl Acquiring<'_> {
                 expires_in_ms: lease_state
                     .validity
                     .map(|validity| milliseconds(validity.ends - Moment::now())),
-                backend: plan.store.display(),
+                backend: plan.target.store.display(),
             }),
             (false, None) => format!("{}\n", token.reveal()),
             (false, Some(_)) => String::new(),
@@ -194,7 +195,7 @@ impl Acquiring<'_> {
             StoreError::Unavailable { .. } if can_retry => "; see --retry",
             _ => "",
         };
-        not_asked(&self.plan.name, self.plan.store.display(), error, help)
+        not_asked(&self.plan.name, self.plan.target.store.display(), error, help)
     }
 }
 

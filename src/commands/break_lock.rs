@@ -28,12 +28,12 @@ const MARGIN: Duration = Duration::from_millis(200);
 pub fn break_lock(arguments: &BreakArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let plan = BreakPlan::new(arguments);
-    execute(&reporter, plan, |plan| &plan.access.notices, async |plan| run(plan, &reporter).await)
+    execute(&reporter, plan, |plan| &plan.target.notices, async |plan| run(plan, &reporter).await)
 }
 
 async fn run(plan: &BreakPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
-    let store = plan.access.store.display();
-    let mut breaking = Breaking { plan, reporter, store: plan.access.store.open(), notified: false };
+    let store = plan.target.store.display();
+    let mut breaking = Breaking { plan, reporter, store: plan.target.store.open(), notified: false };
     breaking.run().await.map_err(|error| {
         let mut failure = store_error(&format!("{} on {store}", plan.name), &error);
         if breaking.notified {
@@ -54,8 +54,8 @@ struct Breaking<'a> {
 impl Breaking<'_> {
     async fn run(&mut self) -> Result<Exit, StoreError> {
         let plan = self.plan;
-        let (name, store) = (&plan.name, plan.access.store.display());
-        within(plan.access.connect_timeout, self.store.connect()).await?;
+        let (name, store) = (&plan.name, plan.target.store.display());
+        within(plan.target.connect_timeout, self.store.connect()).await?;
         let mut holders = self.holders().await?;
         if let Some(fencing) = plan.options.fencing_token {
             holders.retain(|holder| holder.fencing == Some(fencing));
@@ -82,7 +82,7 @@ impl Breaking<'_> {
                 return Ok(Exit::Status(exit::CONTENDED));
             }
             // The confirmation may have taken longer than the server's idle timeout: connect anew.
-            self.store = plan.access.store.open();
+            self.store = plan.target.store.open();
         }
         let begin = Moment::now();
         for holder in &holders {
@@ -101,7 +101,7 @@ impl Breaking<'_> {
     async fn holders(&mut self) -> Result<Vec<Holder>, StoreError> {
         let names = std::slice::from_ref(&self.plan.name);
         let seen =
-            within(self.plan.access.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
+            within(self.plan.target.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 
@@ -134,7 +134,7 @@ impl Breaking<'_> {
         let by = format!("{}@{}", identity::user(), identity::host());
         let revocation = Revocation { by, reason: self.plan.reason.clone() };
         let revoking = self.store.revoke(&self.plan.name, fencing, &revocation);
-        within(self.plan.access.connect_timeout, revoking).await?;
+        within(self.plan.target.connect_timeout, revoking).await?;
         self.notified = true;
         if let Some(identity) = &holder.identity {
             identity::wake(identity, &self.plan.name);
@@ -178,8 +178,8 @@ impl Breaking<'_> {
     /// Reports the holds that are left, and what can be done.
     fn not_yet(&self, left: &[Holder]) -> Exit {
         let plan = self.plan;
-        let (name, store) = (&plan.name, plan.access.store.display());
-        let keeps_leases = plan.access.store.keeps_leases();
+        let (name, store) = (&plan.name, plan.target.store.display());
+        let keeps_leases = plan.target.store.keeps_leases();
         for holder in left {
             let notified = can_be_notified(holder);
             let what = match &holder.identity {
@@ -212,12 +212,12 @@ impl Breaking<'_> {
 
     async fn take_away(&mut self, left: &[Holder]) -> Result<Exit, StoreError> {
         let plan = self.plan;
-        let (name, store) = (&plan.name, plan.access.store.display());
+        let (name, store) = (&plan.name, plan.target.store.display());
         let mut status = Exit::SUCCESS;
         for holder in left {
             let whose = describe_holder(holder, store);
             let removed = self.store.remove(&plan.name, holder);
-            match within(plan.access.connect_timeout, removed).await? {
+            match within(plan.target.connect_timeout, removed).await? {
                 Removal::Removed => self.reporter.warning(&format!(
                     "{name} was removed from {whose}: its command may still run beside that of the next holder, \
                     until it notices"

@@ -85,9 +85,9 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
 
 /// Queries the backend for the names of its locks.
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
-    let access = StoreTarget::of(&common, &[]).ok()?;
+    let target = StoreTarget::of(&common, &[]).ok()?;
     let runtime = super::event_loop().ok()?;
-    let names = runtime.block_on(async { access.store.open().list().await }).ok()?;
+    let names = runtime.block_on(async { target.store.open().list().await }).ok()?;
     Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())
 }
 

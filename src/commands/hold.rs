@@ -36,11 +36,11 @@ impl<'a> Hold<'a> {
     /// # Errors
     /// The token owns no lock (76), or the lock of a `dlock run` (64); the store did not reply (69, 77, 78).
     pub(super) async fn find(plan: &'a TokenPlan) -> Result<Hold<'a>, Failure> {
-        let mut store = plan.store.open();
-        let state = look(&mut *store, &plan.name, &plan.token, plan.connect_timeout).await;
-        let state = state.map_err(|error| not_asked(&plan.name, plan.store.display(), &error, ""))?;
+        let mut store = plan.target.store.open();
+        let state = look(&mut *store, &plan.name, &plan.token, plan.target.connect_timeout).await;
+        let state = state.map_err(|error| not_asked(&plan.name, plan.target.store.display(), &error, ""))?;
         let Some(holder) = state.holders.iter().find(|holder| holder.ours).cloned() else {
-            return Err(not_owned(&state, plan.store.display()));
+            return Err(not_owned(&state, plan.target.store.display()));
         };
         let hold = Hold { plan, store, holder };
         match &hold.holder.identity {
@@ -48,7 +48,7 @@ impl<'a> Hold<'a> {
             Some(_) => Err(Failure::usage(format!(
                 "{} on {}: this is the token of a dlock run, which renews and releases the lock itself",
                 plan.name,
-                plan.store.display()
+                plan.target.store.display()
             ))),
             None => Err(hold.failed(&StoreError::unreachable("the record of its holder cannot be read"))),
         }
@@ -56,15 +56,15 @@ impl<'a> Hold<'a> {
 
     /// Returns the failure for an error of the store.
     pub(super) fn failed(&self, error: &StoreError) -> Failure {
-        not_asked(&self.plan.name, self.plan.store.display(), error, "")
+        not_asked(&self.plan.name, self.plan.target.store.display(), error, "")
     }
 
     /// Returns the failure that the lock is no longer held, with the current holder.
     pub(super) async fn lost(&mut self) -> Failure {
         let plan = self.plan;
-        match look(&mut *self.store, &plan.name, &plan.token, plan.connect_timeout).await {
-            Ok(state) => not_owned(&state, plan.store.display()),
-            Err(_) => not_owned(&LockState::free(plan.name.clone()), plan.store.display()),
+        match look(&mut *self.store, &plan.name, &plan.token, plan.target.connect_timeout).await {
+            Ok(state) => not_owned(&state, plan.target.store.display()),
+            Err(_) => not_owned(&LockState::free(plan.name.clone()), plan.target.store.display()),
         }
     }
 

@@ -10,13 +10,13 @@ use crate::settings::{ReleaseArguments, TokenPlan};
 /// Releases the lock and returns how dlock ends.
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    execute(&reporter, TokenPlan::of_release(arguments), |plan| &plan.notices, free)
+    execute(&reporter, TokenPlan::of_release(arguments), |plan| &plan.target.notices, free)
 }
 
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(plan).await?;
     let claim = hold.claim(hold.holder.lease.unwrap_or_default());
-    match give_back(&mut *hold.store, &claim, plan.connect_timeout).await {
+    match give_back(&mut *hold.store, &claim, plan.target.connect_timeout).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
         Ok(Release::Released | Release::Kept | Release::NotYet(_)) => Ok(Exit::SUCCESS),
         Err(error) => Err(hold.failed(&error)),

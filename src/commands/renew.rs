@@ -16,13 +16,13 @@ use crate::settings::{RenewArguments, RenewPlan};
 /// Extends the lease and returns how dlock ends.
 pub fn renew(arguments: &RenewArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    execute(&reporter, RenewPlan::new(arguments), |plan| &plan.hold.notices, extend)
+    execute(&reporter, RenewPlan::new(arguments), |plan| &plan.hold.target.notices, extend)
 }
 
 async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(&plan.hold).await?;
     let broken = |revocation: &Revocation| {
-        let what = revoked(&plan.hold.name, plan.hold.store.display(), revocation);
+        let what = revoked(&plan.hold.name, plan.hold.target.store.display(), revocation);
         Failure::new(FailureKind::Lost, format!("{what}; release it with dlock release"))
     };
     if let Some(revocation) = &hold.holder.revoked {
@@ -35,7 +35,7 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
     let claim = hold.claim(lease);
     let mut sent = Moment::now();
     let store = &mut hold.store;
-    let renewal = bounded(plan.hold.connect_timeout, async || {
+    let renewal = bounded(plan.hold.target.connect_timeout, async || {
         store.connect().await?;
         sent = Moment::now();
         store.renew(&claim, Duration::ZERO).await
@@ -50,7 +50,7 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
                     name: plan.hold.name.as_str(),
                     fencing_token: hold.holder.fencing,
                     expires_in_ms: rest.map(milliseconds),
-                    backend: plan.hold.store.display(),
+                    backend: plan.hold.target.store.display(),
                 };
                 return Ok(super::print(&report::json(&renewed)));
             }

@@ -19,15 +19,15 @@ const LOCKS_AT_A_TIME: usize = 1000;
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);
-    execute(&reporter, plan, |plan| &plan.access.notices, async |plan| show(plan, &reporter).await)
+    execute(&reporter, plan, |plan| &plan.target.notices, async |plan| show(plan, &reporter).await)
 }
 
 async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
-    let mut store = plan.access.store.open();
-    let failed = |error: StoreError| store_error(plan.access.store.display(), &error);
+    let mut store = plan.target.store.open();
+    let failed = |error: StoreError| store_error(plan.target.store.display(), &error);
     if plan.options.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
-        let display = plan.access.store.display();
+        let display = plan.target.store.display();
         print_to_reader(&match plan.options.json {
             true => history_json(display, &histories),
             false => history_text(display, &histories, Style::of_stdout()),
@@ -51,7 +51,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
 }
 
 fn text(plan: &StatusPlan<'_>, seen: &Inspection, style: Style) -> String {
-    let display = plan.access.store.display();
+    let display = plan.target.store.display();
     match plan.options.json {
         true => status_json(display, seen),
         false => status_text(display, seen, style),
@@ -76,7 +76,7 @@ async fn watch(
                 text(plan, &seen, Style::of_stdout())
             }
             Err(error) => {
-                let failure = store_error(plan.access.store.display(), &error);
+                let failure = store_error(plan.target.store.display(), &error);
                 // A store that is unavailable at the start is an error; later it may recover.
                 if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
                     return Err(failure);
@@ -111,7 +111,7 @@ async fn watch(
 /// awaited.
 async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
     let names = names(plan, store).await?;
-    let limit = plan.access.connect_timeout;
+    let limit = plan.target.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let part = within(limit, store.inspect(names, None)).await?;
@@ -129,10 +129,10 @@ async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspec
 }
 
 async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
-    within(plan.access.connect_timeout, store.connect()).await?;
+    within(plan.target.connect_timeout, store.connect()).await?;
     let mut names = plan.names.clone();
     if plan.needs_list() {
-        let listed = within(plan.access.connect_timeout, store.list()).await?;
+        let listed = within(plan.target.connect_timeout, store.list()).await?;
         names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
     }
     Ok(names)
@@ -144,7 +144,7 @@ async fn histories(
 ) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
     let mut histories = Vec::new();
     for name in names(plan, store).await? {
-        let mut records = within(plan.access.connect_timeout, store.history(&name)).await?;
+        let mut records = within(plan.target.connect_timeout, store.history(&name)).await?;
         records.sort_by_key(|(at, record)| std::cmp::Reverse(began(*at, record)));
         histories.push((name, records));
     }

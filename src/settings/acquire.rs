@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -10,8 +9,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::limits::{check, check_note, check_ttl};
 use super::target::{check_wait, one_name};
 use super::value::checked;
-use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
-use crate::backend::Location;
+use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::validity::Terms;
@@ -83,15 +81,11 @@ pub struct AcquirePlan {
     /// The lock to take.
     pub name: LockName,
     /// Its store.
-    pub store: Rc<dyn Location>,
+    pub target: StoreTarget,
     /// The lease and the timeouts.
     pub terms: Terms,
     /// The other settings.
     pub settings: Settings,
-    /// Accepted warnings about the store, which are not printed.
-    pub accepted: Accepted,
-    /// Notices to print once, before the store is contacted.
-    pub notices: Vec<String>,
 }
 
 impl AcquirePlan {
@@ -122,16 +116,15 @@ impl AcquirePlan {
         check(&settings.note, |note| check_note(note))?;
         let backend = configuration.backend(settings.backend.as_ref())?;
         let unnamed = if backend.source == Source::Default { "no backend configured, and " } else { "" };
-        let access = StoreTarget::new(&arguments.common, backend, std::slice::from_ref(&name))?;
-        let StoreTarget { store, connect_timeout, accepted, notices } = access;
-        if !store.keeps_leases() {
+        let target = StoreTarget::new(&arguments.common, backend, std::slice::from_ref(&name))?;
+        if !target.store.keeps_leases() {
             return Err(Failure::usage(format!(
                 "{unnamed}{} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, as \
                  -b redis://HOST",
-                store.display()
+                target.store.display()
             )));
         }
-        let terms = Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout };
-        Ok(AcquirePlan { name, store, terms, settings, accepted, notices })
+        let terms = Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout: target.connect_timeout };
+        Ok(AcquirePlan { name, target, terms, settings })
     }
 }

@@ -61,8 +61,8 @@ fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
 pub struct BreakPlan<'a> {
     /// The options.
     pub options: &'a BreakArguments,
-    /// The access to the store.
-    pub access: StoreTarget,
+    /// The target to the store.
+    pub target: StoreTarget,
     /// The lock.
     pub name: LockName,
     /// The reason reported to the holder.
@@ -91,7 +91,7 @@ impl<'a> BreakPlan<'a> {
         }
         Ok(BreakPlan {
             options: arguments,
-            access: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
+            target: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
             name,
             reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
         })

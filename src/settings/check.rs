@@ -1,11 +1,10 @@
 //! The plan of `dlock check`: which locks to check, and at which stores.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::target::checked_name;
-use super::tokens::{NO_TOKEN, ONE_NAME, token};
+use super::tokens::{ONE_NAME, TokenArguments, TokenPlan};
 use super::{CheckArguments, Configuration, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::backend::registry;
@@ -61,7 +60,7 @@ impl CheckPlan {
             Some(_) => Vec::new(),
         };
         if inside.is_empty() {
-            return CheckPlan::of_token(arguments, name, &arguments.token.token_file);
+            return CheckPlan::of_token(&arguments.token, name);
         }
         // A store that the holds name need not be configured, and no default is assumed.
         let configuration = Configuration::read(common)?;
@@ -75,8 +74,8 @@ impl CheckPlan {
         for hold in inside {
             let name = checked_name(hold.name.as_ref())?;
             let (store, help) = match &named {
-                Some(access) if by_option || access.store.display() == hold.backend => {
-                    (access.store.clone(), "")
+                Some(target) if by_option || target.store.display() == hold.backend => {
+                    (target.store.clone(), "")
                 }
                 _ => (store_of(hold)?, NAME_THE_STORE),
             };
@@ -86,24 +85,19 @@ impl CheckPlan {
         Ok(CheckPlan {
             proofs,
             connect_timeout,
-            notices: named.map_or_else(Vec::new, |access| access.notices),
+            notices: named.map_or_else(Vec::new, |target| target.notices),
         })
     }
 
-    fn of_token(
-        arguments: &CheckArguments,
-        name: Option<LockName>,
-        file: &Option<PathBuf>,
-    ) -> Result<CheckPlan, Failure> {
+    fn of_token(arguments: &TokenArguments, name: Option<LockName>) -> Result<CheckPlan, Failure> {
         let name = name.ok_or_else(|| {
             Failure::usage(
                 "no lock name, and no DLOCK_HELD to find it in: run this under dlock run, or did you mean: dlock check \
                  nightly",
             )
         })?;
-        let access = StoreTarget::of(&arguments.token.common, std::slice::from_ref(&name))?;
-        let token = token(file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
-        let StoreTarget { store, connect_timeout, notices, .. } = access;
+        let TokenPlan { name, target, token } = TokenPlan::of_name(arguments, name)?;
+        let StoreTarget { store, connect_timeout, notices, .. } = target;
         Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
     }
 }

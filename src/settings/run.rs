@@ -230,7 +230,7 @@ pub fn known(
         let backend = configuration.backend(settings.backend.as_ref()).ok()?;
         StoreTarget::new(&arguments.common, backend, &names).ok()
     });
-    (names, store.map(|access| access.store.display().to_owned()))
+    (names, store.map(|target| target.store.display().to_owned()))
 }
 
 /// Returns each name once, in the order of their bytes.

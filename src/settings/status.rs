@@ -50,8 +50,8 @@ pub struct StatusArguments {
 pub struct StatusPlan<'a> {
     /// The options.
     pub options: &'a StatusArguments,
-    /// The access to the store.
-    pub access: StoreTarget,
+    /// The target to the store.
+    pub target: StoreTarget,
     /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
     pub names: Vec<LockName>,
     /// The patterns for locks that dlocks hold or wait for.
@@ -114,16 +114,16 @@ impl<'a> StatusPlan<'a> {
             true => Vec::new(),
             false => configuration.others(&backend, &globs)?,
         };
-        let mut access = StoreTarget::new(&arguments.common, backend, &names)?;
+        let mut target = StoreTarget::new(&arguments.common, backend, &names)?;
         if !others.is_empty() {
-            access.notices.push(format!(
+            target.notices.push(format!(
                 "queried only {}, but the configuration has locks on {} too: see -b {}",
-                access.store.display(),
+                target.store.display(),
                 others.join(", "),
                 others.join(" or -b ")
             ));
         }
-        Ok(StatusPlan { options: arguments, access, names, patterns })
+        Ok(StatusPlan { options: arguments, target, names, patterns })
     }
 
     /// Whether the list of locks is needed from the store.

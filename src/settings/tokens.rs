@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +10,6 @@ use super::limits::{check, check_ttl};
 use super::target::one_name;
 use super::value::checked;
 use super::{CommonArguments, Source, Sourced, StoreTarget};
-use crate::backend::Location;
 use crate::backend::io_text;
 use crate::duration;
 use crate::exit::Failure;
@@ -86,13 +84,9 @@ pub struct TokenPlan {
     /// The lock.
     pub name: LockName,
     /// Its store.
-    pub store: Rc<dyn Location>,
+    pub target: StoreTarget,
     /// The token.
     pub token: Token,
-    /// The time limit for a reply of the store.
-    pub connect_timeout: Duration,
-    /// Notices to print once, before the store is contacted.
-    pub notices: Vec<String>,
 }
 
 /// The plan of `dlock renew`.
@@ -112,7 +106,7 @@ const LONGEST_CONTENT: u64 = 64 << 10;
 /// The time limit for the writer of a pipe.
 const PIPE_WITHIN: Duration = Duration::from_secs(5);
 
-pub(super) const NO_TOKEN: &str =
+const NO_TOKEN: &str =
     "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
 pub(super) const ONE_NAME: &str = "one NAME, and no token: what stands on a command line can be read by every user of \
                                    this host; use DLOCK_TOKEN or --token-file";
@@ -124,10 +118,17 @@ impl TokenPlan {
     /// A bad option, name or token, or none (64); bad environment or URL (78).
     fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
         let name = one_name(&arguments.names, ONE_NAME, &format!("{command} nightly"))?;
-        let access = StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?;
+        TokenPlan::of_name(arguments, name)
+    }
+
+    /// Returns the plan for this lock.
+    ///
+    /// # Errors
+    /// A bad token, or none (64); bad environment or URL (78).
+    pub(super) fn of_name(arguments: &TokenArguments, name: LockName) -> Result<TokenPlan, Failure> {
+        let target = StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?;
         let token = token(&arguments.token_file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
-        let StoreTarget { store, connect_timeout, notices, .. } = access;
-        Ok(TokenPlan { name, store, token, connect_timeout, notices })
+        Ok(TokenPlan { name, target, token })
     }
 
     /// Returns the plan of `dlock release`.
@@ -153,7 +154,7 @@ impl RenewPlan {
 }
 
 /// Returns the token that was given, if any: from the file, else from the environment.
-pub(super) fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
+fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
     let found = match file {
         Some(path) => Some(Sourced { value: read(path), source: Source::Flag("--token-file") }),
         None => input::variable("DLOCK_TOKEN").map(|value| Sourced {
