@@ -4,9 +4,10 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+use super::limits::check_note;
 use super::target::checked_name;
 use super::value::{Setting, checked};
-use super::{CommonArguments, StoreTarget};
+use super::{CommonArguments, Source, StoreTarget};
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
 use crate::lock::{FencingToken, LockName};
@@ -69,9 +70,6 @@ pub struct BreakPlan<'a> {
     pub reason: Option<String>,
 }
 
-/// The limit of `--reason`, which is stored beside the lock.
-const LONGEST_REASON: usize = 1000;
-
 impl<'a> BreakPlan<'a> {
     /// Checks all arguments.
     ///
@@ -83,17 +81,13 @@ impl<'a> BreakPlan<'a> {
             [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
             _ => return Err(Failure::usage("break takes one NAME: a lock is broken on its own")),
         };
-        if let Some(reason) = arguments.reason.as_ref().filter(|reason| reason.len() > LONGEST_REASON) {
-            return Err(Failure::usage(format!(
-                "--reason: {} bytes are too many, at most {LONGEST_REASON}",
-                reason.len()
-            )));
-        }
+        let reason = arguments.reason.clone().unwrap_or_default();
+        check_note(&reason).map_err(|error| Source::Flag("--reason").failure(error))?;
         Ok(BreakPlan {
             options: arguments,
             target: StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?,
             name,
-            reason: arguments.reason.clone().filter(|reason| !reason.is_empty()),
+            reason: Some(reason).filter(|reason| !reason.is_empty()),
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL};
 
 /// The longest `--min-hold`: a lock that outlives its dlock for longer is a mistake.
 const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
-/// The limit of `--note`, which is stored beside the lock.
+/// The limit of `--note` and `--reason`, which are stored beside the lock.
 const LONGEST_NOTE: usize = 1000;
 /// The default lease: how long a crashed host blocks other clients.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(30);

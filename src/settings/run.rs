@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::target::{check_wait, checked_name};
+use super::target::{check_wait, checked_name, contradiction};
 use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::backend::Location;
 use crate::child::{Program, ProgramError};
@@ -241,9 +241,6 @@ fn in_order(mut names: Vec<LockName>) -> Vec<LockName> {
 }
 
 fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
-    let contradiction = |one: &str, other: &str| {
-        Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
-    };
     let slots = arguments.settings.slots.as_ref().map(|slots| slots.value);
     match (arguments.exclusive, arguments.shared, slots) {
         (true, true, _) => contradiction("--exclusive", "--shared"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::target::checked_name;
+use super::target::{checked_name, contradiction};
 use super::value::checked;
 use super::{CommonArguments, Configuration, StoreTarget};
 use crate::duration::{self, show};
@@ -67,9 +67,6 @@ impl<'a> StatusPlan<'a> {
     /// # Errors
     /// Contradictions and bad names (64), bad environment or URL (78).
     pub fn new(arguments: &'a StatusArguments) -> Result<StatusPlan<'a>, Failure> {
-        let contradiction = |one, other| {
-            Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
-        };
         if arguments.history && arguments.names.is_empty() {
             return Err(Failure::usage("--history: of which lock? dlock status --history NAME"));
         }

@@ -90,10 +90,12 @@ pub(super) fn one_name(names: &[OsString], too_many: &str, example: &str) -> Res
 
 /// Rejects `--no-wait` together with `--wait`.
 pub(super) fn check_wait(no_wait: bool, flags: &Settings) -> Result<(), Failure> {
-    match no_wait && flags.wait.is_some() {
-        true => Err(Failure::usage("--no-wait and --wait contradict each other: give one of them")),
-        false => Ok(()),
-    }
+    if no_wait && flags.wait.is_some() { contradiction("--no-wait", "--wait") } else { Ok(()) }
+}
+
+/// Returns the failure for two options that exclude each other.
+pub(super) fn contradiction<T>(one: &str, other: &str) -> Result<T, Failure> {
+    Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
 }
 
 pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
