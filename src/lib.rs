@@ -48,10 +48,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     if let Some(words) = commands::complete::asked_for(&arguments) {
         return commands::complete::complete(words);
     }
-    let format = settings::format_of(&arguments);
-    let files = OutputFiles::seen_in(&arguments);
     let inherited = inherited.naming_descriptors(&arguments);
-    match settings::parse(arguments) {
+    match settings::parse(&arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
@@ -67,7 +65,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Release(arguments))) => commands::release::release(&arguments),
         Ok(Request::Command(Command::Check(arguments))) => commands::check::check(&arguments),
         Err(failure) => {
-            commands::report_invalid_command_line(&failure, &files, &Reporter::new(false, 0, format))
+            let reporter = Reporter::new(false, 0, settings::format_of(&arguments));
+            commands::report_invalid_command_line(&failure, &OutputFiles::seen_in(&arguments), &reporter)
         }
     }
 }

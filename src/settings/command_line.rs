@@ -116,11 +116,11 @@ pub enum Request {
 ///
 /// # Errors
 /// One line that names the option and the value (64).
-pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
+pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
     let separator = arguments.iter().position(|argument| argument == "--");
     let (own, command) = match separator {
         Some(at) => (&arguments[..at], Some(arguments[at + 1..].to_vec())),
-        None => (&arguments[..], None),
+        None => (arguments, None),
     };
     let parse = |arguments: &[OsString]| {
         let is_run = arguments.get(1).is_some_and(|word| word == "run");
@@ -135,9 +135,9 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Request, Failure> {
             Ok(Request::Command(Command::Run(run)))
         }
         // For other commands, a separator has its usual meaning: the arguments after it are not options.
-        Ok(_) if command.is_some() => match parse(&arguments) {
+        Ok(_) if command.is_some() => match parse(arguments) {
             Ok(Cli { command }) => Ok(Request::Command(command)),
-            Err(error) => Err(Failure::usage(one_line(&error, &arguments))),
+            Err(error) => Err(Failure::usage(one_line(&error, arguments))),
         },
         Ok(Cli { command }) => Ok(Request::Command(command)),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -275,7 +275,8 @@ mod tests {
     }
 
     fn run(arguments: &[&str]) -> Result<Box<RunArguments>, String> {
-        match parse(["dlock", "run"].iter().chain(arguments).map(OsString::from).collect()) {
+        let arguments: Vec<_> = ["dlock", "run"].iter().chain(arguments).map(OsString::from).collect();
+        match parse(&arguments) {
             Ok(Request::Command(Command::Run(run))) => Ok(run),
             Ok(other) => panic!("{other:?}"),
             Err(failure) => Err(failure.message),
