@@ -177,7 +177,7 @@ impl Metrics {
         let name = escaped(lock);
         let samples = self.locks.entry(name.clone()).or_default();
         let mut series = Series { name, samples };
-        let mut outcomes = Outcome::ALL.map(Outcome::as_str);
+        let mut outcomes = Outcome::ALL.map(|(_, name)| name);
         outcomes.sort_unstable();
         for outcome in outcomes {
             series.add_to(RUNS, "", &format!(",outcome=\"{outcome}\""), 0.0);

@@ -40,36 +40,25 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Outcome; 11] = [
-        Outcome::Ran,
-        Outcome::Contended,
-        Outcome::Unavailable,
-        Outcome::Denied,
-        Outcome::Lost,
-        Outcome::MaxRuntime,
-        Outcome::NotExecutable,
-        Outcome::Interrupted,
-        Outcome::Usage,
-        Outcome::Config,
-        Outcome::Internal,
+    /// Every outcome, with its serialized name.
+    pub(super) const ALL: [(Outcome, &str); 11] = [
+        (Outcome::Ran, "ran"),
+        (Outcome::Contended, "contended"),
+        (Outcome::Unavailable, "unavailable"),
+        (Outcome::Denied, "denied"),
+        (Outcome::Lost, "lost"),
+        (Outcome::MaxRuntime, "max_runtime"),
+        (Outcome::NotExecutable, "not_executable"),
+        (Outcome::Interrupted, "interrupted"),
+        (Outcome::Usage, "usage"),
+        (Outcome::Config, "config"),
+        (Outcome::Internal, "internal"),
     ];
 
     /// Returns the serialized name.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Ran => "ran",
-            Outcome::Contended => "contended",
-            Outcome::Unavailable => "unavailable",
-            Outcome::Denied => "denied",
-            Outcome::Lost => "lost",
-            Outcome::MaxRuntime => "max_runtime",
-            Outcome::NotExecutable => "not_executable",
-            Outcome::Interrupted => "interrupted",
-            Outcome::Usage => "usage",
-            Outcome::Config => "config",
-            Outcome::Internal => "internal",
-        }
+        let found = Outcome::ALL.iter().find(|(outcome, _)| *outcome == self);
+        found.map(|(_, name)| *name).expect("the table has every outcome")
     }
 }
 
