@@ -1,7 +1,7 @@
 //! `dlock config show`: prints the values in effect and their sources, and contacts no store.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
 use crate::report::{Reporter, printable};
@@ -141,20 +141,15 @@ fn object(shown: &Shown) -> Object<'_> {
 }
 
 fn entry(known: &ShownValue) -> Value {
-    let mut entry = Map::new();
-    entry.insert("value".into(), known.value.clone().unwrap_or_default());
-    let (source, more): (&str, Option<(&str, Value)>) = match &known.source {
-        Source::Default => ("default", None),
-        Source::Flag(flag) => ("flag", Some(("flag", (*flag).into()))),
-        Source::Environment(name) => ("environment", Some(("variable", (*name).into()))),
-        Source::File(place) => {
-            entry.insert("line".into(), place.line.into());
-            ("file", Some(("file", place.file.as_ref().into())))
-        }
+    let mut entry = match &known.source {
+        Source::Default => json!({ "source": "default" }),
+        Source::Flag(flag) => json!({ "source": "flag", "flag": flag }),
+        Source::Environment(name) => json!({ "source": "environment", "variable": name }),
+        Source::File(place) => json!({ "source": "file", "file": &*place.file, "line": place.line }),
     };
-    entry.insert("source".into(), source.into());
-    entry.extend(more.map(|(key, value)| (key.to_owned(), value)));
-    let overridden = known.overridden.as_ref().map(ToString::to_string);
-    entry.extend(overridden.map(|source| ("overridden_by".to_owned(), source.into())));
-    Value::Object(entry)
+    entry["value"] = json!(known.value);
+    if let Some(source) = &known.overridden {
+        entry["overridden_by"] = source.to_string().into();
+    }
+    entry
 }
