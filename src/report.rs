@@ -17,11 +17,12 @@ use std::io::Write;
 use std::time::Duration;
 
 pub use self::doctor::DoctorReport;
+pub use self::file::to_stdout;
 pub use self::files::Files;
 pub use self::histogram::Histogram;
-pub use self::holder::{HolderView, IdentityView};
+pub use self::holder::{HolderView, IdentityView, LeaseView};
 pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
-pub use self::token_file::{TokenFile, to_stdout};
+pub use self::token_file::TokenFile;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};

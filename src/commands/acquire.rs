@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use serde::Serialize;
 
 use super::execute;
 use super::hold::give_back;
@@ -17,12 +16,17 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Lock};
-use crate::lock::{Claim, FencingToken, Identity, Mode, Token};
-use crate::report::{self, Reporter, TokenFile, hazard_of, milliseconds, not_asked, revoked, to_stdout};
+use crate::lock::{Claim, Identity, Mode, Token};
+use crate::report::{
+    self, LeaseView, Reporter, TokenFile, hazard_of, milliseconds, not_asked, revoked, to_stdout,
+};
 use crate::settings::{self, AcquireArguments, AcquirePlan, Warning};
 
 /// The name shown to other clients instead of a command.
 const COMMAND: &str = "dlock acquire";
+
+/// The time limit for the reader of a token.
+const READER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Takes the lock, writes its token, and returns how dlock ends.
 pub fn acquire(arguments: &AcquireArguments) -> Exit {
@@ -154,10 +158,10 @@ impl Acquiring<'_> {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
         };
         let text = match (self.json, self.token_file) {
-            (true, file) => report::json(&TokenOutput {
+            (true, file) => report::json(&LeaseView {
                 version: 1,
                 name: plan.name.as_str(),
-                token: file.is_none().then(|| token.reveal()),
+                token: Some(file.is_none().then(|| token.reveal())),
                 fencing_token: grant.fencing,
                 expires_in_ms: lease_state
                     .validity
@@ -167,7 +171,7 @@ impl Acquiring<'_> {
             (false, None) => format!("{}\n", token.reveal()),
             (false, Some(_)) => String::new(),
         };
-        to_stdout(&text).map_err(|error| cannot("standard output".into(), error))?;
+        to_stdout(&text, Some(READER_WITHIN)).map_err(|error| cannot("standard output".into(), error))?;
         // The file is written last, so that a released token does not replace another one.
         match self.token_file {
             Some(file) => {
@@ -197,15 +201,4 @@ impl Acquiring<'_> {
         };
         not_asked(&self.plan.name, self.plan.target.store.display(), error, help)
     }
-}
-
-/// The output of `--json`.
-#[derive(Serialize)]
-struct TokenOutput<'a> {
-    version: u32,
-    name: &'a str,
-    token: Option<&'a str>,
-    fencing_token: Option<FencingToken>,
-    expires_in_ms: Option<u64>,
-    backend: &'a str,
 }

@@ -15,18 +15,16 @@ pub mod renew;
 pub mod run;
 pub mod status;
 
-use std::os::fd::AsFd;
+use std::io;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::backend::{StoreError, io_text};
 use crate::child::sys;
 use crate::exit::{Exit, Failure};
-use crate::report::{Files, Reporter, RunReport, Started};
+use crate::report::{self, Files, Reporter, RunReport, Started};
 use crate::settings::{LogFormat, OutputFiles};
 
 /// Prints the help or the version.
@@ -37,39 +35,14 @@ pub fn print(text: &str) -> Exit {
     }
 }
 
-/// The reader of standard output.
-#[derive(PartialEq, Eq)]
-enum Reader {
-    There,
-    /// It has closed the pipe, as `head` does; this is not a failure.
-    Gone,
-}
-
-fn print_to_reader(text: &str) -> Result<Reader, Failure> {
-    match write_all(text.as_bytes()) {
-        Ok(()) => Ok(Reader::There),
-        Err(Errno::EPIPE) => Ok(Reader::Gone),
-        Err(errno) => {
-            let why = errno.desc().to_lowercase();
-            Err(Failure::internal(format!("cannot write to standard output: {why}")))
-        }
+/// Writes to standard output, however long its reader takes. Returns whether there is a reader: one that has closed the
+/// pipe, as `head` does, is not a failure.
+fn print_to_reader(text: &str) -> Result<bool, Failure> {
+    match report::to_stdout(text, None) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::internal(format!("cannot write to standard output: {}", io_text(&error)))),
     }
-}
-
-/// Writes to the descriptor itself: the standard library ignores a closed standard output.
-fn write_all(mut text: &[u8]) -> Result<(), Errno> {
-    let stdout = std::io::stdout();
-    while !text.is_empty() {
-        match nix::unistd::write(&stdout, text) {
-            Ok(written) => text = &text[written..],
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) => {
-                poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE)?;
-            }
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// Carries out a command other than `run`: prints the notices of its plan, executes the plan on an event loop, and
@@ -92,12 +65,12 @@ fn execute<P>(
 }
 
 /// Creates the event loop. Few events come at once, and room for the default of 1,024 would be zeroed in every run.
-fn event_loop() -> std::io::Result<Runtime> {
+fn event_loop() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().max_io_events_per_tick(32).build()
 }
 
 /// The failure when there is no event loop, usually because descriptors are limited.
-fn no_event_loop(error: std::io::Error) -> Failure {
+fn no_event_loop(error: io::Error) -> Failure {
     Failure::internal(format!("cannot start the event loop: {}", io_text(&error)))
 }
 

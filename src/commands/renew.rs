@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::execute;
 use super::hold::{Hold, bounded};
 use crate::backend::{Renewal, StoreError};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{FencingToken, Revocation};
-use crate::report::{self, Reporter, milliseconds, revoked};
+use crate::lock::Revocation;
+use crate::report::{self, LeaseView, Reporter, milliseconds, revoked};
 use crate::settings::{RenewArguments, RenewPlan};
 
 /// Extends the lease and returns how dlock ends.
@@ -45,9 +43,10 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
         Ok(Renewal::Held { lease, revoked: None }) => {
             let rest = lease.map(|lease| sent + lease - Moment::now());
             if plan.json {
-                let renewed = Renewed {
+                let renewed = LeaseView {
                     version: 1,
                     name: plan.hold.name.as_str(),
+                    token: None,
                     fencing_token: hold.holder.fencing,
                     expires_in_ms: rest.map(milliseconds),
                     backend: plan.hold.target.store.display(),
@@ -59,14 +58,4 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
         Ok(Renewal::Lost(_)) => Err(hold.lost().await),
         Err(error) => Err(hold.failed(&error)),
     }
-}
-
-/// The output of `--json`.
-#[derive(Serialize)]
-struct Renewed<'a> {
-    version: u32,
-    name: &'a str,
-    fencing_token: Option<FencingToken>,
-    expires_in_ms: Option<u64>,
-    backend: &'a str,
 }

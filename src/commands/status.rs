@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{Reader, execute, print_to_reader, within};
+use super::{execute, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{self, Exit, Failure};
@@ -99,7 +99,7 @@ async fn watch(
             None if has_begun && !plan.options.json && !text.is_empty() => format!("\n{text}"),
             None => text,
         };
-        if print_to_reader(&text)? == Reader::Gone {
+        if !print_to_reader(&text)? {
             return Ok(Exit::SUCCESS);
         }
         has_begun = true;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -88,9 +89,9 @@ impl Target {
                 },
                 result => result,
             },
-            Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content, reader_within),
+            Target::Descriptor(descriptor) => write_in_time(descriptor.as_fd(), content, Some(reader_within)),
             Target::Special(entry) => {
-                write_in_time(open_special(entry, reader_within)?.as_fd(), content, reader_within)
+                write_in_time(open_special(entry, reader_within)?.as_fd(), content, Some(reader_within))
             }
         }
     }
@@ -215,22 +216,32 @@ fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
     }
 }
 
+/// Writes the requested output to standard output. `None` waits for a stopped reader without a limit.
+///
+/// # Errors
+/// Not all of it was written: standard output is closed, full, or has no reader.
+pub fn to_stdout(text: &str, reader_within: Option<Duration>) -> io::Result<()> {
+    write_in_time(io::stdout().as_fd(), text.as_bytes(), reader_within)
+}
+
 /// Writes without waiting for a reader for longer than `reader_within`.
-pub(super) fn write_in_time(
+fn write_in_time(
     descriptor: BorrowedFd<'_>,
     content: &[u8],
-    reader_within: Duration,
+    reader_within: Option<Duration>,
 ) -> io::Result<()> {
+    let timeout = reader_within
+        .map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
     let mut rest = content;
     while !rest.is_empty() {
-        let mut fds = [PollFd::new(descriptor, PollFlags::POLLOUT)];
-        let timeout = PollTimeout::try_from(reader_within).unwrap_or(PollTimeout::MAX);
-        if poll(&mut fds, timeout)? == 0 {
-            return Err(io::Error::other("it has no reader"));
+        match poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout) {
+            Ok(0) => return Err(io::Error::other("it has no reader")),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
         match nix::unistd::write(descriptor, &rest[..rest.len().min(AT_ONCE)]) {
             Ok(written) => rest = &rest[written..],
-            Err(nix::errno::Errno::EINTR | nix::errno::Errno::EAGAIN) => {}
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
             Err(errno) => return Err(errno.into()),
         }
     }

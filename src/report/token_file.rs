@@ -1,20 +1,16 @@
-//! The destination of a token: standard output, or a file that only its owner can read.
+//! A file for a token, that only its owner can read.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::entry::{Entry, directory};
-use super::file::{Temporary, write_in_time};
+use super::file::Temporary;
 use crate::lock::Token;
 
-/// The time limit for the reader of a token.
-const READER_WITHIN: Duration = Duration::from_secs(2);
 /// Readable only by its owner, from its creation.
 const MODE: u32 = 0o600;
 
@@ -76,12 +72,4 @@ fn write_beside(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {
     // Some file systems report only now that there is no space.
     file.sync_all()?;
     Ok(temporary)
-}
-
-/// Writes the requested output to standard output, without waiting long for a stopped reader.
-///
-/// # Errors
-/// Not all of it was written: standard output is closed, full, or has no reader.
-pub fn to_stdout(text: &str) -> io::Result<()> {
-    write_in_time(io::stdout().as_fd(), text.as_bytes(), READER_WITHIN)
 }
