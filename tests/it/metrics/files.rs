@@ -23,6 +23,26 @@ fn a_file_of_others_is_refused_and_left_alone() {
             "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1\ndlock_runs_to",
             "line 2: neither a sample nor a comment",
         ),
+        (
+            "dlock_runs_total{name=\"x\",outcome=\"ran\"} 1.5\n",
+            "line 1: not a sample of dlock_runs_total in the format of dlock",
+        ),
+        (
+            "dlock_last_exit_status{name=\"x\",host=\"y\"} 1\n",
+            "line 1: not a sample of dlock_last_exit_status in the format of dlock",
+        ),
+        (
+            "dlock_wait_seconds_bucket{name=\"x\",le=\"much\"} 1\n",
+            "line 1: not a sample of dlock_wait_seconds_bucket in the format of dlock",
+        ),
+        (
+            "dlock_wait_seconds_sum{name=\"x\"} inf\n",
+            "line 1: not a sample of dlock_wait_seconds_sum in the format of dlock",
+        ),
+        (
+            "dlock_wait_seconds{name=\"x\"} 1\n",
+            "line 1: not a sample of dlock_wait_seconds in the format of dlock",
+        ),
     ] {
         let place = Place::new();
         place.write("m", content);
@@ -38,6 +58,18 @@ fn a_file_of_others_is_refused_and_left_alone() {
     std::fs::write(place.path("m"), b"\xff\n").unwrap();
     let output = place.run().args(["--metrics-file", "m"]).command(["true"]).output();
     assert_eq!(output.outcome(), (Exit::Code(64), "", "dlock: --metrics-file: 'm': is not UTF-8\n"));
+}
+
+#[test]
+fn families_and_bounds_of_another_version_are_kept() {
+    let place = Place::new();
+    place.write("m", "dlock_hold_seconds_bucket{name=\"x\",le=\"7\"} 2\ndlock_new_total{name=\"x\"} 7\n");
+    let output = place.run().args(["--metrics-file", "m"]).command(["true"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+    let text = place.read("m");
+    assert!(text.contains("\ndlock_hold_seconds_bucket{name=\"x\",le=\"7\"} 3\n"), "{text}");
+    assert_eq!(text.matches("dlock_hold_seconds_bucket{").count(), 1, "{text}");
+    assert!(text.ends_with("\ndlock_new_total{name=\"x\"} 7\n"), "{text}");
 }
 
 #[test]

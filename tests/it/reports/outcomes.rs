@@ -169,6 +169,8 @@ fn an_invalid_command_line_is_reported() {
         &["run", "--bad", "--report"],
         &["--report", "r"],
         &["run", "--bad", "--report=", "x"],
+        &["run", "--bad", "--report", "--", "r"],
+        &["run", "--bad", "--reports", "r"],
     ] {
         assert_eq!(place.bare().args(args).output().exit, Exit::Code(64));
         assert!(!place.path("r").exists(), "{args:?}");
