@@ -51,10 +51,7 @@ fn text(completion: &Completion) -> String {
         Completion::Files => "files\n".into(),
         Completion::Directories => "directories\n".into(),
         Completion::Values(values) => {
-            let lines = values.iter().map(|candidate| match candidate.help.as_str() {
-                "" => format!("{}\n", candidate.value),
-                help => format!("{}\t{help}\n", candidate.value),
-            });
+            let lines = values.iter().map(|value| format!("{value}\n"));
             std::iter::once("values\n".to_owned()).chain(lines).collect()
         }
     }

@@ -1,5 +1,6 @@
 //! Computes the completions of a partial command line from the description of the command line.
 
+use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
 use crate::backend::registry;
@@ -11,14 +12,8 @@ pub(super) enum Completion {
     Command(usize),
     Files,
     Directories,
-    Values(Vec<Candidate>),
-}
-
-/// A value and its description.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) value: String,
-    pub(super) help: String,
+    /// Each value, followed by a tab and its description if it has one.
+    Values(Vec<String>),
 }
 
 /// The parsed words before the cursor.
@@ -61,13 +56,13 @@ pub(super) fn completion(
     if current.starts_with('-') {
         return Completion::Values(options(&typed, current, runs));
     }
-    let commands: Vec<Candidate> = match typed.positionals.as_slice() {
+    let commands: Vec<String> = match typed.positionals.as_slice() {
         [] => typed.command.get_subcommands().filter(|command| !command.is_hide_set()).collect(),
         _ => Vec::new(),
     }
     .into_iter()
     .filter(|command| command.get_name().starts_with(current))
-    .map(|command| Candidate { value: command.get_name().into(), help: first_line(command.get_about()) })
+    .map(|command| candidate(command.get_name(), command.get_about()))
     .collect();
     if !commands.is_empty() {
         return Completion::Values(commands);
@@ -78,7 +73,7 @@ pub(super) fn completion(
         && !typed.positionals.is_empty()
         && current.is_empty()
     {
-        values.insert(0, separator_candidate());
+        values.insert(0, SEPARATOR.to_owned());
     }
     found
 }
@@ -95,9 +90,7 @@ fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>)
     }
 }
 
-fn separator_candidate() -> Candidate {
-    Candidate { value: "--".into(), help: "the command comes next".into() }
-}
+const SEPARATOR: &str = "--\tthe command comes next";
 
 /// Parses the words before the cursor; unknown ones are skipped.
 fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
@@ -159,10 +152,10 @@ fn short(command: &Command, letter: char) -> Option<&Arg> {
 }
 
 /// The options that are not on the line yet.
-fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
+fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<String> {
     let mut found = Vec::new();
     if runs && !typed.positionals.is_empty() && (current == "-" || current == "--") {
-        found.push(separator_candidate());
+        found.push(SEPARATOR.to_owned());
     }
     for argument in typed.command.get_arguments().filter(|argument| !argument.is_positional()) {
         let repeats = matches!(argument.get_action(), ArgAction::Count | ArgAction::Append);
@@ -170,7 +163,6 @@ fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
         if argument.is_hide_set() || (is_there && !repeats) {
             continue;
         }
-        let help = first_line(argument.get_help());
         let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
         let names = longs.iter().map(|name| format!("--{name}"));
         // A short option is offered only if there is no long one.
@@ -178,7 +170,7 @@ fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<Candidate> {
         let shorts = shorts.into_iter().filter(|_| current == "-" && longs.is_empty());
         let all = names.chain(shorts.map(|letter| format!("-{letter}")));
         let fitting = all.filter(|name| name.starts_with(current));
-        found.extend(fitting.map(|value| Candidate { value, help: help.clone() }));
+        found.extend(fitting.map(|value| candidate(&value, argument.get_help())));
     }
     found
 }
@@ -192,32 +184,31 @@ fn values(
     given: &[&str],
     names: &dyn Fn() -> Vec<String>,
 ) -> Completion {
-    let described = |value: &str, help: String| Candidate { value: format!("{before}{value}"), help };
     let possible = argument.get_possible_values();
     // `DURATION|forever`: a lower-case name is a literal value.
     let kinds: Vec<&str> =
         argument.get_value_names().unwrap_or_default().iter().flat_map(|name| name.split('|')).collect();
-    let mut found: Vec<Candidate> = if !possible.is_empty() && takes_value(argument) {
+    let mut found: Vec<String> = if !possible.is_empty() && takes_value(argument) {
         let shown = possible.iter().filter(|value| !value.is_hide_set());
-        shown.map(|value| described(value.get_name(), first_line(value.get_help()))).collect()
+        shown.map(|value| candidate(value.get_name(), value.get_help())).collect()
     } else if kinds.contains(&"FILE") {
         return Completion::Files;
     } else if kinds.contains(&"DIR") {
         return Completion::Directories;
     } else if kinds.contains(&"NAME") {
         let others = names().into_iter().filter(|name| !given.contains(&name.as_str()));
-        others.map(|name| described(&name, "lock".into())).collect()
+        others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
-        registry::known().iter().map(|scheme| described(scheme, String::new())).collect()
+        registry::known().iter().map(|scheme| scheme.to_string()).collect()
     } else {
         let literal = kinds.iter().filter(|kind| kind.starts_with(|first: char| first.is_ascii_lowercase()));
-        literal.map(|kind| described(kind, String::new())).collect()
+        literal.map(|kind| kind.to_string()).collect()
     };
-    let whole = format!("{before}{current}");
-    found.retain(|candidate| candidate.value.starts_with(&whole));
-    Completion::Values(found)
+    found.retain(|value| value.starts_with(current));
+    Completion::Values(found.into_iter().map(|value| format!("{before}{value}")).collect())
 }
 
-fn first_line(help: Option<&clap::builder::StyledStr>) -> String {
-    help.map(|help| help.to_string().lines().next().unwrap_or_default().to_owned()).unwrap_or_default()
+fn candidate(value: &str, help: Option<&StyledStr>) -> String {
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    help.lines().next().map_or(value.to_owned(), |line| format!("{value}\t{line}"))
 }
