@@ -77,7 +77,8 @@ impl Files {
     /// Writes the result of a run. A failure is a warning, and has no other effect.
     pub fn write(&self, report: &RunReport, reporter: &Reporter) {
         if let Some(Sourced { value: target, source }) = &self.report
-            && let Err(error) = target.write(report.to_json().as_bytes(), REPORT_MODE, reader_within(report))
+            && let Err(error) =
+                target.write(report.to_json().as_bytes(), REPORT_MODE, limit(report, READER_WITHIN))
         {
             reporter.warning(&format!("{source}: cannot write {target}: {}", io_text(&error)));
         }
@@ -119,20 +120,13 @@ fn open_regular(entry: &Entry) -> io::Result<File> {
     }
 }
 
-fn reader_within(report: &RunReport) -> Duration {
-    // A command killed by a signal is no reason for dlock to hurry.
-    match report.outcome {
-        Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
-        _ => READER_WITHIN,
-    }
+/// Returns a time limit, shortened if a signal is to end dlock. One that killed the command does not count.
+fn limit(report: &RunReport, usual: Duration) -> Duration {
+    if report.outcome == Outcome::Interrupted { WITHIN_AFTER_SIGNAL } else { usual }
 }
 
 fn add_metrics(entry: &Entry, report: &RunReport) -> Result<()> {
-    let within = match report.outcome {
-        Outcome::Interrupted => WITHIN_AFTER_SIGNAL,
-        _ => OTHERS_WITHIN,
-    };
-    let _lock = lock(entry, within)?;
+    let _lock = lock(entry, limit(report, OTHERS_WITHIN))?;
     let mut metrics = read(entry)?;
     metrics.add(report, Duration::from_micros(wall_micros()));
     let target = Target::File(entry.clone());
