@@ -25,7 +25,7 @@ mod tokens;
 mod value;
 
 pub use self::acquire::{AcquireArguments, AcquirePlan, AcquireSettings};
-pub use self::backends::{Accepted, BackendSettings, Warning};
+pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::check::{CheckPlan, Proof};
 pub use self::command_line::{

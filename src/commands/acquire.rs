@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use super::execute;
 use super::hold::give_back;
 use super::lock_wait::{Interruption, LockWait};
-use crate::backend::{Hazard, Release, StoreError, io_text};
+use crate::backend::{Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -17,10 +17,8 @@ use crate::identity;
 use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, Identity, Mode, Token};
-use crate::report::{
-    self, LeaseView, Reporter, TokenFile, hazard_of, milliseconds, not_asked, revoked, to_stdout,
-};
-use crate::settings::{self, AcquireArguments, AcquirePlan, Warning};
+use crate::report::{self, LeaseView, Reporter, TokenFile, milliseconds, not_asked, revoked, to_stdout};
+use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
 const COMMAND: &str = "dlock acquire";
@@ -119,12 +117,7 @@ impl Acquiring<'_> {
         if let Err(failure) = self.write_token(&held, &lock.claim.token) {
             return Err(self.take_back(&lock, failure).await);
         }
-        let is_unknown = |hazard: &&Hazard| {
-            !Warning::of(hazard).is_some_and(|warning| plan.target.accepted.accepts(warning))
-        };
-        if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_unknown) {
-            self.reporter.warning(&hazard_of(plan.target.store.display(), hazard));
-        }
+        super::warn_of_hazard(&held, &plan.target, self.reporter);
         Ok(Exit::SUCCESS)
     }
 

@@ -24,8 +24,9 @@ use tokio::time::timeout;
 use crate::backend::{StoreError, io_text};
 use crate::child::sys;
 use crate::exit::{Exit, Failure};
-use crate::report::{self, Files, Reporter, RunReport, Started};
-use crate::settings::{LogFormat, OutputFiles};
+use crate::lease::acquire_all::HeldLock;
+use crate::report::{self, Files, Reporter, RunReport, Started, hazard_of};
+use crate::settings::{LogFormat, OutputFiles, StoreTarget};
 
 /// Prints the help or the version.
 pub fn print(text: &str) -> Exit {
@@ -81,6 +82,14 @@ async fn within<T>(
 ) -> Result<T, StoreError> {
     let late = |_| Err(StoreError::unanswered(format!("no answer within {} ms", limit.as_millis())));
     timeout(limit, reply).await.unwrap_or_else(late)
+}
+
+/// Warns of the first hazard to these locks that the configuration does not accept.
+fn warn_of_hazard(held: &[HeldLock], target: &StoreTarget, reporter: &Reporter) {
+    let mut hazards = held.iter().filter_map(|held| held.hazard.as_ref());
+    if let Some(hazard) = hazards.find(|hazard| !target.accepts(hazard)) {
+        reporter.warning(&hazard_of(target.store.display(), hazard));
+    }
 }
 
 /// Waits for a future, if there is one.

@@ -10,7 +10,7 @@ mod release;
 mod supervision;
 
 use super::{event_loop, no_event_loop};
-use crate::backend::{Hazard, StoreError};
+use crate::backend::StoreError;
 use crate::child::signals::Source;
 use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
 use crate::clock::{Alarm, Moment};
@@ -19,8 +19,8 @@ use crate::identity;
 use crate::lease::acquire_all::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
-use crate::report::{Files, Reporter, RunReport, Started, hazard_of};
-use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan, Warning};
+use crate::report::{Files, Reporter, RunReport, Started};
+use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
 
 use self::context::Run;
 use self::outcome::RunOutcome;
@@ -38,7 +38,8 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let (mut report, result) = match prepared {
         Ok((plan, supervisor)) => {
             reporter = reporter.silenced(plan.settings.quiet());
-            let mut report = RunReport::new(started, &plan.names, Some(plan.store.display().to_owned()));
+            let mut report =
+                RunReport::new(started, &plan.names, Some(plan.target.store.display().to_owned()));
             let result = start(plan, supervisor, &reporter, &mut report);
             (report, result)
         }
@@ -65,7 +66,7 @@ fn prepare(
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
     let reporter = reporter.silenced(plan.settings.quiet());
-    reporter.notices(&plan.notices);
+    reporter.notices(&plan.target.notices);
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
     let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
     Ok((plan, supervisor))
@@ -124,12 +125,7 @@ impl Run<'_> {
             // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
             RunOutcome::never_ran(&held)
         } else {
-            let is_unaccepted = |hazard: &&Hazard| {
-                !Warning::of(hazard).is_some_and(|warning| self.plan.accepted.accepts(warning))
-            };
-            if let Some(hazard) = held.iter().filter_map(|held| held.hazard.as_ref()).find(is_unaccepted) {
-                self.reporter.warning(&hazard_of(self.plan.store.display(), hazard));
-            }
+            super::warn_of_hazard(&held, &self.plan.target, self.reporter);
             let launch = environment::launch(self.plan, &locks, &held, &outer);
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
@@ -168,9 +164,9 @@ impl Run<'_> {
                 min_hold: plan.settings.min_hold(),
                 identity: identity.clone(),
                 outer: outer.tokens(),
-                requires_outer_hold: outer.claims(name, plan.store.display()),
+                requires_outer_hold: outer.claims(name, plan.target.store.display()),
             };
-            Lock::new(claim, plan.store.open())
+            Lock::new(claim, plan.target.store.open())
         };
         plan.names.iter().map(lock).collect()
     }

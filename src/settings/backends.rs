@@ -1,7 +1,6 @@
 //! Backends by name: their tables, and the URLs that result from them.
 
 use super::source::{FileLocation, Source, Sourced};
-use crate::backend::Hazard;
 use crate::backend::registry;
 use crate::backend::url::{Url, UrlError};
 use crate::exit::Failure;
@@ -21,14 +20,6 @@ impl Warning {
     /// All warnings.
     pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
 
-    /// Returns the warning for a hazard of a store, if it can be accepted.
-    pub fn of(hazard: &Hazard) -> Option<Warning> {
-        match hazard {
-            Hazard::Eviction(_) => Some(Warning::Eviction),
-            Hazard::Node(_) => None,
-        }
-    }
-
     /// Returns its name in `accept`.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,17 +30,6 @@ impl Warning {
     }
 }
 
-/// The accepted warnings, which are not printed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accepted(pub Vec<Warning>);
-
-impl Accepted {
-    /// Whether this warning is accepted.
-    pub fn accepts(&self, warning: Warning) -> bool {
-        self.0.contains(&warning)
-    }
-}
-
 /// The backend as named; the URL is not parsed yet.
 pub struct BackendSettings {
     /// The URL, with the options from the table of an alias.
@@ -57,7 +37,7 @@ pub struct BackendSettings {
     /// The source that names the backend, or `Default`.
     pub source: Source,
     /// The accepted warnings.
-    pub accepted: Accepted,
+    pub accepted: Vec<Warning>,
     /// The source of the URL itself.
     url_source: Source,
     /// The sources of URL options that are not in the URL.
@@ -68,7 +48,7 @@ impl BackendSettings {
     /// Returns the backend of a URL without a table.
     pub(super) fn of_url(url: Url, source: Source) -> BackendSettings {
         let url_source = source.clone();
-        BackendSettings { url, source, accepted: Accepted::default(), url_source, options: Vec::new() }
+        BackendSettings { url, source, accepted: Vec::new(), url_source, options: Vec::new() }
     }
 
     /// Returns the failure for a bad URL, naming its source (78).
@@ -194,7 +174,7 @@ impl Alias {
                 }
             }
         }
-        let accepted = Accepted(self.accept.as_ref().map(|known| known.value.clone()).unwrap_or_default());
+        let accepted = self.accept.as_ref().map(|known| known.value.clone()).unwrap_or_default();
         Ok(BackendSettings { url, source: named_by, accepted, url_source: url_source.clone(), options })
     }
 

@@ -1,14 +1,12 @@
 //! `dlock run`: its options and its plan.
 
 use std::ffi::OsString;
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::target::{check_wait, checked_name, contradiction};
-use super::{Accepted, CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
-use crate::backend::Location;
+use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
 use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::validity::Terms;
@@ -76,17 +74,13 @@ pub struct RunPlan {
     /// The mode.
     pub mode: Mode,
     /// The store.
-    pub store: Rc<dyn Location>,
+    pub target: StoreTarget,
     /// Lease, grace, timeouts.
     pub terms: Terms,
     /// The settings that only the run itself needs.
     pub settings: Settings,
     /// The command to run.
     pub program: Program,
-    /// Accepted warnings about the store, which are not printed.
-    pub accepted: Accepted,
-    /// Notices to print once, before the store is contacted.
-    pub notices: Vec<String>,
 }
 
 impl RunArguments {
@@ -135,13 +129,12 @@ impl RunPlan {
             true => Mode::Shared,
             false => Mode::of_slots(settings.slots()),
         };
-        let StoreTarget { store, connect_timeout, accepted, notices } =
-            StoreTarget::new(&arguments.common, backend, &names)?;
-        if let Some(why) = store.refuses(mode) {
+        let target = StoreTarget::new(&arguments.common, backend, &names)?;
+        if let Some(why) = target.store.refuses(mode) {
             let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
-            return Err(source.failure(format!("{}: {why}", store.display())));
+            return Err(source.failure(format!("{}: {why}", target.store.display())));
         }
-        let terms = settings.terms(connect_timeout)?;
+        let terms = settings.terms(target.connect_timeout)?;
         let first = names[0].clone();
         let names = in_order(names);
         if names.len() > MOST_NAMES {
@@ -150,17 +143,7 @@ impl RunPlan {
                 "at most {MOST_NAMES} locks can be taken together, these are {found}"
             )));
         }
-        Ok(RunPlan {
-            first,
-            names,
-            mode,
-            store,
-            terms,
-            program: find(&command)?,
-            settings,
-            accepted,
-            notices,
-        })
+        Ok(RunPlan { first, names, mode, target, terms, program: find(&command)?, settings })
     }
 
     /// Returns after how long the command is stopped, if ever.

@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Accepted, BackendSettings, CommonArguments, Settings, Source, Warning, resolve_backend};
-use crate::backend::Location;
+use super::{BackendSettings, CommonArguments, Settings, Source, Warning, resolve_backend};
 use crate::backend::registry;
+use crate::backend::{Hazard, Location};
 use crate::exit::Failure;
 use crate::input;
 use crate::lock::LockName;
@@ -18,7 +18,7 @@ pub struct StoreTarget {
     /// The time limit for one attempt to reach it.
     pub connect_timeout: Duration,
     /// Accepted warnings about it, which are not printed.
-    pub accepted: Accepted,
+    accepted: Vec<Warning>,
     /// Notices to print once, before the store is contacted.
     pub notices: Vec<String>,
 }
@@ -64,7 +64,7 @@ impl StoreTarget {
             );
         }
         notices.extend(store.warning());
-        if !backend.accepted.accepts(Warning::Insecure) {
+        if !backend.accepted.contains(&Warning::Insecure) {
             notices.extend(store.insecure().map(str::to_owned));
         }
         let what = crate::child::why_proc_is_unusable().filter(|_| cfg!(target_os = "linux"));
@@ -75,6 +75,14 @@ impl StoreTarget {
         }
         let connect_timeout = arguments.connect_timeout()?;
         Ok(StoreTarget { store, connect_timeout, accepted: backend.accepted, notices })
+    }
+
+    /// Whether the configuration accepts this hazard.
+    pub fn accepts(&self, hazard: &Hazard) -> bool {
+        match hazard {
+            Hazard::Eviction(_) => self.accepted.contains(&Warning::Eviction),
+            Hazard::Node(_) => false,
+        }
     }
 }
 

@@ -21,7 +21,7 @@ impl<'a> Run<'a> {
         supervisor: &mut Supervisor,
         report: &mut RunReport,
     ) -> Result<Option<(Vec<HeldLock>, Keepers<'a>)>, Failure> {
-        let store = self.plan.store.display();
+        let store = self.plan.target.store.display();
         let lock_wait = LockWait {
             reporter: self.reporter,
             signals: &self.signals,
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
 
     /// Returns the failure for a claim that the store refuses in the current state, with a remedy.
     fn refused(&self, claim: &Claim, refusal: Refusal) -> Failure {
-        let (name, store) = (&claim.name, self.plan.store.display());
+        let (name, store) = (&claim.name, self.plan.target.store.display());
         match refusal {
             Refusal::Slots(theirs) => {
                 let ours = match claim.mode {

@@ -38,7 +38,7 @@ impl Run<'_> {
     ) -> Option<String> {
         let mut error = outcome.loss_message.clone();
         let name = &self.plan.label();
-        let store = self.plan.store.display();
+        let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
         if let Some(line) = self.stopped_line(outcome) {
             error = Some(self.report_error(line));
@@ -76,7 +76,7 @@ impl Run<'_> {
     /// Returns why dlock stopped the command, in one line.
     fn stopped_line(&self, outcome: &RunOutcome) -> Option<String> {
         let name = &self.plan.label();
-        let store = self.plan.store.display();
+        let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
         let what = match outcome.stopped.as_ref()? {
             Stopped::Lost(lock, loss) => {

@@ -22,6 +22,6 @@ impl Run<'_> {
     pub(super) fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
         let can_retry =
             self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
-        store_failure(name, self.plan.store.display(), error, can_retry)
+        store_failure(name, self.plan.target.store.display(), error, can_retry)
     }
 }

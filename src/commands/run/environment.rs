@@ -10,7 +10,7 @@ use crate::settings::RunPlan;
 
 /// Returns the environment variables for the command (`DLOCK_*`).
 pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {
-    let store = plan.store.display();
+    let store = plan.target.store.display();
     let mut holds = outer.entries();
     let mut set = Vec::new();
     let mut unset = Vec::new();

@@ -149,7 +149,7 @@ impl Supervision<'_> {
             keeper::Event::Revoked(revocation) => self.on_revoked(lock, revocation),
             keeper::Event::Trouble(why) => {
                 let plan = self.run.plan;
-                let (name, store) = (&plan.names[lock], plan.store.display());
+                let (name, store) = (&plan.names[lock], plan.target.store.display());
                 self.run.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
                 self.outcome.locks[lock].trouble = Some(why);
             }
@@ -379,7 +379,7 @@ impl Supervision<'_> {
 
     fn warn_of_loss(&mut self, lock: usize, what: &str) {
         let plan = self.run.plan;
-        let (name, store) = (&plan.names[lock], plan.store.display());
+        let (name, store) = (&plan.names[lock], plan.target.store.display());
         let line = format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)");
         self.run.reporter.error(&line);
         self.outcome.loss_message = Some(line);
