@@ -20,11 +20,15 @@ const FEW: &[[Mode; 3]] = &[[X, X, X], [X, S, S], [OF_2, OF_2, OF_2]];
 const OTHERS: &[[Mode; 3]] =
     &[[X, X, S], [S, S, S], [X, X, OF_2], [X, OF_2, OF_2], [S, S, OF_2], [S, OF_2, OF_2], [X, S, OF_2]];
 
+/// The modes of an outer hold, of one inside it, and of a client that is in their way.
+const NESTED: &[[Mode; 3]] = &[[X, X, X], [X, S, S], [S, S, X], [X, OF_2, OF_2], [OF_2, OF_2, OF_2]];
+
 /// Explores some combinations of modes; with optimisation, all of them.
 #[track_caller]
 fn assert_holds(case: &str, model: &Clients) {
     let others = if cfg!(debug_assertions) { &[][..] } else { OTHERS };
-    for modes in FEW.iter().chain(others) {
+    let modes = if model.nested { [NESTED, &[]] } else { [FEW, others] };
+    for modes in modes.into_iter().flatten() {
         let explored = explore(&Clients { modes: *modes, ..model.clone() });
         println!("{case}, {modes:?}: {} states", explored.states);
         assert_eq!(explored.failure, None, "{case}, {modes:?}");
@@ -40,6 +44,9 @@ const LEASES: Clients = Clients {
     deaths: 0,
     losses: 0,
     foreign: false,
+    nested: false,
+    min_hold: Duration::ZERO,
+    revocations: 0,
 };
 
 /// Entries that live as long as a descriptor, and a gate.
@@ -68,4 +75,35 @@ fn clients_with_descriptors_exclude_each_other_in_order() {
 #[test]
 fn a_foreign_program_in_the_gate_is_waited_for() {
     assert_holds("descriptors, foreign program", &Clients { count: 2, foreign: true, ..DESCRIPTORS });
+}
+
+#[test]
+fn a_nested_client_enters_the_outer_hold_and_keeps_the_lock() {
+    let nested = |clients: Clients| Clients { nested: true, deaths: 1, delays: 0, ..clients };
+    assert_holds("leases, nested", &nested(LEASES));
+    assert_holds("leases, nested, one loss", &Clients { losses: 1, ..nested(LEASES) });
+    assert_holds("descriptors, nested", &nested(DESCRIPTORS));
+}
+
+/// Longer than the lease, and not a time after which a client tries again anyway.
+const MIN_HOLD: Duration = Duration::from_millis(4300);
+
+#[test]
+fn the_lock_is_kept_for_the_minimum_time() {
+    let kept = |clients: Clients| Clients { min_hold: MIN_HOLD, deaths: 1, delays: 0, ..clients };
+    assert_holds("leases, minimum time", &kept(LEASES));
+    assert_holds("descriptors, minimum time", &kept(DESCRIPTORS));
+}
+
+#[test]
+fn a_revocation_ends_a_hold_and_leaves_no_waiter_behind() {
+    let revoked =
+        |clients: Clients| Clients { revocations: 1, min_hold: MIN_HOLD, count: 2, delays: 0, ..clients };
+    for nested in [false, true] {
+        for clients in [LEASES, DESCRIPTORS] {
+            let clients = Clients { nested, deaths: 1, ..revoked(clients) };
+            let case = format!("{}, revoked", if clients.ttl.is_some() { "leases" } else { "descriptors" });
+            assert_holds(&case, &clients);
+        }
+    }
 }
