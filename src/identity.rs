@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::child::sys;
 use crate::clock::boot_id;
 use crate::lock::{Identity, LockName};
+use crate::name_services;
 
 /// Returns the login name of the effective user, or its number if the user database has none.
 pub fn user() -> String {
@@ -17,10 +18,7 @@ pub fn user() -> String {
     // Nearly every user is in this file, and reading it takes a tenth of the time of a query to all of NSS.
     let local =
         std::fs::read_to_string("/etc/passwd").ok().and_then(|passwd| login_name(&passwd, uid.as_raw()));
-    local.unwrap_or_else(|| match nix::unistd::User::from_uid(uid) {
-        Ok(Some(user)) => user.name,
-        _ => uid.to_string(),
-    })
+    local.unwrap_or_else(|| name_services::user(uid).map_or_else(|| uid.to_string(), |user| user.name))
 }
 
 /// Returns the first field of the line with this number in the third (`passwd(5)`).

@@ -23,7 +23,7 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         .collect();
     // SAFETY: `argc` and `argv` come from the C start-up code, and the arguments have just been copied.
     let memory = unsafe { ArgvMemory::new(argc, argv) };
-    dlock::name_services::use_built_in();
+    dlock::child::sys::share_heap();
     let exit = std::panic::catch_unwind(|| match Inherited::capture(memory) {
         Ok(inherited) => dlock::program(arguments, inherited),
         Err(error) => dlock::cannot_begin(&error),

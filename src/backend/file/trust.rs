@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use crate::name_services;
+
 /// Permission bits (`chmod(1)`).
 pub(super) const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
@@ -98,6 +100,6 @@ pub(super) fn share(file: &File, path: &Path) {
 
 /// Returns a user's name, or its number if it has none.
 pub(super) fn user(uid: u32) -> String {
-    let name = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    name.map_or_else(|| format!("user {uid}"), |user| user.name)
+    let user = name_services::user(nix::unistd::Uid::from_raw(uid));
+    user.map_or_else(|| format!("user {uid}"), |user| user.name)
 }

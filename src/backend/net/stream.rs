@@ -1,7 +1,7 @@
 //! The byte stream of a connection: opened with or without TLS, read within bounds.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,6 +16,7 @@ use super::tls::{Identity, not_after};
 use super::{Address, Session, TlsSettings};
 use crate::backend::thread::in_thread;
 use crate::backend::{StoreError, io_text};
+use crate::name_services;
 
 /// Seconds without a packet after which the kernel probes a connection, ...
 #[cfg(target_os = "linux")]
@@ -201,7 +202,7 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
 /// Resolves the name with the C library, which blocks.
 async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
-    in_thread("lookup", move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect)).await?
+    in_thread("lookup", move || name_services::addresses(&host, port)).await?
 }
 
 /// Explains why a Unix socket cannot be connected to.
