@@ -52,7 +52,7 @@ enum Lock {
 }
 
 /// One lock, and the commands that hold it and wait for it.
-struct Scene<'a> {
+struct Fixture<'a> {
     bench: &'a Bench,
     lock: Lock,
     /// Additional options of dlock.
@@ -68,7 +68,7 @@ const WAIT: &str = "--wait=5m";
 /// The longest time that an event may take.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-impl<'a> Scene<'a> {
+impl<'a> Fixture<'a> {
     /// Creates a free lock with this name.
     fn new(bench: &'a Bench, lock: Lock, name: &str, options: &'a [&'a str]) -> Result<Self, Box<dyn Error>> {
         let lock_file = bench.dir.join(format!("{name}.flock"));
@@ -76,7 +76,7 @@ impl<'a> Scene<'a> {
         fs::write(&lock_file, "")?;
         fs::write(&stamps, "")?;
         let me = std::env::current_exe()?;
-        Ok(Scene { bench, lock, options, name: name.to_owned(), lock_file, stamps, me })
+        Ok(Fixture { bench, lock, options, name: name.to_owned(), lock_file, stamps, me })
     }
 
     /// Returns this command under the lock; `stamp` if it is empty.

@@ -73,11 +73,11 @@ class Stage:
 
     def _use_and_end(self, servers, down):
         """A node that has just been started might have forgotten a lease: these are as old as any lease can be."""
-        scene = scenarios.Scene(self, "first")
+        scenario = scenarios.Scenario(self, "first")
         try:
-            scene.runs()
+            scenario.runs()
         finally:
-            scene.clear()
+            scenario.clear()
         for server in servers:
             began, rest = server.redis.get("dlock#since").split(" ", 1)
             server.redis.set("dlock#since", f"{int(began) - TWO_MONTHS} {rest}")
@@ -86,16 +86,16 @@ class Stage:
 
     def _play(self, name, title, play):
         began = time.monotonic()
-        scene = scenarios.Scene(self, name)
+        scenario = scenarios.Scenario(self, name)
         try:
-            play(scene)
+            play(scenario)
             problem = None
         except Failure as failure:
             problem = str(failure)
         except Exception:
             problem = traceback.format_exc()
         finally:
-            scene.clear()
+            scenario.clear()
         if problem:
             # It may still wait for something.
             self.drop_client()
@@ -108,7 +108,7 @@ def named(functions):
 
 def together(store, crew):
     names = ", ".join("dlock" if kind is None else kind.name for kind in crew)
-    play = (f"no update is lost ({names})", lambda scene: scenarios.no_update_is_lost(scene, crew))
+    play = (f"no update is lost ({names})", lambda scenario: scenarios.no_update_is_lost(scenario, crew))
     return Stage(None, store, [play])
 
 

@@ -1,4 +1,4 @@
-"""What has to be true of dlock beside any library: plain functions of a scene."""
+"""What has to be true of dlock beside any library: plain functions of a scenario."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ SLOTS = ("--slots", "2")
 KEPT = ("--ttl", f"{LONG}ms")
 
 
-class Scene:
+class Scenario:
     """One lock on a stage's servers, with the client of the stage's library. What it starts ends with it."""
 
     def __init__(self, stage, name):
@@ -63,46 +63,46 @@ class Scene:
             process.clear()
 
 
-def dlock_keeps_it_out(scene):
-    holder = scene.hold()
-    equal(scene.client.tries(scene.name), False, "the library gets what dlock holds")
+def dlock_keeps_it_out(scenario):
+    holder = scenario.hold()
+    equal(scenario.client.tries(scenario.name), False, "the library gets what dlock holds")
     holder.ends()
-    scene.client.takes(scene.name)
-    scene.client.gives(scene.name)
+    scenario.client.takes(scenario.name)
+    scenario.client.gives(scenario.name)
 
 
-def it_keeps_dlock_out(scene):
-    scene.client.takes(scene.name)
-    scene.refused()
-    scene.refused("--wait", "300ms")
-    scene.refused(*SHARED)
-    scene.client.gives(scene.name)
-    scene.runs()
+def it_keeps_dlock_out(scenario):
+    scenario.client.takes(scenario.name)
+    scenario.refused()
+    scenario.refused("--wait", "300ms")
+    scenario.refused(*SHARED)
+    scenario.client.gives(scenario.name)
+    scenario.runs()
 
 
-def it_wakes_when_dlock_releases(scene):
-    holder = scene.hold()
-    scene.client.begins_to_wait(scene.name, scene.server)
+def it_wakes_when_dlock_releases(scenario):
+    holder = scenario.hold()
+    scenario.client.begins_to_wait(scenario.name, scenario.server)
     holder.ends()
-    scene.client.gets_it()
-    scene.refused()
-    scene.client.gives(scene.name)
-    scene.runs()
+    scenario.client.gets_it()
+    scenario.refused()
+    scenario.client.gives(scenario.name)
+    scenario.runs()
 
 
-def dlock_wakes_when_it_releases(scene):
-    scene.client.takes(scene.name)
-    waiter = scene.line()
-    scene.client.gives(scene.name)
+def dlock_wakes_when_it_releases(scenario):
+    scenario.client.takes(scenario.name)
+    waiter = scenario.line()
+    scenario.client.gives(scenario.name)
     waiter.await_running()
-    equal(scene.client.tries(scene.name), False, "the library gets what dlock holds")
+    equal(scenario.client.tries(scenario.name), False, "the library gets what dlock holds")
     waiter.ends()
 
 
-def those_in_line_come_in_their_order(scene):
-    scene.client.takes(scene.name)
-    waiters = [scene.line() for _ in range(3)]
-    scene.client.gives(scene.name)
+def those_in_line_come_in_their_order(scenario):
+    scenario.client.takes(scenario.name)
+    waiters = [scenario.line() for _ in range(3)]
+    scenario.client.gives(scenario.name)
     while waiters:
         until("that one of those in line gets it", lambda: not all(waiter.is_silent() for waiter in waiters))
         if any(not waiter.is_silent() for waiter in waiters[1:]):
@@ -112,42 +112,42 @@ def those_in_line_come_in_their_order(scene):
         first.ends()
 
 
-def a_token_keeps_it_out_until_it_is_given_back(scene):
-    token = scene.dlock(*KEPT, command="acquire").answer()
-    equal(scene.client.tries(scene.name), False, "the library gets what a token of dlock holds")
-    scene.client.begins_to_wait(scene.name, scene.server)
-    scene.dlock(command="renew", token=token).ends()
-    throughout("the library waits", scene.client.is_silent)
-    scene.dlock(command="release", token=token).ends()
-    scene.client.gets_it()
-    scene.dlock(command="renew", token=token).ends(76)
-    scene.client.gives(scene.name)
+def a_token_keeps_it_out_until_it_is_given_back(scenario):
+    token = scenario.dlock(*KEPT, command="acquire").answer()
+    equal(scenario.client.tries(scenario.name), False, "the library gets what a token of dlock holds")
+    scenario.client.begins_to_wait(scenario.name, scenario.server)
+    scenario.dlock(command="renew", token=token).ends()
+    throughout("the library waits", scenario.client.is_silent)
+    scenario.dlock(command="release", token=token).ends()
+    scenario.client.gets_it()
+    scenario.dlock(command="renew", token=token).ends(76)
+    scenario.client.gives(scenario.name)
 
 
-def _keeps_it_out_until_the_last_leaves(scene, mode):
-    first, second = scene.hold(*mode), scene.hold(*mode)
-    equal(scene.client.tries(scene.name), False, "the library gets what two dlocks hold")
-    scene.client.begins_to_wait(scene.name, scene.server)
+def _keeps_it_out_until_the_last_leaves(scenario, mode):
+    first, second = scenario.hold(*mode), scenario.hold(*mode)
+    equal(scenario.client.tries(scenario.name), False, "the library gets what two dlocks hold")
+    scenario.client.begins_to_wait(scenario.name, scenario.server)
     first.ends()
-    throughout("the library waits for the second", scene.client.is_silent)
+    throughout("the library waits for the second", scenario.client.is_silent)
     second.ends()
-    scene.client.gets_it()
-    scene.refused(*mode)
-    scene.client.gives(scene.name)
-    scene.runs(*mode)
+    scenario.client.gets_it()
+    scenario.refused(*mode)
+    scenario.client.gives(scenario.name)
+    scenario.runs(*mode)
 
 
-def those_who_share_keep_it_out_until_the_last_leaves(scene):
-    _keeps_it_out_until_the_last_leaves(scene, SHARED)
+def those_who_share_keep_it_out_until_the_last_leaves(scenario):
+    _keeps_it_out_until_the_last_leaves(scenario, SHARED)
 
 
-def those_in_slots_keep_it_out_until_the_last_leaves(scene):
-    _keeps_it_out_until_the_last_leaves(scene, SLOTS)
+def those_in_slots_keep_it_out_until_the_last_leaves(scenario):
+    _keeps_it_out_until_the_last_leaves(scenario, SLOTS)
 
 
-def slots_are_refused(scene):
+def slots_are_refused(scenario):
     """Three of two slots have a majority of five nodes: it cannot be counted there."""
-    run = scene.dlock(*SLOTS)
+    run = scenario.dlock(*SLOTS)
     equal(run.status(), 64, f"the status of {run}")
     equal(run.lines, [], f"what ran under {run}")
 
@@ -156,78 +156,78 @@ def slots_are_refused(scene):
 STUBBORN = 'trap "" TERM INT HUP; sleep 1000 & echo running; while :; do sleep 0.05; done'
 
 
-def a_killed_dlock_keeps_it_out_while_the_tree_lives(scene):
-    leash = scene.stage.place / f"leash.{scene.name}"
-    tree = ["flock", leash, "sh", "-c", STUBBORN]
-    holder = scene.dlock("--ttl", f"{SHORT}ms", run=tree).await_running()
-    equal(scene.client.tries(scene.name), False, "the library gets what dlock holds")
+def a_killed_dlock_keeps_it_out_while_the_tree_lives(scenario):
+    inherited_lock = scenario.stage.place / f"inherited_lock.{scenario.name}"
+    tree = ["flock", inherited_lock, "sh", "-c", STUBBORN]
+    holder = scenario.dlock("--ttl", f"{SHORT}ms", run=tree).await_running()
+    equal(scenario.client.tries(scenario.name), False, "the library gets what dlock holds")
     holder.popen.send_signal(signal.SIGKILL)
-    until("that the library gets it", lambda: scene.client.tries(scene.name))
-    equal(locked(leash), False, "the tree of the killed dlock lives when the library has the lock")
-    scene.client.gives(scene.name)
+    until("that the library gets it", lambda: scenario.client.tries(scenario.name))
+    equal(locked(inherited_lock), False, "the tree of the killed dlock lives when the library has the lock")
+    scenario.client.gives(scenario.name)
 
 
-def a_killed_client_keeps_dlock_out_until_its_lease_ends(scene):
-    client = scene.another_client()
-    client.takes(scene.name, SHORT)
-    waiter = scene.line()
+def a_killed_client_keeps_dlock_out_until_its_lease_ends(scenario):
+    client = scenario.another_client()
+    client.takes(scenario.name, SHORT)
+    waiter = scenario.line()
     client.kill()
     waiter.await_running().ends()
 
 
-def who_comes_too_late_frees_nothing(scene):
-    scene.client.takes(scene.name, SHORT)
-    heir = scene.line().await_running()
-    scene.client.gives(scene.name, "lost")
-    equal(scene.client.tries(scene.name), False, "the library gets what dlock holds")
-    heir.ends()
+def who_comes_too_late_frees_nothing(scenario):
+    scenario.client.takes(scenario.name, SHORT)
+    next_holder = scenario.line().await_running()
+    scenario.client.gives(scenario.name, "lost")
+    equal(scenario.client.tries(scenario.name), False, "the library gets what dlock holds")
+    next_holder.ends()
 
 
-def an_inner_hold_of_it_frees_nothing(scene):
+def an_inner_hold_of_it_frees_nothing(scenario):
     """The library's lock is reentrant: taken twice by one thread, it is given back twice."""
     for _ in range(2):
-        scene.client.takes(scene.name)
-    waiter = scene.line()
-    scene.client.gives(scene.name)
-    scene.refused()
+        scenario.client.takes(scenario.name)
+    waiter = scenario.line()
+    scenario.client.gives(scenario.name)
+    scenario.refused()
     throughout("dlock waits", waiter.is_silent)
-    scene.client.gives(scene.name)
+    scenario.client.gives(scenario.name)
     waiter.await_running().ends()
 
 
-def the_recipe_is_named_to_who_has_the_wrong_one(scene):
-    scene.client.takes(scene.name)
-    run = scene.refused()
+def the_recipe_is_named_to_who_has_the_wrong_one(scenario):
+    scenario.client.takes(scenario.name)
+    run = scenario.refused()
     if not run.tells("recipe=redisson"):
         raise Failure(f"no word of recipe=redisson: {run}")
-    scene.client.gives(scene.name)
+    scenario.client.gives(scenario.name)
 
 
-def it_fails_on_the_key_of_another_recipe(scene):
+def it_fails_on_the_key_of_another_recipe(scenario):
     """Redisson expects a hash, and says of a string that it is none. What matters: it does not get the lock."""
-    holder = scene.hold()
-    scene.client.say("try", scene.name, LONG)
-    answer = scene.client.answer()
+    holder = scenario.hold()
+    scenario.client.say("try", scenario.name, LONG)
+    answer = scenario.client.answer()
     equal(answer.startswith("error ") and "WRONGTYPE" in answer, True, f"an error of the library: {answer}")
     holder.ends()
-    scene.client.takes(scene.name)
-    scene.client.gives(scene.name)
+    scenario.client.takes(scenario.name)
+    scenario.client.gives(scenario.name)
 
 
 TELL_TOKEN = ("sh", "-c", 'echo "$DLOCK_FENCING_TOKEN"')
 
 
-def fencing_tokens_grow_whoever_takes_it(scene):
+def fencing_tokens_grow_whoever_takes_it(scenario):
     # A name that the library takes first, and one that dlock does.
-    for name, order in ((scene.name, "lddlld"), (f"{scene.name}.d", "dllddl")):
+    for name, order in ((scenario.name, "lddlld"), (f"{scenario.name}.d", "dllddl")):
         tokens = []
         for who in order:
             if who == "l":
-                scene.client.takes(name)
-                tokens.append(scene.client.token)
-                scene.client.gives(name)
+                scenario.client.takes(name)
+                tokens.append(scenario.client.token)
+                scenario.client.gives(name)
             else:
-                run = scene.dlock(name=name, run=TELL_TOKEN)
+                run = scenario.dlock(name=name, run=TELL_TOKEN)
                 run.ends()
                 tokens.append(int(run.answer()))
         equal(tokens, sorted(set(tokens)), f"the tokens of {order}")
@@ -245,9 +245,9 @@ rmdir inside
 TURNS = 6
 
 
-def no_update_is_lost(scene, crew):
+def no_update_is_lost(scenario, crew):
     """Workers of many kinds count to the same number, which only the lock protects."""
-    place = scene.stage.place / f"counter.{scene.name}"
+    place = scenario.stage.place / f"counter.{scenario.name}"
     place.mkdir()
     (place / "counter").write_text("0\n")
     (place / "turns").touch()
@@ -256,17 +256,17 @@ def no_update_is_lost(scene, crew):
 
     def dlock(who):
         for _ in range(TURNS):
-            scene.dlock("--wait", "1m", run=[*turn, who]).ends()
+            scenario.dlock("--wait", "1m", run=[*turn, who]).ends()
             time.sleep(0.02)
 
     def client(who, library):
-        worker = scene._start(Client(library, scene.stage.nodes))
+        worker = scenario._start(Client(library, scenario.stage.nodes))
         for _ in range(TURNS):
-            worker.say("wait", scene.name, LONG, 60_000)
+            worker.say("wait", scenario.name, LONG, 60_000)
             equal(worker.answer(), "waiting", f"the answer of {who}")
             worker.gets_it()
             subprocess.run([*turn, who, str(worker.token or "")], check=True, timeout=60)
-            worker.gives(scene.name)
+            worker.gives(scenario.name)
 
     def work(what, *arguments):
         try:

@@ -3,7 +3,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::probe;
 use crate::support::proxy::Proxy;
@@ -12,30 +12,30 @@ use crate::support::store::Store;
 use crate::support::wait::until;
 use std::os::unix::fs::PermissionsExt;
 
-/// Runs a shell script on a leash, in a dlock prepared in this way. Then the store becomes silent.
+/// Runs a shell script with an inherited lock, in a dlock prepared in this way. Then the store becomes silent.
 #[track_caller]
 fn behind_a_silent_store(text: &str, prepare: impl FnOnce(Dlock) -> Dlock) {
     let store = Store::redis();
     let proxy = Proxy::to(store.space().port());
     open_to_all(&store.place);
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let text = format!(
-        "exec 9<>'{}' && '{}' hold-leash 9 && echo ready\n{text}",
-        leash.path(),
+        "exec 9<>'{}' && '{}' hold-inherited-lock 9 && echo ready\n{text}",
+        inherited_lock.path(),
         probe::path().display()
     );
     let mut run = prepare(store.behind(proxy.port()).run().command(["bash", "-c", &text])).spawn();
     run.await_ready();
     proxy.hold_both();
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
     until(SOON, "the end of every process", || store.place.marker().bearers().is_empty());
 }
 
 /// Other users need access.
 fn open_to_all(place: &Place) {
-    assert!(Leash::at(place.path("leash")).is_free(), "it exists now");
-    for (name, mode) in [(".", 0o777), ("home", 0o777), ("leash", 0o666)] {
+    assert!(InheritedLock::at(place.path("inherited_lock")).is_free(), "it exists now");
+    for (name, mode) in [(".", 0o777), ("home", 0o777), ("inherited_lock", 0o666)] {
         std::fs::set_permissions(place.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
     }
 }
@@ -125,16 +125,16 @@ time.sleep(1000)";
 fn a_command_that_removes_the_limits_of_its_guard_is_dead_in_time() {
     let store = Store::redis();
     let proxy = Proxy::to(store.space().port());
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let text = format!(
-        "exec 9<>'{}' && '{}' hold-leash 9 && prlimit --pid $PPID --cpu=0:0 --nofile=0:0 --as=1:1 --nproc=0:0\necho ready\n{TREE}",
-        leash.path(),
+        "exec 9<>'{}' && '{}' hold-inherited-lock 9 && prlimit --pid $PPID --cpu=0:0 --nofile=0:0 --as=1:1 --nproc=0:0\necho ready\n{TREE}",
+        inherited_lock.path(),
         probe::path().display()
     );
     let mut run = store.behind(proxy.port()).run().command(["bash", "-c", &text]).spawn();
     until(SOON, "a changed limit", || run.poll().is_some() || run.stdout().contains("ready"));
     proxy.hold_both();
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     let output = run.wait();
     assert!(matches!(output.exit, Exit::Code(70 | 76)), "{output:?}");
 }

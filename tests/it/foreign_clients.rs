@@ -97,15 +97,18 @@ fn flock_is_excluded_by_dlock() {
 #[test]
 fn flock_does_not_get_the_lock_of_a_killed_dlock_while_its_command_lives() {
     let place = Place::new();
-    let leash = place.leash();
-    let mut run = place.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
+    let inherited_lock = place.inherited_lock();
+    let mut run = place.run().probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
     run.await_ready();
     let mut command = Command::new("flock");
-    command.arg(place.lock_file("x")).args(probe::command(["heir", leash.path()])).stdout(Stdio::piped());
-    let heir = command.env(process::Marker::VARIABLE, place.marker().value()).spawn().unwrap();
+    command
+        .arg(place.lock_file("x"))
+        .args(probe::command(["next-holder", inherited_lock.path()]))
+        .stdout(Stdio::piped());
+    let next_holder = command.env(process::Marker::VARIABLE, place.marker().value()).spawn().unwrap();
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
-    assert_eq!(String::from_utf8_lossy(&heir.wait_with_output().unwrap().stdout), "clean\n");
+    assert_eq!(String::from_utf8_lossy(&next_holder.wait_with_output().unwrap().stdout), "clean\n");
 }
 
 /// People lock the very script that they run.

@@ -1,7 +1,7 @@
 //! dlock and its guard monitor each other: whichever is killed or stopped, the tree dies in time.
 
 use crate::support::SOON;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
@@ -29,14 +29,16 @@ enum Cgroups {
     Hidden,
 }
 
-/// Starts a command that ignores every signal, on a leash, and waits until it is complete.
-fn start(store: &Store, leash: &Leash, tree: Tree, cgroups: Cgroups) -> Running {
+/// Starts a command that ignores every signal, with an inherited lock, and waits until it is complete.
+fn start(store: &Store, inherited_lock: &InheritedLock, tree: Tree, cgroups: Cgroups) -> Running {
     let run = store.run();
     let pids = store.place.arg("pids");
     let run = match tree {
-        Tree::Plain => run.probe(["--leash", leash.path(), "ignore-term"]),
-        Tree::Scattered => run.probe(["--leash", leash.path(), "tree", "3", &pids]),
-        Tree::Forking => run.probe(["--leash", leash.path(), "tree", "3", &pids, "fork-forever"]),
+        Tree::Plain => run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]),
+        Tree::Scattered => run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]),
+        Tree::Forking => {
+            run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &pids, "fork-forever"])
+        }
     };
     let mut run = match cgroups {
         Cgroups::Found => run.spawn(),
@@ -48,15 +50,15 @@ fn start(store: &Store, leash: &Leash, tree: Tree, cgroups: Cgroups) -> Running 
 
 /// S16: dlock is killed.
 fn killing_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
-    let leash = store.place.leash();
-    let mut run = start(store, &leash, tree, cgroups);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(store, &inherited_lock, tree, cgroups);
     let guard = run.guard();
-    let mut heir = store.heir(&leash);
+    let mut next_holder = store.next_holder(&inherited_lock);
     run.signal(Signal::SIGKILL);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
-    let heir = heir.wait();
-    assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
+    let next_holder = next_holder.wait();
+    assert_eq!((next_holder.exit, next_holder.stdout.as_str()), (Exit::Code(0), "clean\n"));
     until(SOON, "the end of the guard", || !process::alive(guard));
     assert_eq!(store.place.marker().bearers().len(), 0);
     until(SOON, "the end of its cgroup", || process::cgroups_named_after(&[run.pid(), guard]).is_empty());
@@ -65,11 +67,11 @@ fn killing_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
 /// S18: dlock is stopped past its lease.
 #[cfg(feature = "redis")]
 fn stopping_dlock(store: &Store, tree: Tree, cgroups: Cgroups) {
-    let leash = store.place.leash();
-    let mut run = start(store, &leash, tree, cgroups);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(store, &inherited_lock, tree, cgroups);
     let halves = [run.pid(), run.guard()];
     run.signal(Signal::SIGSTOP);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     run.assert_running();
     run.signal(Signal::SIGCONT);
     let output = run.wait();
@@ -90,17 +92,17 @@ fn stopping_the_guard(store: &Store, tree: Tree, cgroups: Cgroups) {
 }
 
 fn without_the_guard(store: &Store, tree: Tree, cgroups: Cgroups, signal: Signal) {
-    let leash = store.place.leash();
-    let mut run = start(store, &leash, tree, cgroups);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(store, &inherited_lock, tree, cgroups);
     let halves = [run.pid(), run.guard()];
-    let mut heir = store.heir(&leash);
+    let mut next_holder = store.next_holder(&inherited_lock);
     process::send(halves[1], signal);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(70), "ready\n"), "{}", output.stderr);
     assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
-    let heir = heir.wait();
-    assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"));
+    let next_holder = next_holder.wait();
+    assert_eq!((next_holder.exit, next_holder.stdout.as_str()), (Exit::Code(0), "clean\n"));
     assert_eq!(store.place.marker().bearers().len(), 0, "the guard is left");
     until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());
 }
@@ -110,8 +112,8 @@ fn without_the_guard(store: &Store, tree: Tree, cgroups: Cgroups, signal: Signal
 #[test]
 fn a_cgroup_left_behind_is_removed_by_another_run() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let live = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let live = start(&store, &inherited_lock, Tree::Plain, Cgroups::Found);
     let mut killed = store.place.run().name("other").probe(["ignore-term"]).spawn();
     killed.await_ready();
     let (halves, command) = ([killed.pid(), killed.guard()], killed.command());
@@ -188,10 +190,10 @@ mod on_redis {
 #[test]
 fn stopping_the_process_group_of_dlock_leaves_no_process_past_the_lease() {
     let store = Store::redis();
-    let leash = store.place.leash();
-    let mut run = start(&store, &leash, Tree::Scattered, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(&store, &inherited_lock, Tree::Scattered, Cgroups::Found);
     process::send(-run.pid(), Signal::SIGSTOP);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     process::send(-run.pid(), Signal::SIGCONT);
     assert_eq!(run.wait().exit, Exit::Code(76));
 }
@@ -201,17 +203,19 @@ fn stopping_the_process_group_of_dlock_leaves_no_process_past_the_lease() {
 #[test]
 fn a_dlock_stopped_for_less_than_its_lease_continues() {
     let store = Store::redis();
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let go = store.place.arg("go");
     let log = store.place.arg("log");
-    let mut run =
-        store.run().probe(["--leash", leash.path(), "hold", &log, "until", &go, "exit", "5"]).spawn();
+    let mut run = store
+        .run()
+        .probe(["--inherited-lock", inherited_lock.path(), "hold", &log, "until", &go, "exit", "5"])
+        .spawn();
     run.await_ready();
     for _ in 0..3 {
         run.signal(Signal::SIGSTOP);
         until(SOON, "a stopped dlock", || process::stopped(run.pid()));
         run.signal(Signal::SIGCONT);
-        throughout(Duration::from_millis(300), "its command lives", || !leash.is_free());
+        throughout(Duration::from_millis(300), "its command lives", || !inherited_lock.is_free());
     }
     store.place.write("go", "");
     assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
@@ -221,15 +225,15 @@ fn a_dlock_stopped_for_less_than_its_lease_continues() {
 #[test]
 fn a_stopped_dlock_keeps_a_lock_that_has_no_lease() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let mut run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(&store, &inherited_lock, Tree::Plain, Cgroups::Found);
     run.signal(Signal::SIGSTOP);
     throughout(Duration::from_secs(5), "the lock is held and the command lives", || {
-        store.is_held() && !leash.is_free()
+        store.is_held() && !inherited_lock.is_free()
     });
     run.signal(Signal::SIGCONT);
     throughout(Duration::from_secs(1), "the lock is held and the command lives", || {
-        run.poll().is_none() && store.is_held() && !leash.is_free()
+        run.poll().is_none() && store.is_held() && !inherited_lock.is_free()
     });
 }
 
@@ -237,8 +241,8 @@ fn a_stopped_dlock_keeps_a_lock_that_has_no_lease() {
 #[test]
 fn pkill_by_name_does_not_reach_the_guard() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let run = start(&store, &inherited_lock, Tree::Plain, Cgroups::Found);
     let guard = process::Stat::of(run.guard()).unwrap();
     assert!(!guard.comm.contains("dlock"), "{}", guard.comm);
     assert!(!process::command_line(guard.pid).contains("dlock"), "{}", process::command_line(guard.pid));
@@ -248,14 +252,14 @@ fn pkill_by_name_does_not_reach_the_guard() {
 #[test]
 fn signals_to_the_group_and_session_of_dlock_do_not_reach_the_guard() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let run = start(&store, &inherited_lock, Tree::Plain, Cgroups::Found);
     let (dlock, guard) = (process::Stat::of(run.pid()).unwrap(), process::Stat::of(run.guard()).unwrap());
     assert_ne!(guard.pgrp, dlock.pgrp);
     assert_ne!(guard.session, dlock.session);
     // The whole group at once, and the command with it: the guard kills the scattered processes, and ends.
     process::send(-run.pid(), Signal::SIGKILL);
-    leash.await_free();
+    inherited_lock.await_free();
     until(SOON, "the end of the guard", || !process::alive(guard.pid));
 }
 
@@ -263,8 +267,8 @@ fn signals_to_the_group_and_session_of_dlock_do_not_reach_the_guard() {
 #[test]
 fn fatal_signals_do_not_end_the_guard() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let mut run = start(&store, &leash, Tree::Plain, Cgroups::Found);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = start(&store, &inherited_lock, Tree::Plain, Cgroups::Found);
     let guard = run.guard();
     for signal in
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGALRM]
@@ -272,7 +276,7 @@ fn fatal_signals_do_not_end_the_guard() {
         process::send(guard, signal);
     }
     throughout(Duration::from_secs(1), "both halves and the command live", || {
-        run.poll().is_none() && process::alive(guard) && !leash.is_free()
+        run.poll().is_none() && process::alive(guard) && !inherited_lock.is_free()
     });
 }
 

@@ -120,11 +120,11 @@ fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
     let copied = std::process::Command::new("cp").arg(probe::path()).arg(&root).status();
     assert!(copied.unwrap().success());
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o4755)).unwrap();
-    let leash = place.leash();
-    std::fs::write(leash.path(), "").unwrap();
-    std::fs::set_permissions(leash.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let inherited_lock = place.inherited_lock();
+    std::fs::write(inherited_lock.path(), "").unwrap();
+    std::fs::set_permissions(inherited_lock.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let run = run.command([root.to_str().unwrap(), "--leash", leash.path(), "become-root"]);
+    let run = run.command([root.to_str().unwrap(), "--inherited-lock", inherited_lock.path(), "become-root"]);
     let mut run = as_user(run, 60_999).spawn();
     run.await_ready();
     let command = run.command();
@@ -169,11 +169,11 @@ fn without_proc_a_command_runs_and_is_stopped() {
         weaker.starts_with("dlock: ") && weaker.lines().count() == 1,
         "what is weaker is said once: {weaker:?}"
     );
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let output = without_proc(run.probe(["--leash", leash.path(), "ignore-term"])).output();
+    let output = without_proc(run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"])).output();
     assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
     assert!(place.lock_is_free("x"));
 }
 
@@ -182,9 +182,9 @@ fn without_proc_a_command_runs_and_is_stopped() {
 fn without_proc_a_scattered_tree_is_killed() {
     for half in [None, Some(Signal::SIGKILL)] {
         let place = Place::new();
-        let leash = place.leash();
+        let inherited_lock = place.inherited_lock();
         let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-        let run = run.probe(["--leash", leash.path(), "tree", "4", &place.arg("pids")]);
+        let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "4", &place.arg("pids")]);
         let mut run = without_proc(run).spawn();
         run.await_ready();
         if let Some(signal) = half {
@@ -192,7 +192,7 @@ fn without_proc_a_scattered_tree_is_killed() {
         }
         let expected = if half.is_some() { 70 } else { 124 };
         assert_eq!(run.wait().exit, Exit::Code(expected), "{}", run.stderr());
-        assert!(leash.is_free(), "somebody is left");
+        assert!(inherited_lock.is_free(), "somebody is left");
         assert!(place.lock_is_free("x"));
     }
 }
@@ -206,15 +206,16 @@ fn without_sys_a_command_runs_and_its_scattered_tree_is_killed() {
         let output = without_sys(store.run().sh("echo done; exit 5")).output();
         assert_eq!(output.outcome(), (Exit::Code(5), "done\n", ""));
         for (half, expected) in [(None, 124), (Some(Signal::SIGKILL), 70)] {
-            let leash = store.place.leash();
+            let inherited_lock = store.place.inherited_lock();
             let run = store.run().args(["--max-runtime", "2s", "--grace", "200ms"]);
-            let run = run.probe(["--leash", leash.path(), "tree", "4", &store.place.arg("pids")]);
+            let run =
+                run.probe(["--inherited-lock", inherited_lock.path(), "tree", "4", &store.place.arg("pids")]);
             let mut run = without_sys(run).spawn();
             run.await_ready();
             if let Some(signal) = half {
                 process::send(run.guard(), signal);
             }
-            store.await_death_under_lock(&leash);
+            store.await_death_under_lock(&inherited_lock);
             assert_eq!(run.wait().exit, Exit::Code(expected), "{}", run.stderr());
             assert!(!store.is_held());
         }
@@ -263,13 +264,13 @@ fn a_user_without_a_name_runs_commands() {
 #[test]
 fn a_user_who_is_not_root_has_a_scattered_tree_stopped() {
     let place = open_place();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let run = run.probe(["--leash", leash.path(), "tree", "3", &place.arg("pids")]);
+    let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &place.arg("pids")]);
     let output = as_user(run, 54_322).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
-    std::fs::set_permissions(leash.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(leash.is_free());
+    std::fs::set_permissions(inherited_lock.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(inherited_lock.is_free());
     assert_eq!(place.marker().bearers().len(), 0);
 }
 
@@ -281,12 +282,12 @@ fn a_seccomp_filter_without_new_system_calls_does_no_harm() {
         let run = place.run().sh("exit 5").before_exec(move || refuse_new_calls(errno));
         let output = run.output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), ""), "{}", output.stderr);
-        let leash = place.leash();
+        let inherited_lock = place.inherited_lock();
         let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-        let run = run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids")]);
+        let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids")]);
         let output = run.before_exec(move || refuse_new_calls(errno)).output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
-        assert!(leash.is_free());
+        assert!(inherited_lock.is_free());
     }
 }
 

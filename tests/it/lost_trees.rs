@@ -1,6 +1,6 @@
 //! The tree of a command whose lock is lost, or whose store is silent.
 
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::process;
 use crate::support::proxy::{Proxy, Way};
 use crate::support::running::{Exit, Running};
@@ -10,25 +10,27 @@ use crate::support::{SOON, probe};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// A command on a leash, whose dlock reaches the store through a proxy.
-struct Scene {
+/// A command with an inherited lock, whose dlock reaches the store through a proxy.
+struct Fixture {
     store: Store,
     proxy: Proxy,
-    leash: Leash,
+    inherited_lock: InheritedLock,
     run: Running,
 }
 
-impl Scene {
+impl Fixture {
     fn start(hidden: bool, args: &[&str]) -> Self {
         let store = Store::redis();
         let proxy = Proxy::to(store.space().port());
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let mut command = vec![probe::path().into_os_string().into_string().unwrap()];
-        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        command.extend(
+            ["--inherited-lock", inherited_lock.path()].iter().chain(args).map(|arg| (*arg).to_owned()),
+        );
         let run = store.behind(proxy.port()).run().command(command);
         let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
         run.await_ready();
-        Self { store, proxy, leash, run }
+        Self { store, proxy, inherited_lock, run }
     }
 
     /// The lock was lost: dlock reports it, and no process is left.
@@ -38,7 +40,7 @@ impl Scene {
         assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
         assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
         assert!(!output.stdout.contains("crowded"), "who forks and ends is not reaped");
-        assert!(self.leash.is_free(), "somebody is left");
+        assert!(self.inherited_lock.is_free(), "somebody is left");
         assert_eq!(self.store.place.marker().bearers().len(), 0);
     }
 }
@@ -46,22 +48,22 @@ impl Scene {
 /// Each tree, with and without cgroups, when the store becomes silent.
 fn behind_a_silent_store(args: &[&str]) {
     for hidden in [false, true] {
-        let scene = Scene::start(hidden, args);
-        scene.proxy.hold_both();
-        scene.store.await_death_under_lock(&scene.leash);
-        scene.assert_lost();
+        let fixture = Fixture::start(hidden, args);
+        fixture.proxy.hold_both();
+        fixture.store.await_death_under_lock(&fixture.inherited_lock);
+        fixture.assert_lost();
     }
 }
 
 /// Each tree, with and without cgroups, when another client has taken the lock.
 pub fn after_a_theft(args: &[&str]) {
     for hidden in [false, true] {
-        let scene = Scene::start(hidden, args);
-        let key = scene.store.space().key("x");
-        scene.store.space().command(&["SET", &key, "somebody else"]);
-        scene.leash.await_free();
-        assert_eq!(scene.store.space().command(&["GET", &key]).text(), "somebody else");
-        scene.assert_lost();
+        let fixture = Fixture::start(hidden, args);
+        let key = fixture.store.space().key("x");
+        fixture.store.space().command(&["SET", &key, "somebody else"]);
+        fixture.inherited_lock.await_free();
+        assert_eq!(fixture.store.space().command(&["GET", &key]).text(), "somebody else");
+        fixture.assert_lost();
     }
 }
 
@@ -88,28 +90,28 @@ each_tree! {
 /// S20
 #[test]
 fn a_command_gets_sigterm_and_its_grace_when_its_lock_was_deleted() {
-    let scene = Scene::start(false, &["signals", "exit:TERM=0"]);
-    scene.store.space().command(&["DEL", &scene.store.space().key("x")]);
-    scene.leash.await_free();
-    let lines = scene.run.stdout();
+    let fixture = Fixture::start(false, &["signals", "exit:TERM=0"]);
+    fixture.store.space().command(&["DEL", &fixture.store.space().key("x")]);
+    fixture.inherited_lock.await_free();
+    let lines = fixture.run.stdout();
     assert!(
         matches!(lines.lines().collect::<Vec<_>>()[..], ["ready", term] if term.starts_with("TERM ")),
         "{lines}"
     );
-    scene.assert_lost();
+    fixture.assert_lost();
 }
 
 /// S21
 #[test]
 fn a_stopped_command_is_continued_to_get_its_sigterm() {
-    let scene = Scene::start(false, &["signals", "exit:TERM=0"]);
-    let command = scene.run.command();
+    let fixture = Fixture::start(false, &["signals", "exit:TERM=0"]);
+    let command = fixture.run.command();
     process::send(command, Signal::SIGSTOP);
     until(SOON, "a stopped command", || process::stopped(command));
-    scene.proxy.hold(Way::Down);
-    scene.store.await_death_under_lock(&scene.leash);
-    assert!(scene.run.stdout().contains("TERM "), "{}", scene.run.stdout());
-    scene.assert_lost();
+    fixture.proxy.hold(Way::Down);
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    assert!(fixture.run.stdout().contains("TERM "), "{}", fixture.run.stdout());
+    fixture.assert_lost();
 }
 
 /// S24
@@ -183,9 +185,10 @@ mod stopped_from_the_keyboard {
     /// A job that ticks under a lease of 3 s on a terminal, stopped by Ctrl-Z.
     fn stopped_job(store: &Store) -> (Terminal, i32, i32) {
         let mut terminal = Terminal::bash(&store.place);
-        let (url, leash, tick) = (store.url(), store.place.arg("leash"), store.place.arg("tick"));
+        let (url, inherited_lock, tick) =
+            (store.url(), store.place.arg("inherited_lock"), store.place.arg("tick"));
         terminal.line(&format!(
-            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --leash '{leash}' tick '{tick}'"
+            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
         ));
         terminal.expect("ready\n");
         let (dlock, command) = (terminal.process("dlock"), terminal.process("probe"));
@@ -199,7 +202,7 @@ mod stopped_from_the_keyboard {
     fn a_job_that_is_never_resumed_is_dead_before_the_lease_ends() {
         let store = Store::redis();
         let (mut terminal, dlock, command) = stopped_job(&store);
-        store.await_death_under_lock(&store.place.leash());
+        store.await_death_under_lock(&store.place.inherited_lock());
         assert!(!process::alive(command));
         assert!(process::stopped(dlock));
         terminal.line("fg");
@@ -212,15 +215,17 @@ mod stopped_from_the_keyboard {
     fn a_pipeline_that_is_never_resumed_is_dead_before_the_lease_ends() {
         let store = Store::redis();
         let mut terminal = Terminal::bash(&store.place);
-        let (url, leash, tick) = (store.url(), store.place.arg("leash"), store.place.arg("tick"));
-        let dlock =
-            format!("\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --leash '{leash}' tick '{tick}'");
+        let (url, inherited_lock, tick) =
+            (store.url(), store.place.arg("inherited_lock"), store.place.arg("tick"));
+        let dlock = format!(
+            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
+        );
         terminal.line(&format!("{dlock} | cat"));
         terminal.expect("ready\n");
         let command = terminal.process("probe");
         terminal.type_keys(CTRL_Z);
         terminal.expect("Stopped");
-        store.await_death_under_lock(&store.place.leash());
+        store.await_death_under_lock(&store.place.inherited_lock());
         assert!(!process::alive(command));
     }
 

@@ -65,9 +65,10 @@ fn no_cgroup_outside_the_own_one_is_used() {
 #[test]
 fn proc_of_another_pid_namespace_is_not_used_and_a_warning_is_printed() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let run = run.probe(["--leash", leash.path(), "ignore-term"]).wrapped_by(["unshare", "-pf"]);
+    let run =
+        run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).wrapped_by(["unshare", "-pf"]);
     let output = run.output();
     assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
     assert!(
@@ -75,7 +76,7 @@ fn proc_of_another_pid_namespace_is_not_used_and_a_warning_is_printed() {
         "{}",
         output.stderr
     );
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
     assert!(place.lock_is_free("x"));
 }
 
@@ -83,18 +84,18 @@ fn proc_of_another_pid_namespace_is_not_used_and_a_warning_is_printed() {
 #[test]
 fn a_hidden_process_is_killed() {
     let place = Place::new();
-    let leash = place.leash();
-    leash.is_free();
-    for path in [place.path("."), place.locks(), place.home(), leash.path().into()] {
+    let inherited_lock = place.inherited_lock();
+    inherited_lock.is_free();
+    for path in [place.path("."), place.locks(), place.home(), inherited_lock.path().into()] {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     }
     let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
-    let run = run.probe(["--leash", leash.path(), "hidden"]);
+    let run = run.probe(["--inherited-lock", inherited_lock.path(), "hidden"]);
     let run = run.wrapped_by(["setpriv", "--reuid=61998", "--regid=61998", "--clear-groups"]);
     let run = run.after_shell("mount -t proc -o hidepid=2 proc /proc || exit 99");
     let output = run.wrapped_by(["unshare", "-m"]).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
-    assert!(leash.is_free(), "somebody is left");
+    assert!(inherited_lock.is_free(), "somebody is left");
     assert_eq!(place.marker().bearers().len(), 0);
 }
 
@@ -132,12 +133,12 @@ fn a_killed_command_kept_by_a_tracer_counts_as_dead() {
 #[test]
 fn a_guard_stopped_by_a_tracer_is_replaced() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = store.run().probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
     run.await_ready();
     let guard = run.guard();
     stop_by_tracing(guard);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
     assert!(run.stderr().contains("the guard process does not answer"), "{}", run.stderr());
     let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
@@ -147,18 +148,20 @@ fn a_guard_stopped_by_a_tracer_is_replaced() {
 #[test]
 fn a_debugger_attached_briefly_to_the_guard_ends_nothing() {
     let store = Store::file();
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let go = store.place.arg("go");
     let log = store.place.arg("log");
-    let mut run =
-        store.run().probe(["--leash", leash.path(), "hold", &log, "until", &go, "exit", "5"]).spawn();
+    let mut run = store
+        .run()
+        .probe(["--inherited-lock", inherited_lock.path(), "hold", &log, "until", &go, "exit", "5"])
+        .spawn();
     run.await_ready();
     let guard = run.guard();
     for _ in 0..3 {
         stop_by_tracing(guard);
-        throughout(Duration::from_millis(1200), "the command lives", || !leash.is_free());
+        throughout(Duration::from_millis(1200), "the command lives", || !inherited_lock.is_free());
         trace(libc::PTRACE_DETACH, guard);
-        throughout(Duration::from_millis(1200), "the command lives", || !leash.is_free());
+        throughout(Duration::from_millis(1200), "the command lives", || !inherited_lock.is_free());
     }
     store.place.write("go", "");
     assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
@@ -172,15 +175,15 @@ mod on_redis {
     #[test]
     fn a_lost_lock_ends_the_command_although_a_tracer_stopped_the_guard() {
         let store = Store::redis();
-        let leash = store.place.leash();
-        let run = store.run_with_ttl("30s").probe(["--leash", leash.path(), "ignore-term"]);
+        let inherited_lock = store.place.inherited_lock();
+        let run = store.run_with_ttl("30s").probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
         let mut run = run.spawn();
         run.await_ready();
         let guard = run.guard();
         stop_by_tracing(guard);
         store.space().command(&["SET", &store.space().key("x"), "somebody else"]);
         // With the heartbeat alone it would take three seconds; the push of the store is immediate.
-        leash.await_free();
+        inherited_lock.await_free();
         assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
         let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
     }
@@ -190,13 +193,13 @@ mod on_redis {
     fn a_silent_store_ends_the_command_although_a_tracer_stopped_the_guard() {
         let redis = crate::support::redis::Redis::start();
         let store = Store::on(&redis);
-        let leash = store.place.leash();
-        let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).spawn();
+        let inherited_lock = store.place.inherited_lock();
+        let mut run = store.run().probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
         run.await_ready();
         let guard = run.guard();
         stop_by_tracing(guard);
         redis.stop();
-        leash.await_free();
+        inherited_lock.await_free();
         redis.resume();
         let exit = run.wait().exit;
         // Whichever is noticed first: the deadline or the heartbeat.
@@ -209,9 +212,15 @@ mod on_redis {
     fn with_dlock_stopped_and_its_guard_killed_no_process_outlives_the_lease() {
         for hidden in [false, true] {
             let store = Store::redis();
-            let leash = store.place.leash();
+            let inherited_lock = store.place.inherited_lock();
             let pids = store.place.arg("pids");
-            let run = store.run_with_ttl("20s").probe(["--leash", leash.path(), "tree", "3", &pids]);
+            let run = store.run_with_ttl("20s").probe([
+                "--inherited-lock",
+                inherited_lock.path(),
+                "tree",
+                "3",
+                &pids,
+            ]);
             let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
             run.await_ready();
             let guard = run.guard();
@@ -223,7 +232,7 @@ mod on_redis {
                     .find(|child| child.comm == "lock-guard" && child.pid != command)
             });
             process::send(guard, Signal::SIGKILL);
-            store.await_death_under_lock(&leash);
+            store.await_death_under_lock(&inherited_lock);
             run.signal(Signal::SIGCONT);
             assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
             until(SOON, "the end of the spare", || !process::alive(spare.pid));
@@ -279,16 +288,20 @@ fn no_dlock_process_is_real_time() {
 #[test]
 fn a_child_that_dlock_had_before_its_start_survives_the_loss_of_the_guard() {
     let store = Store::file();
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let bystander = format!("sleep 2000 & echo $! >'{}'", store.place.arg("bystander"));
-    let mut run = store.run().probe(["--leash", leash.path(), "ignore-term"]).after_shell(&bystander).spawn();
+    let mut run = store
+        .run()
+        .probe(["--inherited-lock", inherited_lock.path(), "ignore-term"])
+        .after_shell(&bystander)
+        .spawn();
     run.await_ready();
     let bystander: i32 = store.place.read("bystander").trim().parse().unwrap();
     let guard = eventually(SOON, "the guard", || {
         process::children(run.pid()).into_iter().find(|child| child.comm == "lock-guard")
     });
     process::send(guard.pid, Signal::SIGKILL);
-    store.await_death_under_lock(&leash);
+    store.await_death_under_lock(&inherited_lock);
     assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
     assert!(process::alive(bystander), "dlock killed a process that its command did not start");
     process::send(bystander, Signal::SIGKILL);

@@ -2,7 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::Exit;
@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// A command that leaves two daemons (setsid, double fork) and exits 0.
-fn leaving(place: &Place, leash: &Leash, run: Dlock) -> Dlock {
-    run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids"), "exit", "0"])
+fn leaving(place: &Place, inherited_lock: &InheritedLock, run: Dlock) -> Dlock {
+    run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids"), "exit", "0"])
 }
 
 /// The pids of those daemons.
@@ -25,8 +25,8 @@ fn daemons(place: &Place) -> Vec<i32> {
 #[test]
 fn orphans_are_left_by_default_and_reported_once() {
     let place = Place::new();
-    let leash = place.leash();
-    let output = leaving(&place, &leash, place.run()).output();
+    let inherited_lock = place.inherited_lock();
+    let output = leaving(&place, &inherited_lock, place.run()).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\n"));
     assert!(output.stderr.starts_with("dlock: ") && output.stderr.contains("--orphans"), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
@@ -44,11 +44,11 @@ fn orphans_are_left_by_default_and_reported_once() {
 #[test]
 fn with_orphans_leave_orphans_are_left_without_a_message() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     for options in [&["--orphans", "leave"][..], &["-q"][..]] {
-        let output = leaving(&place, &leash, place.run().args(options)).output();
+        let output = leaving(&place, &inherited_lock, place.run().args(options)).output();
         assert_eq!(output.outcome(), (Exit::Code(0), "ready\n", ""));
-        assert!(!leash.is_free());
+        assert!(!inherited_lock.is_free());
         place.marker().kill_all();
     }
 }
@@ -64,8 +64,8 @@ fn a_command_without_orphans_causes_no_message() {
 #[test]
 fn with_orphans_wait_the_lock_is_held_until_the_last_one_ends() {
     let place = Place::new();
-    let leash = place.leash();
-    let mut run = leaving(&place, &leash, place.run().args(["--orphans", "wait"])).spawn();
+    let inherited_lock = place.inherited_lock();
+    let mut run = leaving(&place, &inherited_lock, place.run().args(["--orphans", "wait"])).spawn();
     run.await_ready();
     throughout(Duration::from_millis(500), "the lock is held", || {
         run.poll().is_none() && !place.lock_is_free("x")
@@ -86,12 +86,13 @@ fn with_orphans_wait_the_lock_is_held_until_the_last_one_ends() {
 fn with_orphans_kill_no_process_survives_and_then_the_lock_is_released() {
     for hidden in [false, true] {
         let place = Place::new();
-        let leash = place.leash();
-        let run = leaving(&place, &leash, place.run().args(["--orphans", "kill", "--grace", "200ms"]));
+        let inherited_lock = place.inherited_lock();
+        let run =
+            leaving(&place, &inherited_lock, place.run().args(["--orphans", "kill", "--grace", "200ms"]));
         let run = if hidden { run.without_cgroups() } else { run };
         let output = run.output();
         assert_eq!(output.outcome(), (Exit::Code(0), "ready\n", ""));
-        assert!(leash.is_free());
+        assert!(inherited_lock.is_free());
         assert!(place.lock_is_free("x"));
         assert_eq!(place.marker().bearers().len(), 0);
     }
@@ -101,17 +102,24 @@ fn with_orphans_kill_no_process_survives_and_then_the_lock_is_released() {
 #[test]
 fn the_next_holder_starts_after_the_last_killed_orphan_has_ended() {
     for store in Store::each() {
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let go = store.place.arg("go");
         let pids = store.place.arg("pids");
-        let probe =
-            crate::support::probe::command(["--leash", leash.path(), "tree", "2", &pids, "exit", "0"]);
+        let probe = crate::support::probe::command([
+            "--inherited-lock",
+            inherited_lock.path(),
+            "tree",
+            "2",
+            &pids,
+            "exit",
+            "0",
+        ]);
         let text = format!("'{}'; while ! test -e '{go}'; do sleep 0.01; done", probe.join("' '"));
         let mut run = store.run().args(["--orphans", "kill", "--grace", "200ms"]).sh(&text).spawn();
         run.await_ready();
-        let mut heir = store.heir(&leash);
+        let mut next_holder = store.next_holder(&inherited_lock);
         store.place.write("go", "");
-        assert_eq!(heir.wait().stdout, "clean\n");
+        assert_eq!(next_holder.wait().stdout, "clean\n");
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
     }
 }
@@ -139,10 +147,10 @@ fn at_max_runtime_no_process_survives_whatever_the_option() {
     for option in ["leave", "wait", "kill"] {
         for hidden in [false, true] {
             let place = Place::new();
-            let leash = place.leash();
+            let inherited_lock = place.inherited_lock();
             let options = ["--orphans", option, "--max-runtime", "3s", "--grace", "200ms"];
             let run = place.run().args(options);
-            let run = run.probe(["--leash", leash.path(), "tree", "2", &place.arg("pids")]);
+            let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids")]);
             let run = if hidden { run.without_cgroups() } else { run };
             let output = run.output();
             assert_eq!(
@@ -151,7 +159,7 @@ fn at_max_runtime_no_process_survives_whatever_the_option() {
                 "{}",
                 output.stderr
             );
-            assert!(leash.is_free(), "--orphans {option}");
+            assert!(inherited_lock.is_free(), "--orphans {option}");
             assert!(place.lock_is_free("x"));
             assert_eq!(place.marker().bearers().len(), 0);
         }
@@ -162,11 +170,11 @@ fn at_max_runtime_no_process_survives_whatever_the_option() {
 #[test]
 fn max_runtime_counts_while_orphans_are_waited_for() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let options = ["--orphans", "wait", "--max-runtime", "3s", "--grace", "200ms"];
-    let output = leaving(&place, &leash, place.run().args(options)).output();
+    let output = leaving(&place, &inherited_lock, place.run().args(options)).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
 }
 
 /// S22
@@ -175,14 +183,16 @@ fn max_runtime_counts_while_orphans_are_waited_for() {
 fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
     for option in ["leave", "wait", "kill"] {
         let store = Store::redis();
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let run = store.run().args(["--orphans", option]);
-        let mut run = run.probe(["--leash", leash.path(), "tree", "2", &store.place.arg("pids")]).spawn();
+        let mut run = run
+            .probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &store.place.arg("pids")])
+            .spawn();
         run.await_ready();
         store.space().command(&["DEL", &store.space().key("x")]);
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
-        assert!(leash.is_free(), "--orphans {option}");
+        assert!(inherited_lock.is_free(), "--orphans {option}");
         assert_eq!(store.place.marker().bearers().len(), 0);
     }
 }
@@ -192,14 +202,14 @@ fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
 #[test]
 fn orphans_that_are_waited_for_die_when_the_lock_is_lost() {
     let store = Store::redis();
-    let leash = store.place.leash();
-    let mut run = leaving(&store.place, &leash, store.run().args(["--orphans", "wait"])).spawn();
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = leaving(&store.place, &inherited_lock, store.run().args(["--orphans", "wait"])).spawn();
     run.await_ready();
     throughout(Duration::from_millis(300), "it waits", || run.poll().is_none());
     store.space().command(&["SET", &store.space().key("x"), "somebody else"]);
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
     assert_eq!(store.space().command(&["GET", &store.space().key("x")]).text(), "somebody else");
 }
 
@@ -207,15 +217,15 @@ fn orphans_that_are_waited_for_die_when_the_lock_is_lost() {
 #[test]
 fn a_signal_while_orphans_are_waited_for_reaches_them() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let mut run =
-        leaving(&place, &leash, place.run().args(["--orphans", "wait", "--grace", "300ms"])).spawn();
+        leaving(&place, &inherited_lock, place.run().args(["--orphans", "wait", "--grace", "300ms"])).spawn();
     run.await_ready();
     throughout(Duration::from_millis(300), "it waits", || run.poll().is_none());
     run.signal(Signal::SIGTERM);
     // They ignore TERM: grace, KILL, and only then is the lock released.
     let output = run.wait();
     assert_eq!(output.stdout, "ready\n");
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
     assert!(place.lock_is_free("x"));
 }

@@ -11,15 +11,16 @@ use nix::sys::signal::Signal;
 /// is free when the guard was killed.
 #[track_caller]
 fn assert_killed_with_its_lock(store: &Store, limit: &str) {
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     for guard_dies in [false, true] {
         let run = store.run().args(["--grace", "200ms"]);
-        let run = run.probe(["--leash", leash.path(), "tree", "3", &store.place.arg("pids")]);
+        let run =
+            run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &store.place.arg("pids")]);
         let mut run = run.wrapped_by(["prlimit", limit]).spawn();
         run.await_ready();
         let status = if guard_dies {
             process::send(run.guard(), Signal::SIGKILL);
-            store.await_death_under_lock(&leash);
+            store.await_death_under_lock(&inherited_lock);
             70
         } else {
             lose(store);
@@ -27,7 +28,7 @@ fn assert_killed_with_its_lock(store: &Store, limit: &str) {
         };
         let output = run.wait();
         assert_eq!(output.exit, Exit::Code(status), "{limit}: {}", output.stderr);
-        assert!(leash.is_free(), "{limit}: somebody is left");
+        assert!(inherited_lock.is_free(), "{limit}: somebody is left");
         assert_eq!(store.place.marker().bearers().len(), 0, "{limit}");
     }
 }

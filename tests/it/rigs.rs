@@ -8,11 +8,11 @@ use crate::support::{SOON, probe};
 use std::process::Command;
 
 #[test]
-fn a_leash_is_held_until_the_last_of_a_tree_is_dead() {
+fn an_inherited_lock_is_held_until_the_last_of_a_tree_is_dead() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let pids = place.arg("pids");
-    let args = ["--leash", leash.path(), "tree", "3", &pids, "exit", "0"];
+    let args = ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids, "exit", "0"];
     let mut command = Command::new(probe::path());
     command
         .stdout(std::process::Stdio::null())
@@ -23,9 +23,9 @@ fn a_leash_is_held_until_the_last_of_a_tree_is_dead() {
     assert_eq!(members.len(), 3);
     assert!(members.iter().all(|pid| process::alive(*pid)));
     assert_eq!(place.marker().bearers().len(), 3);
-    assert!(!leash.is_free());
+    assert!(!inherited_lock.is_free());
     place.marker().kill_all();
-    leash.await_free();
+    inherited_lock.await_free();
     assert!(!members.iter().any(|pid| process::alive(*pid)));
 }
 

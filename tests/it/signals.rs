@@ -278,19 +278,19 @@ fn a_waiter_stopped_during_its_turn_takes_it_later() {
 #[test]
 fn a_process_that_ignores_the_signal_that_ended_the_shell_is_still_the_command() {
     let place = Place::new();
-    let leash = place.leash();
-    let backup = crate::support::probe::command(["--leash", leash.path(), "ignore-term"]);
+    let inherited_lock = place.inherited_lock();
+    let backup = crate::support::probe::command(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
     place.script("backup.sh", &format!("#!/bin/sh\ntrap '' TERM\nexec '{}'\n", backup.join("' '")));
     let text = format!("cd '{}'; ./backup.sh; true", place.arg("."));
     let mut run = place.run().args(["--grace", "300ms", "-c", &text]).spawn();
     run.await_ready();
-    let heir = crate::support::probe::command(["heir", leash.path()]);
-    let mut next = place.run().args(["-v", "--wait", "forever"]).command(heir).spawn();
+    let next_holder = crate::support::probe::command(["next-holder", inherited_lock.path()]);
+    let mut next = place.run().args(["-v", "--wait", "forever"]).command(next_holder).spawn();
     next.await_stderr("waiting");
     run.signal(Signal::SIGTERM);
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(Signal::SIGTERM), "ready\n"));
-    assert!(leash.is_free(), "backup.sh has outlived its dlock");
+    assert!(inherited_lock.is_free(), "backup.sh has outlived its dlock");
     assert_eq!(next.wait().stdout, "clean\n");
 }
 
@@ -298,10 +298,10 @@ fn a_process_that_ignores_the_signal_that_ended_the_shell_is_still_the_command()
 #[test]
 fn a_background_process_is_still_the_command_after_a_death_by_signal() {
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let left = crate::support::probe::command([
-        "--leash",
-        leash.path(),
+        "--inherited-lock",
+        inherited_lock.path(),
         "tree",
         "2",
         &place.arg("pids"),
@@ -311,7 +311,7 @@ fn a_background_process_is_still_the_command_after_a_death_by_signal() {
     let text = format!("'{}'; kill -9 $$", left.join("' '"));
     let output = place.run().args(["--grace", "300ms"]).sh(&text).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(Signal::SIGKILL), "ready\n"));
-    assert!(leash.is_free(), "what a dead command left has outlived its dlock");
+    assert!(inherited_lock.is_free(), "what a dead command left has outlived its dlock");
 }
 
 /// S32

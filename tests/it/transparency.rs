@@ -346,11 +346,11 @@ fn a_stalled_reader_of_standard_error_does_not_block_dlock_forever() {
     while write.write(b".").is_ok() {}
     nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
     let place = Place::new();
-    let leash = place.leash();
+    let inherited_lock = place.inherited_lock();
     let run = place.run().args(["--max-runtime", "200ms", "--grace", "100ms"]);
-    let mut run = run.probe(["--leash", leash.path(), "ignore-term"]).stderr(write).spawn();
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).stderr(write).spawn();
     run.await_ready();
-    leash.await_free_within(Duration::from_secs(10));
+    inherited_lock.await_free_within(Duration::from_secs(10));
     drop(read);
     assert_eq!(run.wait_within(SOON).exit, Exit::Code(124));
 }

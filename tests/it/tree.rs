@@ -14,16 +14,18 @@ use std::process::Stdio;
 fn assert_stopped(prepare: impl Fn(Dlock) -> Dlock, args: &[&str]) {
     for hidden in [false, true] {
         let place = Place::new();
-        let leash = place.leash();
+        let inherited_lock = place.inherited_lock();
         let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
         let mut command = vec![probe::path().into_os_string().into_string().unwrap()];
-        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        command.extend(
+            ["--inherited-lock", inherited_lock.path()].iter().chain(args).map(|arg| (*arg).to_owned()),
+        );
         let run = prepare(run.command(command));
         let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
         let halves = [run.pid(), run.guard()];
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
-        assert!(leash.is_free(), "somebody is left");
+        assert!(inherited_lock.is_free(), "somebody is left");
         assert!(place.lock_is_free("x"));
         until(SOON, "the end of everybody", || place.marker().bearers().is_empty());
         until(SOON, "the end of its cgroup", || process::cgroups_named_after(&halves).is_empty());

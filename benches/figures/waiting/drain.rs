@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::traffic::Requests;
-use super::{Lock, Scene, Waiters};
+use super::{Fixture, Lock, Waiters};
 use crate::Bench;
 use crate::stats::{Rng, Sample, ms, verdict};
 
@@ -21,11 +21,11 @@ struct Drained {
 
 fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
     let name = if lock == Lock::Dlock { "drain" } else { "drain-flock" };
-    let scene = Scene::new(bench, lock, name, &[])?;
-    let mut gate = scene.gate()?;
-    scene.until("a holder", || scene.is_held())?;
+    let fixture = Fixture::new(bench, lock, name, &[])?;
+    let mut gate = fixture.gate()?;
+    fixture.until("a holder", || fixture.is_held())?;
     let mut waiters = Waiters(Vec::with_capacity(WAITERS));
-    scene.wait(&mut waiters, WAITERS)?;
+    fixture.wait(&mut waiters, WAITERS)?;
     // The last waiter is queued, and may still be busy.
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
@@ -33,7 +33,7 @@ fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
     gate.end()?;
     waiters.end()?;
     let whole = start.elapsed();
-    let stamps = scene.stamps()?;
+    let stamps = fixture.stamps()?;
     if stamps.len() != WAITERS + 1 {
         return Err(format!("{name}: {} commands ran, not {}", stamps.len(), WAITERS + 1).into());
     }

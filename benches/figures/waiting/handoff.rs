@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use super::{Lock, Scene, Waiters};
+use super::{Fixture, Lock, Waiters};
 use crate::Bench;
 use crate::stats::{Rng, Sample, ms, verdict};
 
@@ -94,16 +94,16 @@ fn python() -> PathBuf {
 /// One hand-off from a holder to a waiter, after a random pause, so that a polling waiter is met in any phase.
 fn processes(bench: &Bench, lock: Lock, rng: &mut Rng) -> Result<Duration, Box<dyn Error>> {
     let name = if lock == Lock::Dlock { "handoff" } else { "handoff-flock" };
-    let scene = Scene::new(bench, lock, name, &[])?;
-    let mut first = scene.gate()?;
-    scene.until("a holder", || scene.is_held())?;
+    let fixture = Fixture::new(bench, lock, name, &[])?;
+    let mut first = fixture.gate()?;
+    fixture.until("a holder", || fixture.is_held())?;
     let mut second = Waiters(Vec::new());
-    scene.wait(&mut second, 1)?;
+    fixture.wait(&mut second, 1)?;
     pause(rng);
     first.open();
     first.end()?;
     second.end()?;
-    let stamps = scene.stamps()?;
+    let stamps = fixture.stamps()?;
     match stamps[..] {
         [one, other] => Ok(Duration::from_nanos(other.start - one.end)),
         _ => Err(format!("{name}: {} commands ran, not 2", stamps.len()).into()),

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use super::traffic::{Requests, Traffic};
-use super::{Lock, Scene, Waiters};
+use super::{Fixture, Lock, Waiters};
 use crate::Bench;
 use crate::stats::verdict;
 
@@ -15,25 +15,25 @@ const LENGTHS: [usize; 3] = [10, 100, 1000];
 /// The cost of a hand-off with `behind` waiters after those that are measured. A gate stops the queue in front of them.
 fn cost_of_handoff(bench: &Bench, behind: usize) -> Result<Traffic, Box<dyn Error>> {
     // With a ttl this long there are no requests other than those of the hand-offs.
-    let scene = Scene::new(bench, Lock::Dlock, &format!("queue-{behind}"), &["--ttl=1h"])?;
-    let mut gate = scene.gate()?;
-    scene.until("a holder", || scene.is_held())?;
+    let fixture = Fixture::new(bench, Lock::Dlock, &format!("queue-{behind}"), &["--ttl=1h"])?;
+    let mut gate = fixture.gate()?;
+    fixture.until("a holder", || fixture.is_held())?;
     let mut waiters = Waiters(Vec::with_capacity(HANDOFFS + behind));
-    scene.wait(&mut waiters, HANDOFFS - 1)?;
-    let mut stop = scene.gate()?;
-    scene.until("the gate that stops the queue", || Ok(scene.waiting()? == HANDOFFS))?;
-    scene.wait(&mut waiters, behind)?;
+    fixture.wait(&mut waiters, HANDOFFS - 1)?;
+    let mut stop = fixture.gate()?;
+    fixture.until("the gate that stops the queue", || Ok(fixture.waiting()? == HANDOFFS))?;
+    fixture.wait(&mut waiters, behind)?;
     std::thread::sleep(Duration::from_millis(500));
     let traffic = Traffic::of(bench, || {
         gate.open();
         gate.end()?;
-        scene.until("the hand-offs", || Ok(scene.stamps()?.len() == HANDOFFS))?;
+        fixture.until("the hand-offs", || Ok(fixture.stamps()?.len() == HANDOFFS))?;
         // The last hand-off may still be in progress.
         std::thread::sleep(Duration::from_millis(200));
         Ok(())
     })?;
-    if scene.waiting()? != behind {
-        return Err(format!("{} waiters, not {behind}", scene.waiting()?).into());
+    if fixture.waiting()? != behind {
+        return Err(format!("{} waiters, not {behind}", fixture.waiting()?).into());
     }
     stop.open();
     stop.end()?;
@@ -45,14 +45,14 @@ fn cost_of_handoff(bench: &Bench, behind: usize) -> Result<Traffic, Box<dyn Erro
 fn waiting(bench: &Bench, ttl: Duration, ttls: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let ttl_option = format!("--ttl={}s", ttl.as_secs());
     let options = [ttl_option.as_str()];
-    let scene = Scene::new(bench, Lock::Dlock, "queue-waiting", &options)?;
+    let fixture = Fixture::new(bench, Lock::Dlock, "queue-waiting", &options)?;
     // The clients are identified by the order of their first requests.
     let greetings = Requests::watch(bench)?;
-    let gate = scene.gate()?;
-    scene.until("a holder", || scene.is_held())?;
+    let gate = fixture.gate()?;
+    fixture.until("a holder", || fixture.is_held())?;
     let mut waiters = Waiters(Vec::new());
     for _ in 0..5 {
-        scene.wait(&mut waiters, 1)?;
+        fixture.wait(&mut waiters, 1)?;
     }
     std::thread::sleep(ttl);
     let mut clients: Vec<String> = Vec::new();
@@ -72,8 +72,8 @@ fn waiting(bench: &Bench, ttl: Duration, ttls: u32) -> Result<Vec<f64>, Box<dyn 
 
 /// The total number of requests per waiter when each command takes a second.
 fn slow_commands(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
-    let scene = Scene::new(bench, Lock::Dlock, "queue-slow", &["--ttl=1h"])?;
-    let mut command = scene.command(&["/usr/bin/sleep", "1"]);
+    let fixture = Fixture::new(bench, Lock::Dlock, "queue-slow", &["--ttl=1h"])?;
+    let mut command = fixture.command(&["/usr/bin/sleep", "1"]);
     let requests = Requests::watch(bench)?;
     let mut waiters = Waiters(Vec::new());
     for _ in 0..=count {

@@ -50,8 +50,8 @@ fn a_hung_store_is_unavailable() {
 fn a_store_that_hangs_later_is_unavailable() {
     let redis = Redis::start();
     let store = Store::on(&redis);
-    let leash = store.place.leash();
-    let mut run = stubborn(store.run_with_ttl("10s").args(["--grace", "2s"]), &leash);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = stubborn(store.run_with_ttl("10s").args(["--grace", "2s"]), &inherited_lock);
     let mut breaks = breaking(&store).args(["--wait", "1s", "--connect-timeout", "1s"]).spawn();
     let holder = format!("dlock#holder:{{{}}}", store.space().key("x"));
     let told = || redis.command(&["HGETALL", &holder]).texts().iter().any(|field| field.starts_with("r:"));

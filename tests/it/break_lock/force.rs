@@ -3,7 +3,7 @@
 use super::{
     assert_ended, assert_not_yet, breaking, host, pretend_other_host, stubborn, user, without_times, working,
 };
-use crate::queue::scene::{go_on, stop};
+use crate::queue::fixture::{go_on, stop};
 use crate::support::SOON;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
@@ -69,9 +69,9 @@ fn a_dlock_that_releases_by_itself_is_not_removed_by_force() {
 fn a_dlock_notices_that_its_lock_was_removed() {
     for on_lost in ["kill", "warn"] {
         let store = Store::redis();
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let run = store.run_with_ttl("30s").args(["--grace", "6s", "--on-lost", on_lost]);
-        let mut run = stubborn(run, &leash);
+        let mut run = stubborn(run, &inherited_lock);
         // Its grace is longer than the wait of the break.
         let output = breaking(&store).args(["--force", "--wait", "200ms"]).output();
         let who = format!("{} (pid PID, {}, probe) for TIME", host(), user());
@@ -87,7 +87,7 @@ fn a_dlock_notices_that_its_lock_was_removed() {
         assert_eq!(output.exit, Exit::Code(76), "{output:?}");
         assert!(!output.stderr.contains("the command goes on"), "{}", output.stderr);
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
-        leash.await_free();
+        inherited_lock.await_free();
     }
 }
 
@@ -95,16 +95,16 @@ fn a_dlock_notices_that_its_lock_was_removed() {
 #[test]
 fn a_stopped_dlock_on_another_host_loses_the_lock_by_force() {
     let store = Store::redis();
-    let leash = store.place.leash();
-    let mut run = stubborn(store.run_with_ttl("10m"), &leash);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = stubborn(store.run_with_ttl("10m"), &inherited_lock);
     pretend_other_host(&store);
     stop(&run);
     let output = breaking(&store).args(["--force", "--wait", "100ms"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{output:?}");
-    assert!(!store.is_held() && !leash.is_free());
+    assert!(!store.is_held() && !inherited_lock.is_free());
     go_on(&run);
     assert_eq!(run.wait().exit, Exit::Code(76));
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
 }
 
 /// Of several sharing holders only the given one.
@@ -112,8 +112,8 @@ fn a_stopped_dlock_on_another_host_loses_the_lock_by_force() {
 fn only_the_named_hold_is_removed() {
     let store = Store::redis();
     let run = || {
-        let leash = store.place.leash();
-        stubborn(store.run_with_ttl("30s").args(["--shared", "--grace", "6s"]), &leash)
+        let inherited_lock = store.place.inherited_lock();
+        stubborn(store.run_with_ttl("30s").args(["--shared", "--grace", "6s"]), &inherited_lock)
     };
     let (mut one, mut other) = (run(), working(store.run_with_ttl("30s").arg("--shared")));
     let shown = store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;

@@ -50,8 +50,8 @@ fn break_can_wait_for_a_foreign_holder() {
 #[test]
 fn force_cannot_remove_the_lock_of_a_dlock_on_a_file() {
     let store = Store::file();
-    let leash = store.place.leash();
-    let mut run = super::stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &leash);
+    let inherited_lock = store.place.inherited_lock();
+    let mut run = super::stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
     let output = breaking(&store).args(["--force", "--wait", "0"]).output();
     let who = format!("{} (pid PID, {}, probe) for TIME", super::host(), super::user());
     assert_not_yet(
@@ -60,7 +60,7 @@ fn force_cannot_remove_the_lock_of_a_dlock_on_a_file() {
             "x is held by {who} by a file descriptor, which cannot be removed: stop that process, and the lock is free"
         ),
     );
-    assert!(store.is_held() || leash.is_free());
+    assert!(store.is_held() || inherited_lock.is_free());
     super::assert_broken(&store, "x", &mut run);
 }
 

@@ -53,14 +53,19 @@ fn the_history_records_who_broke_the_lock_and_why() {
 fn the_whole_tree_is_dead_before_the_next_one_begins() {
     for on_lost in ["kill", "warn"] {
         for store in Store::each() {
-            let leash = store.place.leash();
+            let inherited_lock = store.place.inherited_lock();
             let run = store.run().args(["--grace", "200ms", "--on-lost", on_lost]);
-            let mut run = stubborn(run, &leash);
-            let mut heir = store.heir(&leash);
+            let mut run = stubborn(run, &inherited_lock);
+            let mut next_holder = store.next_holder(&inherited_lock);
             assert_ended(&breaking(&store).output());
             // Its output shows whether the command is alive.
-            let heir = heir.wait();
-            assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", heir.stderr);
+            let next_holder = next_holder.wait();
+            assert_eq!(
+                (next_holder.exit, next_holder.stdout.as_str()),
+                (Exit::Code(0), "clean\n"),
+                "{}",
+                next_holder.stderr
+            );
             assert_broken(&store, "x", &mut run);
         }
     }
@@ -93,8 +98,8 @@ fn breaking_a_free_lock_succeeds() {
 #[test]
 fn without_waiting_the_holder_is_notified_as_well() {
     for store in Store::each() {
-        let leash = store.place.leash();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &leash);
+        let inherited_lock = store.place.inherited_lock();
+        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
         let output = breaking(&store).args(["--wait", "0", "--reason", "now"]).output();
         let (host, user) = (host(), user());
         let (rest, help) = match store.url().starts_with("redis") {
@@ -111,7 +116,7 @@ fn without_waiting_the_holder_is_notified_as_well() {
                 released it yet{rest}; wait longer (--wait), or {help}"
             ),
         );
-        assert!(!leash.is_free());
+        assert!(!inherited_lock.is_free());
         // The notification is visible, and a second break that waits without a limit sees the end.
         let shown =
             store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
@@ -120,7 +125,7 @@ fn without_waiting_the_holder_is_notified_as_well() {
         assert_ended(&output);
         let before = format!(", already broken by {user}@{host}: now\n");
         assert!(output.stdout.contains(&before), "{}", output.stdout);
-        assert!(leash.is_free());
+        assert!(inherited_lock.is_free());
         // The first reason is kept.
         let output = run.wait();
         assert!(output.stderr.contains(&format!("broken by {user}@{host}: now; ")), "{output:?}");
@@ -131,8 +136,8 @@ fn without_waiting_the_holder_is_notified_as_well() {
 #[test]
 fn quiet_silences_contention_but_not_the_requested_output() {
     for store in Store::each() {
-        let leash = store.place.leash();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &leash);
+        let inherited_lock = store.place.inherited_lock();
+        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
         let output = breaking(&store).args(["-q", "--wait", "0"]).output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(75), ""));
         assert!(output.stdout.starts_with("x is held by "), "{}", output.stdout);
@@ -188,8 +193,8 @@ fn the_longest_reason_arrives_whole() {
 #[test]
 fn two_breaks_may_run_at_the_same_time() {
     for store in Store::each() {
-        let leash = store.place.leash();
-        let mut run = stubborn(store.run().args(["--grace", "200ms"]), &leash);
+        let inherited_lock = store.place.inherited_lock();
+        let mut run = stubborn(store.run().args(["--grace", "200ms"]), &inherited_lock);
         let mut others: Vec<_> = (0..2).map(|_| breaking(&store).spawn()).collect();
         for other in &mut others {
             assert_ended(&other.wait());
@@ -203,8 +208,8 @@ fn two_breaks_may_run_at_the_same_time() {
 #[test]
 fn an_interrupted_break_has_notified_the_holder() {
     for store in Store::each() {
-        let leash = store.place.leash();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &leash);
+        let inherited_lock = store.place.inherited_lock();
+        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
         let mut breaks = breaking(&store).args(["--wait", "forever"]).spawn();
         let phase =
             || store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;

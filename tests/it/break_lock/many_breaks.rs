@@ -1,7 +1,7 @@
 //! A lock that is broken repeatedly while many clients wait for it.
 
 use super::breaking;
-use crate::queue::scene::Line;
+use crate::queue::fixture::Queue;
 use crate::support::SOON;
 use crate::support::probe;
 use crate::support::running::Exit;
@@ -17,15 +17,15 @@ const BREAKS: usize = 100;
 const SPAN: Duration = Duration::from_secs(180);
 
 /// The outcome of the command of the n-th turn of a client.
-fn command(line: &Line, turn: usize) -> String {
-    let (log, go) = (line.store.place.arg("log"), line.store.place.arg("go"));
+fn command(queue: &Queue, turn: usize) -> String {
+    let (log, go) = (queue.store.place.arg("log"), queue.store.place.arg("go"));
     let before = match turn % 4 {
         // It has to be killed.
         0 => "trap '' TERM; ",
         _ => "",
     };
     let how_long = if turn % 4 == 3 { "for 5".to_owned() } else { format!("until '{go}'") };
-    let tokens = line.store.place.arg("tokens");
+    let tokens = queue.store.place.arg("tokens");
     format!(
         "{before}echo $DLOCK_FENCING_TOKEN >>'{tokens}'; exec '{}' hold '{log}' {how_long}",
         probe::path().display()
@@ -33,8 +33,8 @@ fn command(line: &Line, turn: usize) -> String {
 }
 
 /// Twenty clients, each of which joins the queue again as soon as its run has ended.
-fn repeated_runs(line: &Line) {
-    let store = &line.store;
+fn repeated_runs(queue: &Queue) {
+    let store = &queue.store;
     let over = AtomicBool::new(false);
     let codes: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
     let turns = Mutex::new([0; WAITERS]);
@@ -48,8 +48,8 @@ fn repeated_runs(line: &Line) {
                     if over.load(Ordering::Relaxed) || Instant::now() > end {
                         break;
                     }
-                    let run = line.run().args(["--grace", "100ms"]);
-                    let output = run.sh(&command(line, number + turn)).spawn().wait_within(SPAN);
+                    let run = queue.run().args(["--grace", "100ms"]);
+                    let output = run.sh(&command(queue, number + turn)).spawn().wait_within(SPAN);
                     turns.lock().unwrap()[number] += 1;
                     match output.exit {
                         Exit::Code(0) => assert_eq!(output.stderr, ""),
@@ -62,7 +62,7 @@ fn repeated_runs(line: &Line) {
                 }
             });
         }
-        until(SOON, "all of them in line", || line.pids().len() + 1 >= WAITERS);
+        until(SOON, "all of them in line", || queue.pids().len() + 1 >= WAITERS);
         for round in 0..BREAKS {
             assert!(Instant::now() < end, "only {round} breaks in {SPAN:?}");
             // Occasionally three at a time, and some without waiting.
@@ -82,7 +82,7 @@ fn repeated_runs(line: &Line) {
     });
     let codes = codes.into_inner().unwrap();
     let broken = codes.get("run Code(76)").copied().unwrap_or(0);
-    let events = line.events();
+    let events = queue.events();
     assert!(events.iter().all(|event| event.what != "overlap"), "{events:#?}");
     let tokens: Vec<u64> = store.place.read("tokens").lines().map(|token| token.parse().unwrap()).collect();
     assert!(tokens.is_sorted_by(|one, other| one < other), "fencing tokens do not grow: {tokens:?}");
@@ -90,12 +90,12 @@ fn repeated_runs(line: &Line) {
     assert!(turns.iter().all(|turns| *turns > 0), "somebody never had a turn: {turns:?}");
     // A break may also find a hold that ends by itself, or nothing between two holds.
     assert!(broken >= BREAKS / 4 && codes.contains_key("run Code(0)"), "{codes:?}");
-    line.assert_nothing_left();
+    queue.assert_nothing_left();
 }
 
 #[test]
 fn a_hundred_breaks_among_twenty_waiters_never_let_two_run() {
-    for line in Line::each() {
-        repeated_runs(&line);
+    for queue in Queue::each() {
+        repeated_runs(&queue);
     }
 }

@@ -18,7 +18,7 @@ mod stopped_holders;
 mod usage;
 
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 #[cfg(feature = "redis")]
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Output, Running};
@@ -51,9 +51,9 @@ fn token_of(run: &Running) -> String {
 
 /// A run whose command is three processes in separate sessions, without parents, which ignore every signal.
 #[track_caller]
-fn stubborn(run: Dlock, leash: &Leash) -> Running {
+fn stubborn(run: Dlock, inherited_lock: &InheritedLock) -> Running {
     let pids = run.place().arg("pids");
-    let mut run = run.probe(["--leash", leash.path(), "tree", "3", &pids]).spawn();
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]).spawn();
     run.await_ready();
     run
 }

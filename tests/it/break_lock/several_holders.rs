@@ -1,7 +1,7 @@
 //! Locks with several holders, and holders of several locks.
 
 use super::{assert_broken, assert_ended, breaking, breaking_of, host, token_of, user, working};
-use crate::queue::scene::Line;
+use crate::queue::fixture::Queue;
 use crate::support::dlock::BINARY;
 use crate::support::running::Exit;
 use crate::support::store::Store;
@@ -53,18 +53,23 @@ fn only_the_named_holder_is_notified() {
 #[test]
 fn a_waiter_for_all_holders_is_granted_the_lock_then() {
     for store in Store::each() {
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let reader = || {
             let run = store.run().args(["--shared", "--grace", "200ms"]);
-            let mut run = run.probe(["--leash", leash.path(), "ignore-term"]).spawn();
+            let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
             run.await_ready();
             run
         };
         let (mut one, mut other) = (reader(), reader());
-        let mut heir = store.heir(&leash);
+        let mut next_holder = store.next_holder(&inherited_lock);
         assert_ended(&breaking(&store).output());
-        let heir = heir.wait();
-        assert_eq!((heir.exit, heir.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", heir.stderr);
+        let next_holder = next_holder.wait();
+        assert_eq!(
+            (next_holder.exit, next_holder.stdout.as_str()),
+            (Exit::Code(0), "clean\n"),
+            "{}",
+            next_holder.stderr
+        );
         assert_broken(&store, "x", &mut one);
         assert_broken(&store, "x", &mut other);
     }
@@ -74,19 +79,19 @@ fn a_waiter_for_all_holders_is_granted_the_lock_then() {
 #[test]
 fn a_run_and_the_one_inside_it_stop() {
     for store in Store::each() {
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let probe = crate::support::probe::path();
         let inner = format!(
-            "trap '' TERM; '{BINARY}' run -b '{}' --ttl 3s --grace 200ms x -- '{}' --leash '{}' ignore-term 2>inner; \
+            "trap '' TERM; '{BINARY}' run -b '{}' --ttl 3s --grace 200ms x -- '{}' --inherited-lock '{}' ignore-term 2>inner; \
              echo inner=$? >status",
             store.url(),
             probe.display(),
-            leash.path()
+            inherited_lock.path()
         );
         let mut run = store.run_with_ttl("60s").args(["--grace", "5s"]).sh(&inner).spawn();
         run.await_ready();
         assert_ended(&breaking(&store).args(["--wait", "forever"]).output());
-        assert!(leash.is_free() && !store.is_held());
+        assert!(inherited_lock.is_free() && !store.is_held());
         // It also gets the stop request of the outer one, which may come first.
         let status = store.place.read("status");
         assert!(["inner=76\n", "inner=143\n", ""].contains(&status.as_str()), "{status}");
@@ -127,10 +132,10 @@ fn a_holder_of_several_locks_releases_all() {
 #[test]
 fn a_holder_of_one_lock_waiting_for_another_gives_up_both() {
     for store in Store::each() {
-        let line = Line::of(store.clone()).ttl("1h");
-        let mut holder = line.holder("holder");
+        let queue = Queue::of(store.clone()).ttl("1h");
+        let mut holder = queue.holder("holder");
         let run = store.run_with_ttl("1h").args(["--wait", "forever", "--report", "r", "a"]).sh("echo ran");
-        let mut run = line.joined(run);
+        let mut run = queue.joined(run);
         assert_ended(&breaking_of(&store, "a").args(["--wait", "forever", "--reason", "no"]).output());
         let (user, host, url) = (user(), host(), store.url());
         let told =
@@ -138,10 +143,10 @@ fn a_holder_of_one_lock_waiting_for_another_gives_up_both() {
         assert_eq!(run.wait().outcome(), (Exit::Code(76), "", told.as_str()));
         let report: serde_json::Value = serde_json::from_str(&store.place.read("r")).unwrap();
         assert_eq!((&report["outcome"], &report["reason"]), (&"lost".into(), &"no".into()), "{report}");
-        assert_eq!(line.pids(), [0; 0], "nobody stands in line any more");
+        assert_eq!(queue.pids(), [0; 0], "nobody stands in line any more");
         holder.assert_running();
-        line.let_go("holder");
+        queue.let_go("holder");
         assert_eq!(holder.wait().exit, Exit::Code(0));
-        line.assert_nothing_left();
+        queue.assert_nothing_left();
     }
 }

@@ -33,9 +33,9 @@ fn names_with_braces_have_all_their_keys_in_one_slot() {
     for name in ["a}b", "{}x", "{a}b", "{", "}{", "x{y}z", "{{a}}", "ä{"] {
         let url = cluster.url();
         let mut held = holder(run(&place, &url, "3s").name(name), name);
-        let mut heir =
+        let mut next_holder =
             run(&place, &url, "3s").name(name).args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
-        heir.await_stderr("waiting");
+        next_holder.await_stderr("waiting");
         let key = format!("dlock:{name}");
         let slot = cluster.slot_of(&key);
         let all = cluster.keys();
@@ -51,7 +51,7 @@ fn names_with_braces_have_all_their_keys_in_one_slot() {
         }
         let_go(&place, name);
         assert_ends_well(&mut held);
-        assert_eq!((heir.wait().exit, heir.stdout().as_str()), (Exit::Code(0), "ran\n"));
+        assert_eq!((next_holder.wait().exit, next_holder.stdout().as_str()), (Exit::Code(0), "ran\n"));
         cluster.wipe();
     }
 }

@@ -132,12 +132,12 @@ fn a_waiter_that_joins_during_the_migration_is_granted_the_lock() {
 fn the_release_of_a_foreign_lock_is_noticed_after_a_slot_migration() {
     let (cluster, place) = (Cluster::lent(), Place::new());
     cluster.command_at(KEY, &["SET", KEY, "foreign", "PX", "600000"]);
-    let mut heir =
+    let mut next_holder =
         run(&place, &cluster.url(), "60s").args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
-    heir.await_stderr("waiting");
+    next_holder.await_stderr("waiting");
     cluster.move_slot(KEY, another(&cluster, KEY));
     let notes = side("waiters", "x");
     until(SOON, "its word at the new node", || cluster.command_at(&notes, &["EXISTS", &notes]).int() == 1);
     cluster.command_at(KEY, &["DEL", KEY]);
-    assert_eq!((heir.wait().exit, heir.stdout().as_str()), (Exit::Code(0), "ran\n"));
+    assert_eq!((next_holder.wait().exit, next_holder.stdout().as_str()), (Exit::Code(0), "ran\n"));
 }

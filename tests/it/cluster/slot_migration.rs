@@ -183,13 +183,13 @@ fn a_dead_holder_expires_with_its_lease_while_its_slot_migrates() {
     await_renewal(&cluster, KEY);
     held.signal(nix::sys::signal::Signal::SIGKILL);
     held.wait();
-    let mut heir = run(&place, &cluster.url(), TTL).args(["--wait", "30s"]).sh("echo ran").spawn();
+    let mut next_holder = run(&place, &cluster.url(), TTL).args(["--wait", "30s"]).sh("echo ran").spawn();
     throughout(Duration::from_millis(300), "the dead one's lock is there", || {
         cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(1)
     });
     until(SOON, "the end of the lease", || cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0));
     cluster.finish(moving);
-    assert_ran(&heir.wait());
+    assert_ran(&next_holder.wait());
 }
 
 /// A holder that was redirected to the other node does not consider its lock lost there.

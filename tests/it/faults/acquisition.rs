@@ -1,6 +1,6 @@
 //! The moment of the grant: a reply that is lost, late, or not read in time.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::proxy::Way;
 use crate::support::redis::Redis;
@@ -19,55 +19,55 @@ fn assert_not_run(output: &Output) {
 /// F02
 #[test]
 fn a_command_whose_store_dies_after_its_start_is_dead_in_time() {
-    let scene = Scene::new();
-    let run = scene.leashed(scene.run(), &["tick", &scene.place().arg("tick")]).spawn();
-    eventually(SOON, "an answer handed over", || scene.leases().first()?.answered);
-    scene.proxy.refuse();
+    let fixture = Fixture::new();
+    let run = fixture.with_inherited_lock(fixture.run(), &["tick", &fixture.place().arg("tick")]).spawn();
+    eventually(SOON, "an answer handed over", || fixture.leases().first()?.answered);
+    fixture.proxy.refuse();
     let mut run = run;
     run.await_ready();
-    scene.assert_killed_in_time(run);
-    scene.assert_succession();
+    fixture.assert_killed_in_time(run);
+    fixture.assert_succession();
 }
 
 /// F02
 #[test]
 fn a_command_is_not_started_near_the_end_of_the_lease() {
-    let scene = Scene::new();
-    let mut run = scene.stopped_before_the_grant(scene.run().sh("echo ran"));
-    let half = u64::try_from(scene.pttl()).unwrap() / 2;
-    until(SOON, "half a lease", || scene.pttl() < i64::try_from(half).unwrap() - 200);
+    let fixture = Fixture::new();
+    let mut run = fixture.stopped_before_the_grant(fixture.run().sh("echo ran"));
+    let half = u64::try_from(fixture.pttl()).unwrap() / 2;
+    until(SOON, "half a lease", || fixture.pttl() < i64::try_from(half).unwrap() - 200);
     run.signal(Signal::SIGCONT);
     assert_not_run(&run.wait());
-    assert!(!scene.is_held(), "the lock is left behind");
-    scene.assert_succession();
+    assert!(!fixture.is_held(), "the lock is left behind");
+    fixture.assert_succession();
 }
 
 /// F02
 #[test]
 fn a_grant_read_after_its_lease_does_not_touch_the_next_holder() {
-    let scene = Scene::new();
-    let mut run = scene.stopped_before_the_grant(scene.run().sh("echo ran"));
-    let holder = scene.witness_of(scene.direct().args(["--wait", "forever"]));
+    let fixture = Fixture::new();
+    let mut run = fixture.stopped_before_the_grant(fixture.run().sh("echo ran"));
+    let holder = fixture.witness_of(fixture.direct().args(["--wait", "forever"]));
     run.signal(Signal::SIGCONT);
     let output = run.wait();
     assert_eq!(output.stdout, "", "the command ran");
     assert!(matches!(output.exit, Exit::Code(69 | 75)), "{output:?}");
-    scene.assert_undisturbed(holder);
+    fixture.assert_undisturbed(holder);
 }
 
 /// F03
 #[test]
 fn a_claim_with_a_lost_reply_is_recognised() {
     // The connection breaks instead of a reply: the repeated request finds that the lock is already held by this run.
-    let scene = Scene::new().ttl(60);
-    scene.proxy.drop_all(Way::Down);
-    let mut run = scene.run().sh("echo ran; exit 3").spawn();
-    until(SOON, "a lock at the store", || scene.is_held());
-    scene.proxy.heal();
-    scene.proxy.close();
+    let fixture = Fixture::new().ttl(60);
+    fixture.proxy.drop_all(Way::Down);
+    let mut run = fixture.run().sh("echo ran; exit 3").spawn();
+    until(SOON, "a lock at the store", || fixture.is_held());
+    fixture.proxy.heal();
+    fixture.proxy.close();
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
-    assert!(!scene.is_held());
-    let mut claims: Vec<_> = scene.leases().iter().map(|flight| flight.commands.last().cloned()).collect();
+    assert!(!fixture.is_held());
+    let mut claims: Vec<_> = fixture.leases().iter().map(|flight| flight.commands.last().cloned()).collect();
     claims.pop();
     assert!(claims.len() >= 2, "it was asked once only");
     assert!(claims.windows(2).all(|pair| pair[0] == pair[1]), "another token: {claims:?}");
@@ -76,26 +76,26 @@ fn a_claim_with_a_lost_reply_is_recognised() {
 /// F03
 #[test]
 fn a_claim_with_a_lost_reply_is_recognised_while_waiting() {
-    let scene = Scene::new().ttl(60);
-    scene.proxy.drop_all(Way::Down);
-    let run = scene.run().args(["--wait", "forever", "--connect-timeout", "300ms"]);
+    let fixture = Fixture::new().ttl(60);
+    fixture.proxy.drop_all(Way::Down);
+    let run = fixture.run().args(["--wait", "forever", "--connect-timeout", "300ms"]);
     let mut run = run.sh("echo ran; exit 3").spawn();
-    until(SOON, "a lock at the store", || scene.is_held());
-    until(SOON, "another question", || scene.proxy.flights().len() > 1);
-    scene.proxy.heal();
+    until(SOON, "a lock at the store", || fixture.is_held());
+    until(SOON, "another question", || fixture.proxy.flights().len() > 1);
+    fixture.proxy.heal();
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
-    assert!(!scene.is_held());
+    assert!(!fixture.is_held());
 }
 
 /// F03
 #[test]
 fn a_claim_without_a_reply_is_removed() {
     // Requests arrive, replies do not: the lock must not remain for its minute.
-    let scene = Scene::new().ttl(60);
-    scene.proxy.drop_all(Way::Down);
-    let output = scene.run().args(["--connect-timeout", "500ms"]).sh("echo ran").output();
+    let fixture = Fixture::new().ttl(60);
+    fixture.proxy.drop_all(Way::Down);
+    let output = fixture.run().args(["--connect-timeout", "500ms"]).sh("echo ran").output();
     assert_not_run(&output);
-    until(Duration::from_secs(5), "a lock that is free again", || !scene.is_held());
+    until(Duration::from_secs(5), "a lock that is free again", || !fixture.is_held());
     assert!(output.stderr.contains("no answer within "), "{}", output.stderr);
 }
 
@@ -103,11 +103,11 @@ fn a_claim_without_a_reply_is_removed() {
 #[test]
 fn a_claim_without_a_reply_is_removed_when_the_wait_ends() {
     for option in [["--wait", "1s"], ["--retry", "1s"]] {
-        let scene = Scene::new().ttl(60);
-        scene.proxy.drop_all(Way::Down);
-        let output = scene.run().args(option).args(["--connect-timeout", "300ms"]).sh("echo ran").output();
+        let fixture = Fixture::new().ttl(60);
+        fixture.proxy.drop_all(Way::Down);
+        let output = fixture.run().args(option).args(["--connect-timeout", "300ms"]).sh("echo ran").output();
         assert_not_run(&output);
-        until(Duration::from_secs(5), "a lock that is free again", || !scene.is_held());
+        until(Duration::from_secs(5), "a lock that is free again", || !fixture.is_held());
     }
 }
 
@@ -115,19 +115,19 @@ fn a_claim_without_a_reply_is_removed_when_the_wait_ends() {
 #[test]
 fn removing_a_claim_with_a_lost_reply_does_not_touch_the_next_holder() {
     // The first claim is executed and its reply lost; then its key is deleted, and another client takes the lock.
-    let scene = Scene::new().ttl(60);
-    scene.proxy.drop_all(Way::Down);
-    let run = scene.run().args(["--wait", "forever", "--connect-timeout", "300ms"]).sh("echo ran; exit 3");
+    let fixture = Fixture::new().ttl(60);
+    fixture.proxy.drop_all(Way::Down);
+    let run = fixture.run().args(["--wait", "forever", "--connect-timeout", "300ms"]).sh("echo ran; exit 3");
     let mut run = run.spawn();
-    until(SOON, "a lock at the store", || scene.is_held());
-    scene.proxy.hold(Way::Up);
-    scene.command(&["DEL", &scene.key()]);
-    let mut holder = scene.witness_of(scene.direct());
-    scene.proxy.heal();
-    crate::support::wait::throughout(Duration::from_secs(1), "the holder's lock", || scene.is_held());
+    until(SOON, "a lock at the store", || fixture.is_held());
+    fixture.proxy.hold(Way::Up);
+    fixture.command(&["DEL", &fixture.key()]);
+    let mut holder = fixture.witness_of(fixture.direct());
+    fixture.proxy.heal();
+    crate::support::wait::throughout(Duration::from_secs(1), "the holder's lock", || fixture.is_held());
     holder.assert_running();
     run.assert_running();
-    scene.go();
+    fixture.go();
     assert_eq!(holder.wait().outcome(), (Exit::Code(5), "ready\n", ""));
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
 }
@@ -136,61 +136,61 @@ fn removing_a_claim_with_a_lost_reply_does_not_touch_the_next_holder() {
 #[test]
 fn a_grant_that_took_longer_than_the_lease_is_discarded() {
     for way in [Way::Up, Way::Down] {
-        let scene = Scene::new().ttl(1);
-        scene.proxy.delay(way, Duration::from_millis(1200));
-        assert_not_run(&scene.run().sh("echo ran").output());
-        until(SOON, "a lock that is free again", || !scene.is_held());
-        scene.assert_succession();
+        let fixture = Fixture::new().ttl(1);
+        fixture.proxy.delay(way, Duration::from_millis(1200));
+        assert_not_run(&fixture.run().sh("echo ran").output());
+        until(SOON, "a lock that is free again", || !fixture.is_held());
+        fixture.assert_succession();
     }
 }
 
 /// F16
 #[test]
 fn a_grant_that_took_most_of_the_lease_is_released() {
-    let scene = Scene::new().ttl(6);
-    scene.proxy.delay(Way::Down, Duration::from_millis(3300));
-    let mut run = scene.run().args(["--connect-timeout", "20s"]).sh("echo ran").spawn();
-    eventually(SOON, "an answer handed over", || scene.leases().first()?.answered);
-    scene.proxy.heal();
+    let fixture = Fixture::new().ttl(6);
+    fixture.proxy.delay(Way::Down, Duration::from_millis(3300));
+    let mut run = fixture.run().args(["--connect-timeout", "20s"]).sh("echo ran").spawn();
+    eventually(SOON, "an answer handed over", || fixture.leases().first()?.answered);
+    fixture.proxy.heal();
     assert_not_run(&run.wait());
-    assert!(!scene.is_held(), "the lock is left behind");
+    assert!(!fixture.is_held(), "the lock is left behind");
 }
 
 /// F16
 #[test]
 fn the_lease_of_a_slow_grant_counts_from_the_sending_of_its_request() {
-    let scene = Scene::new();
-    scene.proxy.delay(Way::Down, Duration::from_secs(1));
-    let run = scene.ticker();
-    scene.proxy.hold_both();
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_killed_in_time(run);
-    scene.assert_succession();
+    let fixture = Fixture::new();
+    fixture.proxy.delay(Way::Down, Duration::from_secs(1));
+    let run = fixture.ticker();
+    fixture.proxy.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_killed_in_time(run);
+    fixture.assert_succession();
 }
 
 /// F16
 #[test]
 fn a_lock_is_acquired_once_the_store_is_fast_again() {
-    let scene = Scene::new().ttl(1);
-    scene.proxy.delay(Way::Down, Duration::from_millis(1200));
-    let mut run = scene.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
-    eventually(SOON, "an answer handed over", || scene.leases().first()?.answered);
-    scene.proxy.heal();
+    let fixture = Fixture::new().ttl(1);
+    fixture.proxy.delay(Way::Down, Duration::from_millis(1200));
+    let mut run = fixture.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
+    eventually(SOON, "an answer handed over", || fixture.leases().first()?.answered);
+    fixture.proxy.heal();
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
-    assert!(!scene.is_held());
+    assert!(!fixture.is_held());
 }
 
 /// F16
 #[test]
 fn a_grant_of_a_server_that_hung_is_released() {
     let redis = Redis::start();
-    let scene = Scene::on(&redis).ttl(2);
+    let fixture = Fixture::on(&redis).ttl(2);
     redis.stop();
-    let mut run = scene.run().args(["--connect-timeout", "20s"]).sh("echo ran").spawn();
-    let asked = eventually(SOON, "a question", || Some(scene.proxy.flights().first()?.at));
+    let mut run = fixture.run().args(["--connect-timeout", "20s"]).sh("echo ran").spawn();
+    let asked = eventually(SOON, "a question", || Some(fixture.proxy.flights().first()?.at));
     until(SOON, "more than a lease", || asked.elapsed() > Duration::from_millis(2500));
     redis.resume();
     assert_not_run(&run.wait());
-    assert!(!scene.is_held(), "the lock is left behind");
-    scene.assert_succession();
+    assert!(!fixture.is_held(), "the lock is left behind");
+    fixture.assert_succession();
 }

@@ -1,6 +1,6 @@
 //! A store that cannot be reached before the lock is acquired.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
@@ -40,10 +40,10 @@ fn a_closed_port_is_unavailable() {
 /// F01
 #[test]
 fn a_server_that_closes_at_once_is_unavailable() {
-    let scene = Scene::new();
-    scene.proxy.refuse();
-    assert_unavailable(scene.run());
-    assert!(!scene.is_held());
+    let fixture = Fixture::new();
+    fixture.proxy.refuse();
+    assert_unavailable(fixture.run());
+    assert!(!fixture.is_held());
 }
 
 /// F01
@@ -150,15 +150,15 @@ fn a_server_with_a_verified_certificate_is_used() {
 #[test]
 fn a_wait_continues_until_a_late_store_is_up() {
     for option in [["--wait", "forever"], ["--wait", "60s"], ["--retry", "60s"]] {
-        let scene = Scene::new();
-        scene.proxy.refuse();
-        let mut run = scene.run().args(option).args(["-v"]).sh("echo ran; exit 3").spawn();
-        until(SOON, "attempts", || scene.proxy.attempts() >= 3);
+        let fixture = Fixture::new();
+        fixture.proxy.refuse();
+        let mut run = fixture.run().args(option).args(["-v"]).sh("echo ran; exit 3").spawn();
+        until(SOON, "attempts", || fixture.proxy.attempts() >= 3);
         run.assert_running();
-        scene.proxy.heal();
+        fixture.proxy.heal();
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(3), "ran\n"), "{}", output.stderr);
-        assert!(!scene.is_held());
+        assert!(!fixture.is_held());
     }
 }
 
@@ -177,13 +177,13 @@ fn a_wait_that_ends_without_the_store_is_unavailable_not_contended() {
 /// F01
 #[test]
 fn a_store_that_fails_during_a_wait_is_unavailable() {
-    let scene = Scene::new();
-    let mut holder = scene.leashed(scene.direct(), &["ignore-term"]).spawn();
+    let fixture = Fixture::new();
+    let mut holder = fixture.with_inherited_lock(fixture.direct(), &["ignore-term"]).spawn();
     holder.await_ready();
     let mut waiter =
-        scene.run().args(["-v", "--wait", "4s", "--connect-timeout", "500ms"]).sh("echo ran").spawn();
+        fixture.run().args(["-v", "--wait", "4s", "--connect-timeout", "500ms"]).sh("echo ran").spawn();
     waiter.await_stderr("waiting");
-    scene.proxy.hold_both();
+    fixture.proxy.hold_both();
     let output = waiter.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     holder.assert_running();
@@ -192,17 +192,17 @@ fn a_store_that_fails_during_a_wait_is_unavailable() {
 /// F01
 #[test]
 fn a_store_with_a_transient_failure_is_waited_for() {
-    let scene = Scene::new();
-    let mut holder = scene.witness_of(scene.direct());
-    let run = scene.run().args(["-v", "--wait", "forever", "--connect-timeout", "500ms"]);
-    let mut waiter = scene.recording(run, &["heir", scene.leash.path()]).spawn();
+    let fixture = Fixture::new();
+    let mut holder = fixture.witness_of(fixture.direct());
+    let run = fixture.run().args(["-v", "--wait", "forever", "--connect-timeout", "500ms"]);
+    let mut waiter = fixture.recording(run, &["next-holder", fixture.inherited_lock.path()]).spawn();
     waiter.await_stderr("waiting");
-    scene.proxy.refuse();
-    scene.go();
+    fixture.proxy.refuse();
+    fixture.go();
     assert_eq!(holder.wait().exit, Exit::Code(5));
-    assert!(!scene.is_held());
-    scene.proxy.heal();
-    scene.assert_inherits(waiter);
+    assert!(!fixture.is_held());
+    fixture.proxy.heal();
+    fixture.assert_inherits(waiter);
 }
 
 /// Checks the rig: the port of a killed server is closed.

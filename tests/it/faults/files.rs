@@ -11,8 +11,8 @@ use std::time::Duration;
 fn witness(place: &Place) -> Running {
     let go = format!("leave:{}=5", place.arg("go"));
     let run = place.run().args(["--ttl", "1s"]);
-    let leash = place.leash();
-    let mut run = run.probe(["--leash", leash.path(), "signals", &go]).spawn();
+    let inherited_lock = place.inherited_lock();
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals", &go]).spawn();
     run.await_ready();
     run
 }
@@ -36,7 +36,7 @@ fn assert_stopped(place: &Place, mut run: Running) -> String {
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
     assert!(output.stderr.starts_with("dlock: x on file:///"), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
-    assert!(place.leash().is_free(), "somebody is left");
+    assert!(place.inherited_lock().is_free(), "somebody is left");
     output.stdout.clone()
 }
 

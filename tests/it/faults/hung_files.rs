@@ -71,9 +71,9 @@ impl Hanging {
 #[test]
 fn a_hung_file_system_blocks_neither_signals_nor_the_runtime_limit() {
     let hanging = Hanging::new();
-    let leash = hanging.place.leash();
+    let inherited_lock = hanging.place.inherited_lock();
     let run = hanging.run().args(["--ttl", "1s", "--max-runtime", "5s", "--connect-timeout", "500ms"]);
-    let mut run = run.probe(["--leash", leash.path(), "signals"]).spawn();
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
     run.await_ready();
     hanging.hang();
     hanging.await_hung();
@@ -82,7 +82,7 @@ fn a_hung_file_system_blocks_neither_signals_nor_the_runtime_limit() {
     // dlock ends although a call still hangs.
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
-    assert!(leash.is_free());
+    assert!(inherited_lock.is_free());
     fs::remove_file(hanging.place.path("hang")).unwrap();
     assert!(hanging.place.lock_is_free("x"));
     assert_eq!(hanging.place.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));

@@ -1,6 +1,6 @@
 //! Replies that come late, twice, or out of order: none of them extends a lease.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::proxy::Way;
 use crate::support::wait::until;
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// From a moment in the middle of the run on, each reply is late by this many hundredths of a lease.
 #[track_caller]
 fn late_replies_extend_no_lease(way: Way, hundredths: u64) {
-    let scene = Scene::new().ttl(2);
-    let run = scene.ticker();
-    let heir = scene.heir();
-    scene.await_renewals(1);
-    scene.proxy.delay(way, Duration::from_millis(20 * hundredths));
+    let fixture = Fixture::new().ttl(2);
+    let run = fixture.ticker();
+    let next_holder = fixture.next_holder();
+    fixture.await_renewals(1);
+    fixture.proxy.delay(way, Duration::from_millis(20 * hundredths));
     // Late renewals may keep the lock alive at the store, but never the command: it is killed in time, or
     // continues under a lease whose grant it received in time.
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_killed_in_time(run);
-    scene.assert_inherits(heir);
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_killed_in_time(run);
+    fixture.assert_inherits(next_holder);
 }
 
 /// F15
@@ -51,40 +51,40 @@ fn renewals_that_arrive_late_extend_no_lease() {
 #[test]
 fn slow_renewals_within_the_lease_keep_the_command_alive() {
     // A sixth of a lease each way: an attempt may take this time.
-    let scene = Scene::new().ttl(6);
-    let run = scene.witness();
-    scene.proxy.delay(Way::Up, Duration::from_millis(250));
-    scene.proxy.delay(Way::Down, Duration::from_millis(250));
-    scene.await_renewals(4);
-    scene.proxy.heal();
-    scene.assert_undisturbed(run);
+    let fixture = Fixture::new().ttl(6);
+    let run = fixture.witness();
+    fixture.proxy.delay(Way::Up, Duration::from_millis(250));
+    fixture.proxy.delay(Way::Down, Duration::from_millis(250));
+    fixture.await_renewals(4);
+    fixture.proxy.heal();
+    fixture.assert_undisturbed(run);
 }
 
 /// F15
 #[test]
 fn the_lease_of_a_slow_renewal_counts_from_the_sending_of_its_request() {
     // Later than the margin before the deadline, and before an attempt is given up.
-    let scene = Scene::new().ttl(6);
-    let run = scene.ticker();
-    scene.proxy.delay(Way::Down, Duration::from_millis(600));
-    scene.await_renewals(2);
-    scene.proxy.hold_both();
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_killed_in_time(run);
-    scene.assert_succession();
+    let fixture = Fixture::new().ttl(6);
+    let run = fixture.ticker();
+    fixture.proxy.delay(Way::Down, Duration::from_millis(600));
+    fixture.await_renewals(2);
+    fixture.proxy.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_killed_in_time(run);
+    fixture.assert_succession();
 }
 
 /// F15
 #[test]
 fn a_renewal_that_arrives_twice_has_no_effect() {
     for way in [Way::Up, Way::Down] {
-        let scene = Scene::new();
-        let run = scene.witness();
+        let fixture = Fixture::new();
+        let run = fixture.witness();
         for _ in 0..2 {
-            scene.proxy.duplicate_next(way);
-            scene.await_renewals(2);
+            fixture.proxy.duplicate_next(way);
+            fixture.await_renewals(2);
         }
-        scene.assert_undisturbed(run);
+        fixture.assert_undisturbed(run);
     }
 }
 
@@ -92,28 +92,28 @@ fn a_renewal_that_arrives_twice_has_no_effect() {
 #[test]
 fn a_duplicate_reply_is_not_taken_for_the_next_one() {
     // After the reply that comes twice, no request reaches the store.
-    let scene = Scene::new();
-    let run = scene.ticker();
-    scene.proxy.duplicate_next(Way::Down);
-    scene.await_renewals(1);
-    scene.proxy.drop_all(Way::Up);
-    scene.assert_killed_in_time(run);
-    scene.assert_succession();
+    let fixture = Fixture::new();
+    let run = fixture.ticker();
+    fixture.proxy.duplicate_next(Way::Down);
+    fixture.await_renewals(1);
+    fixture.proxy.drop_all(Way::Up);
+    fixture.assert_killed_in_time(run);
+    fixture.assert_succession();
 }
 
 /// F15
 #[test]
 fn reordered_renewals_have_no_effect() {
     // A renewal is held; dlock gives it up and sends the next over another connection; then both arrive.
-    let scene = Scene::new().ttl(6);
-    let run = scene.witness();
+    let fixture = Fixture::new().ttl(6);
+    let run = fixture.witness();
     for way in [Way::Up, Way::Down] {
-        scene.await_renewals(1);
-        scene.proxy.hold(way);
-        let before = scene.leases().len();
-        until(SOON, "two renewals on their way", || scene.leases().len() >= before + 2);
-        scene.proxy.heal();
-        scene.await_renewals(1);
+        fixture.await_renewals(1);
+        fixture.proxy.hold(way);
+        let before = fixture.leases().len();
+        until(SOON, "two renewals on their way", || fixture.leases().len() >= before + 2);
+        fixture.proxy.heal();
+        fixture.await_renewals(1);
     }
-    scene.assert_undisturbed(run);
+    fixture.assert_undisturbed(run);
 }

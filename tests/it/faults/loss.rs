@@ -1,6 +1,6 @@
 //! The store loses the lock, or grants it to another client, while the command runs.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::proxy::Way;
 use crate::support::redis::Redis;
@@ -18,29 +18,29 @@ enum Notified {
 }
 
 impl Notified {
-    fn scene(self, redis: Option<&Redis>) -> Scene {
-        let scene = redis.map_or_else(Scene::new, Scene::on);
+    fn fixture(self, redis: Option<&Redis>) -> Fixture {
+        let fixture = redis.map_or_else(Fixture::new, Fixture::on);
         match self {
             // A third of this is longer than any of these tests may take.
-            Self::AtOnce => scene.ttl(600),
+            Self::AtOnce => fixture.ttl(600),
             // The grace after a loss is a second then.
-            Self::ByTheNextRenewal => scene.ttl(6).without_push(),
+            Self::ByTheNextRenewal => fixture.ttl(6).without_push(),
         }
     }
 }
 
 /// The lock is gone without a new holder: SIGTERM, a grace, and never created again.
 #[track_caller]
-fn is_lost_and_free(scene: &Scene, lose: impl FnOnce()) {
-    let mut run = scene.witness();
+fn is_lost_and_free(fixture: &Fixture, lose: impl FnOnce()) {
+    let mut run = fixture.witness();
     lose();
     run.await_stdout("TERM ");
     let output = run.wait();
-    scene.assert_reports_loss(&output);
+    fixture.assert_reports_loss(&output);
     assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
     assert_eq!(output.stdout.matches("TERM ").count(), 1, "{}", output.stdout);
-    assert!(!scene.is_held(), "the lock was made anew");
-    scene.assert_succession();
+    assert!(!fixture.is_held(), "the lock was made anew");
+    fixture.assert_succession();
 }
 
 macro_rules! each_notification {
@@ -50,114 +50,114 @@ macro_rules! each_notification {
         #[test]
         fn ends_the_command_at_once_where_the_store_can_push() {
             let redis = Redis::start();
-            let scene = Notified::AtOnce.scene(Some(&redis));
-            is_lost_and_free(&scene, || $lose(&scene));
+            let fixture = Notified::AtOnce.fixture(Some(&redis));
+            is_lost_and_free(&fixture, || $lose(&fixture));
         }
 
         #[test]
         fn ends_the_command_at_the_next_renewal() {
             let redis = Redis::start();
-            let scene = Notified::ByTheNextRenewal.scene(Some(&redis));
-            is_lost_and_free(&scene, || $lose(&scene));
+            let fixture = Notified::ByTheNextRenewal.fixture(Some(&redis));
+            is_lost_and_free(&fixture, || $lose(&fixture));
         }
     } )+ };
 }
 
 // F09
 each_notification! {
-    a_key_that_is_deleted: |scene: &Scene| drop(scene.command(&["DEL", &scene.key()]));
-    a_key_that_is_unlinked: |scene: &Scene| drop(scene.command(&["UNLINK", &scene.key()]));
-    a_store_that_is_flushed: |scene: &Scene| drop(scene.command(&["FLUSHALL"]));
-    a_database_that_is_flushed: |scene: &Scene| drop(scene.command(&["FLUSHDB", "ASYNC"]));
-    a_key_that_expires: |scene: &Scene| drop(scene.command(&["PEXPIRE", &scene.key(), "1"]));
-    a_key_that_is_renamed: |scene: &Scene| drop(scene.command(&["RENAME", &scene.key(), "other"]));
-    a_key_that_is_moved: |scene: &Scene| drop(scene.command(&["MOVE", &scene.key(), "1"]));
+    a_key_that_is_deleted: |fixture: &Fixture| drop(fixture.command(&["DEL", &fixture.key()]));
+    a_key_that_is_unlinked: |fixture: &Fixture| drop(fixture.command(&["UNLINK", &fixture.key()]));
+    a_store_that_is_flushed: |fixture: &Fixture| drop(fixture.command(&["FLUSHALL"]));
+    a_database_that_is_flushed: |fixture: &Fixture| drop(fixture.command(&["FLUSHDB", "ASYNC"]));
+    a_key_that_expires: |fixture: &Fixture| drop(fixture.command(&["PEXPIRE", &fixture.key(), "1"]));
+    a_key_that_is_renamed: |fixture: &Fixture| drop(fixture.command(&["RENAME", &fixture.key(), "other"]));
+    a_key_that_is_moved: |fixture: &Fixture| drop(fixture.command(&["MOVE", &fixture.key(), "1"]));
     a_key_that_is_evicted: evict;
 }
 
 /// Makes the server evict every key that may expire.
-fn evict(scene: &Scene) {
-    scene.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-random"]);
-    scene.command(&["CONFIG", "SET", "maxmemory", "1"]);
+fn evict(fixture: &Fixture) {
+    fixture.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-random"]);
+    fixture.command(&["CONFIG", "SET", "maxmemory", "1"]);
     until(SOON, "an eviction", || {
-        scene.command(&["SET", "something", "else"]);
-        !scene.is_held()
+        fixture.command(&["SET", "something", "else"]);
+        !fixture.is_held()
     });
-    scene.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    fixture.command(&["CONFIG", "SET", "maxmemory", "0"]);
 }
 
 /// F09
 #[test]
 fn a_server_that_restarts_without_its_memory_ends_the_command_at_once() {
     let mut redis = Redis::start();
-    let scene = Notified::AtOnce.scene(Some(&redis));
-    let mut run = scene.witness();
+    let fixture = Notified::AtOnce.fixture(Some(&redis));
+    let mut run = fixture.witness();
     redis.restart();
     run.await_stdout("TERM ");
-    scene.assert_reports_loss(&run.wait());
-    assert!(!scene.is_held(), "the lock was made anew");
+    fixture.assert_reports_loss(&run.wait());
+    assert!(!fixture.is_held(), "the lock was made anew");
     // The counter was lost with the data.
-    scene.assert_succession();
+    fixture.assert_succession();
 }
 
 /// F09
 #[test]
 fn a_command_that_ignores_sigterm_is_killed_after_at_most_a_second() {
-    let scene = Scene::new().ttl(600);
-    let run = scene.ticker_of(scene.run().args(["--grace", "120s"]));
+    let fixture = Fixture::new().ttl(600);
+    let run = fixture.ticker_of(fixture.run().args(["--grace", "120s"]));
     let lost = Instant::now();
-    scene.command(&["DEL", &scene.key()]);
-    scene.leash.await_free();
+    fixture.command(&["DEL", &fixture.key()]);
+    fixture.inherited_lock.await_free();
     assert!(lost.elapsed() < Duration::from_secs(30));
     let mut run = run;
-    scene.assert_reports_loss(&run.wait());
+    fixture.assert_reports_loss(&run.wait());
 }
 
 /// F09
 #[test]
 fn a_lost_lock_is_noticed_at_the_next_renewal() {
-    let scene = Scene::new().without_push();
-    let mut run = scene.witness();
-    scene.await_renewals(1);
-    scene.command(&["DEL", &scene.key()]);
+    let fixture = Fixture::new().without_push();
+    let mut run = fixture.witness();
+    fixture.await_renewals(1);
+    fixture.command(&["DEL", &fixture.key()]);
     let lost = Instant::now();
-    scene.assert_reports_loss(&run.wait());
-    let asked = scene.leases().into_iter().filter(|flight| flight.at > lost).count();
+    fixture.assert_reports_loss(&run.wait());
+    let asked = fixture.leases().into_iter().filter(|flight| flight.at > lost).count();
     assert_eq!(asked, 2, "it takes one question, and there is nothing to release, but an outcome to note");
 }
 
 /// F09
 #[test]
 fn a_lost_lock_on_a_store_that_then_hangs_ends_the_command_in_time() {
-    let scene = Scene::new();
-    let run = scene.ticker();
-    scene.await_renewals(1);
-    scene.proxy.hold_both();
-    scene.command(&["DEL", &scene.key()]);
-    scene.assert_killed_in_time(run);
+    let fixture = Fixture::new();
+    let run = fixture.ticker();
+    fixture.await_renewals(1);
+    fixture.proxy.hold_both();
+    fixture.command(&["DEL", &fixture.key()]);
+    fixture.assert_killed_in_time(run);
 }
 
 /// Another client has it: SIGKILL at once, and that client's lock stays unchanged.
 #[track_caller]
-fn is_taken(scene: &Scene, mut run: Running, take: &[&str]) {
+fn is_taken(fixture: &Fixture, mut run: Running, take: &[&str]) {
     let [command, arguments @ ..] = take else { panic!("a command") };
-    let key = scene.key();
+    let key = fixture.key();
     let words: Vec<&str> = [*command, &key].into_iter().chain(arguments.iter().copied()).collect();
     // In one step: between two steps the lock would be free.
-    let mut client = crate::support::redis::Connection::to(scene.store.space().port()).unwrap();
+    let mut client = crate::support::redis::Connection::to(fixture.store.space().port()).unwrap();
     client.command(&["MULTI"]);
-    client.command(&["DEL", &scene.key()]);
+    client.command(&["DEL", &fixture.key()]);
     client.command(&words);
     client.command(&["EXEC"]);
-    let theirs = client.command(&["DUMP", &scene.key()]);
+    let theirs = client.command(&["DUMP", &fixture.key()]);
     let output = run.wait();
-    scene.assert_reports_loss(&output);
+    fixture.assert_reports_loss(&output);
     assert_eq!(output.stdout, "ready\n", "it was given time beside somebody else");
     assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
-    assert_eq!(client.command(&["DUMP", &scene.key()]), theirs);
-    assert_eq!(client.command(&["PTTL", &scene.key()]), Value::Int(-1), "theirs was given an end");
-    client.command(&["DEL", &scene.key()]);
-    scene.assert_succession();
+    assert_eq!(client.command(&["DUMP", &fixture.key()]), theirs);
+    assert_eq!(client.command(&["PTTL", &fixture.key()]), Value::Int(-1), "theirs was given an end");
+    client.command(&["DEL", &fixture.key()]);
+    fixture.assert_succession();
 }
 
 macro_rules! each_foreign_value {
@@ -166,16 +166,16 @@ macro_rules! each_foreign_value {
 
         #[test]
         fn kills_the_command_at_once_where_the_store_can_push() {
-            let scene = Notified::AtOnce.scene(None);
-            let run = scene.witness();
-            is_taken(&scene, run, &$take);
+            let fixture = Notified::AtOnce.fixture(None);
+            let run = fixture.witness();
+            is_taken(&fixture, run, &$take);
         }
 
         #[test]
         fn kills_the_command_at_the_next_renewal() {
-            let scene = Notified::ByTheNextRenewal.scene(None);
-            let run = scene.witness();
-            is_taken(&scene, run, &$take);
+            let fixture = Notified::ByTheNextRenewal.fixture(None);
+            let run = fixture.witness();
+            is_taken(&fixture, run, &$take);
         }
     } )+ };
 }
@@ -194,36 +194,36 @@ each_foreign_value! {
 #[test]
 fn a_lock_taken_over_by_another_dlock_is_lost() {
     // The key is deleted, and another dlock acquires the lock first.
-    let scene = Scene::new().without_push();
-    let mut first = scene.leashed(scene.run(), &["ignore-term"]).spawn();
+    let fixture = Fixture::new().without_push();
+    let mut first = fixture.with_inherited_lock(fixture.run(), &["ignore-term"]).spawn();
     first.await_ready();
-    scene.proxy.hold_both();
-    scene.command(&["DEL", &scene.key()]);
-    let second = scene.stranger();
-    scene.proxy.heal();
+    fixture.proxy.hold_both();
+    fixture.command(&["DEL", &fixture.key()]);
+    let second = fixture.stranger();
+    fixture.proxy.heal();
     let output = first.wait();
-    scene.assert_reports_loss(&output);
+    fixture.assert_reports_loss(&output);
     assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
-    scene.assert_undisturbed(second);
+    fixture.assert_undisturbed(second);
 }
 
 /// F11: an operator's change of the key's expiry is undone by the next renewal.
 #[track_caller]
 fn is_put_right(told: Notified, change: &[&str]) {
-    let scene = match told {
-        Notified::AtOnce => Scene::new().ttl(60),
-        Notified::ByTheNextRenewal => Scene::new().ttl(6).without_push(),
+    let fixture = match told {
+        Notified::AtOnce => Fixture::new().ttl(60),
+        Notified::ByTheNextRenewal => Fixture::new().ttl(6).without_push(),
     };
-    let run = scene.witness();
-    let key = scene.key();
+    let run = fixture.witness();
+    let key = fixture.key();
     let words: Vec<&str> = [change[0], &key].into_iter().chain(change[1..].iter().copied()).collect();
-    assert_eq!(scene.command(&words), Value::Int(1));
+    assert_eq!(fixture.command(&words), Value::Int(1));
     let (least, most) = match told {
         Notified::AtOnce => (50_000, 60_000),
         Notified::ByTheNextRenewal => (5_000, 6_000),
     };
-    eventually(SOON, "a lease as long as it was", || (least..=most).contains(&scene.pttl()).then_some(()));
-    scene.assert_undisturbed(run);
+    eventually(SOON, "a lease as long as it was", || (least..=most).contains(&fixture.pttl()).then_some(()));
+    fixture.assert_undisturbed(run);
 }
 
 /// F11
@@ -247,10 +247,10 @@ fn a_changed_expiry_is_restored() {
 /// F11
 #[test]
 fn a_lock_with_a_removed_expiry_is_free_after_the_command() {
-    let scene = Scene::new().ttl(600).without_push();
-    let run = scene.witness();
-    scene.command(&["PERSIST", &scene.key()]);
-    scene.assert_undisturbed(run);
+    let fixture = Fixture::new().ttl(600).without_push();
+    let run = fixture.witness();
+    fixture.command(&["PERSIST", &fixture.key()]);
+    fixture.assert_undisturbed(run);
 }
 
 /// F11: no notification is sent before the next renewal, and until then other clients send requests.
@@ -278,23 +278,23 @@ fn a_shared_lock_is_kept_although_every_expiry_was_removed() {
 /// F11
 #[test]
 fn a_lock_that_expires_before_the_next_renewal_is_lost() {
-    let scene = Scene::new().without_push();
-    let mut run = scene.witness();
-    scene.await_renewals(1);
-    scene.command(&["PEXPIRE", &scene.key(), "50"]);
-    scene.assert_reports_loss(&run.wait());
-    scene.assert_succession();
+    let fixture = Fixture::new().without_push();
+    let mut run = fixture.witness();
+    fixture.await_renewals(1);
+    fixture.command(&["PEXPIRE", &fixture.key(), "50"]);
+    fixture.assert_reports_loss(&run.wait());
+    fixture.assert_succession();
 }
 
 /// Checks the rig: a held reply may be a push.
 #[test]
 fn a_lost_push_is_compensated_by_the_next_renewal() {
-    let scene = Scene::new();
-    let mut run = scene.witness();
-    scene.await_renewals(1);
-    scene.proxy.drop_all(Way::Down);
-    scene.command(&["DEL", &scene.key()]);
+    let fixture = Fixture::new();
+    let mut run = fixture.witness();
+    fixture.await_renewals(1);
+    fixture.proxy.drop_all(Way::Down);
+    fixture.command(&["DEL", &fixture.key()]);
     std::thread::sleep(Duration::from_millis(50));
-    scene.proxy.heal();
-    scene.assert_reports_loss(&run.wait());
+    fixture.proxy.heal();
+    fixture.assert_reports_loss(&run.wait());
 }

@@ -1,6 +1,6 @@
 //! A server that loses its script cache, and a server without free memory.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
@@ -11,16 +11,16 @@ use crate::support::wait::until;
 #[test]
 fn flushed_scripts_are_sent_again() {
     let redis = Redis::start();
-    let scene = Scene::on(&redis);
-    let run = scene.witness();
+    let fixture = Fixture::on(&redis);
+    let run = fixture.witness();
     for _ in 0..2 {
         redis.command(&["SCRIPT", "FLUSH"]);
-        scene.await_renewals(2);
+        fixture.await_renewals(2);
     }
     redis.command(&["SCRIPT", "FLUSH"]);
     // No renewal was missed: each one got a reply, and none was repeated.
-    assert!(scene.leases().iter().all(|flight| flight.answered.is_some() && flight.commands.len() <= 3));
-    scene.assert_undisturbed(run);
+    assert!(fixture.leases().iter().all(|flight| flight.answered.is_some() && flight.commands.len() <= 3));
+    fixture.assert_undisturbed(run);
 }
 
 /// A server without room for one more key.
@@ -35,8 +35,8 @@ fn full(redis: &Redis) {
 fn a_full_server_is_named() {
     let redis = Redis::start();
     full(&redis);
-    let scene = Scene::on(&redis);
-    let output = scene.run().sh("echo ran").output();
+    let fixture = Fixture::on(&redis);
+    let output = fixture.run().sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains("out of memory"), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
@@ -48,9 +48,9 @@ fn a_full_server_is_named() {
 fn a_full_server_is_waited_for() {
     let redis = Redis::start();
     full(&redis);
-    let scene = Scene::on(&redis);
-    let mut run = scene.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
-    until(SOON, "two attempts", || scene.leases().len() >= 2);
+    let fixture = Fixture::on(&redis);
+    let mut run = fixture.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
+    until(SOON, "two attempts", || fixture.leases().len() >= 2);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
 }
@@ -58,18 +58,18 @@ fn a_full_server_is_waited_for() {
 /// F31
 #[test]
 fn a_lock_on_a_server_that_fills_up_is_renewed_and_released() {
-    for scene_of in [Scene::on, |redis: &Redis| Scene::on(redis).without_push()] {
+    for fixture_of in [Fixture::on, |redis: &Redis| Fixture::on(redis).without_push()] {
         let redis = Redis::start();
-        let scene = scene_of(&redis);
-        let mut run = scene.witness();
+        let fixture = fixture_of(&redis);
+        let mut run = fixture.witness();
         full(&redis);
-        scene.await_renewals(4);
-        assert!(scene.pttl() > 1_500, "{}", scene.pttl());
-        scene.go();
+        fixture.await_renewals(4);
+        assert!(fixture.pttl() > 1_500, "{}", fixture.pttl());
+        fixture.go();
         assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
-        assert!(!scene.is_held());
+        assert!(!fixture.is_held());
         redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
-        scene.assert_succession();
+        fixture.assert_succession();
     }
 }
 
@@ -77,11 +77,11 @@ fn a_lock_on_a_server_that_fills_up_is_renewed_and_released() {
 #[test]
 fn busy_is_reported_on_a_full_server() {
     let redis = Redis::start();
-    let scene = Scene::on(&redis);
-    let run = scene.witness();
+    let fixture = Fixture::on(&redis);
+    let run = fixture.witness();
     full(&redis);
-    let output = scene.direct().sh("echo ran").output();
+    let output = fixture.direct().sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    scene.assert_undisturbed(run);
+    fixture.assert_undisturbed(run);
 }

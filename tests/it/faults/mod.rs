@@ -15,6 +15,8 @@ mod clocks;
 #[cfg(feature = "redis")]
 mod connections;
 #[cfg(feature = "redis")]
+mod fixture;
+#[cfg(feature = "redis")]
 mod freezer;
 #[cfg(feature = "redis")]
 mod late_replies;
@@ -32,8 +34,6 @@ mod permissions;
 mod pressure;
 #[cfg(feature = "redis")]
 mod release;
-#[cfg(feature = "redis")]
-mod scene;
 #[cfg(feature = "redis")]
 mod server_clock;
 #[cfg(feature = "redis")]

@@ -78,10 +78,12 @@ impl IsolatedNetwork {
         self.filter("flush table inet f");
     }
 
-    fn leashed(&self, ttl: Duration, args: &[&str]) -> Running {
+    fn with_inherited_lock(&self, ttl: Duration, args: &[&str]) -> Running {
         let mut command = vec![probe::path().to_str().unwrap().to_owned()];
-        let leash = self.place.leash();
-        command.extend(["--leash", leash.path()].iter().chain(args).map(|arg| (*arg).to_owned()));
+        let inherited_lock = self.place.inherited_lock();
+        command.extend(
+            ["--inherited-lock", inherited_lock.path()].iter().chain(args).map(|arg| (*arg).to_owned()),
+        );
         let mut run = self.run(ttl).command(command).spawn();
         run.await_ready();
         run
@@ -107,14 +109,14 @@ impl Drop for IsolatedNetwork {
 /// F12
 fn lost_packets_end_the_command_in_time(which: &str) {
     let island = IsolatedNetwork::new();
-    let leash = island.place.leash();
-    let mut run = island.leashed(TTL, &["tick", &island.place.arg("tick")]);
+    let inherited_lock = island.place.inherited_lock();
+    let mut run = island.with_inherited_lock(TTL, &["tick", &island.place.arg("tick")]);
     let first = island.lease_end();
     // Right after a renewal: the next one is a second away.
     let end =
         eventually(SOON, "a renewal", || Some(island.lease_end()).filter(|end| *end > first + 500_000_000));
     island.drop_packets(which);
-    leash.await_free();
+    inherited_lock.await_free();
     let last: u64 = island.place.read("tick").trim().parse().unwrap();
     let deadline = end - nanoseconds(TTL / 100 + Duration::from_millis(2));
     // The store's time of the renewal is later than its sending, and rounded to a millisecond.
@@ -147,7 +149,7 @@ fn packets_lost_for_a_third_of_a_lease_do_not_disturb_the_command() {
     let island = IsolatedNetwork::new();
     let go = island.place.arg("go");
     let ttl = 2 * TTL;
-    let mut run = island.leashed(ttl, &["signals", &format!("leave:{go}=5")]);
+    let mut run = island.with_inherited_lock(ttl, &["signals", &format!("leave:{go}=5")]);
     let first = island.lease_end();
     let end =
         eventually(SOON, "a renewal", || Some(island.lease_end()).filter(|end| *end > first + 500_000_000));
@@ -165,7 +167,7 @@ fn a_waiter_notices_within_seconds_that_its_idle_connection_is_gone() {
     let island = IsolatedNetwork::new();
     let ttl = 20 * TTL;
     let go = island.place.arg("go");
-    let mut holder = island.leashed(ttl, &["signals", &format!("leave:{go}=0")]);
+    let mut holder = island.with_inherited_lock(ttl, &["signals", &format!("leave:{go}=0")]);
     let mut waiter = island.run(ttl).args(["-v", "--wait", "forever"]).command(["echo", "ran"]).spawn();
     waiter.await_stderr("waiting at position 1");
     let port = eventually(SOON, "a waiter that listens", || {

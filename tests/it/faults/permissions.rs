@@ -1,6 +1,6 @@
 //! A server with authentication and access rules.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -108,113 +108,113 @@ fn optional_rights_are_not_required() {
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
 }
 
-/// A scene whose dlocks log in as alice.
-fn as_alice(redis: &Redis) -> Scene {
+/// A fixture whose dlocks log in as alice.
+fn as_alice(redis: &Redis) -> Fixture {
     user(redis, RIGHTS);
-    Scene::on(redis).logged_in("alice", "secret")
+    Fixture::on(redis).logged_in("alice", "secret")
 }
 
 /// F29
 #[test]
 fn a_user_deleted_during_the_run_loses_the_lock_in_time() {
     let redis = Redis::start();
-    let scene = as_alice(&redis);
-    let run = scene.ticker();
-    scene.await_renewals(1);
+    let fixture = as_alice(&redis);
+    let run = fixture.ticker();
+    fixture.await_renewals(1);
     assert_eq!(redis.command(&["ACL", "DELUSER", "alice"]), Value::Int(1));
     // Requests sent from here on are not renewals.
-    let good = scene.last_replied();
-    scene.store.await_death_under_lock(&scene.leash);
-    let output = scene.assert_killed_in_time_after(run, &good);
+    let good = fixture.last_replied();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    let output = fixture.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
     user(&redis, RIGHTS);
-    scene.assert_succession();
+    fixture.assert_succession();
 }
 
 /// F29
 #[test]
 fn a_user_whose_rights_are_revoked_during_the_run_loses_the_lock_in_time() {
     let redis = Redis::start();
-    let scene = as_alice(&redis);
-    let run = scene.ticker();
-    scene.await_renewals(1);
+    let fixture = as_alice(&redis);
+    let run = fixture.ticker();
+    fixture.await_renewals(1);
     user(&redis, &["-eval", "-evalsha"]);
     // Requests sent from here on are not renewals.
-    let good = scene.last_replied();
-    scene.store.await_death_under_lock(&scene.leash);
-    let output = scene.assert_killed_in_time_after(run, &good);
+    let good = fixture.last_replied();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    let output = fixture.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("eval"), "the reason: {}", output.stderr);
     user(&redis, RIGHTS);
-    scene.assert_succession();
+    fixture.assert_succession();
 }
 
 /// F29
 #[test]
 fn a_changed_password_is_read_again_from_its_file() {
     let redis = Redis::start();
-    let scene = as_alice(&redis);
-    let file = scene.place().write("password", "secret\n");
-    let scene = scene.logged_in_by_file("alice", &file);
-    let run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = as_alice(&redis);
+    let file = fixture.place().write("password", "secret\n");
+    let fixture = fixture.logged_in_by_file("alice", &file);
+    let run = fixture.witness();
+    fixture.await_renewals(1);
     user(&redis, &["resetpass", ">another"]);
-    scene.place().write("password", "another\n");
+    fixture.place().write("password", "another\n");
     // Redis closes no connection when a password changes; a new one needs the new password.
-    scene.proxy.close();
-    scene.await_renewals(2);
-    scene.assert_undisturbed(run);
+    fixture.proxy.close();
+    fixture.await_renewals(2);
+    fixture.assert_undisturbed(run);
 }
 
 /// F29: existing connections stay; the next connection is refused.
 #[test]
 fn a_user_disabled_during_the_run_loses_the_lock_with_the_connection() {
     let redis = Redis::start();
-    let scene = as_alice(&redis);
-    let run = scene.ticker();
+    let fixture = as_alice(&redis);
+    let run = fixture.ticker();
     user(&redis, &["off"]);
-    scene.await_renewals(2);
+    fixture.await_renewals(2);
     // Requests sent from here on are not renewals.
-    let good = scene.last_replied();
-    scene.proxy.close();
-    let output = scene.assert_killed_in_time_after(run, &good);
+    let good = fixture.last_replied();
+    fixture.proxy.close();
+    let output = fixture.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains("password"), "the reason: {}", output.stderr);
     user(&redis, &["on"]);
-    scene.assert_succession();
+    fixture.assert_succession();
 }
 
 /// F29
 #[test]
 fn a_temporarily_missing_password_file_loses_nothing() {
     let redis = Redis::start();
-    let scene = as_alice(&redis);
-    let file = scene.place().write("password", "secret\n");
-    let scene = scene.logged_in_by_file("alice", &file).ttl(6);
-    let run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = as_alice(&redis);
+    let file = fixture.place().write("password", "secret\n");
+    let fixture = fixture.logged_in_by_file("alice", &file).ttl(6);
+    let run = fixture.witness();
+    fixture.await_renewals(1);
     std::fs::remove_file(&file).unwrap();
-    scene.proxy.close();
+    fixture.proxy.close();
     // Without a password nothing can be requested; a wrong one is refused.
-    scene.place().write("password", "wrong\n");
-    let before = scene.leases().len();
-    eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
-    scene.place().write("password", "secret\n");
-    scene.await_renewals(2);
-    scene.assert_undisturbed(run);
+    fixture.place().write("password", "wrong\n");
+    let before = fixture.leases().len();
+    eventually(SOON, "a refused renewal", || fixture.leases().get(before)?.answered);
+    fixture.place().write("password", "secret\n");
+    fixture.await_renewals(2);
+    fixture.assert_undisturbed(run);
 }
 
 /// F29
 #[test]
 fn a_right_restored_in_time_suffices() {
     let redis = Redis::start();
-    let scene = as_alice(&redis).ttl(6);
-    let run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = as_alice(&redis).ttl(6);
+    let run = fixture.witness();
+    fixture.await_renewals(1);
     user(&redis, &["-eval", "-evalsha"]);
-    let before = scene.leases().len();
-    eventually(SOON, "a refused renewal", || scene.leases().get(before)?.answered);
+    let before = fixture.leases().len();
+    eventually(SOON, "a refused renewal", || fixture.leases().get(before)?.answered);
     user(&redis, &["+eval"]);
-    scene.await_renewals(2);
-    scene.assert_undisturbed(run);
+    fixture.await_renewals(2);
+    fixture.assert_undisturbed(run);
 }
 
 /// F29: the greeting fails, and the request sent with it must not take effect.

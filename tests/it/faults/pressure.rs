@@ -1,6 +1,6 @@
 //! A host without CPU time, or without memory, for dlock.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::process::Marker;
 use crate::support::wait::until;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 struct BusyProcesses(Vec<Child>);
 
 impl BusyProcesses {
-    fn start(scene: &Scene, count: usize) -> Self {
+    fn start(fixture: &Fixture, count: usize) -> Self {
         let hog = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "while :; do :; done"]);
             // So that they are found and killed even when this test is killed.
-            command.env(Marker::VARIABLE, scene.place().marker().value());
+            command.env(Marker::VARIABLE, fixture.place().marker().value());
             command.spawn().expect("a shell")
         };
         Self((0..count).map(hog).collect())
@@ -35,29 +35,29 @@ impl Drop for BusyProcesses {
 /// F25
 #[test]
 fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
-    let scene = Scene::new();
-    let hogs = BusyProcesses::start(&scene, 8);
-    let witness = scene.witness();
+    let fixture = Fixture::new();
+    let hogs = BusyProcesses::start(&fixture, 8);
+    let witness = fixture.witness();
     // Two leases.
-    scene.await_renewals(6);
-    scene.assert_undisturbed(witness);
-    let run = scene.ticker();
-    let heir = scene.heir();
-    scene.await_renewals(1);
-    scene.proxy.hold_both();
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_killed_in_time(run);
+    fixture.await_renewals(6);
+    fixture.assert_undisturbed(witness);
+    let run = fixture.ticker();
+    let next_holder = fixture.next_holder();
+    fixture.await_renewals(1);
+    fixture.proxy.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_killed_in_time(run);
     drop(hogs);
-    scene.assert_inherits(heir);
+    fixture.assert_inherits(next_holder);
 }
 
 /// F25
 #[test]
 fn a_dlock_paged_out_repeatedly_loses_no_lease_and_kills_in_time() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     // A process that may lock memory has locked it before it could be paged out.
     let may_not = ["prlimit", "--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"];
-    let run = scene.ticker_of(scene.run().wrapped_by(may_not));
+    let run = fixture.ticker_of(fixture.run().wrapped_by(may_not));
     let halves = [run.pid(), run.guard()];
     let begun = Instant::now();
     let mut taken = 0;
@@ -66,14 +66,14 @@ fn a_dlock_paged_out_repeatedly_loses_no_lease_and_kills_in_time() {
         begun.elapsed() > Duration::from_secs(6)
     });
     assert!(taken > 0, "no memory could be taken away");
-    assert!(scene.is_held() && !scene.leash.is_free());
-    scene.proxy.hold_both();
+    assert!(fixture.is_held() && !fixture.inherited_lock.is_free());
+    fixture.proxy.hold_both();
     until(SOON, "the death of the tree", || {
         let _ = halves.map(page_out);
-        scene.leash.is_free()
+        fixture.inherited_lock.is_free()
     });
-    scene.assert_killed_in_time(run);
-    scene.assert_succession();
+    fixture.assert_killed_in_time(run);
+    fixture.assert_succession();
 }
 
 /// Pages out all memory of a process that can be read again from its file (process_madvise(2)), as a host

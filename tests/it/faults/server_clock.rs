@@ -1,6 +1,6 @@
 //! The wall clock of the Redis server, which determines its leases.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use super::shim::{Clocks, HOUR};
 use crate::support::place::Place;
 use crate::support::redis::Redis;
@@ -22,16 +22,17 @@ fn server() -> (Clocks, Redis, Place) {
 fn a_server_clock_that_jumps_ahead_loses_the_lock_and_ends_the_command() {
     for push in [true, false] {
         let (clocks, redis, _place) = server();
-        let scene = if push { Scene::on(&redis).ttl(600) } else { Scene::on(&redis).ttl(6).without_push() };
-        let mut run = scene.witness();
+        let fixture =
+            if push { Fixture::on(&redis).ttl(600) } else { Fixture::on(&redis).ttl(6).without_push() };
+        let mut run = fixture.witness();
         clocks.set_wall(HOUR);
         // The key has expired; the server deletes it at some later time, or when it is accessed.
-        until(SOON, "an expired key", || !scene.is_held());
+        until(SOON, "an expired key", || !fixture.is_held());
         let output = run.wait();
-        scene.assert_reports_loss(&output);
+        fixture.assert_reports_loss(&output);
         assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
-        assert!(!scene.is_held(), "the lock was made anew");
-        scene.assert_succession();
+        assert!(!fixture.is_held(), "the lock was made anew");
+        fixture.assert_succession();
     }
 }
 
@@ -39,62 +40,62 @@ fn a_server_clock_that_jumps_ahead_loses_the_lock_and_ends_the_command() {
 #[test]
 fn a_server_clock_that_jumps_ahead_for_a_moment_only_is_noticed() {
     let (clocks, redis, _place) = server();
-    let scene = Scene::on(&redis);
-    let mut run = scene.witness();
+    let fixture = Fixture::on(&redis);
+    let mut run = fixture.witness();
     clocks.set_wall(HOUR);
-    until(SOON, "an expired key", || !scene.is_held());
+    until(SOON, "an expired key", || !fixture.is_held());
     clocks.set_wall(0);
-    scene.assert_reports_loss(&run.wait());
+    fixture.assert_reports_loss(&run.wait());
     // The counter, not the clock, makes the next token larger.
-    scene.assert_succession();
+    fixture.assert_succession();
 }
 
 /// F21
 #[test]
 fn a_server_clock_that_jumps_back_makes_no_lock_immortal() {
     let (clocks, redis, _place) = server();
-    let scene = Scene::on(&redis);
-    let run = scene.witness();
+    let fixture = Fixture::on(&redis);
+    let run = fixture.witness();
     clocks.set_wall(-HOUR);
-    until(SOON, "a key that lives too long", || scene.pttl() > 3_000);
-    scene.await_renewals(2);
-    assert!((1..=3_000).contains(&scene.pttl()), "{}", scene.pttl());
-    scene.assert_undisturbed(run);
+    until(SOON, "a key that lives too long", || fixture.pttl() > 3_000);
+    fixture.await_renewals(2);
+    assert!((1..=3_000).contains(&fixture.pttl()), "{}", fixture.pttl());
+    fixture.assert_undisturbed(run);
 }
 
 /// F21
 #[test]
 fn the_fencing_token_grows_over_a_server_clock_that_jumps_back() {
     let (clocks, redis, _place) = server();
-    let scene = Scene::on(&redis);
-    scene.assert_succession();
+    let fixture = Fixture::on(&redis);
+    fixture.assert_succession();
     clocks.set_wall(-HOUR);
-    scene.assert_succession();
+    fixture.assert_succession();
     clocks.set_wall(-2 * HOUR);
-    scene.assert_succession();
-    assert_eq!(scene.tokens().len(), 3);
+    fixture.assert_succession();
+    assert_eq!(fixture.tokens().len(), 3);
 }
 
 /// F21
 #[test]
 fn a_waiter_for_a_lease_extended_by_a_clock_jump_is_notified_without_delay() {
     let (clocks, redis, _place) = server();
-    let scene = Scene::on(&redis).ttl(600);
-    let mut run = scene.ticker();
+    let fixture = Fixture::on(&redis).ttl(600);
+    let mut run = fixture.ticker();
     run.signal(Signal::SIGKILL);
     run.wait();
-    scene.leash.await_free();
+    fixture.inherited_lock.await_free();
     until(SOON, "the end of the guard", || {
-        !scene.place().marker().bearers().iter().any(process::Stat::is_alive)
+        !fixture.place().marker().bearers().iter().any(process::Stat::is_alive)
     });
     clocks.set_wall(-HOUR);
-    until(SOON, "a key that lives too long", || scene.pttl() > 3_000_000);
+    until(SOON, "a key that lives too long", || fixture.pttl() > 3_000_000);
     for option in [["--wait", "1s"], ["--wait", "0"]] {
-        let output = scene.direct().args(option).sh("echo ran").output();
+        let output = fixture.direct().args(option).sh("echo ran").output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
         assert!(output.stderr.contains("is held by"), "{}", output.stderr);
     }
     // It ends when the clock is right again, at the latest.
     clocks.set_wall(HOUR);
-    scene.assert_succession();
+    fixture.assert_succession();
 }

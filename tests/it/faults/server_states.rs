@@ -1,6 +1,6 @@
 //! A server that replies, but cannot serve: named, waited for, and never mistaken for contention.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::doctor::{Findings, doctor};
 use crate::support::SOON;
 use crate::support::fake::Fake;
@@ -105,7 +105,7 @@ impl State {
 fn is_named(state: State) {
     let redis = state.server();
     state.enter(&redis);
-    let output = Scene::on(&redis).direct().sh("echo ran").output();
+    let output = Fixture::on(&redis).direct().sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains(&state.code()), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
@@ -120,35 +120,35 @@ fn is_named(state: State) {
         assert!(!remedy.contains(shrug), "{told}");
     }
     state.leave(&redis);
-    Scene::on(&redis).assert_succession();
+    Fixture::on(&redis).assert_succession();
 }
 
 /// F27
 fn is_waited_out(state: State) {
     let redis = state.server();
-    let scene = Scene::on(&redis);
+    let fixture = Fixture::on(&redis);
     state.enter(&redis);
-    let mut run = scene.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
+    let mut run = fixture.run().args(["--wait", "forever"]).sh("echo ran; exit 3").spawn();
     until(SOON, "two attempts", || {
-        scene.leases().iter().filter(|flight| flight.answered.is_some()).count() >= 2
+        fixture.leases().iter().filter(|flight| flight.answered.is_some()).count() >= 2
     });
     state.leave(&redis);
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
-    assert!(!scene.is_held());
+    assert!(!fixture.is_held());
 }
 
 /// F27
 fn is_survived_when_it_is_short(state: State) {
     let redis = state.server();
-    let scene = Scene::on(&redis).ttl(6);
-    let run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = Fixture::on(&redis).ttl(6);
+    let run = fixture.witness();
+    fixture.await_renewals(1);
     state.enter(&redis);
-    let before = scene.leases().len();
-    eventually(SOON, "a renewal in that state", || scene.leases().get(before)?.answered);
+    let before = fixture.leases().len();
+    eventually(SOON, "a renewal in that state", || fixture.leases().get(before)?.answered);
     state.leave(&redis);
-    scene.await_renewals(2);
-    scene.assert_undisturbed(run);
+    fixture.await_renewals(2);
+    fixture.assert_undisturbed(run);
 }
 
 macro_rules! each_state {
@@ -186,13 +186,13 @@ each_state! {
 #[track_caller]
 fn ends_the_command_in_time(state: State) {
     let redis = state.server();
-    let scene = Scene::on(&redis);
-    let run = scene.ticker();
-    scene.await_renewals(1);
+    let fixture = Fixture::on(&redis);
+    let run = fixture.ticker();
+    fixture.await_renewals(1);
     state.enter(&redis);
     // Requests sent from here on are not renewals.
-    let good = scene.last_replied();
-    let output = scene.assert_killed_in_time_after(run, &good);
+    let good = fixture.last_replied();
+    let output = fixture.assert_killed_in_time_after(run, &good);
     assert!(output.stderr.contains(&state.code()), "the reason: {}", output.stderr);
 }
 
@@ -222,11 +222,11 @@ fn a_server_that_is_still_loading_is_named_and_waited_out() {
     redis.command(&["EVAL", fill, "0"]);
     assert_eq!(redis.command(&["SAVE"]), Value::Text("OK".into()));
     redis.restart_slowly(&["--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"]);
-    let scene = Scene::on(&redis);
-    let output = scene.direct().sh("echo ran").output();
+    let fixture = Fixture::on(&redis);
+    let output = fixture.direct().sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains("LOADING"), "{}", output.stderr);
-    let output = scene.direct().args(["--wait", "forever"]).sh("echo ran; exit 3").output();
+    let output = fixture.direct().args(["--wait", "forever"]).sh("echo ran; exit 3").output();
     assert_eq!(output.outcome(), (Exit::Code(3), "ran\n", ""));
 }
 

@@ -1,7 +1,7 @@
 //! dlock itself or its host is stopped, frozen or killed.
 
+use super::fixture::Fixture;
 use super::freezer::Freezer;
-use super::scene::Scene;
 use crate::support::SOON;
 use crate::support::fake::Fake;
 use crate::support::process;
@@ -14,36 +14,36 @@ use std::time::Duration;
 /// F22
 #[test]
 fn a_dlock_stopped_past_its_lease_finds_its_command_dead() {
-    let scene = Scene::new();
-    let mut run = scene.ticker();
-    let heir = scene.heir();
-    scene.await_renewals(1);
+    let fixture = Fixture::new();
+    let mut run = fixture.ticker();
+    let next_holder = fixture.next_holder();
+    fixture.await_renewals(1);
     run.signal(Signal::SIGSTOP);
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_last_tick_in_time();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_last_tick_in_time();
     run.assert_running();
-    scene.assert_inherits(heir);
-    let holder = scene.stranger();
+    fixture.assert_inherits(next_holder);
+    let holder = fixture.stranger();
     run.signal(Signal::SIGCONT);
-    scene.assert_reports_loss(&run.wait());
+    fixture.assert_reports_loss(&run.wait());
     // It continues while another client holds the lock, and does not touch that lock.
-    scene.assert_undisturbed(holder);
+    fixture.assert_undisturbed(holder);
 }
 
 /// F22
 #[test]
 fn a_dlock_stopped_for_half_a_lease_continues() {
-    let scene = Scene::new().ttl(12);
-    let mut run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = Fixture::new().ttl(12);
+    let mut run = fixture.witness();
+    fixture.await_renewals(1);
     run.signal(Signal::SIGSTOP);
     until(SOON, "a stopped dlock", || process::stopped(run.pid()));
-    throughout(Duration::from_secs(6), "the lock is held", || scene.is_held());
+    throughout(Duration::from_secs(6), "the lock is held", || fixture.is_held());
     run.signal(Signal::SIGCONT);
     run.assert_running();
-    scene.await_renewals(2);
+    fixture.await_renewals(2);
     // The command gets the signal that the shell sends for it, and nothing else.
-    scene.go();
+    fixture.go();
     let output = run.wait();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(5), ""));
     assert!(!output.stdout.contains("TERM"), "{}", output.stdout);
@@ -52,24 +52,24 @@ fn a_dlock_stopped_for_half_a_lease_continues() {
 /// F22
 #[test]
 fn a_waiter_stopped_in_the_queue_takes_its_turn_when_continued() {
-    let scene = Scene::new();
-    let mut holder = scene.witness_of(scene.direct());
-    let waiter = scene.heir();
+    let fixture = Fixture::new();
+    let mut holder = fixture.witness_of(fixture.direct());
+    let waiter = fixture.next_holder();
     waiter.signal(Signal::SIGSTOP);
     until(SOON, "a stopped dlock", || process::stopped(waiter.pid()));
-    scene.go();
+    fixture.go();
     assert_eq!(holder.wait().exit, Exit::Code(5));
     // A stopped waiter blocks no other.
-    scene.assert_succession();
+    fixture.assert_succession();
     waiter.signal(Signal::SIGCONT);
-    scene.assert_inherits(waiter);
+    fixture.assert_inherits(waiter);
 }
 
 /// Freezes a run until its lease has ended at the store.
 #[track_caller]
-fn freeze_past_the_lease(scene: &Scene, freezer: &Freezer) {
+fn freeze_past_the_lease(fixture: &Fixture, freezer: &Freezer) {
     freezer.freeze();
-    until(SOON, "the end of the lease", || !scene.is_held());
+    until(SOON, "the end of the lease", || !fixture.is_held());
 }
 
 /// F23
@@ -79,17 +79,17 @@ fn a_host_suspended_past_the_lease_does_not_continue_the_command() {
     // all of them end in the same way.
     let mut ran = Vec::new();
     for _ in 0..5 {
-        let (scene, freezer) = (Scene::new().ttl(1), Freezer::new());
-        let mut run = scene.ticker_of(freezer.of(scene.run()));
-        freeze_past_the_lease(&scene, &freezer);
+        let (fixture, freezer) = (Fixture::new().ttl(1), Freezer::new());
+        let mut run = fixture.ticker_of(freezer.of(fixture.run()));
+        freeze_past_the_lease(&fixture, &freezer);
         // Another client has it, and ran, by the time of the thaw.
-        let output = scene.recording(scene.direct(), &["state"]).output();
+        let output = fixture.recording(fixture.direct(), &["state"]).output();
         assert_eq!(output.exit, Exit::Code(0));
         let thawed = freezer.thaw();
-        scene.leash.await_free();
-        ran.push(Duration::from_nanos(scene.last_tick().saturating_sub(thawed)));
-        scene.assert_reports_loss(&run.wait());
-        scene.assert_succession();
+        fixture.inherited_lock.await_free();
+        ran.push(Duration::from_nanos(fixture.last_tick().saturating_sub(thawed)));
+        fixture.assert_reports_loss(&run.wait());
+        fixture.assert_succession();
         if ran.last().is_some_and(|ran| *ran <= Duration::from_millis(50)) {
             return;
         }
@@ -100,14 +100,14 @@ fn a_host_suspended_past_the_lease_does_not_continue_the_command() {
 /// F23
 #[test]
 fn a_host_suspended_for_less_than_the_lease_continues_the_command() {
-    let (scene, freezer) = (Scene::new().ttl(12), Freezer::new());
-    let run = scene.witness_of(freezer.of(scene.run()));
-    scene.await_renewals(1);
+    let (fixture, freezer) = (Fixture::new().ttl(12), Freezer::new());
+    let run = fixture.witness_of(freezer.of(fixture.run()));
+    fixture.await_renewals(1);
     freezer.freeze();
-    throughout(Duration::from_secs(5), "the lock is held", || scene.is_held());
+    throughout(Duration::from_secs(5), "the lock is held", || fixture.is_held());
     freezer.thaw();
-    scene.await_renewals(2);
-    scene.assert_undisturbed(run);
+    fixture.await_renewals(2);
+    fixture.assert_undisturbed(run);
 }
 
 /// A request to a fenced resource: the token, and whether it was accepted.
@@ -142,12 +142,12 @@ fn writer(run: crate::support::dlock::Dlock, resource: &Fake) -> Running {
 #[test]
 fn a_fenced_resource_refuses_every_late_write_of_a_suspended_command() {
     for option in ["kill", "warn"] {
-        let (scene, freezer) = (Scene::new(), Freezer::new());
+        let (fixture, freezer) = (Fixture::new(), Freezer::new());
         let (resource, writes) = fenced_resource();
-        let mut first = writer(freezer.of(scene.run().args(["--on-lost", option])), &resource);
+        let mut first = writer(freezer.of(fixture.run().args(["--on-lost", option])), &resource);
         until(SOON, "a write", || !writes.lock().unwrap().is_empty());
-        freeze_past_the_lease(&scene, &freezer);
-        let second = writer(scene.direct(), &resource);
+        freeze_past_the_lease(&fixture, &freezer);
+        let second = writer(fixture.direct(), &resource);
         let first_token = writes.lock().unwrap()[0].0;
         until(SOON, "a later token", || writes.lock().unwrap().last().unwrap().0 > first_token);
         let before = writes.lock().unwrap().len();
@@ -160,7 +160,7 @@ fn a_fenced_resource_refuses_every_late_write_of_a_suspended_command() {
                 || writes.lock().unwrap()[before..].iter().filter(|(token, _)| *token == first_token).count();
             until(SOON, "late writes", || late() >= 10);
         }
-        scene.go();
+        fixture.go();
         let (mut first, mut second) = (first, second);
         first.wait();
         assert_eq!(second.wait().exit, Exit::Code(0));
@@ -174,32 +174,32 @@ fn a_fenced_resource_refuses_every_late_write_of_a_suspended_command() {
 /// F24
 #[test]
 fn after_a_killed_dlock_the_next_one_starts_when_the_tree_is_dead_and_the_lease_expired() {
-    let scene = Scene::new();
-    let mut run = scene.ticker();
-    let heir = scene.heir();
-    scene.await_renewals(1);
+    let fixture = Fixture::new();
+    let mut run = fixture.ticker();
+    let next_holder = fixture.next_holder();
+    fixture.await_renewals(1);
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
-    let lease_ends = scene.command(&["PEXPIRETIME", &scene.key()]).int();
-    scene.store.await_death_under_lock(&scene.leash);
-    scene.assert_last_tick_in_time();
-    scene.assert_inherits(heir);
-    assert_eq!(scene.place().marker().bearers().len(), 0);
+    let lease_ends = fixture.command(&["PEXPIRETIME", &fixture.key()]).int();
+    fixture.store.await_death_under_lock(&fixture.inherited_lock);
+    fixture.assert_last_tick_in_time();
+    fixture.assert_inherits(next_holder);
+    assert_eq!(fixture.place().marker().bearers().len(), 0);
     // The token is the server's time of the grant, and the lease ends by the same clock.
-    let granted = i64::try_from(scene.tokens()[1] / 1000).unwrap();
+    let granted = i64::try_from(fixture.tokens()[1] / 1000).unwrap();
     assert!((0..=1000).contains(&(granted - lease_ends)), "{} ms after the lease", granted - lease_ends);
 }
 
 /// F24
 #[test]
 fn a_killed_waiter_blocks_no_other() {
-    let scene = Scene::new();
-    let mut holder = scene.witness_of(scene.direct());
-    let mut waiter = scene.heir();
+    let fixture = Fixture::new();
+    let mut holder = fixture.witness_of(fixture.direct());
+    let mut waiter = fixture.next_holder();
     waiter.signal(Signal::SIGKILL);
     assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGKILL));
-    scene.go();
+    fixture.go();
     assert_eq!(holder.wait().outcome(), (Exit::Code(5), "ready\n", ""));
-    scene.assert_succession();
-    assert_eq!(scene.place().marker().bearers().len(), 0);
+    fixture.assert_succession();
+    assert_eq!(fixture.place().marker().bearers().len(), 0);
 }

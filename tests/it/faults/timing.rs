@@ -1,6 +1,6 @@
 //! The time by which a command must be dead, from the record of the proxy.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::flight::Flight;
 use crate::support::wait::{boot_ns, until};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The time required between the death of the tree and the end of its lease, besides a hundredth of it.
 const SKEW: Duration = Duration::from_millis(2);
 
-impl Scene {
+impl Fixture {
     /// Waits until this many more renewals got a reply, from now on.
     #[track_caller]
     pub fn await_renewals(&self, count: usize) {

@@ -1,6 +1,6 @@
 //! The number of requests to the store.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::flight::Flight;
 use crate::support::proxy::Way;
 use crate::support::redis::Redis;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 #[test]
 fn one_flight_before_the_command_and_one_to_release() {
     for push in [true, false] {
-        let scene = if push { Scene::new() } else { Scene::new().without_push() };
-        let output = scene.run().sh("exit 3").output();
+        let fixture = if push { Fixture::new() } else { Fixture::new().without_push() };
+        let output = fixture.run().sh("exit 3").output();
         assert_eq!(output.outcome(), (Exit::Code(3), "", ""));
-        let flights = scene.proxy.flights();
+        let flights = fixture.proxy.flights();
         let names: Vec<_> = flights.iter().map(crate::support::flight::Flight::names).collect();
         let first: &[&str] = if push { &["HELLO", "CLIENT", "EVALSHA"] } else { &["EVALSHA"] };
         assert_eq!(names, [first, &["EVALSHA"]], "{flights:?}");
-        assert_eq!(scene.proxy.attempts(), 1, "one connection is enough");
+        assert_eq!(fixture.proxy.attempts(), 1, "one connection is enough");
     }
 }
 
@@ -29,14 +29,14 @@ fn names(flights: &[Flight]) -> Vec<Vec<String>> {
 #[test]
 fn a_server_is_sent_the_text_of_the_script_once() {
     let redis = Redis::start();
-    let scene = Scene::on(&redis);
+    let fixture = Fixture::on(&redis);
     for flights in [
         &[&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVALSHA"]][..],
         &[&["HELLO", "CLIENT", "EVALSHA"], &["EVALSHA"]],
     ] {
-        scene.proxy.forget_flights();
-        assert_eq!(scene.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
-        assert_eq!(names(&scene.proxy.flights()), flights);
+        fixture.proxy.forget_flights();
+        assert_eq!(fixture.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
+        assert_eq!(names(&fixture.proxy.flights()), flights);
     }
 }
 
@@ -45,9 +45,9 @@ fn a_server_is_sent_the_text_of_the_script_once() {
 fn a_refused_digest_is_not_sent_again_on_the_same_connection() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all", "-evalsha"]);
-    let scene = Scene::on(&redis).logged_in("job", "s3cret");
-    assert_eq!(scene.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
-    assert_eq!(names(&scene.proxy.flights()), [&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVAL"]]);
+    let fixture = Fixture::on(&redis).logged_in("job", "s3cret");
+    assert_eq!(fixture.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
+    assert_eq!(names(&fixture.proxy.flights()), [&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVAL"]]);
 }
 
 /// F54: what TCP sends before the first acknowledgement, at an MTU of 1,500 (RFC 6928; 52 bytes of each packet are
@@ -60,17 +60,17 @@ fn a_run_takes_two_small_round_trips_on_one_connection() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all"]);
     for user in [None, Some("job")] {
-        let scene = Scene::on(&redis);
-        let scene = if let Some(user) = user { scene.logged_in(user, "s3cret") } else { scene };
+        let fixture = Fixture::on(&redis);
+        let fixture = if let Some(user) = user { fixture.logged_in(user, "s3cret") } else { fixture };
         for run in ["which teaches the server the script", "which finds that it knows it"] {
-            scene.proxy.forget_flights();
+            fixture.proxy.forget_flights();
             let note = "n".repeat(200);
-            let output = scene.run().args(["--note", &note]).sh("exit 3").output();
+            let output = fixture.run().args(["--note", &note]).sh("exit 3").output();
             assert_eq!(output.outcome(), (Exit::Code(3), "", ""), "{run}");
-            let flights = scene.proxy.flights();
+            let flights = fixture.proxy.flights();
             assert!(flights.iter().all(|flight| flight.connection == flights[0].connection));
         }
-        let flights = scene.proxy.flights();
+        let flights = fixture.proxy.flights();
         assert_eq!(flights.len(), 2, "{flights:?}");
         assert!(flights.iter().all(|flight| flight.bytes <= INITIAL_WINDOW), "{flights:?}");
         let bytes: usize = flights.iter().map(|flight| flight.bytes).sum();
@@ -83,59 +83,59 @@ fn a_run_takes_two_small_round_trips_on_one_connection() {
 #[test]
 fn a_distant_server_costs_one_round_trip_to_start_and_one_to_release() {
     let redis = Redis::start();
-    let scene = Scene::on(&redis).ttl(30);
-    assert_eq!(scene.run().sh("exit 3").output().exit, Exit::Code(3), "the server knows the script now");
-    scene.proxy.forget_flights();
-    let before = scene.proxy.attempts();
+    let fixture = Fixture::on(&redis).ttl(30);
+    assert_eq!(fixture.run().sh("exit 3").output().exit, Exit::Code(3), "the server knows the script now");
+    fixture.proxy.forget_flights();
+    let before = fixture.proxy.attempts();
     let one_way = Duration::from_millis(500);
-    scene.proxy.delay(Way::Up, one_way);
-    scene.proxy.delay(Way::Down, one_way);
-    let mut run = scene.run().sh("echo ready; exit 3").spawn();
+    fixture.proxy.delay(Way::Up, one_way);
+    fixture.proxy.delay(Way::Down, one_way);
+    let mut run = fixture.run().sh("echo ready; exit 3").spawn();
     run.await_ready();
     let started = Instant::now();
     assert_eq!(run.wait().exit, Exit::Code(3));
     let ended = Instant::now();
-    let begun = scene.proxy.flights()[0].at;
+    let begun = fixture.proxy.flights()[0].at;
     // Whole round trips: what this host adds is a part of one.
     let round_trips = |until: Instant| (until - begun).as_millis() / (2 * one_way).as_millis();
     assert_eq!((round_trips(started), round_trips(ended)), (1, 2));
-    assert_eq!(scene.proxy.attempts() - before, 1, "one connection");
+    assert_eq!(fixture.proxy.attempts() - before, 1, "one connection");
 }
 
 #[test]
 fn the_command_starts_after_the_first_flight() {
     // Everything else in flight is lost: the command must run without it.
-    let scene = Scene::new();
-    let mut run = scene.leashed(scene.run(), &["ignore-term"]).spawn();
+    let fixture = Fixture::new();
+    let mut run = fixture.with_inherited_lock(fixture.run(), &["ignore-term"]).spawn();
     run.await_ready();
-    let before_it = scene.proxy.flights();
+    let before_it = fixture.proxy.flights();
     assert_eq!(before_it.len(), 1, "{before_it:?}");
 }
 
 #[test]
 fn a_holder_sends_at_most_three_requests_per_lease() {
-    let scene = Scene::new();
-    let run = scene.witness();
-    scene.await_renewals(1);
+    let fixture = Fixture::new();
+    let run = fixture.witness();
+    fixture.await_renewals(1);
     let begun = Instant::now();
-    let before: usize = scene.proxy.flights().iter().map(|flight| flight.commands.len()).sum();
+    let before: usize = fixture.proxy.flights().iter().map(|flight| flight.commands.len()).sum();
     std::thread::sleep(Duration::from_secs(6));
     let asked: usize =
-        scene.proxy.flights().iter().map(|flight| flight.commands.len()).sum::<usize>() - before;
+        fixture.proxy.flights().iter().map(|flight| flight.commands.len()).sum::<usize>() - before;
     let thirds = usize::try_from(begun.elapsed().as_millis()).unwrap().div_ceil(1000);
     assert!((4..=thirds).contains(&asked), "{asked} requests in {:?}", begun.elapsed());
-    scene.assert_undisturbed(run);
+    fixture.assert_undisturbed(run);
 }
 
 #[test]
 fn a_holder_notified_of_a_change_sends_one_request() {
-    let scene = Scene::new().ttl(600);
-    let run = scene.witness();
-    let before = scene.leases().len();
-    scene.command(&["PEXPIRE", &scene.key(), "300000"]);
-    scene.await_renewals(1);
-    scene.command(&["PEXPIRE", &scene.key(), "300000"]);
-    scene.await_renewals(1);
-    assert_eq!(scene.leases().len(), before + 2);
-    scene.assert_undisturbed(run);
+    let fixture = Fixture::new().ttl(600);
+    let run = fixture.witness();
+    let before = fixture.leases().len();
+    fixture.command(&["PEXPIRE", &fixture.key(), "300000"]);
+    fixture.await_renewals(1);
+    fixture.command(&["PEXPIRE", &fixture.key(), "300000"]);
+    fixture.await_renewals(1);
+    assert_eq!(fixture.leases().len(), before + 2);
+    fixture.assert_undisturbed(run);
 }

@@ -127,14 +127,14 @@ impl Drop for Client {
     }
 }
 
-fn scene() -> (Keyspace, Place) {
+fn fixture() -> (Keyspace, Place) {
     (Keyspace::new(), Place::new())
 }
 
 /// F49
 #[test]
 fn dlock_is_excluded_by_redis_py() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     // Without a lease, as is redis-py's default, and with one.
     for timeout in ["0", "600"] {
         let mut python = Client::new(&place, &space, "x", timeout);
@@ -165,7 +165,7 @@ fn dlock_is_excluded_by_redis_py() {
 /// F49
 #[test]
 fn a_waiter_is_granted_the_lock_when_redis_py_releases() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "x", "600");
     assert_eq!(python.ask("try"), "try True");
     let mut waiter =
@@ -181,7 +181,7 @@ fn a_waiter_is_granted_the_lock_when_redis_py_releases() {
 /// F49
 #[test]
 fn a_waiter_is_granted_the_lock_when_the_lease_of_redis_py_ends() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "x", "0.5");
     assert_eq!(python.ask("try"), "try True");
     let run = place.run().backend(space.url()).args(["--wait", "forever"]).sh("echo ran").output();
@@ -193,7 +193,7 @@ fn a_waiter_is_granted_the_lock_when_the_lease_of_redis_py_ends() {
 /// F49
 #[test]
 fn redis_py_is_excluded_by_dlock() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "x", "600");
     let run = place.run().backend(space.url()).args(["--ttl", "3s"]).stdin(Stdio::piped());
     let mut run = run.sh("echo ready; exec cat").spawn();
@@ -220,7 +220,7 @@ fn redis_py_is_excluded_by_dlock() {
 /// F49: no process holds the lock.
 #[test]
 fn redis_py_is_excluded_by_a_token_until_its_release() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "x", "600");
     let url = space.url();
     let acquire = || place.bare().args(["acquire", "-b", &url, "--ttl", "60s", "x"]).output();
@@ -245,7 +245,7 @@ fn redis_py_is_excluded_by_a_token_until_its_release() {
 /// F49: redis-py does not release or extend a dlock's lock, nor does a dlock touch that of redis-py.
 #[test]
 fn neither_touches_a_lock_lost_to_the_other() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let key = space.key("x");
     let mut python = Client::new(&place, &space, "x", "600");
     assert_eq!(python.ask("try"), "try True");
@@ -271,7 +271,7 @@ fn neither_touches_a_lock_lost_to_the_other() {
 /// An application's lock is taken by its exact key, with an empty prefix.
 #[test]
 fn the_exact_key_of_an_application_can_be_locked() {
-    let (space, place) = scene();
+    let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "app:lock", "600");
     assert_eq!(python.ask("try"), "try True");
     let url = format!("redis://127.0.0.1:{}/0?prefix=", space.port());

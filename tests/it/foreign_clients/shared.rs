@@ -18,12 +18,12 @@ const SLOTS: &[&str] = &["--slots", "3"];
 /// A waiter that does not poll within the test: its next poll is minutes away.
 const PATIENT: &[&str] = &["-v", "--ttl", "10m", "--wait", "forever"];
 
-struct Scene {
+struct Fixture {
     space: Keyspace,
     place: Place,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self { space: Keyspace::new(), place: Place::new() }
     }
@@ -76,9 +76,9 @@ fn has_it(run: &Running) -> bool {
 
 /// However the first of them, whose token was the lock's value, has left, and for longer than a lease.
 fn redis_py_waits_for_the_last(mode: &[&str]) {
-    let scene = Scene::new();
-    let mut python = scene.python("600");
-    let [first, second, third] = [(); 3].map(|()| scene.hold(mode));
+    let fixture = Fixture::new();
+    let mut python = fixture.python("600");
+    let [first, second, third] = [(); 3].map(|()| fixture.hold(mode));
     assert_eq!(python.ask("try"), "try False");
     end(first);
     assert_eq!(python.ask("wait 5"), "waiting");
@@ -89,9 +89,9 @@ fn redis_py_waits_for_the_last(mode: &[&str]) {
     throughout(Duration::from_millis(300), "redis-py waits", || python.is_silent());
     end(second);
     assert_eq!(python.answer(), "wait True");
-    assert_eq!(scene.run(mode).command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(fixture.run(mode).command(["true"]).output().exit, Exit::Code(75));
     assert_eq!(python.ask("release"), "release None");
-    scene.assert_left_clean();
+    fixture.assert_left_clean();
 }
 
 /// F49
@@ -109,39 +109,39 @@ fn redis_py_waits_for_the_last_slot() {
 /// F49
 #[test]
 fn redis_py_excludes_sharing_clients() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for timeout in ["0", "600"] {
-        let mut python = scene.python(timeout);
+        let mut python = fixture.python(timeout);
         assert_eq!(python.ask("try"), "try True");
-        let key = scene.space.key("x");
-        let before = scene.space.command(&["GET", &key]);
+        let key = fixture.space.key("x");
+        let before = fixture.space.command(&["GET", &key]);
         for mode in [SHARED, SLOTS] {
             for patience in ["--no-wait", "--wait=200ms"] {
-                let refused = scene.run(mode).arg(patience).command(["touch", "t"]).output();
+                let refused = fixture.run(mode).arg(patience).command(["touch", "t"]).output();
                 assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
                 let beginning =
-                    format!("dlock: x is held by another program on {} (not a dlock, ", scene.space.url());
+                    format!("dlock: x is held by another program on {} (not a dlock, ", fixture.space.url());
                 assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
             }
         }
-        assert_eq!(scene.space.command(&["GET", &key]), before);
+        assert_eq!(fixture.space.command(&["GET", &key]), before);
         assert_eq!(python.ask("owned"), "owned True");
         assert_eq!(python.ask("release"), "release None");
     }
-    assert!(!scene.place.path("t").exists());
+    assert!(!fixture.place.path("t").exists());
 }
 
 /// F49: redis-py does not announce its release, and the waiters notice it at once, in order: two readers, the
 /// writer that came after them, the reader that came after it.
 #[test]
 fn redis_py_wakes_waiters_in_order() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     for timeout in ["0", "600"] {
-        let mut python = scene.python(timeout);
+        let mut python = fixture.python(timeout);
         assert_eq!(python.ask("try"), "try True");
-        let mut readers = [scene.wait(SHARED, 1), scene.wait(SHARED, 2)];
-        let mut writer = scene.wait(&["--exclusive"], 3);
-        let mut last = scene.wait(SHARED, 4);
+        let mut readers = [fixture.wait(SHARED, 1), fixture.wait(SHARED, 2)];
+        let mut writer = fixture.wait(&["--exclusive"], 3);
+        let mut last = fixture.wait(SHARED, 4);
         throughout(Duration::from_millis(200), "all wait", || !readers.iter().any(has_it));
         assert_eq!(python.ask("release"), "release None");
         readers.iter_mut().for_each(Running::await_ready);
@@ -152,17 +152,17 @@ fn redis_py_wakes_waiters_in_order() {
         end(writer);
         last.await_ready();
         end(last);
-        scene.assert_left_clean();
+        fixture.assert_left_clean();
     }
 }
 
 /// F49: as many as there are slots, and the next when one is released.
 #[test]
 fn all_slots_are_granted_when_redis_py_releases() {
-    let scene = Scene::new();
-    let mut python = scene.python("600");
+    let fixture = Fixture::new();
+    let mut python = fixture.python("600");
     assert_eq!(python.ask("try"), "try True");
-    let mut waiters = [1, 2, 3, 4, 5].map(|position| scene.wait(SLOTS, position));
+    let mut waiters = [1, 2, 3, 4, 5].map(|position| fixture.wait(SLOTS, position));
     assert_eq!(python.ask("release"), "release None");
     waiters[..3].iter_mut().for_each(Running::await_ready);
     throughout(Duration::from_millis(200), "two wait", || !waiters[3..].iter().any(has_it));
@@ -176,40 +176,40 @@ fn all_slots_are_granted_when_redis_py_releases() {
     [third, fourth, fifth].into_iter().for_each(end);
     assert_eq!(python.ask("try"), "try True");
     assert_eq!(python.ask("release"), "release None");
-    scene.assert_left_clean();
+    fixture.assert_left_clean();
 }
 
 /// F49: a lease of redis-py's that ends by itself lets the same ones in.
 #[test]
 fn readers_are_granted_together_when_the_lease_of_redis_py_ends() {
-    let scene = Scene::new();
-    let mut python = scene.python("1.5");
+    let fixture = Fixture::new();
+    let mut python = fixture.python("1.5");
     assert_eq!(python.ask("try"), "try True");
-    let mut readers = [(); 3].map(|()| start(scene.run(SHARED).args(PATIENT)));
+    let mut readers = [(); 3].map(|()| start(fixture.run(SHARED).args(PATIENT)));
     readers.iter_mut().for_each(Running::await_ready);
     assert_eq!(python.ask("owned"), "owned False");
     assert_eq!(python.ask("release"), "release LockNotOwnedError");
     assert!(readers.iter_mut().all(|reader| reader.poll().is_none()), "they have it still");
     readers.into_iter().for_each(end);
-    scene.assert_left_clean();
+    fixture.assert_left_clean();
 }
 
 /// F49, F10: redis-py's lock is not touched, and none of the former sharing holders continues.
 #[test]
 fn all_sharing_holders_stop_when_redis_py_takes_their_lock() {
     for mode in [SHARED, SLOTS] {
-        let scene = Scene::new();
-        let key = scene.space.key("x");
-        let mut python = scene.python("600");
-        let mut sharers = [(); 3].map(|()| scene.hold(mode));
-        scene.space.command(&["DEL", &key]);
+        let fixture = Fixture::new();
+        let key = fixture.space.key("x");
+        let mut python = fixture.python("600");
+        let mut sharers = [(); 3].map(|()| fixture.hold(mode));
+        fixture.space.command(&["DEL", &key]);
         assert_eq!(python.ask("try"), "try True");
         for sharer in &mut sharers {
             let output = sharer.wait();
             assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
         }
         assert_eq!(python.ask("owned"), "owned True");
-        assert_eq!(scene.space.command(&["EXISTS", &key]), Value::Int(1));
+        assert_eq!(fixture.space.command(&["EXISTS", &key]), Value::Int(1));
         assert_eq!(python.ask("release"), "release None");
     }
 }

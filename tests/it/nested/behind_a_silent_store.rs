@@ -2,7 +2,7 @@
 
 use super::{PAST_THE_LEASE, assert_held, assert_succession, inner, shell};
 use crate::support::flight::Flight;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
@@ -17,12 +17,12 @@ const DEAD_WITHIN: Duration = Duration::from_millis(2968);
 const RENEWED_AFTER: Duration = Duration::from_millis(900);
 
 /// Two dlocks on one lock, each with its own connection to the store, and each with a process that ignores SIGTERM.
-struct Scene {
+struct Fixture {
     store: Store,
     outer_way: Proxy,
     inner_way: Proxy,
-    outer_leash: Leash,
-    inner_leash: Leash,
+    outer_inherited_lock: InheritedLock,
+    inner_inherited_lock: InheritedLock,
     run: Running,
 }
 
@@ -32,19 +32,20 @@ fn granted(flights: &[Flight]) -> impl DoubleEndedIterator<Item = &Flight> {
     flights.iter().filter(asks).filter(|flight| flight.answered.is_some())
 }
 
-impl Scene {
+impl Fixture {
     /// Both have renewed their leases when this returns.
     fn start() -> Self {
         let store = Store::redis();
         let [outer_way, inner_way] = [(); 2].map(|()| Proxy::to(store.space().port()));
-        let [outer_leash, inner_leash] = ["outer", "inner"].map(|name| Leash::at(store.place.path(name)));
+        let [outer_inherited_lock, inner_inherited_lock] =
+            ["outer", "inner"].map(|name| InheritedLock::at(store.place.path(name)));
         let (go, tick) = (store.place.arg("go"), store.place.arg("tick"));
         let url = store.space().url_at(inner_way.port());
-        let words = inner(&url, ["--leash", inner_leash.path(), "tick", &tick]);
+        let words = inner(&url, ["--inherited-lock", inner_inherited_lock.path(), "tick", &tick]);
         let text = format!(
-            r#"'{}' --leash '{}' signals 'leave:{go}=0' & "$@"; echo "inner: $?"; wait"#,
+            r#"'{}' --inherited-lock '{}' signals 'leave:{go}=0' & "$@"; echo "inner: $?"; wait"#,
             probe::path().to_str().expect("a path in UTF-8"),
-            outer_leash.path()
+            outer_inherited_lock.path()
         );
         let mut run = store.behind(outer_way.port()).run().command(shell(&text, words)).spawn();
         run.await_stdout("ready\nready\n");
@@ -55,7 +56,7 @@ impl Scene {
                 ends.is_some_and(|(first, last)| last.at - first.at > RENEWED_AFTER)
             });
         }
-        Self { store, outer_way, inner_way, outer_leash, inner_leash, run }
+        Self { store, outer_way, inner_way, outer_inherited_lock, inner_inherited_lock, run }
     }
 
     /// Asserts that the inner command did nothing after the end of the lease granted on this connection.
@@ -72,45 +73,45 @@ impl Scene {
 
 #[test]
 fn both_trees_are_dead_before_the_lease_ends() {
-    let mut scene = Scene::start();
-    scene.outer_way.hold_both();
-    scene.inner_way.hold_both();
-    scene.store.await_death_under_lock(&scene.inner_leash);
-    scene.store.await_death_under_lock(&scene.outer_leash);
-    scene.assert_dead_in_time(&scene.inner_way);
-    scene.assert_dead_in_time(&scene.outer_way);
-    let output = scene.run.wait();
+    let mut fixture = Fixture::start();
+    fixture.outer_way.hold_both();
+    fixture.inner_way.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inner_inherited_lock);
+    fixture.store.await_death_under_lock(&fixture.outer_inherited_lock);
+    fixture.assert_dead_in_time(&fixture.inner_way);
+    fixture.assert_dead_in_time(&fixture.outer_way);
+    let output = fixture.run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
     assert!(output.stderr.lines().all(|line| line.starts_with("dlock: x on redis://")), "{}", output.stderr);
-    assert_succession(&scene.store, &scene.inner_leash);
+    assert_succession(&fixture.store, &fixture.inner_inherited_lock);
 }
 
 #[test]
 fn the_inner_tree_is_dead_in_time_when_only_the_inner_store_is_silent() {
-    let mut scene = Scene::start();
-    scene.inner_way.hold_both();
-    scene.store.await_death_under_lock(&scene.inner_leash);
-    scene.assert_dead_in_time(&scene.inner_way);
-    scene.run.await_stdout("inner: 76\n");
+    let mut fixture = Fixture::start();
+    fixture.inner_way.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inner_inherited_lock);
+    fixture.assert_dead_in_time(&fixture.inner_way);
+    fixture.run.await_stdout("inner: 76\n");
     throughout(PAST_THE_LEASE, "the outer one holds on", || {
-        scene.store.is_held() && scene.run.poll().is_none()
+        fixture.store.is_held() && fixture.run.poll().is_none()
     });
-    assert!(!scene.outer_leash.is_free());
-    assert_held(&scene.store);
-    scene.store.place.write("go", "");
-    let output = scene.run.wait();
+    assert!(!fixture.outer_inherited_lock.is_free());
+    assert_held(&fixture.store);
+    fixture.store.place.write("go", "");
+    let output = fixture.run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\nready\ninner: 76\n"));
-    assert!(!scene.store.is_held());
+    assert!(!fixture.store.is_held());
 }
 
 #[test]
 fn both_trees_are_dead_in_time_when_only_the_outer_store_is_silent() {
-    let mut scene = Scene::start();
-    scene.outer_way.hold_both();
-    scene.store.await_death_under_lock(&scene.inner_leash);
-    scene.store.await_death_under_lock(&scene.outer_leash);
-    scene.assert_dead_in_time(&scene.outer_way);
-    let output = scene.run.wait();
+    let mut fixture = Fixture::start();
+    fixture.outer_way.hold_both();
+    fixture.store.await_death_under_lock(&fixture.inner_inherited_lock);
+    fixture.store.await_death_under_lock(&fixture.outer_inherited_lock);
+    fixture.assert_dead_in_time(&fixture.outer_way);
+    let output = fixture.run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
-    assert_succession(&scene.store, &scene.inner_leash);
+    assert_succession(&fixture.store, &fixture.inner_inherited_lock);
 }

@@ -4,7 +4,7 @@
 mod behind_a_silent_store;
 
 use crate::support::dlock::BINARY;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::{throughout, until};
@@ -41,17 +41,18 @@ fn assert_held(store: &Store) {
     assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(75));
 }
 
-/// A waiter is granted the lock, and no process on the leash is alive then.
+/// A waiter is granted the lock, and no process with the inherited lock is alive then.
 #[track_caller]
-fn assert_inherits(heir: &mut Running) {
-    let output = heir.wait();
+fn assert_inherits(next_holder: &mut Running) {
+    let output = next_holder.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
 }
 
-/// Another client is granted the lock, and no process on the leash is alive then.
+/// Another client is granted the lock, and no process with the inherited lock is alive then.
 #[track_caller]
-fn assert_succession(store: &Store, leash: &Leash) {
-    let output = store.run().args(["--wait", "forever"]).probe(["heir", leash.path()]).output();
+fn assert_succession(store: &Store, inherited_lock: &InheritedLock) {
+    let output =
+        store.run().args(["--wait", "forever"]).probe(["next-holder", inherited_lock.path()]).output();
     assert_eq!(output.outcome(), (Exit::Code(0), "clean\n", ""));
 }
 
@@ -59,8 +60,8 @@ fn assert_succession(store: &Store, leash: &Leash) {
 #[test]
 fn fifty_dlocks_enter_one_lock_and_signals_and_statuses_traverse_them_all() {
     for store in Store::each() {
-        let (leash, held) = (store.place.leash(), store.place.arg("held"));
-        let mut words = probe::command(["--leash", leash.path(), "signals", "exit:TERM=9"]);
+        let (inherited_lock, held) = (store.place.inherited_lock(), store.place.arg("held"));
+        let mut words = probe::command(["--inherited-lock", inherited_lock.path(), "signals", "exit:TERM=9"]);
         words.insert(0, held);
         let mut command = shell(r#"echo "$DLOCK_HELD" >"$1"; shift; exec "$@""#, words);
         for _ in 1..50 {
@@ -87,16 +88,18 @@ fn fifty_dlocks_enter_one_lock_and_signals_and_statuses_traverse_them_all() {
             output.stdout.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
         assert_eq!(reported, ["ready", "USR1", "TERM"]);
         assert!(!store.is_held(), "{}: something is left of the fifty", store.url());
-        assert_succession(&store, &leash);
+        assert_succession(&store, &inherited_lock);
     }
 }
 
 /// A dlock whose command has ended and has left another dlock, in a separate session and with a probe on the
-/// leash, which works until the file `go` exists.
+/// inherited lock, which works until the file `go` exists.
 #[track_caller]
 fn outlived(store: &Store) -> Running {
-    let (leash, log, go) = (store.place.leash(), store.place.arg("log"), store.place.arg("go"));
-    let mut words = inner(store.url(), ["--leash", leash.path(), "hold", &log, "until", &go]);
+    let (inherited_lock, log, go) =
+        (store.place.inherited_lock(), store.place.arg("log"), store.place.arg("go"));
+    let mut words =
+        inner(store.url(), ["--inherited-lock", inherited_lock.path(), "hold", &log, "until", &go]);
     words.insert(0, log);
     let text = r#"log=$1; shift; setsid "$@" & until [ -s "$log" ]; do sleep 0.01; done; touch ended"#;
     let mut run = store.run().args(["--orphans", "leave"]).command(shell(text, words)).spawn();
@@ -109,17 +112,17 @@ fn outlived(store: &Store) -> Running {
 #[test]
 fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
     for store in Store::each() {
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let mut run = outlived(&store);
         if store.url().starts_with("redis") {
             assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
         }
-        let mut heir = store.heir(&leash);
+        let mut next_holder = store.next_holder(&inherited_lock);
         throughout(PAST_THE_LEASE, "the inner one keeps the lock", || {
-            store.is_held() && heir.poll().is_none()
+            store.is_held() && next_holder.poll().is_none()
         });
         store.place.write("go", "");
-        assert_inherits(&mut heir);
+        assert_inherits(&mut next_holder);
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
         assert_eq!(store.place.read("log").lines().count(), 2, "the inner command ran to its end");
         assert!(!store.is_held());
@@ -130,17 +133,19 @@ fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
 #[test]
 fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
     let store = Store::file();
-    let leash = store.place.leash();
+    let inherited_lock = store.place.inherited_lock();
     let mut run = outlived(&store);
-    let mut heir = store.heir(&leash);
+    let mut next_holder = store.next_holder(&inherited_lock);
     throughout(Duration::from_millis(500), "the outer one stays", || run.poll().is_none());
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
     // Between the two flock(1) might get it for an instant, a dlock cannot.
     until(SOON, "the inner one has taken the lock over", || store.is_held());
-    throughout(PAST_THE_LEASE, "the inner one keeps the lock", || store.is_held() && heir.poll().is_none());
+    throughout(PAST_THE_LEASE, "the inner one keeps the lock", || {
+        store.is_held() && next_holder.poll().is_none()
+    });
     store.place.write("go", "");
-    assert_inherits(&mut heir);
+    assert_inherits(&mut next_holder);
     assert_eq!(store.place.read("log").lines().count(), 2, "the inner command ran to its end");
 }
 
@@ -148,18 +153,20 @@ fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
 #[test]
 fn killing_the_outer_dlock_kills_the_inner_tree() {
     for store in Store::each() {
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         let pids = store.place.arg("pids");
-        let run = store.run().command(inner(store.url(), ["--leash", leash.path(), "tree", "3", &pids]));
+        let run = store
+            .run()
+            .command(inner(store.url(), ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]));
         let mut run = run.spawn();
         run.await_ready();
         let inner = inner_of(&run);
         let halves = [run.pid(), run.guard()];
-        let mut heir = store.heir(&leash);
+        let mut next_holder = store.next_holder(&inherited_lock);
         run.signal(Signal::SIGKILL);
-        store.await_death_under_lock(&leash);
+        store.await_death_under_lock(&inherited_lock);
         assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
-        assert_inherits(&mut heir);
+        assert_inherits(&mut next_holder);
         assert!(!process::alive(inner));
         until(SOON, "the end of everybody", || store.place.marker().bearers().is_empty());
         // The inner one has had no time to remove what it had created there.
@@ -171,9 +178,9 @@ fn killing_the_outer_dlock_kills_the_inner_tree() {
 #[test]
 fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
     for store in Store::each() {
-        let (leash, pids) = (store.place.leash(), store.place.arg("pids"));
+        let (inherited_lock, pids) = (store.place.inherited_lock(), store.place.arg("pids"));
         let (go, witness) = (store.place.arg("go"), probe::path());
-        let words = inner(store.url(), ["--leash", leash.path(), "tree", "3", &pids]);
+        let words = inner(store.url(), ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]);
         let text = format!(
             r#""$@"; echo "inner: $?"; exec '{}' signals 'leave:{go}=5'"#,
             witness.to_str().expect("a path in UTF-8")
@@ -181,7 +188,7 @@ fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
         let mut run = store.run().command(shell(&text, words)).spawn();
         run.await_ready();
         process::send(inner_of(&run), Signal::SIGKILL);
-        leash.await_free();
+        inherited_lock.await_free();
         run.await_stdout("inner: 137\nready\n");
         throughout(PAST_THE_LEASE, "the outer one holds on", || store.is_held() && run.poll().is_none());
         assert_held(&store);
@@ -189,6 +196,6 @@ fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\ninner: 137\nready\n"));
         assert!(!store.is_held());
-        assert_succession(&store, &leash);
+        assert_succession(&store, &inherited_lock);
     }
 }

@@ -1,6 +1,6 @@
 //! The program that the tests run under `dlock`: it reports what happens to it.
 //!
-//! `probe [--leash FILE] MODE [ARG...]`. With `--leash` it takes a shared open file description lock on FILE
+//! `probe [--inherited-lock FILE] MODE [ARG...]`. With `--inherited-lock` it takes a shared open file description lock on FILE
 //! through a descriptor that everything it forks inherits: FILE can be locked exclusively as soon as, and not
 //! before, the last of them is dead.
 
@@ -23,8 +23,8 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    if args.first().is_some_and(|arg| arg == "--leash") {
-        take_leash(&args[1]);
+    if args.first().is_some_and(|arg| arg == "--inherited-lock") {
+        take_inherited_lock(&args[1]);
         args.drain(..2);
     }
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -51,8 +51,8 @@ fn main() {
         ["tick", file] => work::tick(file),
         ["ignore-term"] => work::ignore_term(),
         ["stop"] => work::stop(),
-        ["hold-leash", fd] => hold_leash(fd.parse().unwrap()),
-        ["heir", file] => work::heir(file),
+        ["hold-inherited-lock", fd] => hold_inherited_lock(fd.parse().unwrap()),
+        ["next-holder", file] => work::next_holder(file),
         ["witness", directory, ms, then @ ..] => witness::stand(directory, ms, then),
         ["become-root"] => work::become_root(),
         ["reap", mark] => work::reap(mark),
@@ -83,25 +83,26 @@ fn boot_ns() -> i64 {
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }
 
-/// Locks a leash for everything that this process forks.
-fn take_leash(file: &str) {
-    let leash = std::fs::File::options().create(true).read(true).append(true).open(file).unwrap();
-    let fd = leash.into_raw_fd();
+/// Locks an inherited lock for everything that this process forks.
+fn take_inherited_lock(file: &str) {
+    let inherited_lock = std::fs::File::options().create(true).read(true).append(true).open(file).unwrap();
+    let fd = inherited_lock.into_raw_fd();
     // SAFETY: a call on a descriptor that is open and stays so until this process and its forks end.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }, 0);
-    hold_leash(fd);
+    hold_inherited_lock(fd);
 }
 
-/// Locks the leash behind a descriptor, for every process that has it.
-fn hold_leash(fd: i32) {
+/// Locks the inherited lock behind a descriptor, for every process that has it.
+fn hold_inherited_lock(fd: i32) {
     assert!(witness::lock(fd, libc::F_RDLCK, 0, 0), "{}", std::io::Error::last_os_error());
 }
 
-/// Whether every process that held a leash is dead. Does not lock it, so two observers do not disturb each other.
-fn leash_is_free(leash: &std::fs::File) -> bool {
+/// Whether every process that had the inherited lock is dead. Does not lock it, so two observers do not disturb each
+/// other.
+fn inherited_lock_is_free(inherited_lock: &std::fs::File) -> bool {
     let mut range = witness::range(libc::F_WRLCK, 0, 0);
     // SAFETY: a call on a descriptor that is open, with a pointer to a value that lives through the call.
-    let result = unsafe { libc::fcntl(leash.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    let result = unsafe { libc::fcntl(inherited_lock.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     range.l_type == libc::F_UNLCK as libc::c_short
 }

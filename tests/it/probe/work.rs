@@ -68,10 +68,10 @@ pub fn stop() -> ! {
     pause_for_ever()
 }
 
-/// Prints whether every process that held a leash is dead: `clean`, or `overlap`.
-pub fn heir(leash: &str) {
-    let file = std::fs::File::options().create(true).append(true).open(leash).unwrap();
-    say(if crate::leash_is_free(&file) { "clean" } else { "overlap" });
+/// Prints whether every process that had the inherited lock is dead: `clean`, or `overlap`.
+pub fn next_holder(inherited_lock: &str) {
+    let file = std::fs::File::options().create(true).append(true).open(inherited_lock).unwrap();
+    say(if crate::inherited_lock_is_free(&file) { "clean" } else { "overlap" });
 }
 
 /// Waits until standard input ends, and kills every process that carries a marker.

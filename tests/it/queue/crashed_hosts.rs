@@ -1,6 +1,6 @@
 //! F51, F52: the holder dies together with the first waiters in the queue, or no push arrives anywhere.
 
-use super::scene::{Line, SHORTLY, assert_ran, go_on, stop};
+use super::fixture::{Queue, SHORTLY, assert_ran, go_on, stop};
 use crate::support::SOON;
 use crate::support::cluster::Cluster;
 use crate::support::dlock::Dlock;
@@ -102,15 +102,15 @@ fn a_waiter_on_a_redlock_does_not_wait_for_its_own_lease() {
 #[test]
 fn waiters_lost_with_the_holder_cost_half_a_second_each() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis));
-    let mut holder = line.keeping(line.store.run_with_ttl("3s"), "holder").spawn();
+    let queue = Queue::of(Store::on(&redis));
+    let mut holder = queue.keeping(queue.store.run_with_ttl("3s"), "holder").spawn();
     holder.await_ready();
-    let vanished = ["a", "b", "c", "d", "e"].map(|name| line.waiter(name));
-    let mut last = line.waiter("last");
+    let vanished = ["a", "b", "c", "d", "e"].map(|name| queue.waiter(name));
+    let mut last = queue.waiter("last");
     vanished.iter().for_each(stop);
     holder.marker().kill_all();
-    let free = eventually(SOON, "the end of the lease", || (!line.store.is_held()).then(boot_ns));
-    let took = Duration::from_nanos(line.start_of("last").saturating_sub(free));
+    let free = eventually(SOON, "the end of the lease", || (!queue.store.is_held()).then(boot_ns));
+    let took = Duration::from_nanos(queue.start_of("last").saturating_sub(free));
     println!("five vanished waiters cost {} ms", took.as_millis());
     assert!(took <= 5 * CLAIM_WITHIN, "{took:?}");
     vanished.iter().for_each(go_on);
@@ -135,42 +135,42 @@ fn waiters_lost_on_a_redlock_cost_half_a_second_each() {
 /// F51: the live ones are called ahead of their turn, while the lock is offered to a stopped one.
 #[test]
 fn waiters_notified_ahead_of_their_turn_keep_their_positions() {
-    let line = Line::of(Store::redis());
-    let mut holder = line.holder("holder");
-    let mut a = line.waiter("a");
-    let (mut b, mut c, mut d) = (line.keeper("b"), line.keeper("c"), line.waiter("d"));
+    let queue = Queue::of(Store::redis());
+    let mut holder = queue.holder("holder");
+    let mut a = queue.waiter("a");
+    let (mut b, mut c, mut d) = (queue.keeper("b"), queue.keeper("c"), queue.waiter("d"));
     stop(&a);
-    line.let_go("holder");
-    let mut now = line.passing(line.store.run_with_ttl("60s").arg("--no-wait"), "now").spawn();
+    queue.let_go("holder");
+    let mut now = queue.passing(queue.store.run_with_ttl("60s").arg("--no-wait"), "now").spawn();
     assert_eq!(now.wait_within(SHORTLY).exit, Exit::Code(75));
-    line.await_turn("b");
-    line.await_order(&[&c, &d]);
+    queue.await_turn("b");
+    queue.await_order(&[&c, &d]);
     go_on(&a);
-    line.await_order(&[&c, &d, &a]);
-    line.let_go("b");
-    line.await_turn("c");
-    line.let_go("c");
+    queue.await_order(&[&c, &d, &a]);
+    queue.let_go("b");
+    queue.await_turn("c");
+    queue.let_go("c");
     assert_ran([&mut holder, &mut b, &mut c, &mut d, &mut a]);
-    line.assert_turns(&["holder", "b", "c", "d", "a"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["holder", "b", "c", "d", "a"]);
+    queue.assert_nothing_left();
 }
 
 /// F51: there is room beside the holder, and the waiters whose turn it is are stopped.
 #[test]
 fn stopped_waiters_for_a_slot_cost_one_claim_together() {
-    let line = Line::of(Store::redis());
+    let queue = Queue::of(Store::redis());
     let slots = |run: Dlock| run.args(["--slots", "2"]);
     let [mut first, mut second] =
-        ["first", "second"].map(|name| line.keeping(slots(line.store.run_with_ttl("60s")), name).spawn());
+        ["first", "second"].map(|name| queue.keeping(slots(queue.store.run_with_ttl("60s")), name).spawn());
     first.await_ready();
     second.await_ready();
-    let stopped = ["a", "b", "c", "d"].map(|name| line.joined(line.passing(slots(line.run()), name)));
+    let stopped = ["a", "b", "c", "d"].map(|name| queue.joined(queue.passing(slots(queue.run()), name)));
     stopped.iter().for_each(stop);
-    line.let_go("first");
+    queue.let_go("first");
     assert_ran([&mut first]);
-    let mut now = line.passing(slots(line.store.run_with_ttl("60s")).arg("--no-wait"), "now").spawn();
+    let mut now = queue.passing(slots(queue.store.run_with_ttl("60s")).arg("--no-wait"), "now").spawn();
     assert_ran([&mut now]);
-    line.let_go("second");
+    queue.let_go("second");
     assert_ran([&mut second]);
 }
 
@@ -178,21 +178,21 @@ fn stopped_waiters_for_a_slot_cost_one_claim_together() {
 #[test]
 fn pushes_lost_at_every_position_cost_at_most_the_rest_of_the_lease() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis));
+    let queue = Queue::of(Store::on(&redis));
     let muffler = PushFilter::to(redis.port());
-    let mut holder = line.keeping(line.store.run_with_ttl("3s"), "holder").spawn();
+    let mut holder = queue.keeping(queue.store.run_with_ttl("3s"), "holder").spawn();
     holder.await_ready();
     let names = ["a", "b", "c", "d", "e"];
-    let mut deaf = names.map(|name| line.behind(muffler.port()).waiter(name));
-    line.let_go("holder");
+    let mut deaf = names.map(|name| queue.behind(muffler.port()).waiter(name));
+    queue.let_go("holder");
     assert_ran([&mut holder]);
     assert_ran(deaf.each_mut());
-    let mut order = line.order();
+    let mut order = queue.order();
     let last = order.last().expect("the last one").clone();
-    let took = Duration::from_nanos(line.start_of(&last).saturating_sub(line.events()[1].ns));
+    let took = Duration::from_nanos(queue.start_of(&last).saturating_sub(queue.events()[1].ns));
     println!("lost pushes at five positions cost {} ms", took.as_millis());
     assert!(took <= LEASE + 5 * CLAIM_WITHIN + SHORTLY, "{took:?}");
     order.sort();
     assert_eq!(order, ["a", "b", "c", "d", "e", "holder"]);
-    line.assert_nothing_left();
+    queue.assert_nothing_left();
 }

@@ -1,6 +1,6 @@
 //! Many waiters for one lock.
 
-use super::scene::Line;
+use super::fixture::Queue;
 use crate::support::running::Running;
 use crate::support::wait::until;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,35 +28,35 @@ pub struct Turn {
 impl Crowd {
     /// Starts this many, and waits until all of them are in the queue.
     #[track_caller]
-    pub fn in_line(line: &Line, count: usize) -> Self {
+    pub fn in_line(queue: &Queue, count: usize) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let mut crowd = Self {
             runs: Vec::with_capacity(count),
             _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        let log = line.store.place.arg("turns");
+        let log = queue.store.place.arg("turns");
         for number in 0..count {
             let turn = format!(
                 "echo \"start {number} $DLOCK_FENCING_TOKEN\" >>'{log}'; echo \"end {number} $DLOCK_FENCING_TOKEN\" >>'{log}'"
             );
-            crowd.runs.push(line.run().sh(&turn).spawn());
+            crowd.runs.push(queue.run().sh(&turn).spawn());
             // So that no more of them start at the same time than a host with few processors can run.
             if number % 50 == 49 {
-                until(LONG, "those so far in line", || line.pids().len() + 25 > number);
+                until(LONG, "those so far in line", || queue.pids().len() + 25 > number);
             }
         }
-        until(LONG, "everybody in line", || line.pids().len() == count);
+        until(LONG, "everybody in line", || queue.pids().len() == count);
         crowd
     }
 
     /// The waiters in the queue, in the order of the store's tickets.
     #[track_caller]
-    pub fn order(&self, line: &Line) -> Vec<usize> {
-        let numbers = line.numbers();
+    pub fn order(&self, queue: &Queue) -> Vec<usize> {
+        let numbers = queue.numbers();
         assert_eq!(numbers.len(), self.runs.len());
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
         let number = |pid: &i32| self.runs.iter().position(|run| run.pid() == *pid).expect("one of us");
-        line.pids().iter().map(number).collect()
+        queue.pids().iter().map(number).collect()
     }
 
     /// Waits until every one of them has ended, and asserts that it succeeded without a message.
@@ -71,8 +71,8 @@ impl Crowd {
     /// The turns in order. Asserts that no two overlap, and that each later one has a larger
     /// fencing token.
     #[track_caller]
-    pub fn turns(line: &Line) -> Vec<Turn> {
-        let text = line.store.place.read("turns");
+    pub fn turns(queue: &Queue) -> Vec<Turn> {
+        let text = queue.store.place.read("turns");
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
         let mut turns: Vec<Turn> = Vec::new();
         for pair in lines.chunks(2) {
@@ -89,9 +89,9 @@ impl Crowd {
     /// Asserts that each member had exactly one turn, in this order. On a host so busy that a waiter cannot claim
     /// the lock within its half second, its turn comes later.
     #[track_caller]
-    pub fn assert_served(mut self, line: &Line, order: &[usize]) {
+    pub fn assert_served(mut self, queue: &Queue, order: &[usize]) {
         self.assert_all_ran();
-        let served: Vec<usize> = Self::turns(line).iter().map(|turn| turn.number).collect();
+        let served: Vec<usize> = Self::turns(queue).iter().map(|turn| turn.number).collect();
         let mut everybody = served.clone();
         everybody.sort_unstable();
         assert_eq!(everybody, (0..self.runs.len()).collect::<Vec<_>>(), "not everybody, or not once");

@@ -1,6 +1,6 @@
 //! S05: signals to a waiter in the queue.
 
-use super::scene::{Line, assert_ran, go_on, stop};
+use super::fixture::{Queue, assert_ran, go_on, stop};
 use crate::support::SOON;
 use crate::support::process;
 use crate::support::running::Exit;
@@ -22,68 +22,68 @@ const ENDING: [Signal; 7] = [
 /// S05
 #[test]
 fn a_terminated_waiter_leaves_the_queue() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let mut last = line.waiter("last");
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let mut last = queue.waiter("last");
         // At the head, where it has more to do, and behind.
         for at_the_head in [false, true] {
             for signal in ENDING {
-                let mut leaver = line.waiter("leaver");
+                let mut leaver = queue.waiter("leaver");
                 let mut others = Vec::new();
                 if at_the_head {
-                    let before = std::mem::replace(&mut last, line.waiter("last"));
+                    let before = std::mem::replace(&mut last, queue.waiter("last"));
                     others.push(before);
                     others[0].signal(Signal::SIGTERM);
                     assert_eq!(others[0].wait().exit, Exit::by(Signal::SIGTERM));
-                    line.await_order(&[&leaver, &last]);
+                    queue.await_order(&[&leaver, &last]);
                 }
                 let begun = Instant::now();
                 leaver.signal(signal);
                 let output = leaver.wait_within(Duration::from_secs(10));
                 // Gone when dlock has ended, not some time later.
-                assert_eq!(line.pids(), [last.pid()], "after {signal}");
+                assert_eq!(queue.pids(), [last.pid()], "after {signal}");
                 assert_eq!(output.outcome(), (Exit::by(signal), "", ""));
                 println!("{signal}: left after {} ms", begun.elapsed().as_millis());
                 assert_eq!(leaver.marker().bearers().len(), 0, "after {signal}");
             }
         }
-        line.let_go("holder");
+        queue.let_go("holder");
         assert_ran([&mut holder, &mut last]);
-        line.assert_turns(&["holder", "last"]);
-        line.assert_nothing_left();
+        queue.assert_turns(&["holder", "last"]);
+        queue.assert_nothing_left();
     }
 }
 
 /// S05: the locks that it already holds are released.
 #[test]
 fn a_terminated_waiter_releases_the_locks_it_holds() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
         // In the order of their names, whatever the order of the arguments.
-        let both = line.run().arg("x").name("a").command(["touch", &line.store.place.arg("ran")]);
-        let mut both = line.joined(both);
-        let other = || line.store.run_with_ttl("60s").name("a").command(["true"]).output();
+        let both = queue.run().arg("x").name("a").command(["touch", &queue.store.place.arg("ran")]);
+        let mut both = queue.joined(both);
+        let other = || queue.store.run_with_ttl("60s").name("a").command(["true"]).output();
         assert_eq!(other().exit, Exit::Code(75), "a is held while x is waited for");
         both.signal(Signal::SIGTERM);
         assert_eq!(both.wait().outcome(), (Exit::by(Signal::SIGTERM), "", ""));
         assert_eq!(other().outcome(), (Exit::Code(0), "", ""), "a is free again");
-        assert_eq!(line.pids(), [0; 0]);
-        line.let_go("holder");
+        assert_eq!(queue.pids(), [0; 0]);
+        queue.let_go("holder");
         assert_ran([&mut holder]);
-        assert!(!line.store.place.path("ran").exists());
-        line.assert_nothing_left();
+        assert!(!queue.store.place.path("ran").exists());
+        queue.assert_nothing_left();
     }
 }
 
 /// S05
 #[test]
 fn a_signal_ignored_from_the_start_keeps_the_waiter_in_the_queue() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let mut nohup = line.joined(line.passing(line.run(), "nohup").wrapped_by(["nohup"]));
-        let ignoring = line.passing(line.run(), "ignoring");
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let mut nohup = queue.joined(queue.passing(queue.run(), "nohup").wrapped_by(["nohup"]));
+        let ignoring = queue.passing(queue.run(), "ignoring");
         let ignoring = ENDING.into_iter().fold(ignoring, crate::support::dlock::Dlock::ignoring);
-        let mut ignoring = line.joined(ignoring);
+        let mut ignoring = queue.joined(ignoring);
         nohup.signal(Signal::SIGHUP);
         for signal in ENDING {
             ignoring.signal(signal);
@@ -93,37 +93,37 @@ fn a_signal_ignored_from_the_start_keeps_the_waiter_in_the_queue() {
             ignoring.signal(signal);
         }
         throughout(Duration::from_millis(300), "both stand in line", || {
-            line.pids() == [nohup.pid(), ignoring.pid()]
+            queue.pids() == [nohup.pid(), ignoring.pid()]
         });
-        line.let_go("holder");
+        queue.let_go("holder");
         assert_ran([&mut holder, &mut ignoring]);
         assert_eq!(nohup.wait().exit, Exit::Code(0));
-        line.assert_turns(&["holder", "nohup", "ignoring"]);
-        line.assert_nothing_left();
+        queue.assert_turns(&["holder", "nohup", "ignoring"]);
+        queue.assert_nothing_left();
     }
 }
 
 /// S05: stopped for less than the lifetime of its position, it loses nothing.
 #[test]
 fn a_waiter_continued_before_its_turn_has_kept_its_position() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let [mut a, mut b] = ["a", "b"].map(|name| line.waiter(name));
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let [mut a, mut b] = ["a", "b"].map(|name| queue.waiter(name));
         for run in [&a, &b] {
             run.signal(Signal::SIGTSTP);
             until(SOON, "a stopped waiter", || process::stopped(run.pid()));
         }
-        line.await_order(&[&a, &b]);
+        queue.await_order(&[&a, &b]);
         a.signal(Signal::SIGCONT);
         b.signal(Signal::SIGCONT);
         for run in [&a, &b] {
             until(SOON, "a waiter that goes on", || !process::stopped(run.pid()));
         }
-        line.await_order(&[&a, &b]);
-        line.let_go("holder");
+        queue.await_order(&[&a, &b]);
+        queue.let_go("holder");
         assert_ran([&mut holder, &mut a, &mut b]);
-        line.assert_turns(&["holder", "a", "b"]);
-        line.assert_nothing_left();
+        queue.assert_turns(&["holder", "a", "b"]);
+        queue.assert_nothing_left();
     }
 }
 
@@ -131,56 +131,56 @@ fn a_waiter_continued_before_its_turn_has_kept_its_position() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_stopped_waiter_whose_position_expired_rejoins_at_the_end() {
-    let line = Line::of(crate::support::store::Store::redis()).ttl("1s");
-    let mut holder = line.holder("holder");
-    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| line.waiter(name));
+    let queue = Queue::of(crate::support::store::Store::redis()).ttl("1s");
+    let mut holder = queue.holder("holder");
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| queue.waiter(name));
     a.signal(Signal::SIGTSTP);
-    line.await_order(&[&b, &c]);
+    queue.await_order(&[&b, &c]);
     a.signal(Signal::SIGCONT);
-    line.await_order(&[&b, &c, &a]);
-    line.let_go("holder");
+    queue.await_order(&[&b, &c, &a]);
+    queue.let_go("holder");
     assert_ran([&mut holder, &mut b, &mut c, &mut a]);
-    line.assert_turns(&["holder", "b", "c", "a"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["holder", "b", "c", "a"]);
+    queue.assert_nothing_left();
 }
 
 /// S05: its turn comes while it is stopped, and then that of another; afterwards it is served when it returns.
 #[test]
 fn a_waiter_stopped_during_its_turn_rejoins_at_the_end() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let (mut a, mut b) = (line.waiter("a"), line.keeper("b"));
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let (mut a, mut b) = (queue.waiter("a"), queue.keeper("b"));
         a.signal(Signal::SIGTSTP);
         until(SOON, "a stopped waiter", || process::stopped(a.pid()));
-        line.let_go("holder");
-        line.await_turn("b");
-        let mut c = line.waiter("c");
-        line.await_order(&[&c]);
+        queue.let_go("holder");
+        queue.await_turn("b");
+        let mut c = queue.waiter("c");
+        queue.await_order(&[&c]);
         a.signal(Signal::SIGCONT);
-        line.await_order(&[&c, &a]);
-        line.let_go("b");
+        queue.await_order(&[&c, &a]);
+        queue.let_go("b");
         assert_ran([&mut holder, &mut b, &mut c, &mut a]);
-        line.assert_turns(&["holder", "b", "c", "a"]);
-        line.assert_nothing_left();
+        queue.assert_turns(&["holder", "b", "c", "a"]);
+        queue.assert_nothing_left();
     }
 }
 
 /// S05
 #[test]
 fn a_waiter_killed_while_stopped_blocks_no_other() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let [mut a, mut b] = ["a", "b"].map(|name| line.waiter(name));
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let [mut a, mut b] = ["a", "b"].map(|name| queue.waiter(name));
         stop(&a);
         a.signal(Signal::SIGTERM);
         // A stopped process is notified when it continues.
         go_on(&a);
         assert_eq!(a.wait().outcome(), (Exit::by(Signal::SIGTERM), "", ""));
-        line.await_order(&[&b]);
-        line.let_go("holder");
+        queue.await_order(&[&b]);
+        queue.let_go("holder");
         assert_ran([&mut holder, &mut b]);
-        line.assert_turns(&["holder", "b"]);
-        line.assert_nothing_left();
+        queue.assert_turns(&["holder", "b"]);
+        queue.assert_nothing_left();
     }
 }
 
@@ -191,9 +191,9 @@ fn a_terminated_waiter_ends_even_if_the_store_hangs() {
     use crate::support::redis::Redis;
     use crate::support::store::Store;
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis)).ttl("2s");
+    let queue = Queue::of(Store::on(&redis)).ttl("2s");
     redis.command(&["SET", "dlock:x", "somebody else's", "PX", "600000"]);
-    let mut waiters = ["a", "b", "c"].map(|name| line.waiter(name));
+    let mut waiters = ["a", "b", "c"].map(|name| queue.waiter(name));
     redis.stop();
     for (waiter, signal) in waiters.iter_mut().zip(ENDING) {
         let begun = Instant::now();
@@ -204,10 +204,10 @@ fn a_terminated_waiter_ends_even_if_the_store_hangs() {
         assert!(took <= Duration::from_secs(4), "{took:?}");
     }
     redis.resume();
-    until(SOON, "the end of their places", || line.pids().is_empty());
+    until(SOON, "the end of their places", || queue.pids().is_empty());
     redis.command(&["DEL", "dlock:x"]);
-    let mut next = line.passing(line.store.run(), "next").spawn();
+    let mut next = queue.passing(queue.store.run(), "next").spawn();
     assert_ran([&mut next]);
-    line.assert_turns(&["next"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["next"]);
+    queue.assert_nothing_left();
 }

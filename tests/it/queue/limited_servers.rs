@@ -1,7 +1,7 @@
 //! Stores that cannot notify waiters, or may not: the waiters poll, and are served long
 //! before the lease ends.
 
-use super::scene::{Line, assert_ran};
+use super::fixture::{Queue, assert_ran};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::redis::Redis;
@@ -23,7 +23,7 @@ struct ServerAccess {
 /// A queue of waiters that reach it in this way.
 struct LimitedServer {
     _redis: Redis,
-    line: Line,
+    queue: Queue,
     url: String,
 }
 
@@ -44,14 +44,14 @@ impl LimitedServer {
     }
 
     fn new(redis: Redis, way: &ServerAccess) -> Self {
-        let line = Line::of(Store::on(&redis));
+        let queue = Queue::of(Store::on(&redis));
         let user = if way.user { format!("poor:{PASSWORD}@") } else { String::new() };
         let url = format!("redis://{user}127.0.0.1:{}/0?prefix=dlock:{}", redis.port(), way.query);
-        Self { _redis: redis, line, url }
+        Self { _redis: redis, queue, url }
     }
 
     fn place(&self) -> &Place {
-        &self.line.store.place
+        &self.queue.store.place
     }
 
     fn run(&self) -> Dlock {
@@ -63,23 +63,23 @@ impl LimitedServer {
     /// Holds the lock, and then lets three waiters have it one after another.
     #[track_caller]
     fn serves_all(&self, what: &str) {
-        let mut holder = self.line.keeping(self.run(), "holder").spawn();
+        let mut holder = self.queue.keeping(self.run(), "holder").spawn();
         holder.await_ready();
-        let waiter = |name: &str| self.line.joined(self.line.keeping(self.run(), name));
+        let waiter = |name: &str| self.queue.joined(self.queue.keeping(self.run(), name));
         let mut waiters: Vec<Running> = ["a", "b", "c"].map(waiter).into();
         let mut before = "holder";
         for name in ["a", "b", "c"] {
-            self.line.let_go(before);
-            let hand_off = self.line.hand_off(before, name);
+            self.queue.let_go(before);
+            let hand_off = self.queue.hand_off(before, name);
             println!("{what}: {before} to {name}: {} ms", hand_off.as_millis());
             assert!(hand_off <= BY_POLLING, "{what}: {before} to {name}: {hand_off:?}");
             before = name;
         }
-        self.line.let_go(before);
+        self.queue.let_go(before);
         assert_ran([&mut holder]);
         waiters.iter_mut().for_each(|waiter| assert_ran([waiter]));
-        self.line.assert_turns(&["holder", "a", "b", "c"]);
-        self.line.assert_nothing_left();
+        self.queue.assert_turns(&["holder", "a", "b", "c"]);
+        self.queue.assert_nothing_left();
     }
 }
 
@@ -130,26 +130,26 @@ fn without_any_of_these_rights_a_waiter_polls() {
 #[test]
 fn waiters_with_and_without_pushes_are_served_in_one_order() {
     let limited = LimitedServer::without(&["-subscribe", "-client"]);
-    let (line, old) = (&limited.line, format!("{}&protocol=resp2", limited.line.store.url()));
-    let mut holder = line.holder("holder");
+    let (queue, old) = (&limited.queue, format!("{}&protocol=resp2", limited.queue.store.url()));
+    let mut holder = queue.holder("holder");
     let mut runs: Vec<Running> = Vec::new();
     let names: Vec<String> = (0..9).map(|number| format!("w{number}")).collect();
     for (number, name) in names.iter().enumerate() {
         let run = match number % 3 {
             0 => limited.run(),
-            1 => line.run(),
-            _ => line.run().backend(&old),
+            1 => queue.run(),
+            _ => queue.run().backend(&old),
         };
-        runs.push(line.joined(line.passing(run, name)));
+        runs.push(queue.joined(queue.passing(run, name)));
     }
-    line.let_go("holder");
+    queue.let_go("holder");
     assert_ran([&mut holder]);
     runs.iter_mut().for_each(|run| assert_ran([run]));
     let expected: Vec<&str> = std::iter::once("holder").chain(names.iter().map(String::as_str)).collect();
-    line.assert_turns(&expected);
+    queue.assert_turns(&expected);
     for pair in expected.windows(2) {
-        let hand_off = line.hand_off(pair[0], pair[1]);
+        let hand_off = queue.hand_off(pair[0], pair[1]);
         assert!(hand_off <= BY_POLLING, "{} to {}: {hand_off:?}", pair[0], pair[1]);
     }
-    line.assert_nothing_left();
+    queue.assert_nothing_left();
 }

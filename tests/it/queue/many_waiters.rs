@@ -1,20 +1,20 @@
 //! F40: a thousand waiters for one lock.
 
 use super::crowd::Crowd;
-use super::scene::{Line, assert_ran};
+use super::fixture::{Queue, assert_ran};
 use crate::support::store::Store;
 
 /// F40
 #[test]
 fn two_hundred_waiters_on_one_file_run_once_each_in_ticket_order() {
-    let line = Line::of(Store::file());
-    let mut holder = line.holder("holder");
-    let crowd = Crowd::in_line(&line, 200);
-    let order = crowd.order(&line);
-    line.let_go("holder");
-    crowd.assert_served(&line, &order);
+    let queue = Queue::of(Store::file());
+    let mut holder = queue.holder("holder");
+    let crowd = Crowd::in_line(&queue, 200);
+    let order = crowd.order(&queue);
+    queue.let_go("holder");
+    crowd.assert_served(&queue, &order);
     assert_ran([&mut holder]);
-    line.assert_nothing_left();
+    queue.assert_nothing_left();
 }
 
 #[cfg(feature = "redis")]
@@ -34,17 +34,17 @@ mod redis {
 
     fn serve(count: usize) -> Cost {
         let redis = Redis::start();
-        let line = Line::of(Store::on(&redis));
-        let mut holder = line.holder("holder");
+        let queue = Queue::of(Store::on(&redis));
+        let mut holder = queue.holder("holder");
         let monitor = Monitor::of(&redis);
-        let crowd = Crowd::in_line(&line, count);
-        let order = crowd.order(&line);
+        let crowd = Crowd::in_line(&queue, count);
+        let order = crowd.order(&queue);
         let (requests_before, traffic_before) = (of_waiters(&monitor), monitor.traffic());
-        line.let_go("holder");
-        crowd.assert_served(&line, &order);
+        queue.let_go("holder");
+        crowd.assert_served(&queue, &order);
         let (requests_after, traffic_after) = (of_waiters(&monitor), monitor.traffic());
         assert_ran([&mut holder]);
-        line.assert_nothing_left();
+        queue.assert_nothing_left();
         let left = redis.command(&["KEYS", "*"]).texts();
         assert!(left.iter().all(|key| is_memory(key)), "{left:?}");
         let each = |number: u64| number as f64 / count as f64;

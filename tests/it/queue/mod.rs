@@ -5,6 +5,7 @@ mod crashed_hosts;
 mod crowd;
 mod dead_waiters;
 mod departures;
+pub mod fixture;
 #[cfg(feature = "redis")]
 mod limited_servers;
 #[cfg(feature = "redis")]
@@ -14,7 +15,6 @@ mod many_waiters;
 mod reconnects;
 #[cfg(feature = "redis")]
 mod request_rate;
-pub mod scene;
 #[cfg(feature = "redis")]
 mod termination;
 mod wait_expiry;

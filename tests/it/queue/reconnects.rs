@@ -1,7 +1,7 @@
 //! F39: a store that goes down, and returns, while many clients wait.
 
 use super::crowd::{Crowd, LONG};
-use super::scene::{Line, assert_ran};
+use super::fixture::{Queue, assert_ran};
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Options, Redis};
 use crate::support::store::Store;
@@ -50,11 +50,11 @@ impl Attempts {
 #[test]
 fn two_hundred_waiters_reconnect_gradually_and_in_order() {
     let mut redis = Redis::start_with(Options { persistent: true, ..Options::default() });
-    let line = Line::of(Store::on(&redis));
+    let queue = Queue::of(Store::on(&redis));
     let proxy = Proxy::to(redis.port());
-    let mut holder = line.holder("holder");
-    let crowd = Crowd::in_line(&line.behind(proxy.port()), CROWD);
-    let order = crowd.order(&line);
+    let mut holder = queue.holder("holder");
+    let crowd = Crowd::in_line(&queue.behind(proxy.port()), CROWD);
+    let order = crowd.order(&queue);
     redis.kill();
     let mut attempts = Attempts::begin(&proxy);
     let mut watch = |span: Duration| {
@@ -82,21 +82,21 @@ fn two_hundred_waiters_reconnect_gradually_and_in_order() {
     assert!(spread >= Duration::from_millis(400), "{spread:?}");
     assert!(most <= 2 * CROWD, "{most} attempts within a second");
     assert!(burst <= CROWD / 2, "{burst} attempts within a tenth of a second");
-    assert_eq!(crowd.order(&line), order);
-    line.let_go("holder");
-    crowd.assert_served(&line, &order);
+    assert_eq!(crowd.order(&queue), order);
+    queue.let_go("holder");
+    crowd.assert_served(&queue, &order);
     assert_ran([&mut holder]);
-    line.assert_nothing_left();
+    queue.assert_nothing_left();
 }
 
 /// F39: for each of them alone.
 #[test]
 fn a_waiter_tries_a_lost_store_at_most_twice_a_second() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis));
+    let queue = Queue::of(Store::on(&redis));
     let proxy = Proxy::to(redis.port());
-    let mut holder = line.holder("holder");
-    let mut waiter = line.behind(proxy.port()).waiter("waiter");
+    let mut holder = queue.holder("holder");
+    let mut waiter = queue.behind(proxy.port()).waiter("waiter");
     proxy.refuse();
     let mut attempts = Attempts::begin(&proxy);
     until(LONG, "a while", || {
@@ -108,8 +108,8 @@ fn a_waiter_tries_a_lost_store_at_most_twice_a_second() {
     assert!((2..=16).contains(&total) && most <= 5, "{:?}", attempts.seen);
     waiter.assert_running();
     proxy.heal();
-    line.let_go("holder");
+    queue.let_go("holder");
     assert_ran([&mut holder, &mut waiter]);
-    line.assert_turns(&["holder", "waiter"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["holder", "waiter"]);
+    queue.assert_nothing_left();
 }

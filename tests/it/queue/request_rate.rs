@@ -1,6 +1,6 @@
 //! The number of requests of waiters to the store, while the holder stays.
 
-use super::scene::{Line, assert_ran};
+use super::fixture::{Queue, assert_ran};
 use crate::support::monitor::{Monitor, Request};
 use crate::support::redis::Redis;
 use crate::support::running::Running;
@@ -15,9 +15,9 @@ const TTL: Duration = Duration::from_secs(2);
 const LEASES: u32 = 5;
 
 /// The number of live queue positions.
-fn places_live(redis: &Redis, line: &Line) -> Option<usize> {
+fn places_live(redis: &Redis, queue: &Queue) -> Option<usize> {
     let now: u64 = redis.command(&["TIME"]).texts()[0].parse().unwrap();
-    let notes = redis.command(&["HVALS", &line.side_key("waiters")]).texts();
+    let notes = redis.command(&["HVALS", &queue.side_key("waiters")]).texts();
     // Mode, slots, whether it gets pushes, the end of its position, in milliseconds, and more.
     let places = notes.iter().filter_map(|note| note.split(' ').nth(3)?.parse::<u64>().ok());
     let ends: Vec<u64> = places.collect();
@@ -27,15 +27,15 @@ fn places_live(redis: &Redis, line: &Line) -> Option<usize> {
 #[test]
 fn waiters_send_one_request_per_lease_and_the_first_two_six() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis)).ttl("2s");
+    let queue = Queue::of(Store::on(&redis)).ttl("2s");
     let monitor = Monitor::of(&redis);
-    let mut holder = line.holder("holder");
+    let mut holder = queue.holder("holder");
     let names = ["a", "b", "c", "d", "e"];
-    let mut waiters: Vec<Running> = names.iter().map(|name| line.waiter(name)).collect();
-    let tokens = redis.command(&["ZRANGE", &line.side_key("queue"), "0", "-1"]).texts();
+    let mut waiters: Vec<Running> = names.iter().map(|name| queue.waiter(name)).collect();
+    let tokens = redis.command(&["ZRANGE", &queue.side_key("queue"), "0", "-1"]).texts();
     let joined = monitor.requests();
     let from = joined.iter().map(|request| request.at).max().unwrap();
-    throughout(TTL * LEASES, "everybody's place", || places_live(&redis, &line) == Some(names.len()));
+    throughout(TTL * LEASES, "everybody's place", || places_live(&redis, &queue) == Some(names.len()));
     let requests = monitor.requests();
     // By the server's own clock: what comes after the span does not count.
     let asked = |token: &String| -> Vec<&Request> {
@@ -54,31 +54,31 @@ fn waiters_send_one_request_per_lease_and_the_first_two_six() {
         let most = if place < 2 { 6 * leases + 2 } else { leases + 1 };
         assert!(counts[name] <= most, "{name}: {:#?}", asked(token));
     }
-    line.await_order(&waiters.iter().collect::<Vec<_>>());
-    line.let_go("holder");
+    queue.await_order(&waiters.iter().collect::<Vec<_>>());
+    queue.let_go("holder");
     assert_ran([&mut holder]);
     waiters.iter_mut().for_each(|waiter| assert_ran([waiter]));
-    line.assert_turns(&["holder", "a", "b", "c", "d", "e"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["holder", "a", "b", "c", "d", "e"]);
+    queue.assert_nothing_left();
 }
 
 /// Each holds for longer than the waiters behind it wait for the called one, and so they send another request.
 #[test]
 fn waiters_in_a_slow_queue_send_few_requests() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis)).ttl("60s");
+    let queue = Queue::of(Store::on(&redis)).ttl("60s");
     let monitor = Monitor::of(&redis);
-    let mut holder = line.holder("holder");
+    let mut holder = queue.holder("holder");
     let names = ["a", "b", "c", "d", "e", "f"];
-    let mut waiters: Vec<Running> = names.iter().map(|name| line.keeper(name)).collect();
+    let mut waiters: Vec<Running> = names.iter().map(|name| queue.keeper(name)).collect();
     let mut before = "holder";
     for name in names {
-        line.let_go(before);
-        line.await_turn(name);
+        queue.let_go(before);
+        queue.await_turn(name);
         std::thread::sleep(Duration::from_millis(700));
         before = name;
     }
-    line.let_go(before);
+    queue.let_go(before);
     assert_ran([&mut holder]);
     waiters.iter_mut().for_each(|waiter| assert_ran([waiter]));
     let mut counts: HashMap<String, usize> = HashMap::new();
@@ -89,6 +89,6 @@ fn waiters_in_a_slow_queue_send_few_requests() {
     // HELLO, SUBSCRIBE, CLIENT TRACKING, and scripts: to join, as third, as second, as first, to take the lock, to be
     // notified of changes to it, and to release it.
     assert!(counts.values().all(|count| *count <= 12), "{counts:?}");
-    line.assert_turns(&["holder", "a", "b", "c", "d", "e", "f"]);
-    line.assert_nothing_left();
+    queue.assert_turns(&["holder", "a", "b", "c", "d", "e", "f"]);
+    queue.assert_nothing_left();
 }

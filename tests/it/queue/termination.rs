@@ -1,6 +1,6 @@
 //! A waiter gets a signal while its store does not reply, and then loses its guard or its parked command.
 
-use super::scene::Line;
+use super::fixture::Queue;
 use crate::support::SOON;
 use crate::support::process;
 use crate::support::proxy::{Proxy, Way};
@@ -33,9 +33,9 @@ struct Target {
 
 impl Target {
     /// Starts one behind a proxy that lets no reply through.
-    fn behind(proxy: &Proxy, line: &Line) -> Self {
+    fn behind(proxy: &Proxy, queue: &Queue) -> Self {
         let before = proxy.flights().len();
-        let run = line.passing(line.behind(proxy.port()).run(), "target").spawn();
+        let run = queue.passing(queue.behind(proxy.port()).run(), "target").spawn();
         until(SOON, "a question on its way", || proxy.flights().len() > before);
         let (guard, command) = (run.guard(), run.command());
         Self { run, guard, command }
@@ -83,35 +83,35 @@ const INTERRUPTIONS: [&[Interruption]; 8] = [
 fn a_terminated_waiter_ends_whatever_happens_to_its_guard() {
     let redis = Redis::start();
     let proxy = Proxy::to(redis.port());
-    let line = Line::of(Store::on(&redis)).ttl("2s");
+    let queue = Queue::of(Store::on(&redis)).ttl("2s");
     proxy.hold(Way::Down);
     let twice: &[Interruption] = &[Term, KillGuard, Term];
     for interruptions in INTERRUPTIONS.into_iter().chain([twice]) {
-        let target = Target::behind(&proxy, &line);
+        let target = Target::behind(&proxy, &queue);
         interruptions.iter().for_each(|interruption| target.interrupt(*interruption));
         target.assert_gone(interruptions);
     }
     // What its unanswered requests acquired ends with its lease.
-    until(SOON, "the end of all leases", || !line.store.is_held() && line.pids().is_empty());
-    assert_eq!(line.order(), [""; 0]);
+    until(SOON, "the end of all leases", || !queue.store.is_held() && queue.pids().is_empty());
+    assert_eq!(queue.order(), [""; 0]);
 }
 
 #[test]
 fn a_grant_that_arrives_during_termination_is_released() {
     let redis = Redis::start();
-    let line = Line::of(Store::on(&redis)).ttl("60s");
+    let queue = Queue::of(Store::on(&redis)).ttl("60s");
     // The server has the script cached, so the first request is the claim.
-    assert_eq!(line.store.run().command(["true"]).output().exit, Exit::Code(0));
+    assert_eq!(queue.store.run().command(["true"]).output().exit, Exit::Code(0));
     for interruptions in INTERRUPTIONS {
         let proxy = Proxy::to(redis.port());
         proxy.hold(Way::Down);
-        let target = Target::behind(&proxy, &line);
-        until(SOON, "a grant on its way", || line.store.is_held());
+        let target = Target::behind(&proxy, &queue);
+        until(SOON, "a grant on its way", || queue.store.is_held());
         interruptions.iter().for_each(|interruption| target.interrupt(*interruption));
         proxy.heal();
         target.assert_gone(interruptions);
-        assert!(!line.store.is_held(), "{interruptions:?}");
+        assert!(!queue.store.is_held(), "{interruptions:?}");
     }
-    assert_eq!(line.order(), [""; 0]);
-    line.assert_nothing_left();
+    assert_eq!(queue.order(), [""; 0]);
+    queue.assert_nothing_left();
 }

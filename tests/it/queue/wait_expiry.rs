@@ -1,7 +1,7 @@
 //! F43: the wait expires at the very moment at which the lock becomes free. Either the lock is acquired and reported,
 //! or it is not and no trace is left.
 
-use super::scene::Line;
+use super::fixture::Queue;
 use crate::support::SOON;
 use crate::support::race_timing::RaceTiming;
 use crate::support::running::Exit;
@@ -200,16 +200,16 @@ fn a_wait_that_expires_as_a_key_is_deleted_gets_the_lock_or_leaves_no_trace() {
 
 /// Real runs, one after another on one lock, each against a holder that ends when the run has waited for about its
 /// wait time.
-fn runs(line: &Line, count: usize) -> OutcomeCounts {
+fn runs(queue: &Queue, count: usize) -> OutcomeCounts {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut rng = Rng(0xD1CE + line.store.url().len() as u64);
+    let mut rng = Rng(0xD1CE + queue.store.url().len() as u64);
     let (mut counts, mut timing) = (OutcomeCounts::default(), RaceTiming::new(1_000));
     for _ in 0..count {
-        let mut holder = Client::new(line.store.url(), "x");
+        let mut holder = Client::new(queue.store.url(), "x");
         runtime.block_on(holder.acquire());
-        let run = line.store.run_with_ttl("60s").args(["-q", "--wait", "40ms"]).sh("echo ran");
+        let run = queue.store.run_with_ttl("60s").args(["-q", "--wait", "40ms"]).sh("echo ran");
         let mut run = run.spawn();
-        until(SOON, "one that waits, or has waited", || !line.pids().is_empty() || run.poll().is_some());
+        until(SOON, "one that waits, or has waited", || !queue.pids().is_empty() || run.poll().is_some());
         std::thread::sleep(timing.moment(32_000, rng.jitter(10_000)));
         assert_eq!(runtime.block_on(holder.release()), Release::Released);
         let granted = match run.wait().outcome() {
@@ -223,7 +223,7 @@ fn runs(line: &Line, count: usize) -> OutcomeCounts {
         } else {
             counts.contended += 1;
         }
-        line.assert_nothing_left();
+        queue.assert_nothing_left();
     }
     counts
 }
@@ -232,10 +232,10 @@ fn runs(line: &Line, count: usize) -> OutcomeCounts {
 #[test]
 fn a_run_whose_wait_expires_as_the_lock_is_freed_runs_or_leaves_no_trace() {
     const EACH: usize = 30;
-    let lines: Vec<Line> = Line::each().into_iter().chain(Line::each()).collect();
+    let queues: Vec<Queue> = Queue::each().into_iter().chain(Queue::each()).collect();
     let tallies = std::thread::scope(|scope| {
-        let started: Vec<_> = lines.iter().map(|line| scope.spawn(|| runs(line, EACH))).collect();
+        let started: Vec<_> = queues.iter().map(|queue| scope.spawn(|| runs(queue, EACH))).collect();
         started.into_iter().map(|lane| lane.join().unwrap()).collect::<Vec<_>>()
     });
-    tallies.into_iter().reduce(OutcomeCounts::add).unwrap().assert_both(lines.len() * EACH);
+    tallies.into_iter().reduce(OutcomeCounts::add).unwrap().assert_both(queues.len() * EACH);
 }

@@ -1,6 +1,6 @@
 //! The messages of a waiter.
 
-use super::scene::{Line, assert_ran};
+use super::fixture::{Queue, assert_ran};
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::pty::Terminal;
@@ -56,63 +56,63 @@ fn without_ages(text: &str) -> Vec<String> {
 
 #[test]
 fn verbose_reports_the_wait_and_changes_of_the_holder() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
-        let mut a = line.keeper("a");
-        let mut verbose = VerboseWaiter::start(line.passing(line.run().arg("-v"), "b"));
-        let mut in_ci = VerboseWaiter::start(line.passing(line.run().env("CI", "1"), "c"));
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
+        let mut a = queue.keeper("a");
+        let mut verbose = VerboseWaiter::start(queue.passing(queue.run().arg("-v"), "b"));
+        let mut in_ci = VerboseWaiter::start(queue.passing(queue.run().env("CI", "1"), "c"));
         let mut in_json =
-            VerboseWaiter::start(line.passing(line.run().args(["-v", "--log-format", "json"]), "d"));
+            VerboseWaiter::start(queue.passing(queue.run().args(["-v", "--log-format", "json"]), "d"));
         verbose.await_lines(&[held_by(&holder, 2)]);
         in_ci.await_lines(&[held_by(&holder, 3)]);
         let object: serde_json::Value = serde_json::from_str(&in_json.run.stderr()).unwrap();
         let text = format!("dlock: {}", object["message"].as_str().unwrap());
         assert_eq!(without_ages(&text), [held_by(&holder, 4)]);
         assert_eq!((&object["version"], &object["level"]), (&1.into(), &"info".into()));
-        line.let_go("holder");
+        queue.let_go("holder");
         assert_ran([&mut holder]);
         let both = [held_by(&holder, 2), held_by(&a, 1)];
         verbose.await_lines(&both);
-        line.let_go("a");
+        queue.let_go("a");
         assert_ran([&mut a]);
         let output = verbose.run.wait();
         assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), both.to_vec()));
         for reporter in [&mut in_ci, &mut in_json] {
             assert_eq!(reporter.run.wait().exit, Exit::Code(0));
         }
-        line.assert_turns(&["holder", "a", "b", "c", "d"]);
+        queue.assert_turns(&["holder", "a", "b", "c", "d"]);
     }
 }
 
 #[test]
 fn without_verbose_or_with_quiet_no_wait_is_reported() {
-    for line in Line::each() {
-        let mut holder = line.holder("holder");
+    for queue in Queue::each() {
+        let mut holder = queue.holder("holder");
         let silent = [
-            line.passing(line.run(), "plain"),
-            line.passing(line.run().arg("-q"), "quiet"),
-            line.passing(line.run().args(["-q", "-v"]), "both"),
-            line.passing(line.run().arg("-q").env("CI", "1"), "quiet-in-ci"),
+            queue.passing(queue.run(), "plain"),
+            queue.passing(queue.run().arg("-q"), "quiet"),
+            queue.passing(queue.run().args(["-q", "-v"]), "both"),
+            queue.passing(queue.run().arg("-q").env("CI", "1"), "quiet-in-ci"),
         ];
-        let mut silent = silent.map(|run| line.joined(run));
-        line.let_go("holder");
+        let mut silent = silent.map(|run| queue.joined(run));
+        queue.let_go("holder");
         assert_ran([&mut holder]);
         // Each of them has seen the holder change.
         silent.iter_mut().for_each(|run| assert_ran([run]));
-        line.assert_turns(&["holder", "plain", "quiet", "both", "quiet-in-ci"]);
+        queue.assert_turns(&["holder", "plain", "quiet", "both", "quiet-in-ci"]);
     }
 }
 
 /// One line, however often the holder renews its lease meanwhile, and however often the waiter sends a request.
 #[test]
 fn an_unchanged_holder_is_reported_once() {
-    for line in Line::each() {
-        let line = line.ttl("1s");
-        let mut holder = line.holder("holder");
-        let mut reporter = VerboseWaiter::start(line.passing(line.run().arg("-v"), "a"));
+    for queue in Queue::each() {
+        let queue = queue.ttl("1s");
+        let mut holder = queue.holder("holder");
+        let mut reporter = VerboseWaiter::start(queue.passing(queue.run().arg("-v"), "a"));
         throughout(Duration::from_secs(3), "one line", || reporter.run.stderr().lines().count() == 1);
         reporter.await_lines(&[held_by(&holder, 1)]);
-        line.let_go("holder");
+        queue.let_go("holder");
         assert_ran([&mut holder]);
         let output = reporter.run.wait();
         assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), vec![held_by(&holder, 1)]));
@@ -121,12 +121,12 @@ fn an_unchanged_holder_is_reported_once() {
 
 #[test]
 fn on_a_terminal_the_wait_is_reported_by_default() {
-    let line = Line::of(Store::file());
-    let mut holder = line.holder("holder");
-    let mut terminal = Terminal::bash(&line.store.place);
+    let queue = Queue::of(Store::file());
+    let mut holder = queue.holder("holder");
+    let mut terminal = Terminal::bash(&queue.store.place);
     terminal.line("\"$DLOCK\" run --wait forever x -- sleep 0; echo status=$?");
     terminal.expect("; waiting at position 1\n");
-    line.let_go("holder");
+    queue.let_go("holder");
     assert_ran([&mut holder]);
     // Nothing in between.
     assert_eq!(terminal.expect("status=0\n"), "");
@@ -135,14 +135,14 @@ fn on_a_terminal_the_wait_is_reported_by_default() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_foreign_holder_is_reported_as_such() {
-    let line = Line::of(Store::redis());
-    let space = line.store.space();
+    let queue = Queue::of(Store::redis());
+    let space = queue.store.space();
     space.command(&["SET", &space.key("x"), "somebody else's", "PX", "600000"]);
-    let mut reporter = VerboseWaiter::start(line.passing(line.run().arg("-v"), "a"));
+    let mut reporter = VerboseWaiter::start(queue.passing(queue.run().arg("-v"), "a"));
     let said = reporter.run.stderr();
     let expected = format!(
         "dlock: x is held by another program on {} (not a dlock, for another AGE at most); waiting at position 1",
-        line.store.url()
+        queue.store.url()
     );
     let (front, back) =
         said.trim_end().split_once("another 9").or(said.trim_end().split_once("another 10")).unwrap();
@@ -157,16 +157,16 @@ fn a_foreign_holder_is_reported_as_such() {
 #[test]
 fn the_wait_is_reported_again_each_minute() {
     use crate::faults::shim::Clocks;
-    let line = Line::of(Store::file());
-    let mut holder = line.holder("holder");
-    let clocks = Clocks::new(&line.store.place);
+    let queue = Queue::of(Store::file());
+    let mut holder = queue.holder("holder");
+    let clocks = Clocks::new(&queue.store.place);
     clocks.set_rate(99_000_000);
-    let mut reporter = VerboseWaiter::start(clocks.of(line.passing(line.run().arg("-v"), "a")));
+    let mut reporter = VerboseWaiter::start(clocks.of(queue.passing(queue.run().arg("-v"), "a")));
     let begun = std::time::Instant::now();
     until(SOON, "four lines", || reporter.run.stderr().lines().count() >= 4);
     // Three minutes later, by its own clock.
     assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
-    line.let_go("holder");
+    queue.let_go("holder");
     assert_ran([&mut holder]);
     let output = reporter.run.wait();
     assert_eq!(output.exit, Exit::Code(0));

@@ -42,7 +42,7 @@ fn user() -> String {
 }
 
 /// Starts the processes in the captures, in the order of their lines, and waits until they are ready.
-fn play(sandbox: &Sandbox) -> Scene {
+fn play(sandbox: &Sandbox) -> Fixture {
     for script in ["deploy.sh", "report.sh", "reindex.sh", "render.sh"] {
         sandbox.place.script(script, "#!/bin/sh\nexec sleep 1000\n");
     }
@@ -78,7 +78,7 @@ fn play(sandbox: &Sandbox) -> Scene {
     sandbox.place.write("go", "");
     assert_eq!(failing.wait().unwrap().code(), Some(1));
     // The current holders and waiters.
-    let mut scene = Scene(Vec::new());
+    let mut fixture = Fixture(Vec::new());
     for (job, arguments, script, times) in [
         (Some("1234"), "--note 'release 1.2' deploy -- ./deploy.sh", "deploy.sh", 1),
         (Some("1235"), "--wait 30m deploy -- ./deploy.sh", "deploy.sh", 2),
@@ -88,16 +88,16 @@ fn play(sandbox: &Sandbox) -> Scene {
         (None, "--slots 3 render -- ./render.sh", "render.sh", 1),
         (None, "--slots 3 render -- ./render.sh", "render.sh", 2),
     ] {
-        scene.0.push(dlock(job, arguments));
+        fixture.0.push(dlock(job, arguments));
         shows(script, times);
     }
-    scene
+    fixture
 }
 
 /// The holders and waiters, until this value is dropped.
-struct Scene(Vec<Child>);
+struct Fixture(Vec<Child>);
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for dlock in &mut self.0 {
             let _ = dlock.kill();
@@ -110,7 +110,7 @@ impl Drop for Scene {
 #[test]
 fn the_captures_of_the_readme_match_the_output() {
     let sandbox = Sandbox::new();
-    let _scene = play(&sandbox);
+    let _fixture = play(&sandbox);
     let mut captures = blocks("text");
     // The rules for a user have separate tests.
     captures.retain(|block| block.section != crate::minimal_rights::SECTION);

@@ -1,7 +1,7 @@
 //! Keys of different recipes: a lock held by one recipe cannot be acquired by another, and the message names the
 //! option.
 
-use super::Scene;
+use super::Fixture;
 use super::simulated_clients::Thread;
 use crate::support::resp::Value;
 use crate::support::running::Exit;
@@ -32,24 +32,24 @@ const LIST: &str =
     ", a key of type list, as python-redis-lock's signals are (recipe=python-redis-lock takes its locks)";
 
 /// The same key for every recipe: its prefix is `lock:` for all.
-fn scenes() -> [Scene; 3] {
+fn fixtures() -> [Fixture; 3] {
     let space = crate::support::redis::Keyspace::new();
     let prefix = format!("lock:{}", space.prefix());
-    RECIPES.map(|recipe| Scene::with_prefix(recipe, &prefix, space.clone()))
+    RECIPES.map(|recipe| Fixture::with_prefix(recipe, &prefix, space.clone()))
 }
 
 /// F46, F49
 #[test]
 fn any_foreign_value_excludes_every_recipe_and_is_named() {
-    let scenes = scenes();
+    let fixtures = fixtures();
     for (command, hints) in HOLDERS {
-        let key = scenes[0].key.clone();
+        let key = fixtures[0].key.clone();
         let words: Vec<&str> = command.iter().map(|word| if *word == "KEY" { &key } else { *word }).collect();
-        assert!(!matches!(scenes[0].command(&words), Value::Error(_)), "{words:?}");
-        let before = scenes[0].content();
-        for (scene, hint) in scenes.iter().zip(hints) {
+        assert!(!matches!(fixtures[0].command(&words), Value::Error(_)), "{words:?}");
+        let before = fixtures[0].content();
+        for (fixture, hint) in fixtures.iter().zip(hints) {
             for mode in [&["--exclusive"][..], &["--shared"], &["--slots", "2"], &["--wait=100ms"]] {
-                let refused = scene.run().args(mode).command(["touch", "t"]).output();
+                let refused = fixture.run().args(mode).command(["touch", "t"]).output();
                 assert_eq!(
                     (refused.exit, refused.stdout.as_str()),
                     (Exit::Code(75), ""),
@@ -57,29 +57,29 @@ fn any_foreign_value_excludes_every_recipe_and_is_named() {
                     refused.stderr
                 );
                 let said = format!("(not a dlock{}", hint.unwrap_or(", for another "));
-                assert!(refused.stderr.contains(&said), "{}: {} {said}", scene.url, refused.stderr);
+                assert!(refused.stderr.contains(&said), "{}: {} {said}", fixture.url, refused.stderr);
             }
-            assert_eq!(scene.content(), before, "{}", scene.url);
-            assert!(!scene.place.path("t").exists());
+            assert_eq!(fixture.content(), before, "{}", fixture.url);
+            assert!(!fixture.place.path("t").exists());
             // The shown hold can be removed, whichever recipe inspected it.
-            let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
+            let shown = fixture.place.bare().args(["status", "-b", &fixture.url, "x"]).output();
             assert!(shown.stdout.contains("held, "), "{}", shown.stdout);
             let broken =
-                scene.place.bare().args(["break", "-b", &scene.url, "--yes", "--force", "x"]).output();
-            assert_eq!(broken.exit, Exit::Code(0), "{}: {}", scene.url, broken.stderr);
-            assert_eq!(scene.command(&["EXISTS", &key]), Value::Int(0));
-            scene.command(&words);
+                fixture.place.bare().args(["break", "-b", &fixture.url, "--yes", "--force", "x"]).output();
+            assert_eq!(broken.exit, Exit::Code(0), "{}: {}", fixture.url, broken.stderr);
+            assert_eq!(fixture.command(&["EXISTS", &key]), Value::Int(0));
+            fixture.command(&words);
         }
-        scenes[0].command(&["DEL", &key]);
+        fixtures[0].command(&["DEL", &key]);
     }
 }
 
 /// Two dlocks with different recipes exclude each other nevertheless, and a waiter is notified.
 #[test]
 fn dlocks_of_different_recipes_exclude_each_other() {
-    let scenes = scenes();
-    for holder in &scenes {
-        for other in &scenes {
+    let fixtures = fixtures();
+    for holder in &fixtures {
+        for other in &fixtures {
             let mut run = holder.holding(&[]);
             assert_eq!(other.run().command(["touch", "t"]).output().exit, Exit::Code(75), "{}", other.url);
             let mut waiter = other.waiting(&[]);
@@ -95,10 +95,10 @@ fn dlocks_of_different_recipes_exclude_each_other() {
 /// What other libraries find when a dlock holds the key: the matrix of dlock-recipes(7).
 #[test]
 fn clients_of_a_recipe_see_the_key_of_dlock_as_their_own_kind() {
-    let [plain, redisson, _] = scenes();
+    let [plain, redisson, _] = fixtures();
     let key = plain.key.clone();
     let mut java = Thread::new(&plain, 1);
-    let set = |scene: &Scene| scene.command(&["SET", &key, "token", "NX", "PX", "60000"]);
+    let set = |fixture: &Fixture| fixture.command(&["SET", &key, "token", "NX", "PX", "60000"]);
     let is_wrong_type = |answer: Value| matches!(answer, Value::Error(text) if text.contains("WRONGTYPE"));
 
     let run = plain.holding(&[]);

@@ -20,14 +20,14 @@ use crate::support::running::Running;
 use std::process::Stdio;
 
 /// Part of a server, with a lock `x` that is acquired according to a recipe.
-struct Scene {
+struct Fixture {
     space: Keyspace,
     place: Place,
     url: String,
     key: String,
 }
 
-impl Scene {
+impl Fixture {
     fn of(recipe: &str) -> Self {
         let space = Keyspace::new();
         let before = if recipe == "python-redis-lock" { "lock:" } else { "" };

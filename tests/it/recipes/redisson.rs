@@ -1,6 +1,6 @@
 //! The `RLock` of Redisson, on the same key.
 
-use super::Scene;
+use super::Fixture;
 use super::simulated_clients::Thread;
 use crate::support::SOON;
 use crate::support::redis::{Keyspace, await_renewal};
@@ -9,49 +9,49 @@ use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
-fn scene() -> (Scene, Thread) {
-    let scene = Scene::of("redisson");
-    let thread = Thread::new(&scene, 1);
-    (scene, thread)
+fn fixture() -> (Fixture, Thread) {
+    let fixture = Fixture::of("redisson");
+    let thread = Thread::new(&fixture, 1);
+    (fixture, thread)
 }
 
 /// F49: every entry needs an exit.
 #[test]
 fn dlock_is_excluded_by_an_rlock_until_every_entry_is_left() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     assert_eq!([java.lock(60_000), java.lock(60_000)], [Value::Nil, Value::Nil]);
-    let before = scene.content();
+    let before = fixture.content();
     let beginning = format!(
         "dlock: x is held by another program on redis://127.0.0.1:{}/0?recipe=redisson&prefix={} (not a dlock, \
         for another ",
-        scene.space.port(),
-        scene.space.prefix()
+        fixture.space.port(),
+        fixture.space.prefix()
     );
     for options in [&["--exclusive"][..], &["--shared"], &["--slots", "3"], &["--wait", "200ms"]] {
-        let refused = scene.run().args(options).command(["touch", "t"]).output();
+        let refused = fixture.run().args(options).command(["touch", "t"]).output();
         assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
         assert!(refused.stderr.starts_with(&beginning), "{}", refused.stderr);
     }
-    assert_eq!(scene.content(), before);
+    assert_eq!(fixture.content(), before);
     assert_eq!(java.unlock(), Value::Int(0));
-    assert_eq!(scene.run().command(["touch", "t"]).output().exit, Exit::Code(75));
+    assert_eq!(fixture.run().command(["touch", "t"]).output().exit, Exit::Code(75));
     assert_eq!(java.unlock(), Value::Int(1));
-    assert!(!scene.place.path("t").exists());
-    assert_eq!(scene.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+    assert!(!fixture.place.path("t").exists());
+    assert_eq!(fixture.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
 /// F49
 #[test]
 fn an_rlock_is_excluded_by_dlock_for_longer_than_a_lease() {
-    let (scene, mut java) = scene();
-    let mut run = scene.holding(&[]);
-    let fields = scene.command(&["HGETALL", &scene.key]).texts();
+    let (fixture, mut java) = fixture();
+    let mut run = fixture.holding(&[]);
+    let fields = fixture.command(&["HGETALL", &fixture.key]).texts();
     assert_eq!((fields.len(), fields[1].as_str()), (2, "1"), "{fields:?}");
     let Value::Int(rest) = java.lock(60_000) else { panic!("the lock was taken") };
     assert!((1..=3_000).contains(&rest), "{rest}");
-    let mut client = scene.client();
+    let mut client = fixture.client();
     for _ in 0..2 {
-        await_renewal(|| client.command(&["PTTL", &scene.key]).int());
+        await_renewal(|| client.command(&["PTTL", &fixture.key]).int());
         assert!(matches!(java.lock(60_000), Value::Int(_)));
     }
     // It is not theirs to renew or to release.
@@ -65,10 +65,10 @@ fn an_rlock_is_excluded_by_dlock_for_longer_than_a_lease() {
 /// F49
 #[test]
 fn a_waiter_is_granted_the_lock_at_the_last_unlock_of_an_rlock() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     for options in [&["--exclusive"][..], &["--shared"], &["--slots", "2"]] {
         assert_eq!([java.lock(600_000), java.lock(600_000)], [Value::Nil, Value::Nil]);
-        let mut waiter = scene.waiting(options);
+        let mut waiter = fixture.waiting(options);
         assert_eq!((java.renew(), java.unlock()), (Value::Int(1), Value::Int(0)));
         throughout(Duration::from_millis(100), "dlock waits", || waiter.poll().is_none());
         assert_eq!(java.unlock(), Value::Int(1));
@@ -80,9 +80,9 @@ fn a_waiter_is_granted_the_lock_at_the_last_unlock_of_an_rlock() {
 /// F49: a Java program that has crashed.
 #[test]
 fn a_waiter_is_granted_the_lock_when_the_lease_of_an_rlock_ends() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     assert_eq!(java.lock(500), Value::Nil);
-    let run = scene.run().args(["--wait", "forever"]).sh("echo ran").output();
+    let run = fixture.run().args(["--wait", "forever"]).sh("echo ran").output();
     assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(java.renew(), Value::Int(0));
 }
@@ -90,11 +90,11 @@ fn a_waiter_is_granted_the_lock_when_the_lease_of_an_rlock_ends() {
 /// Readers and holders of slots are one owner to it, whichever of them join and leave.
 #[test]
 fn an_rlock_is_excluded_until_the_last_sharing_holder_has_left() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     for options in [&["--shared"][..], &["--slots", "3"]] {
-        let mut first = scene.holding(options);
-        let mut second = scene.holding(options);
-        assert_eq!(scene.command(&["HLEN", &scene.key]), Value::Int(1));
+        let mut first = fixture.holding(options);
+        let mut second = fixture.holding(options);
+        assert_eq!(fixture.command(&["HLEN", &fixture.key]), Value::Int(1));
         assert!(matches!(java.lock(60_000), Value::Int(_)));
         drop(first.take_stdin());
         assert_eq!(first.wait().exit, Exit::Code(0));
@@ -108,36 +108,36 @@ fn an_rlock_is_excluded_until_the_last_sharing_holder_has_left() {
 /// The hold is passed on without a moment in which it is free.
 #[test]
 fn an_rlock_is_excluded_while_nested_holds_outlive_the_first_owner() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     let inner = format!(
         "{} run --ttl 3s -b '{}' x -- sh -c 'echo inside; until [ -e go ]; do sleep 0.01; done' >out",
         crate::support::dlock::BINARY,
-        scene.url
+        fixture.url
     );
     let text = format!("{inner} & until grep -q inside out; do sleep 0.01; done");
-    let outer = scene.run().args(["--ttl", "3s", "--orphans", "leave"]).sh(&text).output();
+    let outer = fixture.run().args(["--ttl", "3s", "--orphans", "leave"]).sh(&text).output();
     assert_eq!(outer.exit, Exit::Code(0), "{}", outer.stderr);
-    let fields = scene.command(&["HGETALL", &scene.key]).texts();
+    let fields = fixture.command(&["HGETALL", &fixture.key]).texts();
     assert_eq!((fields.len(), fields[1].as_str()), (2, "1"), "{fields:?}");
     assert!(matches!(java.lock(60_000), Value::Int(_)));
-    let mut client = scene.client();
-    await_renewal(|| client.command(&["PTTL", &scene.key]).int());
-    scene.place.write("go", "");
+    let mut client = fixture.client();
+    await_renewal(|| client.command(&["PTTL", &fixture.key]).int());
+    fixture.place.write("go", "");
     until(SOON, "the end of the inner run", || java.lock(60_000) == Value::Nil);
 }
 
 /// F10: the other client's hold is not touched.
 #[test]
 fn dlock_does_not_touch_a_lock_that_an_rlock_has_taken_since() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     for options in [&["--exclusive"][..], &["--shared"]] {
-        let mut run = scene.holding(options);
-        scene.command(&["DEL", &scene.key]);
+        let mut run = fixture.holding(options);
+        fixture.command(&["DEL", &fixture.key]);
         until(SOON, "Redisson to have it", || java.lock(60_000) == Value::Nil);
-        let before = scene.content();
+        let before = fixture.content();
         let output = run.wait();
         assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
-        assert_eq!(scene.content(), before);
+        assert_eq!(fixture.content(), before);
         while java.unlock() == Value::Int(0) {}
     }
 }
@@ -145,19 +145,19 @@ fn dlock_does_not_touch_a_lock_that_an_rlock_has_taken_since() {
 /// F09: long before the next renewal, because the server pushes every change of the lock.
 #[test]
 fn a_deleted_hold_is_lost_at_once() {
-    let (scene, _) = scene();
-    let mut run = scene.run().args(["--ttl", "10m"]).sh("echo ready; exec sleep 600").spawn();
+    let (fixture, _) = fixture();
+    let mut run = fixture.run().args(["--ttl", "10m"]).sh("echo ready; exec sleep 600").spawn();
     run.await_ready();
-    scene.command(&["DEL", &scene.key]);
+    fixture.command(&["DEL", &fixture.key]);
     assert_eq!(run.wait().exit, Exit::Code(76));
 }
 
 /// Each continues from the other's counter, and the shared counter never expires.
 #[test]
 fn fencing_tokens_grow_on_both_sides() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     let dlock = || -> u64 {
-        let run = scene.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+        let run = fixture.run().sh("echo $DLOCK_FENCING_TOKEN").output();
         assert_eq!(run.exit, Exit::Code(0), "{}", run.stderr);
         run.stdout.trim().parse().unwrap()
     };
@@ -172,12 +172,12 @@ fn fencing_tokens_grow_on_both_sides() {
         assert_eq!(java.unlock(), Value::Int(1));
         let ours = dlock();
         assert!(ours > theirs, "{ours} after {theirs}");
-        assert_eq!(scene.command(&["PTTL", &counter]), Value::Int(-1));
+        assert_eq!(fixture.command(&["PTTL", &counter]), Value::Int(-1));
         last = dlock();
         assert!(last > ours, "{last} after {ours}");
     }
     // A counter ahead of the server's clock.
-    scene.command(&["SET", &counter, "3769824800123456"]);
+    fixture.command(&["SET", &counter, "3769824800123456"]);
     assert_eq!((dlock(), java.fenced()), (3769824800123457, Some(3769824800123458)));
 }
 
@@ -186,12 +186,12 @@ fn fencing_tokens_grow_on_both_sides() {
 fn the_exact_key_of_an_application_can_be_locked() {
     let space = Keyspace::new();
     let prefix = format!("{}{{app}}:", space.prefix());
-    let scene = Scene::with_prefix("redisson", &prefix, space);
-    let mut java = Thread::new(&scene, 1);
+    let fixture = Fixture::with_prefix("redisson", &prefix, space);
+    let mut java = Thread::new(&fixture, 1);
     assert!(java.fenced().is_some());
-    assert_eq!(scene.run().command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(fixture.run().command(["true"]).output().exit, Exit::Code(75));
     assert_eq!(java.unlock(), Value::Int(1));
-    let run = scene.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+    let run = fixture.run().sh("echo $DLOCK_FENCING_TOKEN").output();
     assert_eq!(run.exit, Exit::Code(0));
     assert_eq!(java.fenced().unwrap(), run.stdout.trim().parse::<u64>().unwrap() + 1);
 }
@@ -199,45 +199,45 @@ fn the_exact_key_of_an_application_can_be_locked() {
 /// `RReadWriteLock` does not see the holder of an `RLock`: dlock does, and reports what to do.
 #[test]
 fn a_read_write_lock_on_the_same_key_is_named() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     assert_eq!(java.lock_as_reader(), Value::Nil);
-    let before = scene.content();
-    let refused = scene.run().command(["true"]).output();
+    let before = fixture.content();
+    let refused = fixture.run().command(["true"]).output();
     let named = "(not a dlock, a key of type hash, as Redisson's RReadWriteLock makes it (no recipe supports it: \
     use another name), for another ";
     assert_eq!(refused.exit, Exit::Code(75));
     assert!(refused.stderr.contains(named), "{}", refused.stderr);
-    let shown = scene.place.bare().args(["status", "-b", &scene.url, "x"]).output();
+    let shown = fixture.place.bare().args(["status", "-b", &fixture.url, "x"]).output();
     assert!(shown.stdout.contains("as Redisson's RReadWriteLock makes it"), "{}", shown.stdout);
-    assert_eq!(scene.content(), before);
+    assert_eq!(fixture.content(), before);
 }
 
 /// When one is taken beside a hold, two may run: dlock stops its command, and does not touch the other lock.
 #[test]
 fn a_read_write_lock_taken_over_a_hold_makes_it_lost() {
-    let (scene, mut java) = scene();
-    let mut run = scene.holding(&[]);
+    let (fixture, mut java) = fixture();
+    let mut run = fixture.holding(&[]);
     assert_eq!(java.lock_as_reader(), Value::Nil, "it looks at the mode alone");
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
-    assert_eq!(scene.command(&["HGET", &scene.key, java.id()]), Value::Text("1".into()));
+    assert_eq!(fixture.command(&["HGET", &fixture.key, java.id()]), Value::Text("1".into()));
 }
 
 /// `status` distinguishes a dlock's hold from a Java program's.
 #[test]
 fn status_shows_the_rlock_as_holder() {
-    let (scene, mut java) = scene();
+    let (fixture, mut java) = fixture();
     let show = |url: &str| {
-        let shown = scene.place.bare().args(["status", "--json", "-b", url, "x"]).output();
+        let shown = fixture.place.bare().args(["status", "--json", "-b", url, "x"]).output();
         let value: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
         value["locks"][0].clone()
     };
     assert_eq!(java.lock(60_000), Value::Nil);
-    let lock = show(&scene.url);
+    let lock = show(&fixture.url);
     assert_eq!((&lock["state"], &lock["holders"][0]["foreign"]), (&"held".into(), &true.into()), "{lock}");
     assert_eq!(java.unlock(), Value::Int(1));
-    let mut run = scene.holding(&[]);
-    let lock = show(&scene.url);
+    let mut run = fixture.holding(&[]);
+    let lock = show(&fixture.url);
     assert_eq!(
         (&lock["mode"], &lock["holders"][0]["foreign"]),
         (&"exclusive".into(), &false.into()),
@@ -246,5 +246,5 @@ fn status_shows_the_rlock_as_holder() {
     assert_eq!(lock["holders"][0]["pid"], run.pid());
     drop(run.take_stdin());
     assert_eq!(run.wait().exit, Exit::Code(0));
-    assert_eq!(show(&scene.url)["state"], "free");
+    assert_eq!(show(&fixture.url)["state"], "free");
 }

@@ -1,6 +1,6 @@
 //! Redisson, as a server sees it: the scripts of its locks, and the messages that it waits for.
 
-use super::Scene;
+use super::Fixture;
 use crate::support::redis::Connection;
 use crate::support::resp::{self, Value};
 use std::io::{BufReader, Write};
@@ -58,7 +58,7 @@ const READ: &str = "
     end
     return redis.call('pttl', KEYS[1])";
 
-/// One thread of a Java program, with the lock of a scene.
+/// One thread of a Java program, with the lock of a fixture.
 pub(super) struct Thread {
     client: Connection,
     key: String,
@@ -66,9 +66,9 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(scene: &Scene, number: u32) -> Self {
+    pub(super) fn new(fixture: &Fixture, number: u32) -> Self {
         let id = format!("3f1e5b5e-0000-4000-8000-{:012x}:{number}", std::process::id());
-        Self { client: scene.client(), key: scene.key.clone(), id }
+        Self { client: fixture.client(), key: fixture.key.clone(), id }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -123,8 +123,8 @@ pub(super) struct Listener(BufReader<TcpStream>);
 
 impl Listener {
     /// `SUBSCRIBE` or `SSUBSCRIBE`; it is subscribed when this returns.
-    pub(super) fn on(scene: &Scene, command: &str, channel: &str) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", scene.space.port())).unwrap();
+    pub(super) fn on(fixture: &Fixture, command: &str, channel: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", fixture.space.port())).unwrap();
         stream.write_all(&resp::encode(&[command, channel])).unwrap();
         let mut listener = Self(BufReader::new(stream));
         assert_eq!(listener.next(crate::support::SOON).unwrap()[0], command.to_lowercase());

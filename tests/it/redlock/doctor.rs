@@ -1,13 +1,13 @@
 //! `dlock doctor` on several nodes.
 
-use super::scene::Scene;
+use super::fixture::Fixture;
 use crate::support::running::Exit;
 use serde_json::Value;
 
 /// The exit status, and the findings of this check as level and text.
 #[track_caller]
-fn doctor(scene: &Scene, url: &str, check: &str) -> (Exit, Vec<(String, String)>) {
-    let output = scene.place.bare().args(["doctor", "-b", url, "--json"]).output();
+fn doctor(fixture: &Fixture, url: &str, check: &str) -> (Exit, Vec<(String, String)>) {
+    let output = fixture.place.bare().args(["doctor", "-b", url, "--json"]).output();
     let found: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().unwrap().iter();
@@ -21,66 +21,66 @@ fn is(level: &str, found: impl Into<String>) -> Vec<(String, String)> {
 
 #[test]
 fn five_independent_masters_are_healthy() {
-    let scene = Scene::new();
-    let url = scene.masters.url();
+    let fixture = Fixture::new();
+    let url = fixture.masters.url();
     let quorum = "5 of 5 nodes are available, and a lock needs 3: 2 may fail without a lock being lost";
-    assert_eq!(doctor(&scene, &url, "quorum"), (Exit::Code(0), is("ok", quorum)));
-    assert_eq!(doctor(&scene, &url, "independence").1, is("ok", "each node is a separate server"));
-    assert_eq!(doctor(&scene, &url, "clocks").1[0].0, "ok");
-    let locks = doctor(&scene, &url, "lock").1;
+    assert_eq!(doctor(&fixture, &url, "quorum"), (Exit::Code(0), is("ok", quorum)));
+    assert_eq!(doctor(&fixture, &url, "independence").1, is("ok", "each node is a separate server"));
+    assert_eq!(doctor(&fixture, &url, "clocks").1[0].0, "ok");
+    let locks = doctor(&fixture, &url, "lock").1;
     assert_eq!(locks.len(), 5, "one was tried at each: {locks:?}");
-    assert_eq!(scene.traces(&super::scene::ALL), [""; 0]);
+    assert_eq!(fixture.traces(&super::fixture::ALL), [""; 0]);
 }
 
 #[test]
 fn a_node_that_is_down_is_named_and_the_others_suffice() {
-    let mut scene = Scene::new();
-    scene.masters.kill(1);
-    scene.masters.node(2).stop();
-    let url = scene.masters.url();
+    let mut fixture = Fixture::new();
+    fixture.masters.kill(1);
+    fixture.masters.node(2).stop();
+    let url = fixture.masters.url();
     let quorum = "3 of 5 nodes are available, and a lock needs 3: 0 more may fail";
-    assert_eq!(doctor(&scene, &url, "quorum"), (Exit::Code(0), is("warning", quorum)));
-    let name = format!("127.0.0.1:{}: ", scene.masters.node(1).port());
-    let reached = doctor(&scene, &url, "reachability").1;
+    assert_eq!(doctor(&fixture, &url, "quorum"), (Exit::Code(0), is("warning", quorum)));
+    let name = format!("127.0.0.1:{}: ", fixture.masters.node(1).port());
+    let reached = doctor(&fixture, &url, "reachability").1;
     assert!(
         reached.iter().any(|(level, found)| level == "warning" && found.starts_with(&name)),
         "{reached:?}"
     );
-    scene.masters.node(2).resume();
+    fixture.masters.node(2).resume();
 }
 
 #[test]
 fn too_few_nodes_are_a_problem() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for node in [0, 1, 2] {
-        scene.masters.kill(node);
+        fixture.masters.kill(node);
     }
     let quorum = "2 of 5 nodes are available, and a lock needs 3";
-    let url = scene.masters.url();
-    assert_eq!(doctor(&scene, &url, "quorum"), (Exit::Code(1), is("problem", quorum)));
+    let url = fixture.masters.url();
+    assert_eq!(doctor(&fixture, &url, "quorum"), (Exit::Code(1), is("problem", quorum)));
 }
 
 #[test]
 fn nodes_that_are_not_independent_are_a_problem() {
-    let scene = Scene::new();
-    let port = |node: usize| scene.masters.node(node).port();
+    let fixture = Fixture::new();
+    let port = |node: usize| fixture.masters.node(node).port();
     let twice = format!("redlock://127.0.0.1:{},127.0.0.1:{},localhost:{}", port(0), port(1), port(0));
     let same = format!("127.0.0.1:{} and localhost:{} are the same server", port(0), port(0));
-    assert_eq!(doctor(&scene, &twice, "independence"), (Exit::Code(1), is("problem", same)));
+    assert_eq!(doctor(&fixture, &twice, "independence"), (Exit::Code(1), is("problem", same)));
     let master = port(0).to_string();
-    scene.masters.node(1).command(&["REPLICAOF", "127.0.0.1", &master]);
-    let url = scene.masters.url_of(&[0, 1, 2]);
+    fixture.masters.node(1).command(&["REPLICAOF", "127.0.0.1", &master]);
+    let url = fixture.masters.url_of(&[0, 1, 2]);
     let replica = format!("127.0.0.1:{} is a replica", port(1));
-    assert_eq!(doctor(&scene, &url, "independence"), (Exit::Code(1), is("problem", replica)));
-    scene.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(doctor(&fixture, &url, "independence"), (Exit::Code(1), is("problem", replica)));
+    fixture.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]
 fn an_even_number_of_nodes_is_reported() {
-    let scene = Scene::new();
-    let url = scene.masters.url_of(&[0, 1, 2, 3]);
-    let output = scene.place.bare().args(["doctor", "-b", &url, "-q"]).output();
+    let fixture = Fixture::new();
+    let url = fixture.masters.url_of(&[0, 1, 2, 3]);
+    let output = fixture.place.bare().args(["doctor", "-b", &url, "-q"]).output();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
     let even = "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better";
-    assert_eq!(doctor(&scene, &url, "nodes").1, is("warning", even));
+    assert_eq!(doctor(&fixture, &url, "nodes").1, is("warning", even));
 }

@@ -1,6 +1,6 @@
 //! Nodes in a URL, and invalid ones.
 
-use super::scene::{SINCE, Scene, assert_unavailable};
+use super::fixture::{Fixture, SINCE, assert_unavailable};
 use crate::support::masters::{Masters, Plan};
 use crate::support::place::Place;
 use crate::support::redis::Redis;
@@ -54,42 +54,44 @@ fn slots_are_refused_before_any_node_is_contacted() {
 
 #[test]
 fn one_server_under_two_names_is_detected() {
-    let scene = Scene::new();
-    let port = |node: usize| scene.masters.node(node).port();
+    let fixture = Fixture::new();
+    let port = |node: usize| fixture.masters.node(node).port();
     let url = format!("redlock://127.0.0.1:{},127.0.0.1:{},localhost:{}", port(0), port(1), port(0));
-    let output = scene.run_at(&url).command(["true"]).output();
+    let output = fixture.run_at(&url).command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(78), "{}", output.stderr);
     let says = format!("127.0.0.1:{} and localhost:{} are the same server", port(0), port(0));
     assert!(output.stderr.contains(&says), "{}", output.stderr);
-    assert_eq!(scene.traces(&[0, 1]), [""; 0]);
+    assert_eq!(fixture.traces(&[0, 1]), [""; 0]);
 }
 
 #[test]
 fn a_replica_is_not_accepted_as_a_node() {
-    let scene = Scene::old();
-    let port = scene.masters.node(0).port().to_string();
+    let fixture = Fixture::old();
+    let port = fixture.masters.node(0).port().to_string();
     for node in [1, 2, 3] {
-        scene.masters.node(node).command(&["REPLICAOF", "127.0.0.1", &port]);
+        fixture.masters.node(node).command(&["REPLICAOF", "127.0.0.1", &port]);
     }
-    let output = scene.run().command(["true"]).output();
+    let output = fixture.run().command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(78), "{}", output.stderr);
     let says = "it is a replica, and Redlock needs independent masters";
     assert!(output.stderr.contains(says), "{}", output.stderr);
     for node in [2, 3] {
-        scene.masters.node(node).command(&["REPLICAOF", "NO", "ONE"]);
+        fixture.masters.node(node).command(&["REPLICAOF", "NO", "ONE"]);
     }
     // Old enough to vote, and young enough that all are awaited.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     for node in [0, 2, 3, 4] {
         let since = format!("{} node{node}", now.as_millis() - 3_600_000);
-        scene.masters.node(node).command(&["SET", SINCE, &since]);
+        fixture.masters.node(node).command(&["SET", SINCE, &since]);
     }
-    let output = scene.run().command(["true"]).output();
+    let output = fixture.run().command(["true"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
-    let warning =
-        format!("127.0.0.1:{} is a replica, which cannot be part of a Redlock", scene.masters.node(1).port());
+    let warning = format!(
+        "127.0.0.1:{} is a replica, which cannot be part of a Redlock",
+        fixture.masters.node(1).port()
+    );
     assert_eq!(output.stderr.matches(&warning).count(), 1, "{}", output.stderr);
-    scene.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
+    fixture.masters.node(1).command(&["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]
@@ -107,10 +109,10 @@ fn a_wrong_password_is_reported() {
 /// A node that refuses the login counts as one that is down.
 #[test]
 fn one_node_with_another_password_is_tolerated() {
-    let scene = Scene::old();
-    scene.masters.node(1).command(&["CONFIG", "SET", "requirepass", "other"]);
-    scene.token();
-    let mut client = scene.masters.node(1).connect();
+    let fixture = Fixture::old();
+    fixture.masters.node(1).command(&["CONFIG", "SET", "requirepass", "other"]);
+    fixture.token();
+    let mut client = fixture.masters.node(1).connect();
     client.command(&["AUTH", "other"]);
     client.command(&["CONFIG", "SET", "requirepass", ""]);
 }

@@ -27,17 +27,18 @@ enum As {
 fn dies_in_time(how: As, mode: &[&str]) {
     let redis = Redis::start();
     let store = Store::on(&redis);
-    let leash = store.place.leash();
-    leash.is_free();
+    let inherited_lock = store.place.inherited_lock();
+    inherited_lock.is_free();
     let mut command = vec![probe::path().into_os_string().into_string().unwrap()];
-    command.extend(["--leash", leash.path()].iter().chain(mode).map(|arg| (*arg).to_owned()));
+    command
+        .extend(["--inherited-lock", inherited_lock.path()].iter().chain(mode).map(|arg| (*arg).to_owned()));
     let run = store.run().command(command);
     let run = match how {
         As::Root => run,
         As::RootWithoutCgroups => run.without_cgroups(),
         As::User => {
             open_to_all(store.place.path("."));
-            open_to_all(leash.path());
+            open_to_all(inherited_lock.path());
             run.wrapped_by(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
         }
     };
@@ -51,7 +52,7 @@ fn dies_in_time(how: As, mode: &[&str]) {
     await_renewal(|| ask("PTTL"));
     let end = 1000 * ask("PEXPIRETIME");
     redis.stop();
-    let death = leash.await_last_death();
+    let death = inherited_lock.await_last_death();
     redis.resume();
     println!("{how:?} {mode:?}: {} ms before the end of the lease", (end - death) / 1000);
     assert!(death <= end, "{how:?}: {} us after the end of the lease: {}", death - end, run.stderr());
@@ -104,14 +105,14 @@ fn sixty_escaping_branches_die_without_a_guard() {
     use nix::sys::signal::Signal;
     for hidden in [false, true] {
         let store = Store::redis();
-        let leash = store.place.leash();
-        let probe = probe::command(["--leash", leash.path(), "runaway", "60"]);
+        let inherited_lock = store.place.inherited_lock();
+        let probe = probe::command(["--inherited-lock", inherited_lock.path(), "runaway", "60"]);
         let run = store.run().command(probe);
         let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
         run.await_ready();
         process::send(run.guard(), Signal::SIGKILL);
-        store.await_death_under_lock(&leash);
+        store.await_death_under_lock(&inherited_lock);
         assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
-        assert!(leash.is_free());
+        assert!(inherited_lock.is_free());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
@@ -16,17 +16,17 @@ const TTL: &str = "60s";
 const KEY: &str = "dlock:x";
 
 /// A lock of a service, and its commands.
-struct Scene {
+struct Fixture {
     place: Place,
     url: String,
-    leash: Leash,
+    inherited_lock: InheritedLock,
 }
 
-impl Scene {
+impl Fixture {
     fn on(group: &Sentinels) -> Self {
         let place = Place::new();
-        let leash = place.leash();
-        Self { place, url: group.url(), leash }
+        let inherited_lock = place.inherited_lock();
+        Self { place, url: group.url(), inherited_lock }
     }
 
     fn run(&self) -> Dlock {
@@ -37,7 +37,7 @@ impl Scene {
     #[track_caller]
     fn witness(&self, run: Dlock) -> Running {
         let go = format!("leave:{}=5", self.place.arg("go"));
-        let mut run = run.probe(["--leash", self.leash.path(), "signals", &go]).spawn();
+        let mut run = run.probe(["--inherited-lock", self.inherited_lock.path(), "signals", &go]).spawn();
         run.await_ready();
         run
     }
@@ -60,7 +60,7 @@ impl Scene {
             self.url
         );
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(76), line.as_str()));
-        assert!(self.leash.is_free(), "somebody is left");
+        assert!(self.inherited_lock.is_free(), "somebody is left");
     }
 }
 
@@ -84,43 +84,43 @@ fn await_dlocks_at(server: &Redis, count: usize) {
 #[test]
 fn a_lock_is_acquired_and_released_at_the_master() {
     let group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let run = scene.witness(scene.run());
+    let fixture = Fixture::on(&group);
+    let run = fixture.witness(fixture.run());
     assert!(is_held(group.master()));
-    scene.assert_undisturbed(&group, run);
+    fixture.assert_undisturbed(&group, run);
 }
 
 /// F26
 #[test]
 fn a_hold_continues_when_an_operator_replaces_the_master() {
     let group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let run = scene.witness(scene.run());
+    let fixture = Fixture::on(&group);
+    let run = fixture.witness(fixture.run());
     group.fail_over();
     // The former master has become a replica, and has closed its connections.
     await_dlocks_at(group.master(), 1);
-    scene.assert_undisturbed(&group, run);
+    fixture.assert_undisturbed(&group, run);
 }
 
 /// F26
 #[test]
 fn a_hold_continues_when_the_master_crashes() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let run = scene.witness(scene.run());
+    let fixture = Fixture::on(&group);
+    let run = fixture.witness(fixture.run());
     group.await_replicas();
     group.crash();
     await_dlocks_at(group.master(), 1);
-    scene.assert_undisturbed(&group, run);
+    fixture.assert_undisturbed(&group, run);
 }
 
 /// F26
 #[test]
 fn a_hold_continues_when_the_master_hangs() {
     let group = Sentinels::lent();
-    let scene = Scene::on(&group);
+    let fixture = Fixture::on(&group);
     // One of the renewals hangs.
-    let run = scene.witness(scene.place.run().backend(&scene.url).args(["--ttl", "15s"]));
+    let run = fixture.witness(fixture.place.run().backend(&fixture.url).args(["--ttl", "15s"]));
     group.await_replicas();
     let former = group.master_number();
     group.set_down_after(Duration::from_millis(500));
@@ -128,36 +128,40 @@ fn a_hold_continues_when_the_master_hangs() {
     group.await_another_master(former);
     await_dlocks_at(group.master(), 1);
     group.server(former).resume();
-    scene.assert_undisturbed(&group, run);
+    fixture.assert_undisturbed(&group, run);
 }
 
 /// F26: replication is asynchronous. No other client gets the lock while the command is alive.
 #[test]
 fn an_unreplicated_hold_is_lost_when_the_master_crashes() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let run = scene.witness(scene.run());
+    let fixture = Fixture::on(&group);
+    let run = fixture.witness(fixture.run());
     group.await_replicas();
     for replica in group.replicas() {
         replica.command(&["CONFIG", "SET", "replica-read-only", "no"]);
         assert_eq!(replica.command(&["DEL", KEY]), Value::Int(1));
     }
     group.crash();
-    scene.assert_lost(run);
+    fixture.assert_lost(run);
     assert!(!is_held(group.master()), "the lock was made anew");
-    let heir = scene.run().args(["--wait", "forever"]).probe(["heir", scene.leash.path()]).output();
-    assert_eq!(heir.outcome(), (Exit::Code(0), "clean\n", ""));
+    let next_holder = fixture
+        .run()
+        .args(["--wait", "forever"])
+        .probe(["next-holder", fixture.inherited_lock.path()])
+        .output();
+    assert_eq!(next_holder.outcome(), (Exit::Code(0), "clean\n", ""));
 }
 
 #[test]
 fn a_lock_requested_without_a_master_is_granted_by_the_next_one() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
+    let fixture = Fixture::on(&group);
     let former = group.master_number();
     group.server_mut(former).kill();
-    let at_once = scene.run().command(["true"]).output();
+    let at_once = fixture.run().command(["true"]).output();
     assert_eq!(at_once.exit, Exit::Code(69), "{}", at_once.stderr);
-    let mut run = scene.run().args(["--retry", "5m"]).command(["true"]).spawn();
+    let mut run = fixture.run().args(["--retry", "5m"]).command(["true"]).spawn();
     group.crash();
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
     assert!(!is_held(group.master()), "the lock is left");
@@ -166,38 +170,38 @@ fn a_lock_requested_without_a_master_is_granted_by_the_next_one() {
 #[test]
 fn waiters_are_served_in_order_by_the_new_master() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let holder = scene.witness(scene.run());
+    let fixture = Fixture::on(&group);
+    let holder = fixture.witness(fixture.run());
     let mut line = Vec::new();
     for number in 1..=3 {
-        let note = format!("echo {number} >>{}", scene.place.arg("order"));
-        line.push(scene.run().args(["--wait", "forever"]).sh(&note).spawn());
+        let note = format!("echo {number} >>{}", fixture.place.arg("order"));
+        line.push(fixture.run().args(["--wait", "forever"]).sh(&note).spawn());
         until(SOON, "one more who waits", || waiters(group.master()) == number);
     }
     group.await_replicas();
     group.crash();
     // Each has returned to its position.
     await_dlocks_at(group.master(), 4);
-    scene.place.write("go", "");
+    fixture.place.write("go", "");
     let mut holder = holder;
     assert_eq!(holder.wait().outcome(), (Exit::Code(5), "ready\n", ""));
     for run in &mut line {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
     }
-    assert_eq!(scene.place.read("order"), "1\n2\n3\n");
+    assert_eq!(fixture.place.read("order"), "1\n2\n3\n");
     assert_eq!((is_held(group.master()), waiters(group.master())), (false, 0));
 }
 
 #[test]
 fn a_lock_is_released_at_the_new_master_after_a_crash_of_the_former_one() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let mut run = scene.witness(scene.run().args(["--connect-timeout", "60s"]));
+    let fixture = Fixture::on(&group);
+    let mut run = fixture.witness(fixture.run().args(["--connect-timeout", "60s"]));
     group.await_replicas();
     let former = group.master_number();
     group.server_mut(former).kill();
-    scene.place.write("go", "");
-    scene.leash.await_free();
+    fixture.place.write("go", "");
+    fixture.inherited_lock.await_free();
     group.crash();
     assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
     assert!(!is_held(group.master()), "the lock is left");
@@ -207,25 +211,25 @@ fn a_lock_is_released_at_the_new_master_after_a_crash_of_the_former_one() {
 #[test]
 fn a_down_or_hung_sentinel_has_no_effect() {
     let mut group = Sentinels::lent();
-    let scene = Scene::on(&group);
-    let run = |scene: &Scene| {
-        let run = scene.run().args(["--connect-timeout", "600s"]);
+    let fixture = Fixture::on(&group);
+    let run = |fixture: &Fixture| {
+        let run = fixture.run().args(["--connect-timeout", "600s"]);
         assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
     };
     group.sentinel(0).stop();
-    run(&scene);
+    run(&fixture);
     group.sentinel(0).resume();
     group.sentinel_mut(0).kill();
-    run(&scene);
+    run(&fixture);
     group.sentinel_mut(0).restart();
 }
 
 #[test]
 fn fencing_tokens_grow_over_a_failover() {
     let group = Sentinels::lent();
-    let scene = Scene::on(&group);
+    let fixture = Fixture::on(&group);
     let token = || -> u64 {
-        let output = scene.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+        let output = fixture.run().sh("echo $DLOCK_FENCING_TOKEN").output();
         output.stdout.trim().parse().unwrap_or_else(|error| panic!("{error}: {output:?}"))
     };
     let first = token();

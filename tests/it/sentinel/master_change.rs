@@ -34,7 +34,7 @@ fn assert_lost_by_fail_over(stage: &FakeService, mut run: Running) {
         stage.url()
     );
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(76), line.as_str()));
-    assert!(stage.leash.is_free(), "somebody is left");
+    assert!(stage.inherited_lock.is_free(), "somebody is left");
 }
 
 /// F26: the former master is cut off from the sentinels and replies to every renewal.
@@ -71,7 +71,7 @@ fn a_hold_of_another_client_at_the_new_master_is_a_loss() {
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76));
     assert!(output.stderr.contains("another client holds it now"), "{}", output.stderr);
-    assert!(stage.leash.is_free() && stage.is_held(1));
+    assert!(stage.inherited_lock.is_free() && stage.is_held(1));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_release_waits_for_the_new_master_when_the_former_one_is_down() {
     // There is no master, and the sentinels do not name another one yet.
     stage.servers[0].kill();
     stage.go();
-    stage.leash.await_free();
+    stage.inherited_lock.await_free();
     let asked = stage.sentinels[0].connections();
     until(SOON, "one who asks again", || stage.sentinels[0].connections() > asked + 2);
     run.assert_running();

@@ -3,7 +3,7 @@
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::redis::Redis;
 use crate::support::resp::{Value, bulk};
@@ -105,8 +105,8 @@ pub struct FakeService {
     pub servers: [Redis; 2],
     /// All of them initially name server 0.
     pub sentinels: Vec<FakeSentinel>,
-    /// The leash of every command of the test.
-    pub leash: Leash,
+    /// The inherited lock of every command of the test.
+    pub inherited_lock: InheritedLock,
 }
 
 impl FakeService {
@@ -115,8 +115,13 @@ impl FakeService {
         let servers = [Redis::start(), Redis::start()];
         let first = FakeReply::Names(servers[0].port(), 0);
         let place = Place::new();
-        let leash = place.leash();
-        Self { place, servers, sentinels: (0..3).map(|_| FakeSentinel::that(first)).collect(), leash }
+        let inherited_lock = place.inherited_lock();
+        Self {
+            place,
+            servers,
+            sentinels: (0..3).map(|_| FakeSentinel::that(first)).collect(),
+            inherited_lock,
+        }
     }
 
     /// Server 1 is a replica of server 0.
@@ -188,7 +193,7 @@ impl FakeService {
     #[track_caller]
     pub fn witness(&self, run: Dlock) -> Running {
         let go = format!("leave:{}=5", self.place.arg("go"));
-        let mut run = run.probe(["--leash", self.leash.path(), "signals", &go]).spawn();
+        let mut run = run.probe(["--inherited-lock", self.inherited_lock.path(), "signals", &go]).spawn();
         run.await_ready();
         run
     }

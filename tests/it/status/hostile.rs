@@ -81,7 +81,7 @@ fn record(text: &str) -> Value {
 }
 
 /// A holder and a waiter; and a run in the history.
-fn scene(store: &Store) -> (Running, Running) {
+fn fixture(store: &Store) -> (Running, Running) {
     assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
     let holder = holding(store.run_with_ttl("1h"));
     let waiter = waiting(store.run());
@@ -104,7 +104,7 @@ fn write_sidecar(store: &Store, content: &[u8]) {
 #[test]
 fn hostile_text_in_files_is_escaped() {
     let store = Store::file();
-    let _runs = scene(&store);
+    let _runs = fixture(&store);
     let noted = store.place.noted("x");
     assert!(noted["members"][0]["identity"]["pid"].is_u64(), "{noted}");
     for text in texts() {
@@ -135,7 +135,7 @@ fn hostile_text_in_files_is_escaped() {
 #[test]
 fn files_that_are_not_sidecars_do_not_crash_status() {
     let store = Store::file();
-    let runs = scene(&store);
+    let runs = fixture(&store);
     let noted = store.place.noted("x").to_string();
     let _other = holding(store.run().name("y"));
     let mut cases: Vec<Vec<u8>> = [
@@ -181,7 +181,7 @@ fn files_that_are_not_sidecars_do_not_crash_status() {
 
 #[cfg(feature = "redis")]
 mod on_redis {
-    use super::{identity, look, look_on_a_terminal, record, scene, texts};
+    use super::{fixture, identity, look, look_on_a_terminal, record, texts};
     use crate::status::{parse, status};
     use crate::support::redis::Redis;
     use crate::support::resp::Value;
@@ -194,7 +194,7 @@ mod on_redis {
     fn hostile_text_in_redis_is_escaped() {
         let redis = Redis::start();
         let store = Store::on(&redis);
-        let _runs = scene(&store);
+        let _runs = fixture(&store);
         let mut client = redis.connect();
         let member = client.command(&["KEYS", "dlock#member:*"]).texts().remove(0);
         let token = member.rsplit(':').next().unwrap().to_owned();
@@ -229,7 +229,7 @@ mod on_redis {
     fn bytes_that_are_not_text_do_not_crash_status() {
         let redis = Redis::start();
         let store = Store::on(&redis);
-        let _runs = scene(&store);
+        let _runs = fixture(&store);
         let script = r#"
             local bytes = '\255\254\0\27[2J'
             local tail = '{dlock:x}'
@@ -259,7 +259,7 @@ mod on_redis {
     fn many_long_texts_are_read_in_parts() {
         let redis = Redis::start();
         let store = Store::on(&redis);
-        let _runs = scene(&store);
+        let _runs = fixture(&store);
         let said = json!({"at": 1, "fencing": 1, "identity": identity(&"\u{1b}".repeat(200))}).to_string();
         assert!(said.len() > 6000 && said.len() < 8192);
         let script = r#"

@@ -13,7 +13,7 @@ pub mod fake;
 pub mod flight;
 #[cfg(feature = "redis")]
 pub mod group;
-pub mod leash;
+pub mod inherited_lock;
 #[cfg(feature = "redis")]
 pub mod masters;
 #[cfg(feature = "redis")]

@@ -1,7 +1,7 @@
-//! A directory for one test: its HOME, its locks, its files, and the leash of the processes it started.
+//! A directory for one test: its HOME, its locks, its files, and the inherited lock of the processes it started.
 
 use super::dlock::Dlock;
-use super::leash::Leash;
+use super::inherited_lock::InheritedLock;
 use super::process::Marker;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -79,9 +79,9 @@ impl Place {
         flock_is_free(&self.lock_file(name))
     }
 
-    /// A leash for a tree of processes.
-    pub fn leash(&self) -> Leash {
-        Leash::at(self.path("leash"))
+    /// An inherited lock for a tree of processes.
+    pub fn inherited_lock(&self) -> InheritedLock {
+        InheritedLock::at(self.path("inherited_lock"))
     }
 
     /// The content of the file `name`, empty when it does not exist.

@@ -2,7 +2,7 @@
 
 use super::SOON;
 use super::dlock::Dlock;
-use super::leash::Leash;
+use super::inherited_lock::InheritedLock;
 use super::place::Place;
 #[cfg(feature = "redis")]
 use super::redis::Keyspace;
@@ -90,22 +90,26 @@ impl Store {
         self.place.run().backend(&self.url).args(["--ttl", ttl])
     }
 
-    /// A dlock that waits for the lock and then reports whether every process on the leash is dead. It is waiting
-    /// when this returns.
+    /// A dlock that waits for the lock and then reports whether every process with the inherited lock is dead. It is
+    /// waiting when this returns.
     #[track_caller]
-    pub fn heir(&self, leash: &Leash) -> Running {
-        let mut heir = self.run().args(["-v", "--wait", "forever"]).probe(["heir", leash.path()]).spawn();
-        heir.await_stderr("waiting");
-        heir
+    pub fn next_holder(&self, inherited_lock: &InheritedLock) -> Running {
+        let mut next_holder = self
+            .run()
+            .args(["-v", "--wait", "forever"])
+            .probe(["next-holder", inherited_lock.path()])
+            .spawn();
+        next_holder.await_stderr("waiting");
+        next_holder
     }
 
-    /// Waits until every process on the leash is dead, and asserts that the lock was held until then.
+    /// Waits until every process with the inherited lock is dead, and asserts that the lock was held until then.
     #[track_caller]
-    pub fn await_death_under_lock(&self, leash: &Leash) {
+    pub fn await_death_under_lock(&self, inherited_lock: &InheritedLock) {
         until(SOON, "the death of the whole tree", || {
             // The order matters: a process seen alive *after* the lock was seen free has outlived it.
             let held = self.is_held();
-            let dead = leash.is_free();
+            let dead = inherited_lock.is_free();
             assert!(held || dead, "the lock is free, and the command lives");
             dead
         });

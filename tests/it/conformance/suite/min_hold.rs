@@ -105,18 +105,18 @@ pub async fn a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself(rig: &m
 /// Kills a run with this minimum time, when its command has worked for `work`.
 async fn kill(rig: &dyn Rig, hold: Duration, work: Duration) {
     let began = Instant::now();
-    let leash = rig.place().leash();
+    let inherited_lock = rig.place().inherited_lock();
     let hold_ms = format!("{}ms", hold.as_millis());
     // Otherwise the lease would expire sooner.
     let run = run_for(rig, &hold_ms).args(["--ttl", "1s"]);
-    let mut run = run.probe(["--leash", leash.path(), "ignore-term"]).spawn();
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
     run.await_ready();
     until(SOON, "the time to work", || began.elapsed() > work);
     run.signal(Signal::SIGKILL);
     // On a slow machine the renewal may have been too late; that changes nothing.
     assert!([Exit::by(Signal::SIGKILL), Exit::Code(76)].contains(&run.wait().exit));
     let free = free_at(rig).await;
-    assert!(leash.is_free(), "the lock was free before the command was dead");
+    assert!(inherited_lock.is_free(), "the lock was free before the command was dead");
     assert!(free - began >= hold - hold / 100, "free after {:?}", free - began);
 }
 

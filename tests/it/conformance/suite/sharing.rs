@@ -275,13 +275,17 @@ pub async fn a_dead_reader_is_released(rig: &mut dyn Rig) {
 }
 
 pub async fn a_killed_shared_run_is_released(rig: &mut dyn Rig) {
-    let leash = rig.place().leash();
-    let mut dying =
-        rig.run().args(["--ttl", "2s", "--shared"]).probe(["--leash", leash.path(), "ignore-term"]).spawn();
+    let inherited_lock = rig.place().inherited_lock();
+    let mut dying = rig
+        .run()
+        .args(["--ttl", "2s", "--shared"])
+        .probe(["--inherited-lock", inherited_lock.path(), "ignore-term"])
+        .spawn();
     dying.await_ready();
-    let mut heir = rig.run().args(["-v", "--wait", "forever"]).probe(["heir", leash.path()]).spawn();
-    heir.await_stderr("waiting");
+    let mut next_holder =
+        rig.run().args(["-v", "--wait", "forever"]).probe(["next-holder", inherited_lock.path()]).spawn();
+    next_holder.await_stderr("waiting");
     dying.signal(Signal::SIGKILL);
-    assert_eq!(heir.wait().stdout, "clean\n");
+    assert_eq!(next_holder.wait().stdout, "clean\n");
     assert_eq!(dying.wait().exit, Exit::by(Signal::SIGKILL));
 }

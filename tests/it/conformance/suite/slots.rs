@@ -246,10 +246,10 @@ pub async fn the_slot_of_a_killed_run_is_freed(rig: &mut dyn Rig) {
     living.await_ready();
     let mut dying = run().args(["--ttl", "2s"]).probe(["ignore-term"]).spawn();
     dying.await_ready();
-    let mut heir = run().args(["-v", "--wait", "forever"]).sh("echo $DLOCK_SLOT").spawn();
-    heir.await_stderr("waiting");
+    let mut next_holder = run().args(["-v", "--wait", "forever"]).sh("echo $DLOCK_SLOT").spawn();
+    next_holder.await_stderr("waiting");
     dying.signal(Signal::SIGKILL);
-    assert_eq!(heir.wait().stdout, "1\n");
+    assert_eq!(next_holder.wait().stdout, "1\n");
     assert_eq!(dying.wait().exit, Exit::by(Signal::SIGKILL));
     super::exclusion::let_end(living);
 }

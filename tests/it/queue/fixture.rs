@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const SHORTLY: Duration = Duration::from_secs(3);
 
 /// The lock `x` of a store, and its queue.
-pub struct Line {
+pub struct Queue {
     /// The store of the lock.
     pub store: Store,
     ttl: &'static str,
@@ -32,7 +32,7 @@ pub struct Event {
     pub ns: u64,
 }
 
-impl Line {
+impl Queue {
     /// With a lease of a minute, longer than any test waits.
     pub fn of(store: Store) -> Self {
         Self { store, ttl: "60s" }
@@ -59,7 +59,7 @@ impl Line {
         self.store.run_with_ttl(self.ttl).args(["--wait", "forever"])
     }
 
-    /// A command that records its name and its turn, and keeps the lock until it is [let go](Line::let_go).
+    /// A command that records its name and its turn, and keeps the lock until it is [let go](Queue::let_go).
     pub fn keeping(&self, run: Dlock, name: &str) -> Dlock {
         self.taking_turn(run, name, &format!("until '{}'", self.store.place.arg(&format!("go-{name}"))))
     }
@@ -123,8 +123,8 @@ impl Line {
             return self.pids_in_redis();
         }
         let sidecar = self.sidecar();
-        let line = sidecar["line"].as_array().cloned().unwrap_or_default();
-        line.iter().map(|waiter| pid_of(&waiter["identity"])).collect()
+        let queue = sidecar["line"].as_array().cloned().unwrap_or_default();
+        queue.iter().map(|waiter| pid_of(&waiter["identity"])).collect()
     }
 
     #[cfg(feature = "redis")]
@@ -151,8 +151,8 @@ impl Line {
             let scores = self.store.space().command(&range).texts();
             return scores.chunks(2).map(|pair| pair[1].parse().expect("a number")).collect();
         }
-        let line = self.sidecar()["line"].as_array().cloned().unwrap_or_default();
-        line.iter().filter_map(|waiter| waiter["ticket"].as_u64()).collect()
+        let queue = self.sidecar()["line"].as_array().cloned().unwrap_or_default();
+        queue.iter().filter_map(|waiter| waiter["ticket"].as_u64()).collect()
     }
 
     /// The name of a key beside the lock's own.

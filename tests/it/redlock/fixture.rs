@@ -2,7 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::masters::Masters;
 pub use crate::support::masters::SINCE;
 use crate::support::place::Place;
@@ -17,29 +17,29 @@ pub const KEY: &str = "dlock:x";
 const COUNTER: &str = "dlock#fencing:{dlock:x}";
 
 /// Five masters for one test only.
-pub struct Scene {
+pub struct Fixture {
     /// The place of the runs.
     pub place: Place,
     /// The masters.
     pub masters: Lent<Masters>,
-    /// The leash of every command of the test.
-    pub leash: Leash,
+    /// The inherited lock of every command of the test.
+    pub inherited_lock: InheritedLock,
     ttl: String,
 }
 
-impl Scene {
+impl Fixture {
     /// On masters without any data of dlock, with a lease of 3 s.
     pub fn new() -> Self {
         let place = Place::new();
-        let leash = place.leash();
-        Self { place, masters: Masters::lent(), leash, ttl: "3s".to_owned() }
+        let inherited_lock = place.inherited_lock();
+        Self { place, masters: Masters::lent(), inherited_lock, ttl: "3s".to_owned() }
     }
 
     /// On masters whose data is old enough that they vote.
     pub fn old() -> Self {
-        let scene = Self::new();
-        scene.age(&[0, 1, 2, 3, 4]);
-        scene
+        let fixture = Self::new();
+        fixture.age(&[0, 1, 2, 3, 4]);
+        fixture
     }
 
     /// With another lease.
@@ -77,7 +77,7 @@ impl Scene {
         output.stdout.trim().parse().expect("a fencing token")
     }
 
-    /// A command on the leash that reports each signal until it is told to exit. It is ready when this
+    /// A command with the inherited lock that reports each signal until it is told to exit. It is ready when this
     /// returns.
     #[track_caller]
     pub fn witness(&self) -> Running {
@@ -88,7 +88,7 @@ impl Scene {
     #[track_caller]
     pub fn witness_of(&self, run: Dlock) -> Running {
         let go = format!("leave:{}=0", self.place.arg("go"));
-        let mut run = run.probe(["--leash", self.leash.path(), "signals", &go]).spawn();
+        let mut run = run.probe(["--inherited-lock", self.inherited_lock.path(), "signals", &go]).spawn();
         run.await_ready();
         run
     }
@@ -101,13 +101,15 @@ impl Scene {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
     }
 
-    /// A waiter that then reports whether every process on the leash is dead. It is waiting when this returns.
+    /// A waiter that then reports whether every process with the inherited lock is dead. It is waiting when this
+    /// returns.
     #[track_caller]
-    pub fn heir(&self) -> Running {
-        let run = self.run().args(["-v", "--wait", "forever"]).probe(["heir", self.leash.path()]);
-        let mut heir = run.spawn();
-        heir.await_stderr("waiting");
-        heir
+    pub fn next_holder(&self) -> Running {
+        let run =
+            self.run().args(["-v", "--wait", "forever"]).probe(["next-holder", self.inherited_lock.path()]);
+        let mut next_holder = run.spawn();
+        next_holder.await_stderr("waiting");
+        next_holder
     }
 
     /// Whether the lock is held at these nodes.

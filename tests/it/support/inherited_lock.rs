@@ -1,4 +1,4 @@
-//! The leash: a file that a whole tree of processes keeps locked, so that the end of the tree can be observed.
+//! The inherited lock: a file that a whole tree of processes keeps locked, so that the end of the tree can be observed.
 
 use super::SOON;
 use super::wait::until;
@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A file that a probe started with `--leash FILE` locks (shared; an open file description lock, see `fcntl(2)`),
+/// A file that a probe started with `--inherited-lock FILE` locks (shared; an open file description lock, see `fcntl(2)`),
 /// through a descriptor that everything it forks inherits. Unlike a scan of /proc this misses no process that forks or
 /// moves meanwhile. It is queried without being locked, so two observers do not disturb each other.
 #[derive(Debug, Clone)]
-pub struct Leash(PathBuf);
+pub struct InheritedLock(PathBuf);
 
-impl Leash {
-    /// A leash on this file.
+impl InheritedLock {
+    /// An inherited lock on this file.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -29,7 +29,7 @@ impl Leash {
             .create(true)
             .append(true)
             .open(&self.0)
-            .expect("the leash can be opened");
+            .expect("the inherited lock can be opened");
         let mut range = whole_file();
         // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
         let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
@@ -52,7 +52,8 @@ impl Leash {
     /// Blocks until every process that held it is dead, and returns that moment by the clock of the store (microseconds
     /// since 1970, as `TIME` and `PEXPIRETIME` of a Redis on this host count).
     pub fn await_last_death(&self) -> i64 {
-        let file = std::fs::File::options().append(true).open(&self.0).expect("the leash can be opened");
+        let file =
+            std::fs::File::options().append(true).open(&self.0).expect("the inherited lock can be opened");
         let range = whole_file();
         // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
         while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) } == -1 {}

@@ -3,7 +3,7 @@
 
 use crate::support::dlock::Dlock;
 use crate::support::flight::Flight;
-use crate::support::leash::Leash;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::probe;
 use crate::support::proxy::{Proxy, Way};
@@ -16,20 +16,20 @@ use std::path::Path;
 use std::time::Duration;
 
 /// One lock for one test only, and the proxy in front of it.
-pub struct Scene {
+pub struct Fixture {
     /// The store of the lock.
     pub store: Store,
     /// The proxy.
     pub proxy: Proxy,
-    /// The leash of every command of the test.
-    pub leash: Leash,
+    /// The inherited lock of every command of the test.
+    pub inherited_lock: InheritedLock,
     pub(super) ttl: Duration,
     user: String,
     password: Option<String>,
     query: String,
 }
 
-impl Scene {
+impl Fixture {
     /// On the Redis that the tests share, with a lease of 3 s.
     pub fn new() -> Self {
         Self::of(Store::redis())
@@ -42,11 +42,11 @@ impl Scene {
 
     fn of(store: Store) -> Self {
         let proxy = Proxy::to(store.space().port());
-        let leash = store.place.leash();
+        let inherited_lock = store.place.inherited_lock();
         Self {
             store,
             proxy,
-            leash,
+            inherited_lock,
             ttl: Duration::from_secs(3),
             user: String::new(),
             password: None,
@@ -133,10 +133,12 @@ impl Scene {
         run.command(command)
     }
 
-    /// The same, on the leash.
-    pub fn leashed(&self, run: Dlock, args: &[&str]) -> Dlock {
-        let words: Vec<&str> =
-            ["--leash", self.leash.path()].into_iter().chain(args.iter().copied()).collect();
+    /// The same, with the inherited lock.
+    pub fn with_inherited_lock(&self, run: Dlock, args: &[&str]) -> Dlock {
+        let words: Vec<&str> = ["--inherited-lock", self.inherited_lock.path()]
+            .into_iter()
+            .chain(args.iter().copied())
+            .collect();
         self.recording(run, &words)
     }
 
@@ -150,7 +152,7 @@ impl Scene {
     /// The same, under this run.
     #[track_caller]
     pub fn ticker_of(&self, run: Dlock) -> Running {
-        let mut run = self.leashed(run, &["tick", &self.place().arg("tick")]).spawn();
+        let mut run = self.with_inherited_lock(run, &["tick", &self.place().arg("tick")]).spawn();
         run.await_ready();
         run
     }
@@ -166,12 +168,12 @@ impl Scene {
     #[track_caller]
     pub fn witness_of(&self, run: Dlock) -> Running {
         let go = format!("leave:{}=5", self.place().arg("go"));
-        let mut run = self.leashed(run, &["signals", &go]).spawn();
+        let mut run = self.with_inherited_lock(run, &["signals", &go]).spawn();
         run.await_ready();
         run
     }
 
-    /// A witness without the proxy, which is not on the leash: it belongs to another client.
+    /// A witness without the proxy, which does not have the inherited lock: it belongs to another client.
     #[track_caller]
     pub fn stranger(&self) -> Running {
         let go = format!("leave:{}=5", self.place().arg("go"));
@@ -199,7 +201,7 @@ impl Scene {
     /// Waits until the tree is dead, asserts that this was in time, and that dlock reports it.
     #[track_caller]
     pub fn assert_killed_in_time(&self, mut run: Running) -> Output {
-        self.leash.await_free();
+        self.inherited_lock.await_free();
         self.assert_last_tick_in_time();
         let output = run.wait();
         self.assert_reports_loss(&output);
@@ -209,7 +211,7 @@ impl Scene {
     /// The same where the store still replies, but `renewal` was the last one that it granted.
     #[track_caller]
     pub fn assert_killed_in_time_after(&self, mut run: Running, renewal: &Flight) -> Output {
-        self.leash.await_free();
+        self.inherited_lock.await_free();
         let (last, deadline) = (self.last_tick(), self.deadline_after(renewal));
         assert!(last <= deadline, "the command ran {} ns past its deadline", last - deadline);
         let output = run.wait();
@@ -224,23 +226,23 @@ impl Scene {
         assert_eq!(output.stdout.lines().next(), Some("ready"), "{}", output.stdout);
         assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
-        assert!(self.leash.is_free(), "somebody is left");
+        assert!(self.inherited_lock.is_free(), "somebody is left");
     }
 
-    /// A dlock that waits without the proxy, and whose command reports whether every process on the leash is dead.
-    /// It is waiting when this returns.
+    /// A dlock that waits without the proxy, and whose command reports whether every process with the inherited lock is
+    /// dead. It is waiting when this returns.
     #[track_caller]
-    pub fn heir(&self) -> Running {
+    pub fn next_holder(&self) -> Running {
         let run = self.direct().args(["-v", "--wait", "forever"]);
-        let mut heir = self.recording(run, &["heir", self.leash.path()]).spawn();
-        heir.await_stderr("waiting");
-        heir
+        let mut next_holder = self.recording(run, &["next-holder", self.inherited_lock.path()]).spawn();
+        next_holder.await_stderr("waiting");
+        next_holder
     }
 
-    /// Asserts that the heir got the lock when all other processes were dead, with a larger fencing token.
+    /// Asserts that the next_holder got the lock when all other processes were dead, with a larger fencing token.
     #[track_caller]
-    pub fn assert_inherits(&self, mut heir: Running) {
-        let output = heir.wait();
+    pub fn assert_inherits(&self, mut next_holder: Running) {
+        let output = next_holder.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
         self.assert_tokens_grow();
     }
@@ -249,7 +251,7 @@ impl Scene {
     #[track_caller]
     pub fn assert_succession(&self) {
         let run = self.direct().args(["--wait", "forever"]);
-        let output = self.recording(run, &["heir", self.leash.path()]).output();
+        let output = self.recording(run, &["next-holder", self.inherited_lock.path()]).output();
         assert_eq!(output.outcome(), (Exit::Code(0), "clean\n", ""));
         self.assert_tokens_grow();
     }
