@@ -28,15 +28,12 @@ use tokio::sync::mpsc;
 use self::directory::LockDirectory;
 use self::hold::HeldFile;
 pub use self::location::Location;
-use self::presence::Changes;
 use self::sidecar::SidecarError;
 use self::worker::Worker;
-use super::admin::LockAdmin;
 use super::diagnosis::Diagnosis;
-use super::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step};
+use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
 use super::thread::in_thread;
-use super::url::UrlError;
-use super::{Change, Reply, StoreError, io_text};
+use super::{Change, Location as _, Reply, StoreError, io_text};
 use crate::lock::{LockName, LockState, NotedRecord};
 
 /// The `file:` store. A file system may hang (NFS, FUSE, a frozen one), so its calls are made by a separate thread,
@@ -67,7 +64,7 @@ impl FileStore {
         act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let worker = self.worker.get_or_insert_with(|| {
-            Worker::start(LockDirectory::new(self.location.clone(), Changes::to(self.sender.clone())))
+            Worker::start(LockDirectory::new(self.location.clone(), self.sender.clone()))
         });
         // The worker thread handles these events as well.
         while self.changes.try_recv().is_ok() {}
@@ -103,7 +100,7 @@ impl LedgerStore for FileStore {
         let name = name.clone();
         self.work(move |directory| {
             if matches!(purpose, Purpose::Operate) {
-                directory.check_directory()?;
+                directory.location.check_directory()?;
             }
             directory.change(&name, &purpose, decide)
         })
@@ -147,28 +144,6 @@ impl LedgerStore for FileStore {
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.kept.iter().flatten().map(|file| file.as_fd()).collect()
-    }
-}
-
-impl super::Location for Location {
-    fn display(&self) -> &str {
-        self.display()
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        self.check_name(name)
-    }
-
-    fn keeps_leases(&self) -> bool {
-        false
-    }
-
-    fn warning(&self) -> Option<String> {
-        self.warning()
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(Contender::new(FileStore::new(self.clone())))
     }
 }
 

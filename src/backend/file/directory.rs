@@ -1,12 +1,13 @@
 //! The state of one dlock in a directory of locks, and the change of a sidecar in one step.
 
-use std::fs::{self, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
+
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::hold::{HeldFile, QueuePosition};
 use super::lock_file::{is_at, number_of, try_flock, try_flock_of, try_lock};
 use super::observation::Observation;
-use super::presence::{Changes, Role, Target, Watches};
+use super::presence::{Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar, SidecarError};
 use super::{Location, describe, history, lock_file, sidecar, sidecar_failure, trust};
 use crate::backend::ledger::{
@@ -44,22 +45,9 @@ struct Opened {
 
 impl LockDirectory {
     /// Creates the state without touching the file system. The watches also report their events to `changes`.
-    pub(super) fn new(location: Location, changes: Changes) -> LockDirectory {
+    pub(super) fn new(location: Location, changes: UnboundedSender<()>) -> LockDirectory {
         let watches = Watches::new(changes);
         LockDirectory { location, held: None, position: None, watches, awaited: None, patient_until: None }
-    }
-
-    pub(super) fn prepare(&self) -> Result<(), StoreError> {
-        if let Some(directory) = self.location.directory_to_create()
-            && !directory.exists()
-        {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)
-                .map_err(|error| describe(&error, "make the directory", directory))?;
-        }
-        Ok(())
     }
 
     /// Changes the ledger of a lock in one step, with its sidecar locked.
@@ -181,7 +169,7 @@ impl LockDirectory {
     }
 
     fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
-        self.prepare()?;
+        self.location.prepare()?;
         let path = self.location.history_path(name);
         history::append(&path, at, record).map_err(|error| describe(&error, "write", &path))
     }
@@ -189,7 +177,7 @@ impl LockDirectory {
     /// Opens the lock file before anything is written, and checks now, not only when the run has ended, whether its
     /// outcome can be recorded.
     fn open_lock_file(&self, name: &LockName) -> Result<File, StoreError> {
-        self.prepare()?;
+        self.location.prepare()?;
         let path = self.location.lock_path(name);
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
         let history_path = self.location.history_path(name);

@@ -5,9 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use super::directory::LockDirectory;
 use super::lock_file::{self, try_lock};
-use super::presence::{Changes, Role, announce, is_there, lock_content, unlock_content, withdraw};
+use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
 use super::{Location, sidecar};
 use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
@@ -38,7 +37,7 @@ struct Scratch {
 pub(super) fn examine(location: &Location, examination: &Diagnosis) {
     let found = |finding| examination.found(finding);
     examination.begin("directory");
-    if let Err(finding) = LockDirectory::new(location.clone(), Changes::none()).prepare().map_err(|error| {
+    if let Err(finding) = location.prepare().map_err(|error| {
         unusable("directory", &error.to_string(), "let this user make it, or name another directory")
     }) {
         return found(finding);

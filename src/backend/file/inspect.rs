@@ -19,30 +19,17 @@ const LISTING_PATIENCE: Duration = Duration::from_millis(5);
 
 impl LockDirectory {
     pub(super) fn names(&self) -> Result<Vec<LockName>, StoreError> {
+        self.location.check_directory()?;
         let directory = self.location.directory();
         let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.location.is_default() => {
-                return Ok(Vec::new());
-            }
-            Err(error) => return Err(describe(&error, "read the directory", directory)),
+            // The default directory, before the first lock.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| describe(&error, "read the directory", directory))?,
         };
         let mut names: Vec<LockName> =
             entries.flatten().filter_map(|entry| self.name_of(&entry.path())).collect();
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         Ok(names)
-    }
-
-    /// A directory that the user named and that does not exist is a mistake, not a store in which every lock is free.
-    pub(super) fn check_directory(&self) -> Result<(), StoreError> {
-        let directory = self.location.directory();
-        match fs::metadata(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.location.is_default() => Ok(()),
-            Ok(metadata) if !metadata.is_dir() => {
-                Err(describe(&io::ErrorKind::NotADirectory.into(), "read the directory", directory))
-            }
-            result => result.map(drop).map_err(|error| describe(&error, "read the directory", directory)),
-        }
     }
 
     /// Returns the lock that a sidecar file belongs to. A file that is named by a digest contains the name.
@@ -65,7 +52,7 @@ impl LockDirectory {
         is_new: bool,
         view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
     ) -> Result<(u64, Vec<LockState>), StoreError> {
-        self.check_directory()?;
+        self.location.check_directory()?;
         let now = now();
         self.patient_until = self.patient_until.filter(|_| !is_new);
         // Many sidecars that stay locked may cost no more in total than one.
@@ -99,7 +86,7 @@ impl LockDirectory {
     }
 
     pub(super) fn history(&self, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
-        self.check_directory()?;
+        self.location.check_directory()?;
         let path = self.location.history_path(name);
         history::read(&path).map_err(|error| describe(&error, "read", &path))
     }

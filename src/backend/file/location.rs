@@ -1,8 +1,14 @@
 //! The location of the lock files, and their names.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use super::{FileStore, describe};
+use crate::backend::StoreError;
+use crate::backend::admin::LockAdmin;
+use crate::backend::ledger::Contender;
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
@@ -102,46 +108,29 @@ impl Location {
         &self.directory
     }
 
-    /// Returns whether the user named no directory, so that dlock creates it.
-    pub(super) fn is_default(&self) -> bool {
-        self.is_default
-    }
-
-    /// Returns the directory if dlock may create it.
-    pub(super) fn directory_to_create(&self) -> Option<&Path> {
-        self.is_default.then_some(&self.directory)
-    }
-
-    /// Returns a warning about a file system whose locks are not managed by this host's kernel alone.
-    pub fn warning(&self) -> Option<String> {
-        let existing = self.directory.ancestors().find(|directory| directory.exists())?;
-        let kind = network_file_system(existing)?;
-        Some(format!(
-            "{} is on {kind}: the lock is only as good as the locks of that file system, and hosts may not see each other's",
-            self.directory.display()
-        ))
-    }
-
-    /// Returns the location as shown in messages.
-    pub fn display(&self) -> &str {
-        &self.display
-    }
-
-    /// Rejects a name whose lock file would be a sidecar file.
-    ///
-    /// # Errors
-    /// Its lock file would be a sidecar file, or cannot be a file.
-    pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
-        if file.ends_with(SIDECAR_SUFFIX) {
-            return Err(UrlError::new(format!(
-                "its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})"
-            )));
-        }
-        if file == "." || file == ".." {
-            return Err(UrlError::new("'.' and '..' are not file names"));
+    /// Creates the directory if it is missing and the user named none.
+    pub(super) fn prepare(&self) -> Result<(), StoreError> {
+        if self.is_default && !self.directory.exists() {
+            let mut builder = fs::DirBuilder::new();
+            builder
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.directory)
+                .map_err(|error| describe(&error, "make the directory", &self.directory))?;
         }
         Ok(())
+    }
+
+    /// Checks that the directory exists, or will be created when it is needed. One that the user named and that does not
+    /// exist is a mistake, not a store in which every lock is free.
+    pub(super) fn check_directory(&self) -> Result<(), StoreError> {
+        let error = match fs::metadata(&self.directory) {
+            Ok(metadata) if metadata.is_dir() => return Ok(()),
+            Ok(_) => io::ErrorKind::NotADirectory.into(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_default => return Ok(()),
+            Err(error) => error,
+        };
+        Err(describe(&error, "read the directory", &self.directory))
     }
 
     pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
@@ -172,6 +161,43 @@ impl Location {
         let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
         let name = LockName::new(&name).ok()?;
         (encode(&name, self.suffix.len()) == encoded).then_some(name)
+    }
+}
+
+impl crate::backend::Location for Location {
+    fn display(&self) -> &str {
+        &self.display
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
+        if file.ends_with(SIDECAR_SUFFIX) {
+            return Err(UrlError::new(format!(
+                "its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})"
+            )));
+        }
+        if file == "." || file == ".." {
+            return Err(UrlError::new("'.' and '..' are not file names"));
+        }
+        Ok(())
+    }
+
+    fn keeps_leases(&self) -> bool {
+        false
+    }
+
+    /// A file system may have locks that are not managed by this host's kernel alone.
+    fn warning(&self) -> Option<String> {
+        let existing = self.directory.ancestors().find(|directory| directory.exists())?;
+        let kind = network_file_system(existing)?;
+        Some(format!(
+            "{} is on {kind}: the lock is only as good as the locks of that file system, and hosts may not see each other's",
+            self.directory.display()
+        ))
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(Contender::new(FileStore::new(self.clone())))
     }
 }
 
@@ -251,25 +277,6 @@ mod tests {
                 assert!(!file.contains('/') && file.len() < LONGEST_FILE_NAME - 10, "{file}");
                 assert_eq!(owner.entry(file).or_insert_with(|| name.clone()), &name);
             }
-        }
-    }
-
-    #[test]
-    fn a_name_that_is_a_sidecar_is_rejected() {
-        let url = |text: &str| Url::parse(text).expect("good URL");
-        let exact = Location::from_url(&url("file:///srv?suffix="), &|_| None).expect("good location");
-        assert!(exact.check_name(&name("a.dlock")).is_err());
-        assert!(exact.check_name(&name("a")).is_ok());
-        let usual = Location::from_url(&url("file:///srv"), &|_| None).expect("good location");
-        assert!(usual.check_name(&name("a.dlock")).is_ok());
-    }
-
-    #[test]
-    fn bad_locations_are_rejected() {
-        for bad in ["file://host/x", "file:x", "file:///x?prefix=a", "file:///x?suffix=a/b", "file://u:p@/x"]
-        {
-            let url = Url::parse(bad).expect("good URL");
-            assert!(Location::from_url(&url, &|_| None).is_err(), "{bad}");
         }
     }
 }

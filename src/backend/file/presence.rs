@@ -36,38 +36,17 @@ const STACK: usize = 64 * 1024;
 /// The limit of concurrent watches; the rest is found by checking.
 const MAX_WATCHES: usize = 32;
 
-/// A further recipient of notifications of events.
-#[derive(Clone)]
-pub(super) struct Changes(Option<UnboundedSender<()>>);
-
-impl Changes {
-    /// Creates a recipient.
-    pub(super) fn to(sender: UnboundedSender<()>) -> Changes {
-        Changes(Some(sender))
-    }
-
-    /// Returns a value for a store that does not watch anything.
-    pub(super) fn none() -> Changes {
-        Changes(None)
-    }
-
-    fn notify(&self) {
-        if let Some(sender) = &self.0 {
-            let _ = sender.send(());
-        }
-    }
-}
-
 /// Threads that wait for events on a file, one event each.
 pub(super) struct Watches {
     pending: Vec<Target>,
     sender: mpsc::Sender<Target>,
     events: mpsc::Receiver<Target>,
-    changes: Changes,
+    /// A further recipient of notifications of events.
+    changes: UnboundedSender<()>,
 }
 
 impl Watches {
-    pub(super) fn new(changes: Changes) -> Watches {
+    pub(super) fn new(changes: UnboundedSender<()>) -> Watches {
         let (sender, events) = mpsc::channel();
         Watches { pending: Vec::new(), sender, events, changes }
     }
@@ -106,7 +85,7 @@ impl Watches {
             // A wait that failed has ended too: the next attempt then finds the reason.
             let _ = wait();
             let _ = sender.send(target);
-            changes.notify();
+            let _ = changes.send(());
         });
         if started.is_ok() {
             self.pending.push(target);
