@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use self::node::{Fenced, NodeClient, NodeReply, limit};
-use self::nodes::{Purpose, RedlockNodes};
+use self::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
+use self::nodes::{RedlockNodes, STRAGGLERS};
 use self::queue::QueueTicket;
-use self::quorum::{Replies, STRAGGLERS};
+use self::quorum::Replies;
 use super::location::Location;
 use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Loss, Release, Renewal, Reply, StoreError};
 use crate::lock::{Claim, LockName, Record};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
-use super::node::{Fenced, NodeClient, NodeReply, limit};
-use super::nodes::{Purpose, RedlockNodes};
+use super::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
+use super::nodes::RedlockNodes;
 use super::quorum::Replies;
 use super::verdict::{NodeVote, Verdict, verdict};
 use super::{Hold, RedlockStore};

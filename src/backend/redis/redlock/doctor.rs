@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::RedlockStore;
-use super::node::NodeClient;
-use super::nodes::Purpose;
+use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};

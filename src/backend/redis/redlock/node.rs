@@ -5,7 +5,6 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::nodes::Purpose;
 use super::verdict::NodeVote;
 use crate::backend::redis::claim::AsNode;
 use crate::backend::redis::connection::{Cancel, ReplyLimit, RequestOptions};
@@ -40,6 +39,19 @@ pub(super) struct NodeClient {
     pub(super) store: RedisStore,
     /// Ends the wait for the reply to a claim.
     cancel: Cancel,
+}
+
+/// What a request is for. Determines how it waits for earlier requests to the same node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Only to connect, for which a later request waits no longer than its own limit.
+    Connect,
+    /// To claim the lock. Waits for at most one request; fails at once if another one is waiting already.
+    Claim,
+    /// To renew the hold. Waits like a claim.
+    Renewal,
+    /// Anything else. Waits for all earlier requests: it has to be sent.
+    Other,
 }
 
 /// Where a fencing token is given.
