@@ -67,18 +67,9 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
-            let token = claim.token.reveal();
-            let request = ScriptRequest {
-                operation: Operation::Renew,
-                keys: &keys,
-                token,
-                arguments,
-                history: &keys.history,
-            };
-            let reply = match self
-                .request(&request, RequestOptions { tracking: true, ..RequestOptions::default() })
-                .await
-            {
+            let request = ScriptRequest::new(Operation::Renew, &keys, claim.token.reveal(), arguments);
+            let options = RequestOptions { tracking: true, ..RequestOptions::default() };
+            let reply = match self.request(&request, options).await {
                 Err(error) if claim.mode == Mode::Exclusive && self.is_moving(&error) => {
                     return self.renew_by_key(claim, claim.ttl.max(rest)).await;
                 }

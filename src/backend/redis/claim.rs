@@ -120,14 +120,8 @@ impl RedisStore {
         ];
         arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
         let token = claim.token.reveal();
-        let request = ScriptRequest {
-            operation: Operation::Acquire,
-            keys: &keys,
-            token,
-            arguments,
-            history: &keys.history,
-        };
-        let channel = format!("{}{}", keys.channels, claim.token.reveal());
+        let request = ScriptRequest::new(Operation::Acquire, &keys, token, arguments);
+        let channel = format!("{}{token}", keys.channels);
         let wait = self.wait_for_replicas(claim);
         let options = RequestOptions {
             tracking,

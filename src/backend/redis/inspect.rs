@@ -317,9 +317,9 @@ impl RedisStore {
         arguments: Vec<String>,
     ) -> Result<Vec<Value>, StoreError> {
         let keys = self.keys(name);
-        let question = ScriptRequest { operation, keys: &keys, token: "", arguments, history: &keys.history };
+        let request = ScriptRequest::new(operation, &keys, "", arguments);
         self.connect().await?;
-        let reply = self.request(&question, RequestOptions::default()).await?;
+        let reply = self.request(&request, RequestOptions::default()).await?;
         match number(reply.first()) {
             Some(-6) => Err(other_format(&reply)),
             _ => Ok(reply),

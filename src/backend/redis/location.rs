@@ -142,24 +142,6 @@ mod tests {
     }
 
     #[test]
-    fn in_a_cluster_a_name_has_to_have_the_slot_of_its_recipe() {
-        let checked = |url: &str, name: &str| {
-            location(url).expect("good").check_name(&LockName::new(name).expect("good name")).is_ok()
-        };
-        for (recipe, name, fits) in [
-            ("plain", "a", true),
-            ("plain", "a}b", true),
-            ("redisson", "a", true),
-            ("redisson", "a}b", false),
-            ("python-redis-lock", "a", false),
-            ("python-redis-lock", "{a}", true),
-        ] {
-            assert_eq!(checked(&format!("redis-cluster://h?recipe={recipe}"), name), fits, "{recipe} {name}");
-            assert!(checked(&format!("redis://h?recipe={recipe}"), name), "{recipe} {name}");
-        }
-    }
-
-    #[test]
     fn keys_reserved_by_redisson_cannot_be_lock_names() {
         let name = LockName::new("redisson_lock_token:{a}").expect("good name");
         let checked = |url: &str| location(url).expect("good").check_name(&name).is_ok();

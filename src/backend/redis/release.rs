@@ -41,13 +41,7 @@ pub(super) fn release<'a>(
     record: Option<&Record>,
 ) -> ScriptRequest<'a> {
     let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
-    ScriptRequest {
-        operation: Operation::Release,
-        keys,
-        token: claim.token.reveal(),
-        arguments,
-        history: &keys.history,
-    }
+    ScriptRequest::new(Operation::Release, keys, claim.token.reveal(), arguments)
 }
 
 /// A record as it is stored; an empty string if it cannot be written as JSON, which is not known to happen.

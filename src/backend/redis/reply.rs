@@ -241,51 +241,6 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_read() {
-        let grant = |slot| [Value::Int(1), bulk("1769824800123456"), Value::Int(30_000), Value::Int(slot)];
-        let expected = |slot| {
-            Ok(Attempt::Granted(Grant {
-                fencing: FencingToken::new(1_769_824_800_123_456),
-                lease: Some(Duration::from_secs(30)),
-                slot,
-            }))
-        };
-        assert_eq!(attempt(&grant(-1), Recipe::Plain), expected(None));
-        assert_eq!(attempt(&grant(3), Recipe::Plain), expected(Some(3)));
-    }
-
-    fn read(remaining: i64, kind: &str, place: i64, call_remaining: i64, records: &[&str]) -> Busy {
-        let mut reply = vec![
-            Value::Int(0),
-            Value::Int(remaining),
-            bulk(kind),
-            Value::Int(place),
-            Value::Int(call_remaining),
-            Value::Int(1_000_000),
-            Value::Int(1),
-            Value::Int(records.len() as i64),
-            bulk(""),
-        ];
-        reply.extend(records.iter().map(|record| bulk(record)));
-        match attempt(&reply, Recipe::Plain) {
-            Ok(Attempt::Busy(busy)) => busy,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn foreign_holders_are_read() {
-        let immortal = read(-1, "string", 0, 0, &[]);
-        assert!(immortal.holders[0].hint.as_deref().is_some_and(|hint| hint.contains("without expiry")));
-        assert_eq!(immortal.again, Again::Within(Duration::MAX));
-        let hash = read(5, "hash", 1, 0, &[]);
-        assert!(hash.holders[0].hint.as_deref().is_some_and(|hint| hint.contains("recipe=redisson")));
-        assert_eq!((hash.position, hash.again), (Some(1), Again::Within(Duration::from_millis(6))));
-        let garbage = read(5, "string", 0, 0, &["{not json"]);
-        assert_eq!((garbage.holders.len(), garbage.holders[0].identity.as_ref()), (1, None));
-    }
-
-    #[test]
     fn a_key_type_of_another_recipe_is_attributed_to_that_recipe() {
         use Recipe::{Plain, PythonRedisLock, Redisson};
         let second = Some(Duration::from_secs(1));
@@ -314,23 +269,10 @@ mod tests {
     }
 
     #[test]
-    fn members_and_promises_are_read() {
-        let record = |at: u64, pid: u32| {
-            format!(
-                r#"{{"fencing":1,"at":{at},"identity":{{"host":"h","pid":{pid},"user":"u","command":"c"}}}}"#
-            )
-        };
-        let (young, old) = (record(999_000, 1), record(900_000, 2));
-        let busy = read(5, "dlock", 2, 0, &[&young, &old]);
-        let pids = busy.holders.iter().map(|holder| holder.identity.as_ref().map(|identity| identity.pid));
-        assert_eq!(pids.collect::<Vec<_>>(), [Some(2), Some(1)], "the oldest first");
-        assert_eq!(busy.holders[1].age, Some(Duration::from_secs(1)));
-        assert_eq!(busy.again, Again::Within(Duration::from_millis(55)));
-        let fourth = read(5, "dlock", 4, 0, &[&young, &old]);
-        assert_eq!(fourth.again, Again::Within(Duration::from_millis(255)));
-        let promised = read(-2, "free", 0, 300, &[]);
-        assert!(promised.promised && promised.holders.is_empty());
-        assert_eq!(promised.again, Again::Within(Duration::from_millis(301)));
+    fn waiters_ask_one_after_another_when_the_lease_ends() {
+        for (position, ms) in [(None, 1), (Some(1), 1), (Some(2), 50), (Some(4), 250)] {
+            assert_eq!(delay_after_lease(position), Duration::from_millis(ms), "{position:?}");
+        }
     }
 
     #[test]

@@ -215,14 +215,4 @@ mod tests {
             );
         }
     }
-
-    #[test]
-    fn trials_have_the_form_that_the_script_reads() {
-        assert!(
-            trials().starts_with(r#"[["SET",6,"x","XX"],["ZADD",4,"XX","0","?"],["DEL",6],"#),
-            "{}",
-            trials()
-        );
-        assert!(trials().contains(r#",["TIME"],"#), "{}", trials());
-    }
 }

@@ -131,7 +131,17 @@ pub(super) struct ScriptRequest<'a> {
     pub(super) history: &'a str,
 }
 
-impl ScriptRequest<'_> {
+impl<'a> ScriptRequest<'a> {
+    /// Returns a request whose outcome is stored in the history of runs that held the lock.
+    pub(super) fn new(
+        operation: Operation,
+        keys: &'a Keys,
+        token: &'a str,
+        arguments: Vec<String>,
+    ) -> ScriptRequest<'a> {
+        ScriptRequest { operation, keys, token, arguments, history: &keys.history }
+    }
+
     /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
     pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
         let Keys { lock, tail, index, others, .. } = self.keys;
@@ -192,13 +202,7 @@ mod tests {
             Recipe::Plain,
             &crate::lock::LockName::new("a").expect("good name"),
         );
-        let request = ScriptRequest {
-            operation: Operation::Acquire,
-            keys: &keys,
-            token: "t",
-            arguments: vec!["x".into(); 100],
-            history: &keys.history,
-        };
+        let request = ScriptRequest::new(Operation::Acquire, &keys, "t", vec!["x".into(); 100]);
         assert!(request.command(By::Digest, Asking::Yes).args_iter().count() <= 10);
     }
 }

@@ -73,25 +73,3 @@ fn time_of(reply: &Value) -> Option<i128> {
     let part = |index: usize| text(parts.get(index))?.parse::<i128>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::diagnosis::Level;
-
-    #[test]
-    fn clocks_may_be_a_second_apart_and_not_an_hour() {
-        for (micros, level, words) in [
-            (120, Level::Ok, "0.12ms ahead of"),
-            (-999_000, Level::Ok, "999ms behind"),
-            (5_000_000, Level::Warning, "5s ahead of"),
-            (-60_000_000, Level::Warning, "1m behind"),
-            (7_200_000_000, Level::Problem, "2h ahead of"),
-            (-7_200_000_000, Level::Problem, "2h behind"),
-        ] {
-            let finding = finding(micros);
-            assert_eq!(finding.level, level, "{micros}");
-            assert!(finding.found.contains(words), "{}", finding.found);
-        }
-    }
-}

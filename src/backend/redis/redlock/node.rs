@@ -162,13 +162,7 @@ impl NodeClient {
         };
         let arguments =
             vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), random::id()];
-        let request = ScriptRequest {
-            operation: Operation::Fence,
-            keys: &keys,
-            token: claim.token.reveal(),
-            arguments,
-            history: &keys.history,
-        };
+        let request = ScriptRequest::new(Operation::Fence, &keys, claim.token.reveal(), arguments);
         let reply = self.store.request(&request, RequestOptions::default()).await?;
         let given: u64 = text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
         Ok((given > 0).then_some(given))
