@@ -225,8 +225,7 @@ impl Examiner<'_> {
         }
         self.info = Info::of(&reply);
         for setting in SETTINGS {
-            let mut get = redis::cmd("CONFIG");
-            get.arg("GET").arg(*setting);
+            let get = redis::cmd("CONFIG").arg("GET").arg(*setting).clone();
             self.diagnosis.begin("information");
             // Few users may run CONFIG, and some servers do not have it.
             if let Some(value) = setting_of(&self.request(&get).await?) {
@@ -248,8 +247,7 @@ impl Examiner<'_> {
         let mut other =
             Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes)
                 .await?;
-        let mut info = redis::cmd("INFO");
-        info.arg("server");
+        let info = redis::cmd("INFO").arg("server").clone();
         let reply = other.request_raw(&info).await?;
         let other_info = Info::of(&reply);
         match other_info.field("run_id") {

@@ -71,8 +71,8 @@ impl RedisStore {
         while !open.is_empty() {
             let later = open.split_off(open.len().min(INDEXES_A_FLIGHT));
             let scan = |(index, cursor): &(String, String)| {
-                let mut scan = redis::cmd("ZSCAN");
-                scan.arg(index).arg(cursor).arg("COUNT").arg(ENTRIES_A_PAGE);
+                let scan =
+                    redis::cmd("ZSCAN").arg(index).arg(cursor).arg("COUNT").arg(ENTRIES_A_PAGE).clone();
                 (index.clone(), scan)
             };
             let requests: Vec<(String, Cmd)> = open.iter().map(scan).collect();

@@ -164,9 +164,7 @@ pub(super) struct Range {
 
 /// The command that lists all slots and nodes.
 pub(super) fn slots_command() -> Cmd {
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("SLOTS");
-    command
+    redis::cmd("CLUSTER").arg("SLOTS").clone()
 }
 
 /// Parses its reply, sent by `from`, and skips invalid parts: `{first, last, {host, port, ...}, ...}` for each range.

@@ -28,8 +28,7 @@ impl RedisStore {
     /// Returns the command that waits for the replicas after a claim, if any are required.
     pub(super) fn wait_for_replicas(&self, claim: &Claim) -> Option<Cmd> {
         let count = self.location.wait_replicas;
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(count).arg(wait_limit(claim).as_millis() as u64);
+        let wait = redis::cmd("WAIT").arg(count).arg(wait_limit(claim).as_millis() as u64).clone();
         (count > 0).then_some(wait)
     }
 

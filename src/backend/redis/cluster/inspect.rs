@@ -52,8 +52,7 @@ impl RedisStore {
         if !self.location.is_cluster() {
             return self.route.find(&self.location).await;
         }
-        let mut exists = redis::cmd("EXISTS");
-        exists.arg(lock);
+        let exists = redis::cmd("EXISTS").arg(lock).clone();
         if self.connect().await.is_ok() {
             let _ = self.request_each(&[(lock.to_owned(), exists)], RequestOptions::default()).await;
         }

@@ -102,7 +102,5 @@ fn extend(condition: &str, key: &str, token: &str, lease: Duration) -> Cmd {
          if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end \
          return 1"
     );
-    let mut command = redis::cmd("EVAL");
-    command.arg(text).arg(1).arg(key).arg(token).arg(lease.as_millis().to_string());
-    command
+    redis::cmd("EVAL").arg(text).arg(1).arg(key).arg(token).arg(lease.as_millis().to_string()).clone()
 }

@@ -162,8 +162,7 @@ impl Connection {
 }
 
 fn hello(handshake: &Handshake) -> Cmd {
-    let mut command = redis::cmd("HELLO");
-    command.arg(3);
+    let mut command = redis::cmd("HELLO").arg(3).clone();
     if let Some(password) = &handshake.password {
         command.arg("AUTH").arg(handshake.username.as_deref().unwrap_or("default")).arg(password);
     }
@@ -183,9 +182,7 @@ fn not_a_node(server: &Address) -> StoreError {
 
 /// A command that only cluster nodes support.
 fn member() -> Cmd {
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("MYID");
-    command
+    redis::cmd("CLUSTER").arg("MYID").clone()
 }
 
 fn auth(handshake: &Handshake) -> Option<Cmd> {
@@ -199,7 +196,5 @@ fn auth(handshake: &Handshake) -> Option<Cmd> {
 }
 
 fn select(database: u32) -> Cmd {
-    let mut command = redis::cmd("SELECT");
-    command.arg(database);
-    command
+    redis::cmd("SELECT").arg(database).clone()
 }

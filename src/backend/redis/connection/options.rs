@@ -53,14 +53,10 @@ impl Connection {
 
 /// Notifications of changes to each key read here by other clients, but not by this connection.
 pub(in crate::backend::redis) fn tracking() -> Cmd {
-    let mut command = redis::cmd("CLIENT");
-    command.arg("TRACKING").arg("ON").arg("NOLOOP");
-    command
+    redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP").clone()
 }
 
 /// Messages on this channel.
 pub(in crate::backend::redis) fn subscribe(channel: &str) -> Cmd {
-    let mut command = redis::cmd("SUBSCRIBE");
-    command.arg(channel);
-    command
+    redis::cmd("SUBSCRIBE").arg(channel).clone()
 }

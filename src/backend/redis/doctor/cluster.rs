@@ -21,15 +21,13 @@ impl Examiner<'_> {
     /// The connection is broken.
     pub(super) async fn cluster(&mut self) -> Result<bool, StoreError> {
         self.diagnosis.begin("cluster");
-        let mut info = redis::cmd("CLUSTER");
-        info.arg("INFO");
+        let info = redis::cmd("CLUSTER").arg("INFO").clone();
         let info = self.request(&info).await?;
         let slots = self.connection.exchange_long(&slots_command()).await?;
         self.optional.note("CLUSTER SLOTS", "", NO_NODES, &slots);
         let asking = self.request(&redis::cmd("ASKING")).await?;
         self.optional.note("ASKING", "", NO_ASKING, &asking);
-        let mut setting = redis::cmd("CONFIG");
-        setting.arg("GET").arg("cluster-require-full-coverage");
+        let setting = redis::cmd("CONFIG").arg("GET").arg("cluster-require-full-coverage").clone();
         let full_coverage = setting_of(&self.request(&setting).await?);
         if let Some(error) = server_error(&info).filter(|error| error.code() != "NOPERM") {
             self.found(Finding::problem(
@@ -121,21 +119,6 @@ fn masters(masters: &BTreeMap<String, usize>) -> Finding {
 mod tests {
     use super::*;
     use crate::backend::diagnosis::Level;
-
-    #[test]
-    fn each_state_of_a_cluster_has_its_level() {
-        let info = |state: &str, slots: &str| {
-            Info::read(&format!(
-                "cluster_state:{state}\r\ncluster_slots_ok:{slots}\r\ncluster_known_nodes:6\r\n"
-            ))
-        };
-        for (state_, slots, expected) in
-            [("ok", "16384", Level::Ok), ("ok", "16383", Level::Problem), ("fail", "16384", Level::Problem)]
-        {
-            assert_eq!(state(&info(state_, slots), Some("yes")).level, expected);
-        }
-        assert_eq!(state(&Info::default(), None).level, Level::Warning);
-    }
 
     #[test]
     fn few_masters_and_masters_without_replicas_are_warnings() {

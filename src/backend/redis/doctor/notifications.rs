@@ -28,8 +28,7 @@ impl Examiner<'_> {
             return Ok(());
         }
         let channel = format!("{}{}", keys.channels, token.reveal());
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&channel).arg("hello");
+        let publish = redis::cmd("PUBLISH").arg(&channel).arg("hello").clone();
         let (replies, received) =
             self.connection.exchange(&[tracking(), subscribe(&channel)], &publish).await?;
         let [tracked, subscribed] = replies.as_slice() else { return Ok(()) };

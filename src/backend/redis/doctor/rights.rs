@@ -117,8 +117,12 @@ impl Examiner<'_> {
     async fn optional_rights(&mut self, keys: &Keys) -> Result<(), StoreError> {
         self.diagnosis.begin("rights");
         // The history is a string here that expires soon, so that LPUSH cannot create a list without an expiry.
-        let mut first = redis::cmd("SET");
-        first.arg(&keys.history).arg("x").arg("PX").arg(SCRATCH_LIFE.as_millis() as u64);
+        let first = redis::cmd("SET")
+            .arg(&keys.history)
+            .arg("x")
+            .arg("PX")
+            .arg(SCRATCH_LIFE.as_millis() as u64)
+            .clone();
         let trials = optional_trials(keys);
         let mut commands = vec![first];
         commands.extend(trials.iter().map(|OptionalTrial(.., command)| command.clone()));

@@ -138,9 +138,7 @@ pub(in crate::backend::redis) async fn query(
 }
 
 fn command_about(subcommand: &str, service: &str) -> Cmd {
-    let mut command = redis::cmd("SENTINEL");
-    command.arg(subcommand).arg(service);
-    command
+    redis::cmd("SENTINEL").arg(subcommand).arg(service).clone()
 }
 
 /// The elements of a list.
