@@ -13,7 +13,8 @@ use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
 use crate::lock::{Claim, Mode};
 use crate::random::jitter;
 
-/// Additional arguments for a node of a Redlock.
+/// Additional arguments for a node of a Redlock; the default is for a server that is not one.
+#[derive(Default)]
 pub(super) struct AsNode<'a> {
     /// The number in the queue that the nodes have agreed on, or the fencing token of the hold to restore; empty if
     /// there is none.
@@ -31,7 +32,12 @@ impl RedisStore {
     pub(super) async fn acquire(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
-            match self.acquire_once(claim, intent, tracking).await? {
+            let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
+            let attempt = reply::attempt(&reply, self.location.recipe)?;
+            if let Attempt::Granted(_) = attempt {
+                self.await_replicas(claim).await?;
+            }
+            match attempt {
                 Attempt::Busy(busy) if busy.position == Some(1) && !tracking && !self.pubsub_denied => {
                     tracking = true
                 }
@@ -53,22 +59,6 @@ impl RedisStore {
                 refused => return Ok(refused),
             }
         }
-    }
-
-    /// Sends one request for the lock.
-    async fn acquire_once(
-        &mut self,
-        claim: &Claim,
-        intent: Intent,
-        tracking: bool,
-    ) -> Result<Attempt, StoreError> {
-        let as_node = AsNode { ticket: String::new(), id: "", mends: false };
-        let reply = self.request_lock(claim, intent, tracking, as_node).await?;
-        let attempt = reply::attempt(&reply, self.location.recipe())?;
-        if let Attempt::Granted(_) = attempt {
-            self.await_replicas(claim).await?;
-        }
-        Ok(attempt)
     }
 
     /// Sends one request for the lock and returns its reply unchanged. Sends it again, as a client that cannot be

@@ -67,7 +67,7 @@ impl RedisStore {
         let location = self.location.clone();
         let password = location.security.credentials.password()?;
         // The configured files are read first: no server is contacted if they cannot be used.
-        let name = scratch_name(location.recipe())?;
+        let name = scratch_name(location.recipe)?;
         let lock = location.keys(&name).lock;
         let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
         let session = Session::of(location.security.tls.as_ref(), &address)?;
@@ -172,7 +172,7 @@ impl Examiner<'_> {
         self.server(store).await?;
         self.clock().await?;
         let keys = self.location.keys(&name);
-        if let Some(finding) = self.location.recipe().finding() {
+        if let Some(finding) = self.location.recipe.finding() {
             self.found(finding);
         }
         let token = Token::random();

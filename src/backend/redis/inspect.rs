@@ -8,7 +8,7 @@ use self::view::{View, record};
 use super::connection::{CommandReply, Connection, RequestOptions};
 use super::keys::INDEX;
 use super::recipe::Recipe;
-use super::reply::{nonsense, number, other_format, text};
+use super::reply::{count, nonsense, number, other_format, text};
 use super::request::{list_of, value_of};
 use super::script::{By, LOOK, Operation, ScriptRequest};
 use super::store::RedisStore;
@@ -111,8 +111,8 @@ impl RedisStore {
             let mut command = LOOK.command(By::Text);
             command.arg(1).arg(list).arg(serde_json::json!(["", "", list, seen]).to_string());
             let Value::Array(reply) = self.request_one(list, command).await? else { return Err(nonsense()) };
-            let count = |index: usize| number(reply.get(index)).and_then(|n| u64::try_from(n).ok());
-            let (Some(end), Some(total), Some(Value::Array(outcomes))) = (count(0), count(1), reply.get(2))
+            let (Some(end), Some(total), Some(Value::Array(outcomes))) =
+                (count::<u64>(reply.first()), count(reply.get(1)), reply.get(2))
             else {
                 return Err(nonsense());
             };
@@ -136,7 +136,7 @@ impl RedisStore {
         };
         let mut views: Vec<View> =
             names.iter().map(|name| View::new(name.clone(), self.keys(name))).collect();
-        let recipe = self.location.recipe();
+        let recipe = self.location.recipe;
         let options = RequestOptions { tracking: views.len() == 1, ..RequestOptions::default() };
         // The first step contains the text of the script. So does one that was sent to a server which does not have the
         // script cached, or on which this user may not run EVALSHA.
@@ -304,8 +304,7 @@ impl RedisStore {
         arguments: Vec<String>,
     ) -> Result<(usize, usize), StoreError> {
         let reply = self.change(name, Operation::Revoke, arguments).await?;
-        let count = |index: usize| number(reply.get(index)).and_then(|n| usize::try_from(n).ok());
-        count(0).zip(count(1)).ok_or_else(nonsense)
+        count(reply.first()).zip(count(reply.get(1))).ok_or_else(nonsense)
     }
 
     /// Has the script change a lock that this client does not hold. Fails without a change if the lock is stored in a

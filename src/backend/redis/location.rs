@@ -20,7 +20,8 @@ pub struct Location {
     pub(super) security: Security,
     /// The credentials for the sentinels.
     pub(super) sentinel_credentials: Credentials,
-    recipe: Recipe,
+    /// How other programs take the same locks.
+    pub(super) recipe: Recipe,
     prefix: Option<String>,
     /// The number of replicas that have to confirm a granted lock.
     pub(super) wait_replicas: u32,
@@ -66,11 +67,6 @@ impl Location {
         }
         self.recipe.check_key(&key)?;
         if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
-    }
-
-    /// How other programs take the same locks.
-    pub(super) fn recipe(&self) -> Recipe {
-        self.recipe
     }
 
     /// Each node of a Redlock as a single server; empty for other topologies.

@@ -43,13 +43,12 @@ pub(super) fn nonsense() -> StoreError {
 /// # Errors
 /// The reply is invalid, or says that the lock cannot be used.
 pub(super) fn attempt(reply: &[Value], recipe: Recipe) -> Result<Attempt, StoreError> {
-    let count = |index: usize| number(reply.get(index)).and_then(|n| u64::try_from(n).ok());
     match number(reply.first()) {
         Some(1) => granted(reply).map(Attempt::Granted),
         Some(0) => busy(reply, recipe).map(Attempt::Busy),
         Some(-2) => Err(StoreError::Config("the fencing counter is exhausted (2^53)".into())),
         Some(-3) => {
-            let slots = count(2).and_then(|slots| slots.try_into().ok());
+            let slots = count(reply.get(2));
             let outer = match (text(reply.get(1)), slots) {
                 (Some("s"), _) => Mode::Shared,
                 (Some("c"), Some(slots)) => Mode::of_slots(slots),
@@ -58,7 +57,7 @@ pub(super) fn attempt(reply: &[Value], recipe: Recipe) -> Result<Attempt, StoreE
             Ok(Attempt::Refused(Refusal::Inside(outer)))
         }
         Some(-4) => {
-            let slots = count(1).and_then(|slots| slots.try_into().ok()).ok_or_else(nonsense)?;
+            let slots = count(reply.get(1)).ok_or_else(nonsense)?;
             Ok(Attempt::Refused(Refusal::Slots(slots)))
         }
         Some(-5) => Ok(Attempt::Refused(Refusal::OuterLost)),
@@ -84,7 +83,7 @@ pub(super) fn other_format(reply: &[Value]) -> StoreError {
 /// `{1, fencing, lease, slot, eviction}`
 fn granted(reply: &[Value]) -> Result<Grant, StoreError> {
     let fencing = text(reply.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
-    let lease = number(reply.get(2)).and_then(|ms| ms.try_into().ok());
+    let lease = count(reply.get(2));
     let (Some(fencing), Some(lease), Some(slot)) = (fencing, lease, number(reply.get(3))) else {
         return Err(nonsense());
     };
@@ -98,17 +97,15 @@ fn granted(reply: &[Value]) -> Result<Grant, StoreError> {
 /// `{0, remaining lease, kind, queue position, remaining time of a call, now, whether the client can be notified,
 /// number of holders, eviction, records of some holders...}`
 fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
-    let ms =
-        |value: Option<&Value>| number(value).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+    let ms = |value: Option<&Value>| count(value).map(Duration::from_millis);
     // PTTL returns -1 for a key without expiry: when that ends is unknown.
     let remaining = ms(reply.get(1));
     let kind = text(reply.get(2)).ok_or_else(nonsense)?;
-    let position =
-        number(reply.get(3)).and_then(|place| u32::try_from(place).ok()).filter(|place| *place > 0);
+    let position = count(reply.get(3)).filter(|place| *place > 0);
     let call_remaining = ms(reply.get(4)).unwrap_or_default();
     let now = ms(reply.get(5)).ok_or_else(nonsense)?;
     let can_be_notified = number(reply.get(6)).ok_or_else(nonsense)? == 1;
-    let count = number(reply.get(7)).and_then(|count| usize::try_from(count).ok()).ok_or_else(nonsense)?;
+    let all: usize = count(reply.get(7)).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
     for value in &reply[reply.len().min(9)..] {
         let Some(Ok(record)) = text(Some(value)).map(serde_json::from_str::<HolderRecord>) else { continue };
@@ -124,7 +121,7 @@ fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
         });
     }
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
-    let more = count.saturating_sub(holders.len());
+    let more = all.saturating_sub(holders.len());
     if holders.is_empty() && kind != "free" {
         holders.push(Holder {
             remaining,
@@ -215,6 +212,11 @@ pub(super) fn eviction(reply: &[Value]) -> Option<String> {
         _ => None,
     };
     policy.filter(|policy| !policy.is_empty()).map(|policy| secret::scrubbed(policy).into_owned())
+}
+
+/// A number that is not negative, and not too large.
+pub(super) fn count<T: TryFrom<i64>>(value: Option<&Value>) -> Option<T> {
+    number(value)?.try_into().ok()
 }
 
 pub(super) fn number(value: Option<&Value>) -> Option<i64> {

@@ -6,7 +6,7 @@ use redis::Value;
 use super::errors::DeniedRight;
 use super::keys::{Keys, RESERVED};
 use super::location::Location;
-use super::reply::{number, text};
+use super::reply::{count, number, text};
 use crate::backend::StoreError;
 
 /// A key that a command is tried on, by its position in lock.lua.
@@ -40,7 +40,7 @@ impl Target {
     pub(super) fn pattern(self, location: &Location) -> String {
         match self {
             Target::Lock => format!("~{}*", location.prefix()),
-            Target::Counter if location.recipe().others("").counter.is_some() => {
+            Target::Counter if location.recipe.others("").counter.is_some() => {
                 "~redisson_lock_token:*".to_owned()
             }
             _ => format!("~{RESERVED}*"),
@@ -164,7 +164,7 @@ pub(super) fn missing(reply: &[Value], location: &Location) -> Option<StoreError
     }
     let mut missing = MissingRights::default();
     for pair in reply[1..].chunks(2) {
-        let index = number(pair.first()).and_then(|index| usize::try_from(index).ok()?.checked_sub(1));
+        let index = count(pair.first()).and_then(|index: usize| index.checked_sub(1));
         if let (Some((command, target, _)), Some(message)) =
             (index.and_then(|index| TRIALS.get(index)), text(pair.get(1)))
         {

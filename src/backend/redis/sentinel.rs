@@ -28,8 +28,9 @@ const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
 
 /// The sentinels of a service.
 pub(super) struct Sentinels {
-    sentinels: Vec<Host>,
-    service: String,
+    pub(super) hosts: Vec<Host>,
+    /// The name of the master and its replicas.
+    pub(super) service: String,
     master: Option<Master>,
     query: Option<Query>,
 }
@@ -51,18 +52,8 @@ struct Query {
 
 impl Sentinels {
     /// Returns the sentinels of a service; does not connect.
-    pub(super) fn new(sentinels: Vec<Host>, service: String) -> Sentinels {
-        Sentinels { sentinels, service, master: None, query: None }
-    }
-
-    /// The addresses of the sentinels.
-    pub(super) fn hosts(&self) -> &[Host] {
-        &self.sentinels
-    }
-
-    /// The name of the service.
-    pub(super) fn service(&self) -> &str {
-        &self.service
+    pub(super) fn new(hosts: Vec<Host>, service: String) -> Sentinels {
+        Sentinels { hosts, service, master: None, query: None }
     }
 
     /// Queries the sentinels for the master.
@@ -78,7 +69,7 @@ impl Sentinels {
     }
 
     fn start_query(&self, location: &Location) -> Query {
-        let reply = query::query_all(location.clone(), self.sentinels.clone(), self.service.clone());
+        let reply = query::query_all(location.clone(), self.hosts.clone(), self.service.clone());
         Query { started: Moment::now(), reply: Box::pin(reply) }
     }
 

@@ -88,7 +88,7 @@ impl RedisStore {
     /// Returns how long a fencing counter outlives the last grant; zero means forever. A counter that other programs
     /// continue, from one, must not expire.
     pub(super) fn counter_ttl(&self) -> Duration {
-        let default = match self.location.recipe() {
+        let default = match self.location.recipe {
             Recipe::Redisson => Duration::ZERO,
             Recipe::Plain | Recipe::PythonRedisLock => COUNTER_TTL,
         };

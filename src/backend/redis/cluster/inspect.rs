@@ -17,7 +17,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// A node cannot be queried, or rejects the request.
-    pub(in super::super) async fn request_each_in_cluster(
+    pub async fn request_each_in_cluster(
         &mut self,
         requests: &[(String, Cmd)],
         lock: &str,
@@ -48,7 +48,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// It cannot be determined.
-    pub(in super::super) async fn server_of(&mut self, lock: &str) -> Result<Address, StoreError> {
+    pub async fn server_of(&mut self, lock: &str) -> Result<Address, StoreError> {
         if !self.location.is_cluster() {
             return self.route.find(&self.location).await;
         }
@@ -67,7 +67,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// A node cannot be queried, or rejects the request.
-    pub(in super::super) async fn indexes_in_use(&mut self) -> Result<Vec<String>, StoreError> {
+    pub async fn indexes_in_use(&mut self) -> Result<Vec<String>, StoreError> {
         let Route::Cluster(nodes) = &mut self.route else { return Err(nonsense()) };
         let first = nodes.current().clone();
         match nodes.pool.slots(&self.location, &first).await {

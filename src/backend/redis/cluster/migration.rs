@@ -62,13 +62,9 @@ impl RedisStore {
     /// # Errors
     /// A node cannot be queried; or the lock is not recorded under this token, but may be held by a nested run of the
     /// same hold.
-    pub(in super::super) async fn renew_by_key(
-        &mut self,
-        claim: &Claim,
-        lease: Duration,
-    ) -> Result<Renewal, StoreError> {
+    pub async fn renew_by_key(&mut self, claim: &Claim, lease: Duration) -> Result<Renewal, StoreError> {
         let (keys, token) = (self.keys(&claim.name), claim.token.reveal());
-        let is_owner = if self.location.recipe() == Recipe::Redisson { IS_FIELD } else { IS_TEXT };
+        let is_owner = if self.location.recipe == Recipe::Redisson { IS_FIELD } else { IS_TEXT };
         let commands = [
             extend(is_owner, &keys.lock, token, lease),
             extend(IS_DESCRIBED, &keys.holder, token, lease),

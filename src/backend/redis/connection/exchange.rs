@@ -16,15 +16,15 @@ use crate::backend::{StoreError, io_text};
 const UNDO_WRITE_LIMIT: Duration = Duration::from_millis(50);
 
 /// Ends the wait for a reply.
-pub(in crate::backend::redis) type Cancel = Arc<Notify>;
+pub type Cancel = Arc<Notify>;
 
 /// How long to wait for a reply. The command that is sent after a time-out is executed after the request, however late
 /// that is: another connection could not guarantee this.
 #[derive(Clone)]
-pub(in crate::backend::redis) struct ReplyLimit {
-    pub(in crate::backend::redis) limit: Duration,
-    pub(in crate::backend::redis) cancel: Cancel,
-    pub(in crate::backend::redis) on_timeout: Cmd,
+pub struct ReplyLimit {
+    pub limit: Duration,
+    pub cancel: Cancel,
+    pub on_timeout: Cmd,
 }
 
 impl Connection {
@@ -32,7 +32,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub(in crate::backend::redis) async fn exchange(
+    pub async fn exchange(
         &mut self,
         first: &[Cmd],
         command: &Cmd,
@@ -92,10 +92,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub(in crate::backend::redis) async fn exchange_long(
-        &mut self,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
+    pub async fn exchange_long(&mut self, command: &Cmd) -> Result<Value, StoreError> {
         self.max_reply_size = MAX_LONG_REPLY_SIZE;
         let reply = self.exchange(&[], command).await;
         self.max_reply_size = MAX_REPLY_SIZE;
@@ -117,10 +114,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub(in crate::backend::redis) async fn trailing_reply(
-        &mut self,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
+    pub async fn trailing_reply(&mut self, command: &Cmd) -> Result<Value, StoreError> {
         self.usable = false;
         let reply = match self.read_pending().await? {
             Some(reply) => reply,

@@ -88,10 +88,7 @@ impl Connection {
     ///
     /// # Errors
     /// The handshake was rejected, or the connection is broken.
-    pub(in crate::backend::redis) async fn request_all_raw(
-        &mut self,
-        commands: &[Cmd],
-    ) -> Result<Vec<Value>, StoreError> {
+    pub async fn request_all_raw(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
         let Some((last, others)) = commands.split_last() else { return Ok(Vec::new()) };
         let handshake = self.handshake.take();
         let mut first: Vec<Cmd> = handshake.as_ref().and_then(auth).into_iter().collect();

@@ -13,7 +13,7 @@ use crate::backend::redis::redirect::Asking;
 impl Connection {
     /// Connects, with TLS if the URL says so; sends nothing yet. `old_protocol` is for servers that have rejected
     /// RESP3.
-    pub(in crate::backend::redis) async fn open(
+    pub async fn open(
         location: &Location,
         address: &Address,
         old_protocol: bool,
@@ -28,10 +28,7 @@ impl Connection {
     }
 
     /// Connects to a sentinel, which has credentials of its own or none; sends nothing yet.
-    pub(in crate::backend::redis) async fn open_to_sentinel(
-        location: &Location,
-        address: &Address,
-    ) -> Result<Connection, StoreError> {
+    pub async fn open_to_sentinel(location: &Location, address: &Address) -> Result<Connection, StoreError> {
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
         let stream = net::open(address, location.security.tls.as_ref()).await?;
@@ -42,7 +39,7 @@ impl Connection {
     }
 
     /// Returns a connection over an open stream, to a server of any kind; sends nothing yet.
-    pub(in crate::backend::redis) fn begin(
+    pub fn begin(
         location: &Location,
         password: Option<String>,
         stream: BoundedStream,

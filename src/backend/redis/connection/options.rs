@@ -6,13 +6,13 @@ use super::{Connection, has_name, server_error};
 
 /// Commands that are sent along with a request, unless they were sent before.
 #[derive(Clone, Copy, Default)]
-pub(in crate::backend::redis) struct RequestOptions<'a> {
+pub struct RequestOptions<'a> {
     /// Notifications of changes to the keys that this request reads.
-    pub(in crate::backend::redis) tracking: bool,
+    pub tracking: bool,
     /// Messages on this channel.
-    pub(in crate::backend::redis) channel: Option<&'a str>,
+    pub channel: Option<&'a str>,
     /// A command sent after it, whose reply is read [later](Connection::trailing_reply), if at all.
-    pub(in crate::backend::redis) trailing: Option<&'a Cmd>,
+    pub trailing: Option<&'a Cmd>,
 }
 
 /// A feature of the server that is enabled by a request.
@@ -52,11 +52,11 @@ impl Connection {
 }
 
 /// Notifications of changes to each key read here by other clients, but not by this connection.
-pub(in crate::backend::redis) fn tracking() -> Cmd {
+pub fn tracking() -> Cmd {
     redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP").clone()
 }
 
 /// Messages on this channel.
-pub(in crate::backend::redis) fn subscribe(channel: &str) -> Cmd {
+pub fn subscribe(channel: &str) -> Cmd {
     redis::cmd("SUBSCRIBE").arg(channel).clone()
 }

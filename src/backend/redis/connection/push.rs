@@ -6,7 +6,7 @@ use super::Connection;
 
 /// A push of a server. A later variant takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::backend::redis) enum PushEvent {
+pub enum PushEvent {
     /// Waiters far ahead have been called.
     Look,
     /// Waiters ahead have been called.

@@ -11,7 +11,7 @@ use crate::backend::redis::redirect::Redirect;
 
 /// The outcome of a request.
 #[derive(Debug)]
-pub(in crate::backend::redis) enum CommandReply {
+pub enum CommandReply {
     /// The server's reply.
     Value(Value),
     /// The server does not have the script cached, or this user may not use EVALSHA.

@@ -42,21 +42,21 @@ pub(super) fn finding(offset: i128) -> Finding {
 }
 
 /// The server's clock at one time.
-pub(in crate::backend::redis) struct Reading {
+pub struct Reading {
     /// How long the reply took.
     pub(super) took: Duration,
     /// In microseconds since 1970.
-    pub(in crate::backend::redis) server_time: i128,
+    pub server_time: i128,
     /// By how many microseconds it is ahead of this host's clock, assuming that it was read halfway between request and
     /// reply.
-    pub(in crate::backend::redis) offset: i128,
+    pub offset: i128,
 }
 
 /// Reads the clock by a request for `TIME`. Returns `None` if the reply is not a time.
 ///
 /// # Errors
 /// Those of the request.
-pub(in crate::backend::redis) async fn read(
+pub async fn read(
     request: impl Future<Output = Result<Value, StoreError>>,
 ) -> Result<Option<Reading>, StoreError> {
     let (start, before) = (Moment::now(), wall_micros());

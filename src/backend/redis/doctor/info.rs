@@ -13,7 +13,7 @@ use crate::duration::show;
 
 /// The fields of `INFO`, and those settings (`CONFIG GET`) that this user may see.
 #[derive(Debug, Default)]
-pub(in crate::backend::redis) struct Info {
+pub struct Info {
     fields: HashMap<String, String>,
     settings: HashMap<&'static str, String>,
 }
@@ -32,7 +32,7 @@ const QUIET: u64 = 30;
 
 impl Info {
     /// Reads a reply to `INFO`, or to another command with such a reply.
-    pub(in crate::backend::redis) fn of(reply: &Value) -> Info {
+    pub fn of(reply: &Value) -> Info {
         Info::read(match reply {
             Value::VerbatimString { text, .. } => text,
             other => text(Some(other)).unwrap_or_default(),
@@ -51,7 +51,7 @@ impl Info {
         self.settings.insert(name, value);
     }
 
-    pub(in crate::backend::redis) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.get(name).map(String::as_str)
     }
 

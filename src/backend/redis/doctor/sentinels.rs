@@ -47,8 +47,8 @@ pub(super) async fn examine(
     location.sentinel_credentials.password()?;
     diagnosis.begin("sentinels");
     let mut requests = JoinSet::new();
-    for sentinel in sentinels.hosts().iter().cloned() {
-        let (location, service) = (location.clone(), sentinels.service().to_owned());
+    for sentinel in sentinels.hosts.iter().cloned() {
+        let (location, service) = (location.clone(), sentinels.service.clone());
         requests.spawn(async move {
             let reply = query(&location, &sentinel, &service, &["replicas", "ckquorum"]);
             let hangs = |_| Err(StoreError::unreachable(format!("no answer within {}", show(REPLY_WITHIN))));
@@ -60,7 +60,7 @@ pub(super) async fn examine(
     while let Some(reply) = requests.join_next().await {
         replies.extend(reply.ok());
     }
-    let hosts = sentinels.hosts();
+    let hosts = &sentinels.hosts;
     replies.sort_by_key(|(sentinel, _)| hosts.iter().position(|host| host == sentinel));
     let mut report = SentinelReport::default();
     for (sentinel, reply) in replies {
@@ -74,7 +74,7 @@ pub(super) async fn examine(
                 "sentinels",
                 format!(
                     "{sentinel} does not know service '{}' (known: {})",
-                    sentinels.service(),
+                    sentinels.service,
                     known.join(", ")
                 ),
                 "if no sentinel knows it, no lock can be taken: dlock run ends with 78",
@@ -112,11 +112,11 @@ impl SentinelReport {
 
     /// Reports the findings about all sentinels together. Returns the master.
     fn findings(&self, sentinels: &Sentinels, diagnosis: &Diagnosis) -> Option<Address> {
-        let listed = sentinels.hosts().len();
+        let listed = sentinels.hosts.len();
         let Some(latest) = latest(&self.opinions) else {
             diagnosis.found(Finding::problem(
                 "agreement",
-                format!("no sentinel knows the master of '{}'", sentinels.service()),
+                format!("no sentinel knows the master of '{}'", sentinels.service),
                 "no lock can be taken: dlock run ends with 69, or with 78 if they do not know the service",
                 "see the findings above",
             ));

@@ -9,7 +9,7 @@ use crate::backend::StoreError;
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
-use crate::backend::redis::reply::{HolderRecord, hint, nonsense, number, revocation, text};
+use crate::backend::redis::reply::{HolderRecord, count, hint, nonsense, number, revocation, text};
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Unknown, Waiter};
 
 /// The state of a lock as far as it has been read.
@@ -45,22 +45,21 @@ impl View {
     /// `{kind, mode, slots, remaining, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
     pub(super) fn add(&mut self, seen: &Value, now: u64, recipe: Recipe) -> Result<(), StoreError> {
         let Value::Array(seen) = seen else { return Err(nonsense()) };
-        let count = |index: usize| number(seen.get(index)).and_then(|n| u64::try_from(n).ok());
         let (Some(kind), Some(mode), Some(remaining)) =
             (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
         else {
             return Err(nonsense());
         };
         let (Some(holders), Some(of_holders), Some(waiters), Some(of_waiters)) =
-            (count(5), count(6), count(7), count(8))
+            (count(seen.get(5)), count(seen.get(6)), count(seen.get(7)), count(seen.get(8)))
         else {
             return Err(nonsense());
         };
         let (Some(Value::Array(held)), Some(Value::Array(queue))) = (seen.get(9), seen.get(10)) else {
             return Err(nonsense());
         };
-        let remaining = duration(remaining);
-        let slots = count(2).and_then(|slots| slots.try_into().ok()).unwrap_or(0);
+        let remaining = remaining.try_into().ok().map(Duration::from_millis);
+        let slots = count(seen.get(2)).unwrap_or(0);
         self.age(now);
         self.state.mode = mode_of(mode, slots);
         if kind != "none" && !matches!(mode, "x" | "s" | "c") {
@@ -85,10 +84,6 @@ impl View {
     }
 }
 
-fn duration(ms: i64) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
-}
-
 fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
     match mode {
         "x" => Some(Mode::Exclusive),
@@ -104,7 +99,7 @@ fn holder(value: &Value, now: u64) -> Holder {
     let record = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
     let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
     let mut holder = Holder {
-        remaining: number(parts.get(1)).and_then(duration),
+        remaining: count(parts.get(1)).map(Duration::from_millis),
         slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
         ours: number(parts.get(3)) == Some(1),
         revoked: revocation(parts.get(4)),
@@ -126,7 +121,7 @@ fn holder(value: &Value, now: u64) -> Holder {
 /// Reads `{mode, slots, queue number, identity}`.
 fn waiter(value: &Value, now: u64) -> Option<Waiter> {
     let Value::Array(parts) = value else { return None };
-    let slots = number(parts.get(1)).and_then(|slots| slots.try_into().ok()).unwrap_or(1);
+    let slots = count(parts.get(1)).unwrap_or(1);
     let since: f64 = text(parts.get(2))?.parse().ok()?;
     Some(Waiter {
         identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),

@@ -12,7 +12,7 @@ pub(super) const NO_DATABASES: &str = "a Redis Cluster has no databases: leave i
 
 /// The servers, and how they are related.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::redis) enum Topology {
+pub enum Topology {
     /// One server.
     Server(Address),
     /// The master of a service that these sentinels monitor.

@@ -18,7 +18,7 @@ const REQUESTS_PER_WRITE: usize = 512;
 
 /// Connections, and the owners of slots that are known through them.
 #[derive(Default)]
-pub(in super::super) struct Pool {
+pub struct Pool {
     connections: Vec<(Address, Connection)>,
     owners: HashMap<u16, Address>,
     /// The node of the last request.
@@ -38,11 +38,7 @@ impl Pool {
     ///
     /// # Errors
     /// It cannot be queried, or this user has no permission.
-    pub(in super::super) async fn slots(
-        &mut self,
-        location: &Location,
-        node: &Address,
-    ) -> Result<Vec<Range>, StoreError> {
+    pub async fn slots(&mut self, location: &Location, node: &Address) -> Result<Vec<Range>, StoreError> {
         let mut connection = self.take(location, node, Asking::No).await?;
         // The handshake is completed first, because the limit for long replies applies to what follows.
         let ranges_reply = async {
@@ -69,7 +65,7 @@ impl Pool {
     ///
     /// # Errors
     /// A node cannot be reached, or rejects a request.
-    pub(in super::super) async fn request(
+    pub async fn request(
         &mut self,
         location: &Location,
         first: &Address,
@@ -125,13 +121,13 @@ impl Pool {
     }
 
     /// Takes over a connection.
-    pub(in super::super) fn adopt(&mut self, node: Address, connection: Connection) {
+    pub fn adopt(&mut self, node: Address, connection: Connection) {
         self.connections.retain(|(address, _)| *address != node);
         self.connections.push((node, connection));
     }
 
     /// Removes and returns the connection of the last request.
-    pub(in super::super) fn take_last(&mut self) -> Option<(Address, Connection)> {
+    pub fn take_last(&mut self) -> Option<(Address, Connection)> {
         let last = self.last.take()?;
         let there = self.connections.iter().position(|(address, _)| *address == last)?;
         Some(self.connections.swap_remove(there))

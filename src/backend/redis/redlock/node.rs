@@ -13,7 +13,7 @@ use crate::backend::redis::location::Location;
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::release::release;
-use crate::backend::redis::reply::{attempt, nonsense, number, of_lock, text};
+use crate::backend::redis::reply::{attempt, count, nonsense, number, of_lock, text};
 use crate::backend::redis::script::{By, Operation, ScriptRequest};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
 use crate::backend::{Attempt, Backend, Intent, StoreError};
@@ -185,7 +185,7 @@ pub(super) struct NodeReply {
 
 impl NodeReply {
     pub(super) fn read(reply: &[Value]) -> Result<NodeReply, StoreError> {
-        let age = number(reply.first()).and_then(|ms| u64::try_from(ms).ok());
+        let age = count(reply.first());
         let ticket: Option<f64> = text(reply.get(2)).and_then(|ticket| ticket.parse().ok());
         let (Some(age), Some(id), Some(ticket)) = (age, text(reply.get(1)), ticket) else {
             return Err(nonsense());

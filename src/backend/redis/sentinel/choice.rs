@@ -4,31 +4,31 @@ use crate::backend::net::Address;
 
 /// The view of one sentinel on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::redis) struct Opinion {
+pub struct Opinion {
     /// The server that is the master.
-    pub(in crate::backend::redis) master: Address,
+    pub master: Address,
     /// The number of the fail-over that made it the master: a later one is larger (Redis Sentinel specification,
     /// "Configuration epochs").
-    pub(in crate::backend::redis) epoch: u64,
+    pub epoch: u64,
 }
 
 /// The chosen master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::redis) struct Choice {
-    pub(in crate::backend::redis) master: Address,
+pub struct Choice {
+    pub master: Address,
     /// More than half of the listed sentinels name it, not only the one with the latest fail-over.
-    pub(in crate::backend::redis) is_agreed: bool,
+    pub is_agreed: bool,
 }
 
 /// The master that more than half of the `listed` sentinels name, if there is one.
-pub(in crate::backend::redis) fn agreed(opinions: &[Opinion], listed: usize) -> Option<Choice> {
+pub fn agreed(opinions: &[Opinion], listed: usize) -> Option<Choice> {
     let votes = |master: &Address| opinions.iter().filter(|opinion| opinion.master == *master).count();
     let opinion = opinions.iter().find(|opinion| votes(&opinion.master) * 2 > listed)?;
     Some(Choice { master: opinion.master.clone(), is_agreed: true })
 }
 
 /// The master of the latest fail-over that any sentinel knows; of several sentinels with the same one the first.
-pub(in crate::backend::redis) fn latest(opinions: &[Opinion]) -> Option<Choice> {
+pub fn latest(opinions: &[Opinion]) -> Option<Choice> {
     let opinion = opinions.iter().rev().max_by_key(|opinion| opinion.epoch)?;
     Some(Choice { master: opinion.master.clone(), is_agreed: false })
 }

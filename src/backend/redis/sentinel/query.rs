@@ -21,7 +21,7 @@ use crate::backend::url::Host;
 const STRAGGLER_LIMIT: Duration = Duration::from_millis(250);
 
 /// The reply of a sentinel.
-pub(in crate::backend::redis) enum SentinelReply {
+pub enum SentinelReply {
     /// It monitors the service. The values are its replies to the requests after that for the master's address.
     Knows(Opinion, Vec<Value>),
     /// It does not monitor the service, but these.
@@ -105,7 +105,7 @@ fn none_reachable(failures: Vec<(Host, StoreError)>) -> StoreError {
 ///
 /// # Errors
 /// It cannot be queried, or rejects the query.
-pub(in crate::backend::redis) async fn query(
+pub async fn query(
     location: &Location,
     sentinel: &Host,
     service: &str,
@@ -142,7 +142,7 @@ fn command_about(subcommand: &str, service: &str) -> Cmd {
 }
 
 /// The elements of a list.
-pub(in crate::backend::redis) fn items(list: &Value) -> &[Value] {
+pub fn items(list: &Value) -> &[Value] {
     match list {
         Value::Array(items) => items,
         _ => &[],
@@ -150,7 +150,7 @@ pub(in crate::backend::redis) fn items(list: &Value) -> &[Value] {
 }
 
 /// The value of one field of a description, which is a list of alternating names and values.
-pub(in crate::backend::redis) fn field<'a>(description: &'a Value, name: &str) -> Option<&'a str> {
+pub fn field<'a>(description: &'a Value, name: &str) -> Option<&'a str> {
     let mut pairs = items(description).chunks_exact(2);
     pairs.find(|pair| text(pair.first()) == Some(name)).and_then(|pair| text(pair.get(1)))
 }
