@@ -36,8 +36,10 @@ use self::release::{release, text_of};
 use self::script::{Operation, ScriptRequest};
 use self::store::RedisStore;
 use super::admin::LockAdmin;
-use super::url::UrlError;
-use super::{Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Release, Renewal, Reply, StoreError};
+use super::{
+    Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Location as _, Release, Renewal, Reply,
+    StoreError,
+};
 use crate::lock::{Claim, LockName, Mode, Record};
 
 impl Backend for RedisStore {
@@ -148,38 +150,10 @@ impl Backend for RedisStore {
     }
 }
 
-impl super::Location for Location {
-    fn display(&self) -> &str {
-        self.display()
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        self.check_name(name)
-    }
-
-    fn keeps_leases(&self) -> bool {
-        true
-    }
-
-    fn refuses(&self, mode: Mode) -> Option<&'static str> {
-        (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
-            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
-             server, or --slots 1",
-        )
-    }
-
-    fn warning(&self) -> Option<String> {
-        self.warning()
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        match self.is_redlock() {
-            true => Box::new(RedlockStore::new(self.clone())),
-            false => Box::new(RedisStore::new(self.clone())),
-        }
+/// Returns the store of a location.
+fn open(location: &Location) -> Box<dyn LockAdmin> {
+    match location.is_redlock() {
+        true => Box::new(RedlockStore::new(location.clone())),
+        false => Box::new(RedisStore::new(location.clone())),
     }
 }

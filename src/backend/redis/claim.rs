@@ -98,7 +98,8 @@ impl RedisStore {
                 (true, true) => "2",
             }
             .to_owned(),
-            entry_ttl(claim).as_millis().to_string(),
+            // How long a queue entry lives unless its waiter refreshes it, which it does every ttl.
+            (claim.ttl + claim.ttl / 2).as_millis().to_string(),
             u8::from(claim.requires_outer_hold).to_string(),
             match (self.examined, self.location.security.credentials.has_password()) {
                 (true, _) => "0".to_owned(),
@@ -119,7 +120,11 @@ impl RedisStore {
             trailing: wait.as_ref(),
         };
         let reply = self.request(&request, options).await;
-        self.undo_misrouted(claim).await;
+        if let Some(connection) = self.misrouted.take() {
+            // It may have been granted to the wrong user or in the wrong database. If the release is rejected, so was
+            // the claim.
+            let _ = self.take_back(connection, claim).await;
+        }
         let reply = reply?;
         if let Some(error) = missing(&reply, &self.location) {
             return Err(error);
@@ -158,9 +163,4 @@ fn slow_poll(position: u32) -> Option<Duration> {
     const LONGEST: Duration = Duration::from_millis(1500);
     let most = (SHORTEST * 2 * position.checked_sub(1)?).min(LONGEST);
     (position > 2).then(|| most / 3 + jitter(most * 2 / 3))
-}
-
-/// How long a queue entry lives unless its waiter refreshes it, which it does every ttl.
-fn entry_ttl(claim: &Claim) -> Duration {
-    claim.ttl + claim.ttl / 2
 }

@@ -37,7 +37,8 @@ impl RedisStore {
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
     ) -> Result<Vec<Value>, StoreError> {
-        let mut guesses = self.route.known_nodes();
+        let Route::Cluster(nodes) = &self.route else { return Err(nonsense()) };
+        let mut guesses = nodes.known.len();
         let mut is_redirected = false;
         let mut was_retried = false;
         if request.operation == Operation::Acquire {

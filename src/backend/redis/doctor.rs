@@ -97,9 +97,7 @@ impl RedisStore {
         // A broken connection is reported by the listener, which knows the current step.
         examiner.examine(self, name).await
     }
-}
 
-impl RedisStore {
     /// Returns the address of the server to check, or `None` if it is unknown, which has been reported then.
     async fn server_address(
         &mut self,

@@ -1,8 +1,8 @@
 //! The meaning of a server's errors.
 //!
 //! Decisions are made on the code of an error. Redis has no code for a few distinctions; those are read from the text, in
-//! this file only: which right is missing (`acl.c` has NOPERM for all of them, and scripts report it as ERR), that a
-//! command does not exist, and that the server is not a node of a cluster.
+//! this file only: which right is missing (`acl.c` has NOPERM for all of them, and scripts report it as ERR), a wrong
+//! password before Redis 6, an unknown command, and a server that is not a node of a cluster.
 
 use redis::ServerError;
 

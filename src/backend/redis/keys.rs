@@ -31,36 +31,26 @@ impl Index {
     }
 }
 
-/// The keys of one lock.
+/// The keys of one lock. The table in script.rs says what is stored in each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Contains the owner's token; shared with other programs.
+    /// Shared with other programs.
     pub lock: String,
-    /// A hash: the members.
     pub holder: String,
-    /// The last fencing token.
     pub fencing: String,
-    /// A sorted set: the waiters.
     pub queue: String,
-    /// A hash: the claims of the waiters.
     pub waiters: String,
-    /// A sorted set: the members of a shared lock by the end of their lease.
     pub ends: String,
-    /// A sorted set: the slots that have become vacant.
     pub vacant: String,
-    /// A sorted set: the waiters for a slot by the end of their queue entry.
     pub slot_waiters: String,
-    /// With a token appended: the lease and the record of one member.
+    /// With a token appended: the key of one member.
     pub members: String,
     /// With a token appended: the channel on which a waiter is notified.
     pub channels: String,
-    /// A list: the last outcomes of runs that held the lock.
     pub history: String,
-    /// A list: the last outcomes of runs that did not get it.
     pub missed: String,
     /// The suffix of the side keys, after their kind.
     pub tail: String,
-    /// A sorted set: all locks.
     pub index: String,
     /// The other keys of the lock's recipe.
     pub others: Others,

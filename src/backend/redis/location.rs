@@ -6,9 +6,11 @@ mod url;
 pub(super) use self::topology::Topology;
 use super::keys::{Index, Keys, RESERVED};
 use super::recipe::Recipe;
+use crate::backend;
+use crate::backend::admin::LockAdmin;
 use crate::backend::net::{Address, Credentials, Security};
 use crate::backend::url::UrlError;
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 /// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
@@ -30,14 +32,36 @@ pub struct Location {
     display: String,
 }
 
-impl Location {
-    /// The URL of the store without secrets.
-    pub fn display(&self) -> &str {
+impl backend::Location for Location {
+    fn display(&self) -> &str {
         &self.display
     }
 
+    /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        let key = format!("{}{name}", self.prefix());
+        if key.starts_with(RESERVED) {
+            return Err(UrlError::new(format!(
+                "its key would begin with {RESERVED}, which dlock keeps for itself"
+            )));
+        }
+        self.recipe.check_key(&key)?;
+        if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
+    }
+
+    fn keeps_leases(&self) -> bool {
+        true
+    }
+
+    fn refuses(&self, mode: Mode) -> Option<&'static str> {
+        (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
+            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
+             server, or --slots 1",
+        )
+    }
+
     /// The warning about the number of nodes.
-    pub fn warning(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         let Topology::Redlock(nodes) = &self.topology else { return None };
         match nodes.len() {
             1 => Some(
@@ -54,21 +78,16 @@ impl Location {
         }
     }
 
-    /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
-    ///
-    /// # Errors
-    /// The name is rejected.
-    pub fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let key = format!("{}{name}", self.prefix());
-        if key.starts_with(RESERVED) {
-            return Err(UrlError::new(format!(
-                "its key would begin with {RESERVED}, which dlock keeps for itself"
-            )));
-        }
-        self.recipe.check_key(&key)?;
-        if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
+    fn insecure(&self) -> Option<&'static str> {
+        self.security.warning()
     }
 
+    fn open(&self) -> Box<dyn LockAdmin> {
+        super::open(self)
+    }
+}
+
+impl Location {
     /// Each node of a Redlock as a single server; empty for other topologies.
     pub(super) fn nodes(&self) -> Vec<Location> {
         let Topology::Redlock(nodes) = &self.topology else { return Vec::new() };
@@ -124,6 +143,7 @@ impl Location {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Location as _;
     use crate::backend::url::Url;
 
     pub(super) fn location(text: &str) -> Result<Location, UrlError> {

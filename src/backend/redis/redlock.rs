@@ -28,7 +28,9 @@ use self::nodes::{RedlockNodes, STRAGGLERS};
 use self::queue::QueueTicket;
 use self::quorum::Replies;
 use super::location::Location;
-use crate::backend::{Attempt, Backend, Change, Hazard, Intent, Loss, Release, Renewal, Reply, StoreError};
+use crate::backend::{
+    Attempt, Backend, Change, Hazard, Intent, Location as _, Loss, Release, Renewal, Reply, StoreError,
+};
 use crate::lock::{Claim, LockName, Record};
 
 /// A Redlock store: the nodes, and the latest claim.

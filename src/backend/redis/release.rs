@@ -11,14 +11,6 @@ use crate::backend::StoreError;
 use crate::lock::{Claim, Record};
 
 impl RedisStore {
-    /// Releases a lock that was granted to the wrong user or in the wrong database.
-    pub(super) async fn undo_misrouted(&mut self, claim: &Claim) {
-        if let Some(connection) = self.misrouted.take() {
-            // If this is rejected, so was the claim.
-            let _ = self.take_back(connection, claim).await;
-        }
-    }
-
     /// Releases a lock over the connection that it was granted on, even if another server has become the one to use.
     pub(super) async fn take_back(
         &self,

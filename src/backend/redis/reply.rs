@@ -27,6 +27,21 @@ pub(super) struct HolderRecord {
     pub(super) identity: Identity,
 }
 
+impl HolderRecord {
+    /// Returns the holder at the time `now`, in ms since 1970.
+    pub(super) fn holder(self, now: u64) -> Holder {
+        let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
+        Holder {
+            identity: Some(self.identity),
+            age: Some(ago(self.at)),
+            ended: self.ended.map(ago),
+            fencing: self.fencing,
+            lease: self.lease.map(Duration::from_millis),
+            ..Holder::default()
+        }
+    }
+}
+
 /// The first waiter has this much time to send a request after the lease ends, before the second one does.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// ... and each later one sends its request this much after the one ahead. A request has all waiters ahead called, so
@@ -103,22 +118,13 @@ fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
     let kind = text(reply.get(2)).ok_or_else(nonsense)?;
     let position = count(reply.get(3)).filter(|place| *place > 0);
     let call_remaining = ms(reply.get(4)).unwrap_or_default();
-    let now = ms(reply.get(5)).ok_or_else(nonsense)?;
+    let now = count(reply.get(5)).ok_or_else(nonsense)?;
     let can_be_notified = number(reply.get(6)).ok_or_else(nonsense)? == 1;
     let all: usize = count(reply.get(7)).ok_or_else(nonsense)?;
     let mut holders: Vec<Holder> = Vec::new();
     for value in &reply[reply.len().min(9)..] {
         let Some(Ok(record)) = text(Some(value)).map(serde_json::from_str::<HolderRecord>) else { continue };
-        let ago = |then: u64| now.saturating_sub(Duration::from_millis(then));
-        holders.push(Holder {
-            identity: Some(record.identity),
-            age: Some(ago(record.at)),
-            remaining,
-            ended: record.ended.map(ago),
-            fencing: record.fencing,
-            lease: record.lease.map(Duration::from_millis),
-            ..Holder::default()
-        });
+        holders.push(Holder { remaining, ..record.holder(now) });
     }
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
     let more = all.saturating_sub(holders.len());

@@ -13,15 +13,6 @@ impl RedisStore {
     ///
     /// The connection is put back only after the reply has been read in full. So a dropped future, a time-out or an
     /// error leaves no connection whose next reply might belong to an earlier request.
-    pub(super) async fn request_list(
-        &mut self,
-        request: &ScriptRequest<'_>,
-        options: RequestOptions<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
-        list_of(self.request_here(request, options).await?)
-    }
-
-    /// The same, with the reply as it is.
     pub(super) async fn request_here(
         &mut self,
         request: &ScriptRequest<'_>,

@@ -46,14 +46,6 @@ impl Route {
         }
     }
 
-    /// Returns the number of known nodes of a cluster.
-    pub(super) fn known_nodes(&self) -> usize {
-        match self {
-            Route::Cluster(nodes) => nodes.known.len(),
-            Route::Fixed(_) | Route::Sentinel(_) => 0,
-        }
-    }
-
     /// Connects to the server to use now; sends nothing yet. `old_protocol` is for servers that have rejected RESP3.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use super::connection::{Connection, RequestOptions};
 use super::keys::Keys;
 use super::location::Location;
 use super::recipe::Recipe;
+use super::request::list_of;
 use super::route::Route;
 use super::script::ScriptRequest;
 use crate::backend::StoreError;
@@ -71,7 +72,7 @@ impl RedisStore {
     ) -> Result<Vec<Value>, StoreError> {
         match self.route {
             Route::Cluster(_) => self.request_in_cluster(request, options).await,
-            Route::Fixed(_) | Route::Sentinel(_) => self.request_list(request, options).await,
+            Route::Fixed(_) | Route::Sentinel(_) => list_of(self.request_here(request, options).await?),
         }
     }
 

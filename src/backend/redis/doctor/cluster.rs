@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::connection::server_error;
 use super::super::errors::describe;
 use super::super::nodes::{ranges, slots_command};
+use super::super::slot::SLOTS;
 use super::rights::{NO_ASKING, NO_NODES};
 use super::{Examiner, Info, setting_of};
 use crate::backend::StoreError;
@@ -12,7 +13,6 @@ use crate::backend::diagnosis::Finding;
 
 /// With fewer masters a cluster cannot promote a replica when a master fails (cluster-tutorial).
 const FEWEST_MASTERS: usize = 3;
-const SLOTS: u64 = 16384;
 
 impl Examiner<'_> {
     /// Checks the cluster as a whole. Returns whether the server is a node of a cluster.
@@ -71,7 +71,7 @@ fn state(info: &Info, full_coverage: Option<&str>) -> Finding {
         Some("no") => ", and each is served even if others are not (cluster-require-full-coverage no)",
         _ => "",
     };
-    match state == "ok" && covered == SLOTS {
+    match state == "ok" && covered == u64::from(SLOTS) {
         true => Finding::ok("cluster", format!("{found}{coverage}")),
         false => Finding::problem(
             "cluster",

@@ -97,25 +97,14 @@ fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
 fn holder(value: &Value, now: u64) -> Holder {
     let Value::Array(parts) = value else { return Holder::default() };
     let record = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
-    let ago = |then: u64| Duration::from_millis(now.saturating_sub(then));
-    let mut holder = Holder {
+    let unreadable = || Holder { hint: Some("its record cannot be read".into()), ..Holder::default() };
+    Holder {
         remaining: count(parts.get(1)).map(Duration::from_millis),
         slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
         ours: number(parts.get(3)) == Some(1),
         revoked: revocation(parts.get(4)),
-        ..Holder::default()
-    };
-    match record {
-        Some(record) => {
-            holder.age = Some(ago(record.at));
-            holder.ended = record.ended.map(ago);
-            holder.fencing = record.fencing;
-            holder.lease = record.lease.map(Duration::from_millis);
-            holder.identity = Some(record.identity);
-        }
-        None => holder.hint = Some("its record cannot be read".into()),
+        ..record.map_or_else(unreadable, |record| record.holder(now))
     }
-    holder
 }
 
 /// Reads `{mode, slots, queue number, identity}`.

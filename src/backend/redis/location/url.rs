@@ -147,6 +147,7 @@ fn no_tls(scheme: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::location;
+    use crate::backend::Location as _;
 
     #[test]
     fn urls_become_locations_without_secrets_in_their_name() {

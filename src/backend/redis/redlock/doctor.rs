@@ -7,13 +7,13 @@ use tokio::time::timeout;
 use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
-use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
 use crate::backend::redis::doctor::clock;
 use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::text;
 use crate::backend::redis::store::RedisStore;
+use crate::backend::{Location as _, StoreError};
 use crate::duration::show;
 
 /// The time without progress after which a node is given up.

@@ -13,7 +13,7 @@ use super::node::{NodeClient, Purpose};
 use super::quorum::Replies;
 use crate::backend::redis::connection::Cancel;
 use crate::backend::redis::location::Location;
-use crate::backend::{Backend, Change, Hazard, StoreError};
+use crate::backend::{Backend, Change, Hazard, Location as _, StoreError};
 
 /// How long the remaining nodes are waited for after a majority has replied: long enough for a busy node, short enough
 /// for one that hangs.
