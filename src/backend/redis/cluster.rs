@@ -13,11 +13,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::connection::{CommandReply, Connection, RequestOptions};
+use super::connection::{CommandReply, Connection, RequestOptions, list_of};
 use super::nodes::{ClusterNodes, MAX_REDIRECTIONS, at, slots_command};
 use super::redirect::{Asking, Redirect};
 use super::reply::{nonsense, number};
-use super::request::list_of;
 use super::route::Route;
 use super::script::{Operation, ScriptRequest};
 use super::store::RedisStore;

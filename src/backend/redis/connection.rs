@@ -19,7 +19,7 @@ use self::handshake::Handshake;
 use self::options::Switch;
 pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
-pub(super) use self::reply::CommandReply;
+pub(super) use self::reply::{CommandReply, list_of, value_of};
 use super::errors::DependentRole;
 use super::redirect::Asking;
 use crate::backend::StoreError;

@@ -5,11 +5,10 @@ mod view;
 use redis::{Cmd, Value};
 
 use self::view::{View, record};
-use super::connection::{CommandReply, Connection, RequestOptions};
+use super::connection::{CommandReply, Connection, RequestOptions, list_of, value_of};
 use super::keys::INDEX;
 use super::recipe::Recipe;
 use super::reply::{count, nonsense, number, other_format, text};
-use super::request::{list_of, value_of};
 use super::script::{By, LOOK, Operation, ScriptRequest};
 use super::store::RedisStore;
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Connection, RequestOptions};
+use super::connection::{Connection, RequestOptions, list_of};
 use super::keys::Keys;
 use super::location::Location;
 use super::recipe::Recipe;
-use super::request::list_of;
 use super::route::Route;
 use super::script::ScriptRequest;
 use crate::backend::StoreError;

@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::super::connection::{CommandReply, RequestOptions};
+use super::super::connection::{CommandReply, RequestOptions, value_of};
 use super::super::keys::Keys;
 use super::super::recipe::Recipe;
 use super::super::reply::{nonsense, number, revocation};
-use super::super::request::value_of;
 use super::super::route::Route;
 use super::super::slot::slot_of_key;
 use super::super::store::RedisStore;
