@@ -1,0 +1,6 @@
+//! The commands that administer locks.
+
+pub mod break_lock;
+pub mod doctor;
+pub mod status;
+pub mod tokens;

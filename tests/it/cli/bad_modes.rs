@@ -1,0 +1,167 @@
+//! Invalid modes and waits: each with a message and a status, and nothing is acquired, overwritten or left behind.
+
+use crate::support::dlock::BINARY;
+use crate::support::running::{Exit, Running};
+use crate::support::store::Store;
+use crate::wait::refusal::assert_usage;
+use std::process::Stdio;
+
+const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
+
+/// A run that holds `x` in this mode until its standard input is closed.
+fn hold(store: &Store, mode: &[&str]) -> Running {
+    let mut run = store.run().args(mode).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    run
+}
+
+#[track_caller]
+fn end(mut run: Running) {
+    drop(run.take_stdin());
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+}
+
+#[test]
+fn slots_are_a_number_from_1_to_10000() {
+    for value in ["0", "-1", "x", "10001", "1.5", "3s", "-0", "99999999999999999999"] {
+        let line = format!("invalid value '{value}' for '--slots <N>': expected a number from 1 to 10000");
+        let joined = format!("--slots={value}");
+        assert_usage([
+            (&["run", "--slots", value, "x", "--", "touch", "t"][..], line.as_str()),
+            (&["run", &joined, "x", "--", "touch", "t"], &line),
+            (&["run", "x", "--slots", value, "-c", "touch t"], &line),
+        ]);
+    }
+    let none = "a value is required for '--slots <N>' but none was supplied";
+    let twice = "the argument '--slots <N>' cannot be used multiple times";
+    assert_usage([
+        (&["run", "--slots", "", "x", "--", "touch", "t"][..], none),
+        (&["run", "x", "--slots", "--", "touch", "t"], none),
+        (&["run", "--slots", "3", "--slots", "3", "x", "--", "touch", "t"], twice),
+    ]);
+}
+
+#[test]
+fn modes_that_contradict_each_other_are_both_named() {
+    let line = |one: &str, other: &str| format!("{one} and {other} contradict each other: give one of them");
+    let shared = |slots: u32| line(&format!("--slots {slots}"), "--shared");
+    let (both, three) = (line("--exclusive", "--shared"), line("--slots 3", "--exclusive"));
+    assert_usage([
+        (&["run", "--slots", "3", "--shared", "x", "--", "touch", "t"][..], shared(3).as_str()),
+        (&["run", "-s", "--slots", "1", "x", "--", "touch", "t"], &shared(1)),
+        (&["run", "-s", "x", "--slots=2", "-c", "touch t"], &shared(2)),
+        (&["run", "-x", "-s", "x", "--", "touch", "t"], &both),
+        (&["run", "-se", "x", "--", "touch", "t"], &both),
+        (&["run", "--shared", "x", "--exclusive", "-c", "touch t"], &both),
+        (&["run", "-xs", "--slots", "3", "x", "--", "touch", "t"], &both),
+        (&["run", "-x", "--slots", "3", "x", "--", "touch", "t"], &three),
+        (&["run", "--slots", "3", "x", "-e", "-c", "touch t"], &three),
+    ]);
+}
+
+/// One slot is an exclusive lock: both options together are not a contradiction.
+#[test]
+fn one_slot_may_be_combined_with_exclusive() {
+    for store in Store::each() {
+        let run = store.run().args(["-x", "--slots", "1"]).sh("echo \"slot $DLOCK_SLOT\"").output();
+        assert_eq!(run.outcome(), (Exit::Code(0), "slot 0\n", ""), "{}", store.url());
+    }
+}
+
+#[test]
+fn min_hold_is_a_duration_and_not_too_long() {
+    let invalid =
+        |value: &str, why: &str| format!("invalid value '{value}' for '--min-hold <DURATION>': {why}");
+    for (value, line) in [
+        ("-1s", invalid("-1s", DURATION)),
+        ("-5", invalid("-5", DURATION)),
+        ("5M", invalid("5M", "unknown unit 'M': known are ms, s, m, h, d")),
+        ("forever", invalid("forever", DURATION)),
+        ("9999999999d", invalid("9999999999d", "longer than a hundred years")),
+        ("400d", "--min-hold: 400d is not between 0 and 31d".to_owned()),
+        ("745h", "--min-hold: 31d1h is not between 0 and 31d".to_owned()),
+    ] {
+        assert_usage([
+            (&["run", "--min-hold", value, "x", "--", "touch", "t"][..], line.as_str()),
+            (&["run", "x", "--min-hold", value, "-c", "touch t"], &line),
+        ]);
+    }
+}
+
+/// Holders and waiters have agreed on the number of slots.
+#[test]
+fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
+    for store in Store::each() {
+        let refused = |ours: &str, theirs: u32| {
+            for patience in [&["--no-wait"][..], &["--wait", "forever"]] {
+                let run = store.run().args(["--slots", ours]).args(patience).command(["touch", "t"]).output();
+                let line = format!(
+                    "dlock: x on {}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or \
+                     wait until it has no holder and no waiter\n",
+                    store.url()
+                );
+                assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
+            }
+        };
+        let holder = hold(&store, &["--slots", "3"]);
+        for ours in ["2", "4", "10000"] {
+            refused(ours, 3);
+        }
+        end(holder);
+        // The lock is unused now. An exclusive holder does not determine the number either, but the waiters behind it
+        // do.
+        let alone = hold(&store, &["--slots", "1"]);
+        let mut waiter =
+            store.run().args(["-v", "--slots", "4", "--wait", "forever"]).command(["true"]).spawn();
+        waiter.await_stderr("waiting");
+        refused("3", 4);
+        end(alone);
+        assert_eq!(waiter.wait().exit, Exit::Code(0));
+        let run = store.run().args(["--slots", "5"]).sh("echo ran").output();
+        assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""), "{}", store.url());
+        assert!(!store.place.path("t").exists());
+    }
+}
+
+/// It would wait for itself.
+#[test]
+fn a_mode_that_the_outer_hold_does_not_allow_is_refused_at_once() {
+    let outer = [(&["--shared"][..], "shared"), (&["--slots", "3"], "slots")];
+    let inner =
+        [(&["--exclusive"][..], "exclusive"), (&["--shared"], "shared"), (&["--slots", "4"], "slots")];
+    for store in Store::each() {
+        for (outer, outer_mode) in outer {
+            for (inner, inner_mode) in inner {
+                if inner_mode == "shared" && outer_mode == "shared" {
+                    continue;
+                }
+                for patience in ["--no-wait", "--wait=forever"] {
+                    let nested = [
+                        &[BINARY, "run", "-b", store.url(), patience][..],
+                        inner,
+                        &["x", "--", "touch", "t"],
+                    ];
+                    let run = store.run().args(outer).command(nested.concat()).output();
+                    let line = if inner_mode == "slots" && outer_mode == "slots" {
+                        format!(
+                            "dlock: x on {}: --slots 4, but it is in use with 3 slots: give --slots 3, or wait \
+                            until it has no holder and no waiter\n",
+                            store.url()
+                        )
+                    } else {
+                        format!(
+                            "dlock: x on {}: cannot be taken {inner_mode} here: this command runs under a hold of it that \
+                             is {outer_mode} and would wait for itself; take the outer one with --exclusive, or this \
+                             one with the same mode\n",
+                            store.url()
+                        )
+                    };
+                    assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()), "{outer:?} {inner:?}");
+                    assert!(!store.is_held(), "{outer:?} {inner:?}");
+                }
+            }
+        }
+        assert!(!store.place.path("t").exists());
+    }
+}

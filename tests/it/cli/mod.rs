@@ -1,0 +1,16 @@
+//! The command line, the configuration, and what dlock reads and writes.
+
+pub mod bad_input;
+pub mod bad_modes;
+pub mod bad_names;
+pub mod bad_urls;
+pub mod configuration;
+#[cfg(feature = "redis")]
+pub mod input_files;
+pub mod metrics;
+pub mod names;
+#[cfg(feature = "redis")]
+pub mod quoted_secrets;
+pub mod reports;
+#[cfg(feature = "redis")]
+pub mod secrets;

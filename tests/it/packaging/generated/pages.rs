@@ -1,0 +1,179 @@
+//! Man pages: committed as they are generated, part of the binary, and rendered without warnings.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::dlock::BINARY;
+use crate::support::place::Place;
+use crate::support::probe::example;
+use crate::support::running::Exit;
+
+fn repository(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Files by their names.
+fn files(directory: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), read(entry.path()))).collect()
+}
+
+/// All pages as this binary contains them, in a new directory.
+fn written() -> (Place, PathBuf) {
+    let place = Place::new();
+    let directory = place.path("new/pages");
+    let output = place.bare().args(["man", place.arg("new/pages").as_str()]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "", ""));
+    (place, directory)
+}
+
+/// The output of a program, on both streams; the program must be installed.
+fn printed(program: &str, package: &str, arguments: &[&str], page: &Path) -> (Option<i32>, String, String) {
+    let output = Command::new(program)
+        .args(arguments)
+        .arg(page)
+        .env("LC_ALL", "C.UTF-8")
+        .env("MANWIDTH", "80")
+        .env("MAN_KEEP_FORMATTING", "")
+        .env_remove("MANOPT")
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}: apt-get install {package}"));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A page as a reader sees it at 80 columns.
+fn rendered(page: &Path) -> String {
+    let (status, text, errors) = printed("man", "man-db", &["--warnings", "-E", "UTF-8", "-l"], page);
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{}", page.display());
+    text
+}
+
+#[test]
+fn the_committed_man_pages_match_the_commands_and_their_texts() {
+    let (place, directory) = written();
+    let status = Command::new(example("manual")).arg(place.path("generated")).status().unwrap();
+    assert!(status.success(), "{status}");
+    let generated = files(&place.path("generated"));
+    for (what, pages) in [("man/", files(&repository("man"))), ("dlock man", files(&directory))] {
+        let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&pages), names(&generated), "{what} has drifted: run packaging/generate.sh");
+        for (name, text) in &generated {
+            assert!(pages[name] == *text, "{what}: {name} has drifted: run packaging/generate.sh");
+        }
+    }
+}
+
+#[test]
+fn dlock_man_prints_the_page_of_dlock() {
+    let (place, directory) = written();
+    let output = place.bare().arg("man").output();
+    let page = std::fs::read_to_string(directory.join("dlock.1")).unwrap();
+    assert_eq!(output.outcome(), (Exit::Code(0), page.as_str(), ""));
+}
+
+#[test]
+fn an_unwritable_directory_is_reported() {
+    let place = Place::new();
+    place.write("file", "");
+    let output = place.bare().args(["man", "file"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(64), "", "dlock: cannot write file: file exists\n"));
+    let output = place.bare().args(["man", "/proc/x"]).output();
+    assert_eq!(
+        output.outcome(),
+        (Exit::Code(64), "", "dlock: cannot write /proc/x: no such file or directory\n")
+    );
+}
+
+#[test]
+fn the_pages_render_without_warnings() {
+    let (_place, directory) = written();
+    for name in files(&directory).keys() {
+        let page = directory.join(name);
+        let clean = (Some(0), String::new(), String::new());
+        assert_eq!(printed("mandoc", "mandoc", &["-T", "lint"], &page), clean, "{name}");
+        let (status, _, errors) = printed("groff", "groff-base", &["-man", "-Tutf8", "-ww"], &page);
+        assert_eq!((status, errors.as_str()), (Some(0), ""), "{name}");
+        let text = rendered(&page);
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{name}: wider than 80 columns: {wide:#?}");
+    }
+}
+
+/// The words before the two columns of a help text that start with a dash.
+fn options_in(help: &str) -> Vec<&str> {
+    let lines = help.lines().filter(|line| line.trim_start().starts_with('-'));
+    let words = lines.flat_map(|line| line.split([' ', ',', '[', ']']));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    words.filter(|word| word.starts_with('-') && word.len() > 1 && *word != "--").collect()
+}
+
+#[test]
+fn each_command_has_a_page_that_names_all_its_options_and_sections() {
+    let (_place, directory) = written();
+    let run = |arguments: &[&str]| {
+        String::from_utf8(Command::new(BINARY).args(arguments).output().unwrap().stdout).unwrap()
+    };
+    let help = run(&["--help"]);
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let commands: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"run") && commands.contains(&"man"), "{commands:?}");
+    let overview = rendered(&directory.join("dlock.1"));
+    for command in commands {
+        assert!(overview.contains(&format!("dlock-{command}(1)")), "{command}");
+        let page = rendered(&directory.join(format!("dlock-{command}.1")));
+        let options = options_in(&page);
+        let help = run(&[command, "--help"]);
+        let head = help.split("\nExamples:").next().unwrap();
+        for option in options_in(head) {
+            assert!(options.contains(&option), "dlock-{command}.1 does not name {option}");
+        }
+        for section in ["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES", "SEE ALSO"] {
+            assert!(page.lines().any(|line| line == section), "dlock-{command}.1 has no {section}");
+        }
+    }
+}
+
+/// The rights that the page gives to a user of Redis suffice, and cause no message.
+#[cfg(feature = "redis")]
+#[test]
+fn the_redis_user_of_the_page_has_the_rights_of_a_run() {
+    use crate::support::redis::Redis;
+    let (_place, directory) = written();
+    let page = rendered(&directory.join("dlock-backends.7"));
+    let redis = Redis::start();
+    let mut commands: Vec<Vec<&str>> = Vec::new();
+    for line in page.lines().map(str::trim_start) {
+        match line.starts_with("ACL SETUSER") {
+            true => commands.push(line.split_whitespace().collect()),
+            false if line.starts_with('+') => commands.last_mut().unwrap().extend(line.split_whitespace()),
+            false => {}
+        }
+    }
+    for words in &commands {
+        assert_eq!(redis.command(words), crate::support::resp::Value::Text("OK".into()), "{words:?}");
+    }
+    // They are those of the README, which others try one by one.
+    let rules = |word: &&str| word.starts_with(['+', '~', '&']);
+    let mut here: Vec<&str> = commands.concat().into_iter().filter(rules).collect();
+    let mut there = crate::stores::redis::minimal_rights::rules().concat();
+    here.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(here, there);
+    let url = format!("redis://dlock:PASSWORD@127.0.0.1:{}", redis.port());
+    let place = Place::new();
+    let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
+    let mut holder = run().stdin(std::process::Stdio::piped()).sh("echo ready; exec cat").spawn();
+    holder.await_ready();
+    let mut waiter = run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    waiter.await_stderr("waiting");
+    let names = place.bare().args(["__complete", "=", "dlock", "run"]).env("DLOCK_BACKEND", &url).output();
+    assert_eq!(names.outcome(), (Exit::Code(0), "values\nx\tlock\n", ""));
+    drop(holder.take_stdin());
+    assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    let output = waiter.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    assert!(!output.stderr.contains("right"), "{}", output.stderr);
+}

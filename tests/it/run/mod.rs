@@ -1,0 +1,25 @@
+//! The command and its supervision: signals, trees, loss, limits, hosts.
+
+#[cfg(feature = "redis")]
+pub mod escape_attempts;
+pub mod exit_codes;
+pub mod failed_start;
+pub mod faults;
+pub mod guard;
+pub mod host_conditions;
+pub mod hostile_environment;
+#[cfg(feature = "redis")]
+pub mod lost_trees;
+pub mod namespaces;
+pub mod nested;
+pub mod orphans;
+pub mod other_accounts;
+pub mod quiet;
+pub mod race_windows;
+pub mod random_faults;
+pub mod resource_limits;
+pub mod scale;
+pub mod signals;
+pub mod terminal;
+pub mod transparency;
+pub mod tree;

@@ -1,0 +1,5 @@
+//! The store of files on one host.
+
+pub mod lock_files;
+pub mod network_file_systems;
+pub mod sidecar_files;
