@@ -332,6 +332,11 @@ impl Supervisor {
         stopped.then(|| Event::GuardLost("the guard process was stopped".into()))
     }
 
+    /// Continues a guard that was stopped.
+    pub fn continue_guard(&self) {
+        let _ = sys::kill(self.guard, libc::SIGCONT);
+    }
+
     fn reaped(&mut self, pid: i32) {
         self.guard_reaped |= pid == self.guard;
         self.strangers.remove(&pid);

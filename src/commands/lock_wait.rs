@@ -204,8 +204,13 @@ impl<'a> LockWait<'a> {
         leaving: &mut Option<Leaving>,
     ) -> Result<Reaction, Interruption> {
         if signal == libc::SIGCHLD {
-            let guard = supervisor.as_mut().and_then(|supervisor| supervisor.guard_stopped());
-            return Ok(guard.map_or(Reaction::Nothing, reaction_to));
+            // Stopped with dlock's process group, before it had left that. The command does not run yet.
+            if let Some(supervisor) = supervisor
+                && supervisor.guard_stopped().is_some()
+            {
+                supervisor.continue_guard();
+            }
+            return Ok(Reaction::Nothing);
         }
         if signal == libc::SIGCONT {
             // One of several locks that are already held may have been revoked.

@@ -358,6 +358,28 @@ fn a_stop_signal_before_the_start_does_not_stop_the_command() {
     }
 }
 
+/// A stop for dlock's process group may reach the guard too, before that has left the group.
+#[test]
+fn a_guard_that_is_stopped_during_the_wait_is_continued() {
+    let place = Place::new();
+    let holder = holder(&place);
+    let mut waiter = place.run().args(["-v", "--wait", "forever"]).command(["true"]).spawn();
+    waiter.await_stderr("waiting");
+    let guard = waiter.guard();
+    let switches = || {
+        let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = switches();
+    process::send(guard, Signal::SIGSTOP);
+    // It sleeps until it is stopped, which is a switch.
+    until(SOON, "a guard that has been stopped", || switches() > before);
+    until(SOON, "a guard that goes on", || !process::stopped(guard));
+    drop(holder);
+    assert_eq!(waiter.wait().exit, Exit::Code(0));
+}
+
 /// S50
 #[test]
 fn events_while_dlock_is_stopped_are_handled_when_it_continues() {
