@@ -160,19 +160,9 @@ fn no_dlock_process_keeps_an_inherited_descriptor_open() {
     for store in Store::each() {
         let (mut read, write) = std::io::pipe().unwrap();
         let number = write.as_raw_fd();
-        let pass_on = move || {
-            for to in [7, 400] {
-                // SAFETY: dup2(2) and fcntl(2) take integers. The original may have one of these numbers already, and
-                // is close-on-exec then.
-                if unsafe { libc::dup2(number, to) == -1 || libc::fcntl(to, libc::F_SETFD, 0) == -1 } {
-                    return Err(std::io::Error::last_os_error());
-                }
-            }
-            Ok(())
-        };
         let text = "echo to-7 >&7; exec 7>&-; echo ready; exec sleep 1000";
-        let run = store.run().command(["bash", "-c", &format!("exec 400>&-; {text}")]).before_exec(pass_on);
-        let mut run = run.spawn();
+        let run = store.run().command(["bash", "-c", &format!("exec 400>&-; {text}")]);
+        let mut run = run.with_descriptor(7, number).with_descriptor(400, number).spawn();
         drop(write);
         run.await_ready();
         let mut text = String::new();
@@ -188,11 +178,7 @@ fn a_descriptor_named_by_an_option_is_used() {
     let place = Place::new();
     let file = std::fs::File::create(place.path("report")).unwrap();
     let number = file.as_raw_fd();
-    let pass_on = move || {
-        // SAFETY: dup2(2) takes integers; the copy is not close-on-exec.
-        if unsafe { libc::dup2(number, 8) } == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-    };
-    let run = place.run().args(["--report", "/dev/fd/8"]).command(["true"]).before_exec(pass_on);
+    let run = place.run().args(["--report", "/dev/fd/8"]).command(["true"]).with_descriptor(8, number);
     assert_eq!(run.output().outcome(), (Exit::Code(0), "", ""));
     assert!(place.read("report").starts_with("{\"version\":1"), "{}", place.read("report"));
 }

@@ -5,6 +5,7 @@ use super::process::Marker;
 use super::running::{Output, Running};
 use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -213,6 +214,18 @@ impl Dlock {
             let mut set = nix::sys::signal::SigSet::empty();
             set.add(signal);
             Ok(set.thread_block()?)
+        })
+    }
+
+    /// Gives dlock a duplicate of the descriptor `original` under this number.
+    pub fn with_descriptor(self, number: RawFd, original: RawFd) -> Self {
+        self.before_exec(move || {
+            // SAFETY: dup2(2) and fcntl(2) take integers and are async-signal-safe. The original may have this number
+            // already, and is close-on-exec then.
+            if unsafe { libc::dup2(original, number) == -1 || libc::fcntl(number, libc::F_SETFD, 0) == -1 } {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
         })
     }
 

@@ -154,12 +154,7 @@ fn a_pipe_and_a_device_are_written_to() {
     let run = store.run().args(["--report", "/dev/fd/3"]).command(["true"]);
     let (mut reader, writer) = std::io::pipe().unwrap();
     let number = writer.as_raw_fd();
-    // SAFETY: dup2(2) is async-signal-safe and changes the new process only.
-    let mut run = run.before_exec(move || match unsafe { libc::dup2(number, 3) } {
-        3 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    });
-    run = run.current_dir(store.place.path("."));
+    let run = run.with_descriptor(3, number).current_dir(store.place.path("."));
     let output = run.output();
     drop(writer);
     store.place.write("r", &std::io::read_to_string(&mut reader).unwrap());
