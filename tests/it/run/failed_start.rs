@@ -192,8 +192,9 @@ fn without_a_thread_for_the_name_lookup_the_store_is_unavailable() {
     }
     let id = (310_000 + std::process::id() % 1000).to_string();
     let user = [format!("--reuid={id}"), format!("--regid={id}"), "--clear-groups".to_owned()];
-    // dlock, its guard and the parked command, if that is forked before dlock starts the thread.
-    let run = place.run().backend("redis://localhost:1/0").command(["true"]);
+    // dlock, its guard and the parked command; unless a first thread is started before the command is forked. The last
+    // attempt is made long after that.
+    let run = place.run().backend("redis://localhost:1/0").args(["--retry", "1s"]).command(["true"]);
     let run = run.wrapped_by(["prlimit", "--nproc=3"]);
     let output = run.wrapped_by(std::iter::once("setpriv".to_owned()).chain(user)).output();
     let why = match output.exit {
