@@ -2,7 +2,8 @@
 //!
 //! A check is a plain async function over a [`rig::Rig`]. The list below turns each (store x check) into a separate
 //! test, such as `conformance::file::a_stale_owner_cannot_release`. A new store adds a rig, a new promise adds one
-//! function and one line here.
+//! function and one line here: to `trait_checks` if it needs no more than the traits, so that the ledgers in memory
+//! must keep it too.
 
 mod client;
 mod disturbance;
@@ -29,15 +30,124 @@ mod tls;
 /// The tests of one store.
 macro_rules! every_check {
     ($rig:path) => {
-        crate::stores::conformance::every_check! { $rig;
+        crate::stores::conformance::trait_checks!($rig);
+        crate::stores::conformance::topics! { $rig;
+            exclusion {
+                a_run_excludes_a_run
+                a_run_and_another_client_exclude_each_other
+                of_many_runs_one_holds_at_a_time
+            }
+            admin {
+                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+            }
+            fencing {
+                fencing_tokens_grow_with_every_grant
+            }
+            holder {
+                busy_names_what_a_run_reports_of_itself
+                busy_never_reveals_a_token
+                a_foreign_holder_has_no_name
+                display_reveals_no_secret
+            }
+            names {
+                different_names_never_collide
+                different_names_never_collide_without_prefix_and_suffix
+                names_of_side_keys_are_foreign_or_refused
+                a_notification_for_one_name_does_not_reach_another
+            }
+            queue {
+                a_release_by_a_foreign_client_is_noticed
+                a_foreign_client_is_not_polled
+                the_end_of_a_foreign_lease_is_noticed
+            }
+            queue_of_runs {
+                runs_are_served_first_come_first_served
+                a_run_without_waiting_gets_an_unclaimed_lock
+                a_run_without_waiting_gives_up_when_the_turn_is_claimed
+                a_killed_waiting_run_blocks_no_other
+                an_expired_wait_leaves_no_trace
+                a_signal_ends_a_wait_and_leaves_no_trace
+                a_run_waits_for_a_foreign_client
+            }
+            queue_positions {
+                a_foreign_client_that_acquires_first_costs_no_queue_position
+                waiters_keep_their_positions_while_a_foreign_client_holds_the_lock
+            }
+            sharing {
+                runs_share_according_to_their_options
+                a_foreign_client_is_excluded_until_the_last_reader_has_left
+                a_killed_shared_run_is_released
+            }
+            slots by prove_slots {
+                concurrent_runs_have_different_slots
+                a_different_slot_count_is_refused
+                the_slot_of_a_killed_run_is_freed
+                a_foreign_client_is_excluded_until_the_last_slot_is_free
+                one_slot_is_exclusive
+            }
+            several_locks {
+                all_are_held_and_all_are_freed
+                all_locks_or_none_are_acquired
+                no_order_of_the_names_causes_a_deadlock
+                the_environment_of_the_command_names_all_locks
+                losing_one_lock_loses_all
+                removing_one_lock_loses_all
+                held_locks_are_renewed_while_the_next_is_waited_for
+                a_lock_lost_while_the_next_is_waited_for_is_acquired_again
+            }
+            nesting {
+                a_nested_run_enters_at_once
+                fifty_deep_is_not_too_deep
+                the_outer_hold_continues_after_the_inner_one
+                an_inner_run_that_outlives_the_outer_keeps_the_lock
+                an_inner_run_may_take_more_names
+                the_inner_command_gets_the_same_fencing_token
+                shared_inside_exclusive_is_granted
+                the_same_name_on_another_store_is_another_lock
+            }
+            nesting by prove_slots {
+                an_inner_run_has_the_slot_of_the_outer_one
+            }
+            nesting_refused by prove_slots {
+                a_different_slot_count_inside_is_refused_at_once
+            }
+            nesting_refused {
+                exclusive_inside_shared_is_refused_at_once
+                a_hold_whose_dlock_is_dead_is_ignored
+                an_outer_hold_of_a_live_dlock_must_exist
+                an_inner_run_does_not_enter_a_lock_that_is_gone
+                an_inner_run_does_not_enter_a_lock_that_was_removed
+                waiting_for_an_ancestor_is_refused_with_an_explanation
+                a_deadlock_by_opposite_nesting_ends_with_the_wait
+            }
+            min_hold {
+                the_lock_is_kept_for_min_hold
+                min_hold_does_not_delay_a_longer_command
+                busy_reports_that_min_hold_keeps_the_lock
+                a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
+                min_hold_outlasts_a_killed_dlock
+                renewals_do_not_shorten_min_hold
+                min_hold_does_not_apply_when_the_command_cannot_be_executed
+                a_waiting_run_is_granted_the_lock_when_min_hold_ends
+                the_min_hold_of_an_inner_run_is_respected
+            }
+            revocation {
+                a_foreign_lock_is_removed_only_where_the_store_keeps_it
+            }
+        }
+    };
+}
+use every_check;
+
+/// The tests of one store through its traits alone: no run of the binary, no foreign program, no URL.
+macro_rules! trait_checks {
+    ($rig:path) => {
+        crate::stores::conformance::topics! { $rig;
             exclusion {
                 a_held_lock_excludes_others
                 release_frees_the_lock
                 release_may_be_repeated
                 another_lock_is_free
-                a_run_excludes_a_run
-                a_run_and_another_client_exclude_each_other
-                of_many_runs_one_holds_at_a_time
                 the_lock_ends_with_its_owner
             }
             ownership {
@@ -62,33 +172,21 @@ macro_rules! every_check {
                 only_the_given_hold_is_revoked
                 a_hold_is_removed_unless_it_lives_in_a_descriptor
                 a_hold_that_was_not_inspected_is_not_removed
-                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
                 a_dropped_inspection_leaves_the_store_usable
             }
             fencing {
-                fencing_tokens_grow_with_every_grant
                 fencing_tokens_grow_over_a_restart
                 fencing_tokens_grow_over_a_wiped_store
                 fencing_tokens_grow_over_a_deleted_lock
             }
             holder {
                 busy_names_the_holder
-                busy_names_what_a_run_reports_of_itself
-                busy_never_reveals_a_token
-                a_foreign_holder_has_no_name
-                display_reveals_no_secret
             }
             cancellation {
                 a_dropped_connect_leaves_the_store_usable
                 a_dropped_acquire_leaves_the_store_usable
                 a_dropped_renew_leaves_the_store_usable
                 a_dropped_release_leaves_the_store_usable
-            }
-            names {
-                different_names_never_collide
-                different_names_never_collide_without_prefix_and_suffix
-                names_of_side_keys_are_foreign_or_refused
-                a_notification_for_one_name_does_not_reach_another
             }
             queue {
                 waiters_are_served_first_come_first_served
@@ -99,110 +197,46 @@ macro_rules! every_check {
                 a_dead_waiter_is_skipped_without_delay
                 a_silent_waiter_loses_its_turn_and_its_queue_position
                 a_withdrawn_waiter_leaves_no_trace_and_passes_its_turn_on
-                a_release_by_a_foreign_client_is_noticed
-                a_foreign_client_is_not_polled
-                the_end_of_a_foreign_lease_is_noticed
-            }
-            queue_of_runs {
-                runs_are_served_first_come_first_served
-                a_run_without_waiting_gets_an_unclaimed_lock
-                a_run_without_waiting_gives_up_when_the_turn_is_claimed
-                a_killed_waiting_run_blocks_no_other
-                an_expired_wait_leaves_no_trace
-                a_signal_ends_a_wait_and_leaves_no_trace
-                a_run_waits_for_a_foreign_client
             }
             queue_positions {
                 a_repeated_request_keeps_the_queue_position
                 a_queue_position_outlasts_its_connection
                 a_queue_position_ends_with_its_lease
-                a_foreign_client_that_acquires_first_costs_no_queue_position
-                waiters_keep_their_positions_while_a_foreign_client_holds_the_lock
             }
             sharing {
                 readers_share
                 all_readers_are_counted
                 each_reader_has_its_own_fencing_token
                 a_writer_and_readers_exclude_each_other
-                runs_share_according_to_their_options
                 a_waiting_writer_blocks_later_readers
                 a_writer_is_not_starved
                 all_readers_at_the_head_are_called_together
                 every_reader_at_the_head_is_notified
-                a_foreign_client_is_excluded_until_the_last_reader_has_left
                 a_short_lease_does_not_end_other_readers
                 a_dead_reader_is_released
-                a_killed_shared_run_is_released
             }
             slots by prove_slots {
                 slots_limit_the_number_of_holders
                 a_hold_keeps_its_slot
-                concurrent_runs_have_different_slots
                 a_freed_slot_goes_to_the_next_waiter
                 two_freed_slots_go_to_the_next_two_waiters
                 exclusive_waits_for_every_slot
-                a_different_slot_count_is_refused
                 a_different_slot_count_than_that_of_a_waiter_is_refused
                 the_slot_count_may_change_when_the_lock_is_unused
                 the_slot_of_a_dead_holder_is_freed
-                the_slot_of_a_killed_run_is_freed
-                a_foreign_client_is_excluded_until_the_last_slot_is_free
-                one_slot_is_exclusive
-            }
-            several_locks {
-                all_are_held_and_all_are_freed
-                all_locks_or_none_are_acquired
-                no_order_of_the_names_causes_a_deadlock
-                the_environment_of_the_command_names_all_locks
-                losing_one_lock_loses_all
-                removing_one_lock_loses_all
-                held_locks_are_renewed_while_the_next_is_waited_for
-                a_lock_lost_while_the_next_is_waited_for_is_acquired_again
             }
             nesting {
-                a_nested_run_enters_at_once
-                fifty_deep_is_not_too_deep
-                the_outer_hold_continues_after_the_inner_one
-                an_inner_run_that_outlives_the_outer_keeps_the_lock
                 the_last_inner_hold_decides
                 entering_is_idempotent
                 a_nested_entry_overtakes_waiters
-                an_inner_run_may_take_more_names
-                the_inner_command_gets_the_same_fencing_token
-                shared_inside_exclusive_is_granted
-                the_same_name_on_another_store_is_another_lock
                 entering_a_hold_that_is_gone_is_refused
-            }
-            nesting by prove_slots {
-                an_inner_run_has_the_slot_of_the_outer_one
-            }
-            nesting_refused by prove_slots {
-                a_different_slot_count_inside_is_refused_at_once
-            }
-            nesting_refused {
-                exclusive_inside_shared_is_refused_at_once
-                a_hold_whose_dlock_is_dead_is_ignored
-                an_outer_hold_of_a_live_dlock_must_exist
-                an_inner_run_does_not_enter_a_lock_that_is_gone
-                an_inner_run_does_not_enter_a_lock_that_was_removed
-                waiting_for_an_ancestor_is_refused_with_an_explanation
-                a_deadlock_by_opposite_nesting_ends_with_the_wait
             }
             min_hold by prove_slots {
                 a_slot_is_kept_for_min_hold
             }
             min_hold {
-                the_lock_is_kept_for_min_hold
-                min_hold_does_not_delay_a_longer_command
-                busy_reports_that_min_hold_keeps_the_lock
-                a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
-                min_hold_outlasts_a_killed_dlock
-                renewals_do_not_shorten_min_hold
-                min_hold_does_not_apply_when_the_command_cannot_be_executed
-                a_waiting_run_is_granted_the_lock_when_min_hold_ends
                 a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold
                 a_release_within_min_hold_leaves_the_lock_without_a_holder
-                the_min_hold_of_an_inner_run_is_respected
             }
             revocation {
                 a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
@@ -212,16 +246,20 @@ macro_rules! every_check {
                 min_hold_does_not_apply_to_a_revoked_hold
                 a_lock_without_a_running_holder_ends_at_once
                 a_hold_is_removed_only_where_the_store_keeps_it
-                a_foreign_lock_is_removed_only_where_the_store_keeps_it
                 an_ended_hold_cannot_be_removed
             }
         }
     };
+}
+use trait_checks;
+
+/// The tests of one store on some topics.
+macro_rules! topics {
     ($rig:path; $($topic:ident $(by $prove:ident)? { $($check:ident)+ })+) => {
         $(crate::stores::conformance::checks! { $rig; $topic $(by $prove)? { $($check)+ } })+
     };
 }
-use every_check;
+use topics;
 
 /// The tests of one store on one topic.
 macro_rules! checks {
