@@ -1,7 +1,6 @@
 //! Patterns of lock names: `*` matches any text, including `/`, `?` any character, `[a-z]` one of these and `[!a-z]`
 //! any other character; a backslash makes the next character literal. Everything else stands for itself, as in a shell.
 
-/// A parsed pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
@@ -11,11 +10,6 @@ enum Part {
     AnyOne,
     AnyText,
     Of { negated: bool, ranges: Vec<(char, char)> },
-}
-
-/// Returns whether the text contains pattern characters.
-pub fn is_pattern(text: &str) -> bool {
-    !Pattern::new(text).is_literal()
 }
 
 impl Pattern {
@@ -48,11 +42,6 @@ impl Pattern {
             parts.push(part);
         }
         Pattern(parts)
-    }
-
-    /// Returns whether the pattern matches only one text.
-    pub fn is_literal(&self) -> bool {
-        self.0.iter().all(|part| matches!(part, Part::One(_)))
     }
 
     /// Returns the only text that the pattern matches; `None` if there may be others.
@@ -182,10 +171,10 @@ mod tests {
     #[test]
     fn what_stands_for_itself_is_not_a_pattern() {
         for literal in ["", "a", "a/b", "[a", "a]", "\\*", "\\[a]", "a\\", "-", "!x"] {
-            assert!(!is_pattern(literal), "{literal}");
+            assert!(Pattern::new(literal).literal().is_some(), "{literal}");
         }
         for pattern in ["*", "a?", "[a]", "[!a]x", "\\**"] {
-            assert!(is_pattern(pattern), "{pattern}");
+            assert_eq!(Pattern::new(pattern).literal(), None, "{pattern}");
         }
     }
 

@@ -4,32 +4,35 @@
 //!
 //! | layer | purpose |
 //! |---|---|
-//! | [`commands`] | the subcommands, from arguments to exit |
-//! | [`settings`] [`report`] [`identity`] [`outer`] | arguments and environment become one resolved, checked value; what dlock prints |
+//! | `commands` | the subcommands, from arguments to exit |
+//! | `settings` `report` [`identity`] `outer` | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
-//! | [`lock`] [`clock`] [`duration`] [`glob`] [`home`] [`input`] [`readiness`] [`exit`] [`name_services`] [`process_limit`] [`random`] [`secret`] | values, time, files named by users, and the exit |
+//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `home` `input` `readiness` `name_services` `process_limit` `random` `secret` | values, time, files named by users, and the exit |
 
 pub mod backend;
 pub mod child;
 pub mod clock;
-pub mod commands;
-pub mod duration;
+mod commands;
+mod duration;
 pub mod exit;
-pub mod glob;
-pub mod home;
+mod glob;
+mod home;
 pub mod identity;
-pub mod input;
+mod input;
 pub mod lease;
 pub mod lock;
-pub mod name_services;
-pub mod outer;
-pub mod process_limit;
-pub mod random;
-pub mod readiness;
-pub mod report;
-pub mod secret;
-pub mod settings;
+mod name_services;
+mod outer;
+mod process_limit;
+mod random;
+mod readiness;
+mod report;
+mod secret;
+mod settings;
+
+pub use crate::commands::leave;
+pub use crate::settings::{Settings, command};
 
 use std::ffi::OsString;
 

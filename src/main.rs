@@ -28,5 +28,5 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         Ok(inherited) => dlock::program(arguments, inherited),
         Err(error) => dlock::cannot_begin(&error),
     });
-    dlock::commands::leave(exit.unwrap_or(Exit::Status(exit::INTERNAL)))
+    dlock::leave(exit.unwrap_or(Exit::Status(exit::INTERNAL)))
 }

@@ -17,7 +17,6 @@ pub struct OuterHolds {
 /// A lock that an outer dlock holds, or held. Everything but the token may be wrong.
 #[derive(Debug, Deserialize)]
 pub struct OuterHold {
-    /// The lock, as it was typed.
     pub name: String,
     token: String,
     /// The store, without secrets; empty if unknown.
@@ -58,7 +57,6 @@ impl OuterHolds {
         self.raw.clone()
     }
 
-    /// Returns the holds, outermost first.
     pub fn holds(&self) -> &[OuterHold] {
         &self.holds
     }
@@ -79,7 +77,6 @@ impl OuterHolds {
 }
 
 impl OuterHold {
-    /// Returns the token, which proves the hold.
     pub fn token(&self) -> Token {
         Token::from_text(self.token.as_str())
     }

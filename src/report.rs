@@ -21,7 +21,7 @@ pub use self::file::to_stdout;
 pub use self::files::Files;
 pub use self::histogram::Histogram;
 pub use self::holder::{HolderView, IdentityView, LeaseView};
-pub use self::outcome::{Outcome, ReportedLock, RunReport, Started};
+pub use self::outcome::{Outcome, RunReport, Started};
 pub use self::token_file::TokenFile;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show;
@@ -45,7 +45,6 @@ impl Reporter {
         Reporter::new(arguments.quiet, arguments.verbose, arguments.log_format.unwrap_or_default())
     }
 
-    /// Returns the reporter that the command line asks for.
     pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
         let attended =
             nix::unistd::isatty(std::io::stderr()).unwrap_or(false) || crate::input::variable("CI").is_some();
@@ -116,7 +115,6 @@ impl Reporter {
         line
     }
 
-    /// Whether waiting is reported.
     pub fn reports_waiting(&self) -> bool {
         self.reports_waiting
     }

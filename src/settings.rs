@@ -24,7 +24,7 @@ mod target;
 mod tokens;
 mod value;
 
-pub use self::acquire::{AcquireArguments, AcquirePlan, AcquireSettings};
+pub use self::acquire::{AcquireArguments, AcquirePlan};
 pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::check::{CheckPlan, Proof};
@@ -39,11 +39,9 @@ pub use self::outputs::OutputFiles;
 pub use self::resolution::resolve_backend;
 pub use self::run::{RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue};
-pub use self::source::{FileLocation, Source, Sourced};
+pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
-pub use self::tokens::{
-    CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenArguments, TokenPlan,
-};
+pub use self::tokens::{CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan};
 pub use self::value::OnLost;

@@ -28,7 +28,7 @@ const DATE: &str = "2026-11-22";
 fn main() -> std::io::Result<()> {
     let directory = std::env::args_os().nth(1).expect("an argument: the directory to write to");
     std::fs::create_dir_all(&directory)?;
-    for page in pages(&dlock::settings::command()) {
+    for page in pages(&dlock::command()) {
         std::fs::write(Path::new(&directory).join(&page.file), &page.text)?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The texts of the man pages, and tables of the sentences that several pages share.
 
 use clap::Command;
-use dlock::settings::Settings;
+use dlock::Settings;
 
 /// A page that does not describe a command.
 pub struct Topic {

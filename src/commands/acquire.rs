@@ -26,7 +26,6 @@ const COMMAND: &str = "dlock acquire";
 /// The time limit for the reader of a token.
 const READER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Takes the lock, writes its token, and returns how dlock ends.
 pub fn acquire(arguments: &AcquireArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     // Signals are blocked from the beginning, so that exceeding the file size limit is an error and does not
@@ -68,7 +67,6 @@ fn is_inherited(descriptor: impl AsFd) -> bool {
 
 struct Acquiring<'a> {
     plan: &'a AcquirePlan,
-    /// Print a JSON object instead of the token alone.
     json: bool,
     /// The file for the token instead of standard output.
     token_file: Option<&'a TokenFile>,
@@ -137,7 +135,6 @@ impl Acquiring<'_> {
         }
     }
 
-    /// Writes the token to standard output or to the token file.
     fn write_token(&self, held: &[HeldLock], token: &Token) -> Result<(), Failure> {
         let plan = self.plan;
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {

@@ -24,7 +24,6 @@ const WITHOUT_LEASE: Duration = Duration::from_secs(30);
 /// A lease counts as expired this much later than at the store.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// Breaks a lock.
 pub fn break_lock(arguments: &BreakArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let plan = BreakPlan::new(arguments);
@@ -105,12 +104,10 @@ impl Breaking<'_> {
         Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
     }
 
-    /// Prints a requested result on standard output.
     fn say(&self, line: &str) -> Exit {
         super::print(&format!("{}\n", printable(line)))
     }
 
-    /// Whether to ask for confirmation, which needs a terminal.
     fn needs_confirmation(&self) -> bool {
         !self.plan.options.yes && std::io::stdin().is_terminal()
     }
@@ -128,7 +125,6 @@ impl Breaking<'_> {
         answered && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
     }
 
-    /// Revokes the hold, if its holder can be notified.
     async fn tell(&mut self, holder: &Holder) -> Result<(), StoreError> {
         let Some(fencing) = holder.fencing.filter(|_| can_be_notified(holder)) else { return Ok(()) };
         let by = format!("{}@{}", identity::user(), identity::host());
@@ -175,7 +171,6 @@ impl Breaking<'_> {
         }
     }
 
-    /// Reports the holds that are left, and what can be done.
     fn not_yet(&self, left: &[Holder]) -> Exit {
         let plan = self.plan;
         let (name, store) = (&plan.name, plan.target.store.display());

@@ -8,7 +8,6 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::report::{Reporter, not_asked, not_owned};
 use crate::settings::{CheckArguments, CheckPlan, Proof};
 
-/// Checks whether every lock is still held and returns how dlock ends.
 pub fn check(arguments: &CheckArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
     let plan = CheckPlan::new(arguments);

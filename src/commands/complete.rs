@@ -80,7 +80,6 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Queries the backend for the names of its locks.
 fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
     let target = StoreTarget::of(&common, &[]).ok()?;
     let runtime = super::event_loop().ok()?;

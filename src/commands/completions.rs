@@ -4,7 +4,6 @@ use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
 use crate::settings::{CompletionsArguments, ShellArgument};
 
-/// Prints the completion script of a shell.
 pub fn completions(arguments: &CompletionsArguments) -> Exit {
     let Some(shell) = arguments.shell else {
         let message = "no shell: did you mean: dlock completions bash (or zsh, fish, powershell, elvish)";

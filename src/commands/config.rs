@@ -7,7 +7,6 @@ use crate::exit::Exit;
 use crate::report::{Reporter, printable};
 use crate::settings::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue, Source};
 
-/// Shows the configuration.
 pub fn config(arguments: &ConfigArguments) -> Exit {
     let ConfigCommand::Show(arguments) = &arguments.command;
     match Shown::new(arguments) {
@@ -48,7 +47,6 @@ fn text(shown: &Shown) -> String {
     text
 }
 
-/// Formats one table: its head, and its keys aligned.
 fn lines(head: &str, remark: &str, table: &ShownTable) -> String {
     let widest = table.values.iter().map(|known| key(&known.key).chars().count()).max().unwrap_or(0);
     let mut rows = Vec::new();

@@ -12,7 +12,6 @@ use crate::report::status::Style;
 use crate::report::{DoctorReport, Reporter};
 use crate::settings::{DoctorArguments, StoreTarget};
 
-/// The exit status when there are problems.
 const PROBLEMS: u8 = 1;
 
 /// Checks the store. Signals keep their default actions: everything that the checks leave behind expires by

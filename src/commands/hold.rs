@@ -10,7 +10,6 @@ use crate::lock::{Claim, Holder, Identity, LockName, LockState, Mode, Token};
 use crate::report::{not_asked, not_owned};
 use crate::settings::TokenPlan;
 
-/// Returns the state of a lock as seen with this token.
 pub(super) async fn look(
     store: &mut dyn LockAdmin,
     name: &LockName,
@@ -54,7 +53,6 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Returns the failure for an error of the store.
     pub(super) fn failed(&self, error: &StoreError) -> Failure {
         not_asked(&self.plan.name, self.plan.target.store.display(), error, "")
     }
@@ -83,7 +81,6 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// Releases a lock that was held.
 pub(super) async fn give_back<B: crate::backend::Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,

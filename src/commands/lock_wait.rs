@@ -26,12 +26,10 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
 
-/// The parameters of a wait.
 pub(super) struct LockWait<'a> {
     pub(super) reporter: &'a Reporter,
     pub(super) signals: &'a Source,
     pub(super) alarm: &'a Alarm,
-    /// The store's name in messages.
     pub(super) store: &'a str,
     pub(super) patience: Patience,
     pub(super) terms: &'a Terms,
@@ -42,7 +40,6 @@ pub(super) struct Awaited<'a> {
     pub(super) outcome: AllGranted<'a>,
     /// The holder is an ancestor of this process, and waits for it to end.
     pub(super) holder_is_ancestor: bool,
-    /// How long the locks were awaited.
     pub(super) waited: Duration,
 }
 
@@ -50,7 +47,6 @@ pub(super) struct Awaited<'a> {
 pub(super) enum Interruption {
     /// A signal that ends dlock.
     Signal(i32),
-    /// The guard process of the command failed.
     Guard(String),
 }
 
@@ -78,19 +74,15 @@ impl LastBusy {
     }
 }
 
-/// What an event means to a waiting dlock.
 enum Reaction {
-    /// No action.
     Nothing,
     /// The locks that are already held are to be checked.
     CheckHeld,
-    /// The wait ends.
     End(Interruption),
 }
 
 /// The end of an interrupted wait.
 struct Leaving {
-    /// The first reason to end.
     why: Interruption,
     /// A signal is a reason to end.
     signalled: bool,
@@ -251,7 +243,6 @@ impl<'a> LockWait<'a> {
     }
 }
 
-/// What an event of the parked command means.
 fn reaction_to(event: Event) -> Reaction {
     match event {
         Event::GuardLost(why) => Reaction::End(Interruption::Guard(why)),

@@ -28,7 +28,6 @@ use crate::lease::acquire_all::HeldLock;
 use crate::report::{self, Files, Reporter, RunReport, Started, hazard_of};
 use crate::settings::{LogFormat, OutputFiles, StoreTarget};
 
-/// Prints the help or the version.
 pub fn print(text: &str) -> Exit {
     match print_to_reader(text) {
         Ok(_) => Exit::SUCCESS,
@@ -70,7 +69,6 @@ fn event_loop() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().max_io_events_per_tick(32).build()
 }
 
-/// The failure when there is no event loop, usually because descriptors are limited.
 fn no_event_loop(error: io::Error) -> Failure {
     Failure::internal(format!("cannot start the event loop: {}", io_text(&error)))
 }
@@ -92,7 +90,6 @@ fn warn_of_hazard(held: &[HeldLock], target: &StoreTarget, reporter: &Reporter) 
     }
 }
 
-/// Waits for a future, if there is one.
 async fn or_never<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

@@ -7,7 +7,6 @@ use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
 use crate::settings::{ReleaseArguments, TokenPlan};
 
-/// Releases the lock and returns how dlock ends.
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
     execute(&reporter, TokenPlan::of_release(arguments), |plan| &plan.target.notices, free)

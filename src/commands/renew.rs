@@ -11,7 +11,6 @@ use crate::lock::Revocation;
 use crate::report::{self, LeaseView, Reporter, milliseconds, revoked};
 use crate::settings::{RenewArguments, RenewPlan};
 
-/// Extends the lease and returns how dlock ends.
 pub fn renew(arguments: &RenewArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
     execute(&reporter, RenewPlan::new(arguments), |plan| &plan.hold.target.notices, extend)

@@ -26,7 +26,6 @@ use self::context::Run;
 use self::outcome::RunOutcome;
 use self::release::was_released;
 
-/// Runs the command and returns how dlock ends.
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let started = Started::now();
     let mut reporter = Reporter::of(&arguments.common);

@@ -15,7 +15,6 @@ use crate::settings::{StatusArguments, StatusPlan};
 /// The number of locks that are inspected within one time limit.
 const LOCKS_AT_A_TIME: usize = 1000;
 
-/// Shows the locks.
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);

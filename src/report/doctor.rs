@@ -33,12 +33,10 @@ struct Json<'a> {
 }
 
 impl DoctorReport {
-    /// Returns an empty report.
     pub fn of(backend: &str) -> DoctorReport {
         DoctorReport { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
     }
 
-    /// Returns the number of problems.
     pub fn problems(&self) -> usize {
         self.count(Level::Problem)
     }
@@ -47,7 +45,6 @@ impl DoctorReport {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
 
-    /// Returns one JSON object on one line.
     pub fn json(&self) -> String {
         json(&Json {
             version: 1,
@@ -59,7 +56,6 @@ impl DoctorReport {
         })
     }
 
-    /// Returns a table for people.
     pub fn text(&self, style: Style) -> String {
         let mut text = format!("{}\n\n", printable(&self.backend));
         let widest = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);

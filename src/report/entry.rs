@@ -35,7 +35,6 @@ pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the file type.
 pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
@@ -56,12 +55,10 @@ impl Entry {
         Entry { directory: self.directory.clone(), path: self.path.with_file_name(&name), name }
     }
 
-    /// Returns the path by which it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the file name.
     pub(super) fn name(&self) -> &OsStr {
         &self.name
     }
@@ -114,7 +111,6 @@ impl Entry {
         Ok(openat(&self.directory, self.name.as_os_str(), flags, mode)?.into())
     }
 
-    /// Returns the target of the symbolic link.
     pub(super) fn link(&self) -> io::Result<PathBuf> {
         let target = readlinkat(&self.directory, self.name.as_os_str())?;
         Ok(directory(&self.path).join(target))
@@ -130,7 +126,6 @@ impl Entry {
         Ok(renameat(&self.directory, self.name.as_os_str(), &to.directory, to.name.as_os_str())?)
     }
 
-    /// Removes the file, if it exists.
     pub(super) fn remove(&self) {
         let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
     }

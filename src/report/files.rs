@@ -41,7 +41,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// The maximum length of a metrics file.
 const LONGEST_METRICS: u64 = 16 << 20;
 
-/// The files for the outcome of a run.
 #[derive(Debug, Default)]
 pub struct Files {
     report: Option<Sourced<Target>>,

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-/// A histogram of the latencies of renewals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The number of observations that do not exceed each of [`RENEWAL_BOUNDS`].
     buckets: [u64; RENEWAL_BOUNDS.len()],
-    /// The sum of all observations, in seconds.
     sum: f64,
-    /// The number of observations.
     count: u64,
 }
 
@@ -18,7 +15,6 @@ pub(super) const RENEWAL_BOUNDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 impl Histogram {
-    /// Returns an empty histogram for the latencies of renewals.
     pub fn of_renewals() -> Histogram {
         Histogram { buckets: [0; RENEWAL_BOUNDS.len()], sum: 0.0, count: 0 }
     }
@@ -33,12 +29,10 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns the sum of all observations, in seconds.
     pub(super) fn sum(&self) -> f64 {
         self.sum
     }

@@ -36,18 +36,14 @@ impl<'a> IdentityView<'a> {
 /// The lease of a token, for `acquire --json` and `renew --json`.
 #[derive(Debug, Serialize)]
 pub struct LeaseView<'a> {
-    /// The version of this format.
     pub version: u32,
-    /// The lock.
     pub name: &'a str,
     /// The token of a new lease; null if it was written to a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Option<&'a str>>,
     /// The fencing token, if the store has one.
     pub fencing_token: Option<FencingToken>,
-    /// The rest of the lease.
     pub expires_in_ms: Option<u64>,
-    /// The store, without secrets.
     pub backend: &'a str,
 }
 

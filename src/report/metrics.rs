@@ -25,7 +25,6 @@ pub(super) struct Metrics {
 /// A line with a value.
 #[derive(Debug, PartialEq)]
 struct Sample {
-    /// The name of its family.
     family: &'static str,
     /// The metric with its labels: `dlock_runs_total{name="nightly",outcome="ran"}`.
     series: String,
@@ -216,7 +215,6 @@ impl Metrics {
 
 /// The samples of one lock.
 struct Series<'a> {
-    /// The escaped name of the lock.
     name: String,
     samples: &'a mut Vec<Sample>,
 }

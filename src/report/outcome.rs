@@ -19,13 +19,10 @@ pub enum Outcome {
     Ran,
     /// Another client held the lock.
     Contended,
-    /// The store is unavailable.
     Unavailable,
-    /// The store denied access.
     Denied,
     /// The lock was lost while the command ran, or the outer lock of a nested run was lost.
     Lost,
-    /// `--max-runtime` was reached.
     MaxRuntime,
     /// The command was not found, or cannot be executed.
     NotExecutable,
@@ -35,7 +32,6 @@ pub enum Outcome {
     Usage,
     /// Environment, configuration or URL is wrong.
     Config,
-    /// dlock itself failed.
     Internal,
 }
 
@@ -55,7 +51,6 @@ impl Outcome {
         (Outcome::Internal, "internal"),
     ];
 
-    /// Returns the serialized name.
     pub fn as_str(self) -> &'static str {
         let found = Outcome::ALL.iter().find(|(outcome, _)| *outcome == self);
         found.map(|(_, name)| *name).expect("the table has every outcome")
@@ -86,7 +81,6 @@ pub struct Started {
 }
 
 impl Started {
-    /// Reads both clocks.
     pub fn now() -> Started {
         Started { wall: Duration::from_micros(wall_micros()), moment: Moment::now() }
     }
@@ -95,7 +89,6 @@ impl Started {
 /// One lock of a run.
 #[derive(Clone, Debug)]
 pub struct ReportedLock {
-    /// Its name.
     pub name: LockName,
     /// The fencing token, once the lock is held.
     pub fencing: Option<FencingToken>,
@@ -106,15 +99,12 @@ pub struct ReportedLock {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// When dlock began.
     pub started: Started,
     /// The locks, in the order in which they are taken; none when the names are not valid.
     pub locks: Vec<ReportedLock>,
     /// The store, without secrets.
     pub backend: Option<String>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// The exit status of dlock.
     pub exit: Exit,
     /// How the command ended; `None` when it never ran, or when that is unknown.
     pub command: Option<Ended>,
@@ -177,12 +167,10 @@ impl RunReport {
         self
     }
 
-    /// Returns the number of acknowledged renewals of all locks.
     pub fn renewals(&self) -> u64 {
         self.locks.iter().map(|lock| lock.renewals.count()).sum()
     }
 
-    /// Returns the status of the command, if it exited.
     pub fn exit_status(&self) -> Option<i32> {
         match self.command {
             Some(Ended::Exited(status)) => Some(status),
@@ -190,7 +178,6 @@ impl RunReport {
         }
     }
 
-    /// Returns the signal that killed the command.
     pub fn signal(&self) -> Option<i32> {
         match self.command {
             Some(Ended::Killed(signal)) => Some(signal),
@@ -291,7 +278,6 @@ fn short(text: &str) -> String {
     text.to_owned()
 }
 
-/// The keys of a report, in their order.
 #[derive(Serialize)]
 struct View<'a> {
     version: u32,

@@ -18,7 +18,6 @@ use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phas
 /// Whether text may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// On a terminal.
     Coloured,
     /// Anywhere else, and with `NO_COLOR` (no-color.org).
     Plain,
@@ -104,7 +103,6 @@ fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     cells
 }
 
-/// Returns the state of the lock and its colour.
 fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
     let held = match (mode, holder.slot) {
         (Some(Mode::Slots(of)), Some(slot)) => format!("slot {slot} of {of}"),

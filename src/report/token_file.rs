@@ -30,7 +30,6 @@ impl TokenFile {
         Ok(TokenFile(path.to_owned()))
     }
 
-    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -43,11 +43,9 @@ pub struct AcquireArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// The options that it shares with `run`.
     #[command(flatten)]
     pub settings: AcquireSettings,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -76,15 +74,10 @@ impl FromArgMatches for AcquireSettings {
     }
 }
 
-/// The plan of `dlock acquire`.
 pub struct AcquirePlan {
-    /// The lock to take.
     pub name: LockName,
-    /// Its store.
     pub target: StoreTarget,
-    /// The lease and the timeouts.
     pub terms: Terms,
-    /// The other settings.
     pub settings: Settings,
 }
 

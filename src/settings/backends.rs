@@ -17,7 +17,6 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// All warnings.
     pub const ALL: &[Warning] = &[Warning::Eviction, Warning::Insecure, Warning::Efficiency];
 
     /// Returns its name in `accept`.
@@ -34,11 +33,8 @@ impl Warning {
 pub struct BackendSettings {
     /// The URL, with the options from the table of an alias.
     pub url: Url,
-    /// The source that names the backend, or `Default`.
     pub source: Source,
-    /// The accepted warnings.
     pub accepted: Vec<Warning>,
-    /// The source of the URL itself.
     url_source: Source,
     /// The sources of URL options that are not in the URL.
     options: Vec<(String, Source)>,

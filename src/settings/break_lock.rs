@@ -44,7 +44,6 @@ pub struct BreakArguments {
     #[arg(long, help_heading = "Break")]
     pub force: bool,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -58,15 +57,10 @@ fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
     number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
 }
 
-/// The plan of `dlock break`.
 pub struct BreakPlan<'a> {
-    /// The options.
     pub options: &'a BreakArguments,
-    /// The target to the store.
     pub target: StoreTarget,
-    /// The lock.
     pub name: LockName,
-    /// The reason reported to the holder.
     pub reason: Option<String>,
 }
 

@@ -14,11 +14,9 @@ use crate::input;
 use crate::lock::{LockName, Token};
 use crate::outer::{OuterHold, OuterHolds};
 
-/// The plan of `dlock check`.
 pub struct CheckPlan {
     /// The locks that must all still be held.
     pub proofs: Vec<Proof>,
-    /// The time limit for a reply of a store.
     pub connect_timeout: Duration,
     /// Notices to print once, before a store is contacted.
     pub notices: Vec<String>,
@@ -26,11 +24,8 @@ pub struct CheckPlan {
 
 /// A lock, and the token that must own it.
 pub struct Proof {
-    /// The lock.
     pub name: LockName,
-    /// The token.
     pub token: Token,
-    /// Its store.
     pub store: Rc<dyn Location>,
     /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
     pub help: &'static str,

@@ -34,7 +34,6 @@ enum RunCommand {
     Run(Box<RunArguments>),
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the lock, run the command, release the lock
@@ -61,7 +60,6 @@ pub enum Command {
     Check(Box<CheckArguments>),
 }
 
-/// `dlock completions`
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "dlock completions [OPTIONS] SHELL", after_long_help = include_str!("help/completions.txt"))]
 pub struct CompletionsArguments {
@@ -69,12 +67,10 @@ pub struct CompletionsArguments {
     #[arg(value_name = "SHELL")]
     pub shell: Option<ShellArgument>,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
 
-/// The supported shells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShellArgument {
     /// GNU Bash
@@ -90,7 +86,6 @@ pub enum ShellArgument {
     Elvish,
 }
 
-/// `dlock man`
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "dlock man [OPTIONS] [DIR]", after_long_help = include_str!("help/man.txt"))]
 pub struct ManArguments {
@@ -98,7 +93,6 @@ pub struct ManArguments {
     #[arg(value_name = "DIR")]
     pub directory: Option<OsString>,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -108,7 +102,6 @@ pub struct ManArguments {
 pub enum Request {
     /// A text to print on standard output.
     Help(String),
-    /// A command to execute.
     Command(Command),
 }
 

@@ -40,7 +40,6 @@ pub struct CommonArguments {
     pub log_format: Option<LogFormat>,
 }
 
-/// `--log-format`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// dlock: text

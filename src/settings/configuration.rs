@@ -88,7 +88,7 @@ impl Configuration {
     /// # Errors
     /// Two longest patterns match (78).
     pub(super) fn table(&self, name: &LockName) -> Result<Option<&LockTable>, Failure> {
-        let rank = |table: &LockTable| match table.pattern.is_literal() {
+        let rank = |table: &LockTable| match table.pattern.literal().is_some() {
             true => usize::MAX,
             false => table.text.chars().count(),
         };

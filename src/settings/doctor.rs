@@ -13,7 +13,6 @@ pub struct DoctorArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }

@@ -18,12 +18,9 @@ use crate::input;
 
 /// The maximum length of a configuration; an endless device is longer.
 const MOST_BYTES: u64 = 1 << 20;
-/// Readable by others.
 const READABLE_BY_OTHERS: u32 = 0o004;
-/// Writable by others.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// A configuration file.
 pub(super) struct Document {
     name: Arc<str>,
     text: String,
@@ -73,7 +70,6 @@ impl Document {
         }
     }
 
-    /// Returns the name by which it was opened.
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }

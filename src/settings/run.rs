@@ -40,11 +40,9 @@ pub struct RunArguments {
     #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
     pub shell: Option<OsString>,
 
-    /// The options of the table.
     #[command(flatten)]
     pub settings: Settings,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 
@@ -65,21 +63,16 @@ pub struct RunArguments {
     pub command: Option<Vec<OsString>>,
 }
 
-/// The plan of `dlock run`.
 pub struct RunPlan {
     /// The first lock, as typed.
     pub first: LockName,
     /// The locks, each once, in the canonical order in which every run takes them: that of their bytes.
     pub names: Vec<LockName>,
-    /// The mode.
     pub mode: Mode,
-    /// The store.
     pub target: StoreTarget,
     /// Lease, grace, timeouts.
     pub terms: Terms,
-    /// The settings that only the run itself needs.
     pub settings: Settings,
-    /// The command to run.
     pub program: Program,
 }
 

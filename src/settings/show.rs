@@ -17,7 +17,6 @@ use crate::secret::HIDDEN;
 /// `dlock config`
 #[derive(Debug, Args)]
 pub struct ConfigArguments {
-    /// The subcommand.
     #[command(subcommand)]
     pub command: ConfigCommand,
 }
@@ -41,7 +40,6 @@ pub struct ShowArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -58,7 +56,6 @@ const EVERY: &str = "*";
 pub struct Shown {
     /// The files that were read; each overrides the ones before it.
     pub files: Vec<String>,
-    /// The lock that was named.
     pub name: Option<String>,
     /// The pattern of the table that applies to it, and its source.
     pub table: Option<(String, Source)>,

@@ -8,9 +8,7 @@ use crate::exit::Failure;
 /// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sourced<T> {
-    /// The value.
     pub value: T,
-    /// Its source.
     pub source: Source,
 }
 

@@ -41,16 +41,12 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub exit_code: bool,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
 
-/// The plan of `dlock status`.
 pub struct StatusPlan<'a> {
-    /// The options.
     pub options: &'a StatusArguments,
-    /// The target to the store.
     pub target: StoreTarget,
     /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
     pub names: Vec<LockName>,

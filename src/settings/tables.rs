@@ -17,9 +17,7 @@ use crate::glob::Pattern;
 /// The content of one file, or of several files merged.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// The default backend.
     pub(super) backend: Option<Sourced<String>>,
-    /// `[backends.NAME]`, by name.
     pub(super) backends: Vec<Alias>,
     /// `[locks."PATTERN"]`
     pub(super) locks: Vec<LockTable>,

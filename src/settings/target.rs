@@ -13,7 +13,6 @@ use crate::lock::LockName;
 
 /// The access to the store, which every command needs.
 pub struct StoreTarget {
-    /// The store.
     pub store: Rc<dyn Location>,
     /// The time limit for one attempt to reach it.
     pub connect_timeout: Duration,

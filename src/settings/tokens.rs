@@ -27,7 +27,6 @@ pub struct TokenArguments {
     #[arg(long, value_name = "FILE", help_heading = "Lock")]
     pub token_file: Option<PathBuf>,
 
-    /// Options of every command.
     #[command(flatten)]
     pub common: CommonArguments,
 }
@@ -40,7 +39,6 @@ pub struct TokenArguments {
     after_long_help = include_str!("help/renew.txt")
 )]
 pub struct RenewArguments {
-    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 
@@ -61,7 +59,6 @@ pub struct RenewArguments {
     after_long_help = include_str!("help/release.txt")
 )]
 pub struct ReleaseArguments {
-    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 }
@@ -74,24 +71,18 @@ pub struct ReleaseArguments {
     after_long_help = include_str!("help/check.txt")
 )]
 pub struct CheckArguments {
-    /// The token and the lock that it owns.
     #[command(flatten)]
     pub token: TokenArguments,
 }
 
 /// A lock, and the token that owns it.
 pub struct TokenPlan {
-    /// The lock.
     pub name: LockName,
-    /// Its store.
     pub target: StoreTarget,
-    /// The token.
     pub token: Token,
 }
 
-/// The plan of `dlock renew`.
 pub struct RenewPlan {
-    /// The lock and its token.
     pub hold: TokenPlan,
     /// The new lease; `None` means the length that it was taken with.
     pub ttl: Option<Duration>,

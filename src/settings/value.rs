@@ -18,7 +18,6 @@ use crate::input;
 use crate::lease::acquire::Wait;
 use crate::lock::Mode;
 
-/// The type of a setting.
 pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
     /// The name of the value in the help; completions are derived from it.
     const VALUE_NAME: &'static str;
@@ -118,7 +117,6 @@ pub(super) fn scalar(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Returns the kind of a value, for messages.
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

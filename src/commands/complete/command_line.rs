@@ -5,7 +5,6 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::backend::registry;
 
-/// The kind of completion at the cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completion {
     /// The shell's own completion of a command that begins with this word.
@@ -16,7 +15,6 @@ pub(super) enum Completion {
     Values(Vec<String>),
 }
 
-/// The parsed words before the cursor.
 struct Typed<'a> {
     command: &'a Command,
     /// The option whose value comes next.
@@ -78,7 +76,6 @@ pub(super) fn completion(
     found
 }
 
-/// The values of the argument that comes next.
 fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>) -> Completion {
     let next = typed.positionals.len();
     let argument = typed.command.get_positionals().enumerate().find(|(index, argument)| {
@@ -151,7 +148,6 @@ fn short(command: &Command, letter: char) -> Option<&Arg> {
     command.get_arguments().find(is_it)
 }
 
-/// The options that are not on the line yet.
 fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<String> {
     let mut found = Vec::new();
     if runs && !typed.positionals.is_empty() && (current == "-" || current == "--") {

@@ -2,7 +2,6 @@
 
 use crate::backend::diagnosis::Finding;
 
-/// Returns the findings.
 pub fn findings() -> Vec<Finding> {
     if cfg!(target_os = "linux") { vec![processes()] } else { vec![elsewhere()] }
 }

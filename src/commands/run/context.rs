@@ -9,7 +9,6 @@ use crate::lock::LockName;
 use crate::report::{Reporter, store_failure};
 use crate::settings::RunPlan;
 
-/// The state that the phases of a run share.
 pub(super) struct Run<'a> {
     pub(super) plan: &'a RunPlan,
     pub(super) reporter: &'a Reporter,
@@ -18,7 +17,6 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns the failure for an error of the store.
     pub(super) fn failed(&self, name: &LockName, error: &StoreError) -> Failure {
         let can_retry =
             self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;

@@ -8,7 +8,6 @@ use crate::lock::FencingToken;
 use crate::outer::OuterHolds;
 use crate::settings::RunPlan;
 
-/// Returns the environment variables for the command (`DLOCK_*`).
 pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {
     let store = plan.target.store.display();
     let mut holds = outer.entries();

@@ -57,7 +57,6 @@ impl RunOutcome {
         RunOutcome { ran: true, locks: held.iter().map(lock).collect(), ..RunOutcome::default() }
     }
 
-    /// Returns the outcome of a command that was not started.
     pub(super) fn never_ran(held: &[HeldLock]) -> RunOutcome {
         RunOutcome { ran: false, ..RunOutcome::at_first(held) }
     }
@@ -74,11 +73,9 @@ pub(super) enum Stopped {
     Deadline(usize),
     /// `--max-runtime`
     MaxRuntime(Duration),
-    /// The guard process failed.
     Guard(String),
 }
 
-/// Describes a loss.
 pub(super) fn describe(loss: Loss) -> &'static str {
     match loss {
         Loss::Gone => "it is gone from the store (deleted, expired or evicted)",

@@ -23,12 +23,10 @@ const RECORD: Duration = Duration::from_millis(400);
 /// The same limit when a signal ends dlock.
 const LAST_RECORD: Duration = Duration::from_millis(80);
 
-/// Whether the lock was released, or left to the store.
 pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
     matches!(release, Ok(Release::Released | Release::Kept))
 }
 
-/// A lock that is being released.
 struct Releasing<'a> {
     lock: &'a Lock,
     index: usize,

@@ -92,7 +92,6 @@ impl Run<'_> {
     }
 }
 
-/// The next action of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     GoOn,
@@ -100,7 +99,6 @@ enum Step {
     GuardLost,
 }
 
-/// The state of the second phase.
 struct Supervision<'a> {
     run: &'a Run<'a>,
     supervisor: &'a mut Supervisor,
@@ -315,7 +313,6 @@ impl Supervision<'_> {
         due.into_iter().flatten().min()
     }
 
-    /// Performs the actions that are due.
     fn on_time(&mut self) -> Step {
         let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
         if is_due(self.settle_at) {

@@ -113,7 +113,6 @@ struct WhoView<'a> {
     command: &'a str,
 }
 
-/// Returns one JSON object on one line.
 pub fn history_json(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> String {
     let locks = histories
         .iter()

@@ -77,7 +77,6 @@ impl Cell {
     }
 }
 
-/// Rows below a heading.
 pub(super) struct Table {
     headings: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
