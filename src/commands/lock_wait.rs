@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::or_never;
 use crate::backend::Busy;
@@ -15,7 +16,6 @@ use crate::clock::{Alarm, Moment};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
-use crate::lease::cancellation::Cancellation;
 use crate::lease::validity::Terms;
 use crate::lock::{Claim, LockName};
 use crate::report::Reporter;
@@ -100,7 +100,7 @@ impl<'a> LockWait<'a> {
         locks: &'a [Lock],
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, Interruption> {
-        let (give_up, check_held) = (Cancellation::default(), watch::Sender::new(()));
+        let (give_up, check_held) = (CancellationToken::new(), watch::Sender::new(()));
         let begin = Moment::now();
         let limits = self.patience.from(begin);
         let (last_busy, holder_is_ancestor) = (LastBusy::default(), Cell::new(false));

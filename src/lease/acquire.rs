@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::SHORTEST_INTERVAL;
-use super::cancellation::Cancellation;
 use super::validity::{Terms, Validity};
 use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
@@ -94,7 +94,7 @@ pub enum Advice {
 /// What an acquisition shares with its caller.
 pub struct WaitContext<'a> {
     /// Cancels the acquisition.
-    pub give_up: &'a Cancellation,
+    pub give_up: &'a CancellationToken,
     /// Requests an immediate check of the locks that are held already.
     pub check_held: &'a watch::Sender<()>,
     /// A timer for the pauses.
@@ -320,7 +320,7 @@ async fn attempt(
     claim: &Claim,
     intent: Intent,
     budget: Duration,
-    give_up: &Cancellation,
+    give_up: &CancellationToken,
 ) -> Try {
     let sent = Cell::new(None);
     let result = {

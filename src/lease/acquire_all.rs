@@ -1,16 +1,16 @@
 //! Acquires several locks, all or none. They are taken in one canonical order, that of their names as bytes, so that
 //! two runs can never wait for each other; the locks that are held already are renewed while waiting for the next.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::task::Poll;
 
+use futures_util::StreamExt;
+use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::acquire::{Limits, NotGranted, WaitContext, acquire, clean_up};
-use super::keeper::{Event, Events, LeaseState, keep};
+use super::keeper::{Event, LeaseState, keep};
 use super::validity::Terms;
 use crate::backend::{Backend, Hazard, StoreError, io_text};
 use crate::clock::Moment;
@@ -61,7 +61,7 @@ pub type AllGranted<'a> = Result<(Vec<HeldLock>, Keepers<'a>), (&'a Lock, NotGra
 
 /// The keepers of all locks, which renew them.
 pub struct Keepers<'a> {
-    keepers: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>,
+    keepers: FuturesUnordered<LocalBoxFuture<'a, ()>>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
     sender: mpsc::UnboundedSender<(usize, Event)>,
     check: watch::Sender<()>,
@@ -70,14 +70,16 @@ pub struct Keepers<'a> {
 impl<'a> Keepers<'a> {
     fn empty() -> Keepers<'a> {
         let (sender, events) = mpsc::unbounded_channel();
-        Keepers { keepers: Vec::new(), events, sender, check: watch::Sender::new(()) }
+        Keepers { keepers: FuturesUnordered::new(), events, sender, check: watch::Sender::new(()) }
     }
 
-    fn add(&mut self, lock: &'a Lock, terms: &'a Terms, lease_state: LeaseState) {
-        let events = Events { lock: self.keepers.len(), sender: self.sender.clone() };
+    fn add(&mut self, index: usize, lock: &'a Lock, terms: &'a Terms, lease_state: LeaseState) {
+        let sender = self.sender.clone();
+        // An error means that the receiver is gone; the event is then not needed.
+        let report = move |event| drop(sender.send((index, event)));
         let check = self.check.subscribe();
         self.keepers.push(Box::pin(async move {
-            keep(&mut **lock.backend(), &lock.claim, terms, lease_state, events, check).await;
+            keep(&mut **lock.backend(), &lock.claim, terms, lease_state, report, check).await;
             // The lock is lost: there is nothing left to renew, and the store may be borrowed again.
         }));
     }
@@ -91,20 +93,11 @@ impl<'a> Keepers<'a> {
     /// nothing is renewed until this is called again.
     pub async fn next(&mut self) -> (usize, Event) {
         loop {
-            let Keepers { keepers, events, .. } = self;
-            let keep = poll_fn(|context| {
-                // A keeper that has ended is not polled again but stays in the vector: the order is that of the locks.
-                for keeper in keepers.iter_mut() {
-                    if keeper.as_mut().poll(context).is_ready() {
-                        *keeper = Box::pin(std::future::pending());
-                    }
-                }
-                Poll::<()>::Pending
-            });
             tokio::select! {
                 biased;
-                Some(event) = events.recv() => return event,
-                () = keep => {}
+                Some(event) = self.events.recv() => return event,
+                // A keeper ends after its last event.
+                Some(()) = self.keepers.next() => {}
             }
         }
     }
@@ -178,8 +171,8 @@ async fn attempt_all<'a>(
                 match lock.kept_descriptors() {
                     Ok(kept) => {
                         let hazard = lock.backend().hazard();
+                        keepers.add(held.len(), lock, terms, lease_state);
                         held.push(HeldLock { kept, grant, lease_state, hazard });
-                        keepers.add(lock, terms, lease_state);
                         continue;
                     }
                     Err(error) => {
@@ -210,24 +203,5 @@ async fn attempt_all<'a>(
 
 /// Releases locks that were acquired in vain, concurrently.
 pub async fn give_back(locks: &[Lock]) {
-    all(locks.iter().map(|lock| async { clean_up(&mut **lock.backend(), &lock.claim).await }).collect())
-        .await;
-}
-
-/// Runs all futures concurrently, and returns their outputs in order.
-pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (future, result) in futures.iter_mut().zip(&mut results) {
-            if result.is_none()
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *result = Some(ready);
-            }
-        }
-        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results.into_iter().flatten().collect()
+    join_all(locks.iter().map(|lock| async { clean_up(&mut **lock.backend(), &lock.claim).await })).await;
 }

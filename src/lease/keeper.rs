@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::SHORTEST_INTERVAL;
@@ -30,22 +30,6 @@ pub enum Event {
     Lost(Loss),
     /// An attempt failed. Whether the lock is still held is unknown; it is lost only when the lease expires.
     Trouble(String),
-}
-
-/// The sending end for the events of one lock of several.
-#[derive(Clone)]
-pub struct Events {
-    /// The index of the lock.
-    pub lock: usize,
-    /// The channel.
-    pub sender: mpsc::UnboundedSender<(usize, Event)>,
-}
-
-impl Events {
-    fn send(&self, event: Event) {
-        // An error means that the receiver is gone; the event is then not needed.
-        let _ = self.sender.send((self.lock, event));
-    }
 }
 
 /// The state of a lease.
@@ -82,7 +66,7 @@ pub async fn keep(
     claim: &Claim,
     terms: &Terms,
     lease_state: LeaseState,
-    events: Events,
+    report: impl Fn(Event),
     mut check_now: watch::Receiver<()>,
 ) {
     let mut validity = lease_state.validity;
@@ -116,21 +100,21 @@ pub async fn keep(
                 due = due_after(validity, terms);
                 pause = MIN_PAUSE;
                 is_failing = false;
-                events.send(Event::Renewed { validity, took: Moment::now() - sent });
+                report(Event::Renewed { validity, took: Moment::now() - sent });
                 if let Some(revocation) = revoked.filter(|_| !revocation_sent) {
                     revocation_sent = true;
-                    events.send(Event::Revoked(revocation));
+                    report(Event::Revoked(revocation));
                 }
             }
             Ok((_, Renewal::Lost(loss))) => {
-                events.send(Event::Lost(loss));
+                report(Event::Lost(loss));
                 return;
             }
             Err(error) => {
                 due = Moment::now() + MIN_PAUSE / 2 + jitter(pause);
                 pause = (pause * 2).min(MAX_PAUSE);
                 is_failing = true;
-                events.send(Event::Trouble(error.to_string()));
+                report(Event::Trouble(error.to_string()));
             }
         }
     }

@@ -3,7 +3,6 @@
 
 pub mod acquire;
 pub mod acquire_all;
-pub mod cancellation;
 pub mod keeper;
 pub mod validity;
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -13,7 +14,7 @@ use crate::child::signals;
 use crate::clock::Moment;
 use crate::commands::within;
 use crate::exit::{Failure, FailureKind};
-use crate::lease::acquire_all::{HeldLock, Lock, all};
+use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport};
@@ -69,7 +70,7 @@ impl Run<'_> {
                 Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
             self.release(lock, outcome, &recheck)
         };
-        let releases = all((0..held.len()).map(one).collect());
+        let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
         let mut fatal_signals = 0;
         loop {
@@ -111,7 +112,7 @@ impl Run<'_> {
             let record = report.record(index, &locks[index].claim.identity);
             async move { timeout(limit, keep(&mut **locks[index].backend(), &locks[index], &record)).await }
         };
-        let kept = all((0..locks.len()).map(keep).collect());
+        let kept = join_all((0..locks.len()).map(keep));
         tokio::pin!(kept);
         loop {
             tokio::select! {

@@ -12,7 +12,6 @@ use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
 use dlock::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext, acquire};
-use dlock::lease::cancellation::Cancellation;
 use dlock::lease::validity::Terms;
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 use std::cell::Cell;
@@ -107,7 +106,8 @@ impl Rng {
 async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15 ^ name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte)));
     let (alarm, other_alarm) = (Alarm::new().unwrap(), Alarm::new().unwrap());
-    let (give_up, check_held) = (Cancellation::default(), tokio::sync::watch::Sender::new(()));
+    let (give_up, check_held) =
+        (tokio_util::sync::CancellationToken::new(), tokio::sync::watch::Sender::new(()));
     let (mut counts, mut timing) = (OutcomeCounts::default(), RaceTiming::new(200));
     for number in 0..count {
         let (mut holder, mut waiter) = (Client::new(url, name), Client::new(url, name));
