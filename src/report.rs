@@ -7,7 +7,7 @@ mod entry;
 mod file;
 mod files;
 mod histogram;
-mod holder;
+pub mod json;
 mod metrics;
 mod outcome;
 pub mod status;
@@ -20,8 +20,8 @@ pub use self::doctor::DoctorReport;
 pub use self::file::to_stdout;
 pub use self::files::Files;
 pub use self::histogram::Histogram;
-pub use self::holder::{HolderView, IdentityView, LeaseView};
 pub use self::outcome::{Outcome, RunReport, Started};
+pub use self::status::began;
 pub use self::token_file::TokenFile;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show;
@@ -308,40 +308,17 @@ pub fn milliseconds(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-/// Formats one JSON object on one line, safe for a terminal as [`printable`] text is, without changing its
-/// meaning.
-pub fn json(value: &impl serde::Serialize) -> String {
-    let text = serde_json::to_string(value).expect("plain values have a JSON form");
-    let mut safe = String::with_capacity(text.len() + 1);
-    for c in text.chars() {
-        // Only strings have such characters, and in a string this is the same character (RFC 8259, section 7).
-        if c.is_control() || is_format(c) {
-            let mut units = [0; 2];
-            safe.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
-        } else {
-            safe.push(c);
-        }
-    }
-    safe.push('\n');
-    safe
-}
-
 /// Makes foreign text safe for a terminal: control, escape and bidirectional characters are escaped.
 pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            c if c.is_control() || is_format(c) => safe.extend(c.escape_unicode()),
-            c => safe.push(c),
-        }
-    }
-    safe
+    let escaped = |c: char| if is_unsafe(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
 }
 
-/// Whether a character is invisible but changes how others are displayed: bidirectional marks and overrides
-/// (Unicode TR 9), zero-width characters, line and paragraph separators, tags.
-fn is_format(c: char) -> bool {
-    matches!(c,
+/// Whether a character is a control character, or is invisible but changes how others are displayed: bidirectional marks
+/// and overrides (Unicode TR 9), zero-width characters, line and paragraph separators, tags.
+pub fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
         '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
         | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
 }

@@ -38,7 +38,7 @@ pub use self::doctor::DoctorArguments;
 pub use self::outputs::OutputFiles;
 pub use self::resolution::resolve_backend;
 pub use self::run::{RunArguments, RunPlan, known, program_failure};
-pub use self::show::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue};
+pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
 pub use self::table::Settings;

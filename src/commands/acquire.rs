@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use serde_json::json;
 
 use super::execute;
 use super::hold::give_back;
@@ -17,7 +18,7 @@ use crate::identity;
 use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, Identity, Mode, Token};
-use crate::report::{self, LeaseView, Reporter, TokenFile, milliseconds, not_asked, revoked, to_stdout};
+use crate::report::{self, Reporter, TokenFile, milliseconds, not_asked, revoked, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
@@ -148,16 +149,14 @@ impl Acquiring<'_> {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
         };
         let text = match (self.json, self.token_file) {
-            (true, file) => report::json(&LeaseView {
-                version: 1,
-                name: plan.name.as_str(),
-                token: Some(file.is_none().then(|| token.reveal())),
-                fencing_token: grant.fencing,
-                expires_in_ms: lease_state
-                    .validity
-                    .map(|validity| milliseconds(validity.ends - Moment::now())),
-                backend: plan.target.store.display(),
-            }),
+            (true, file) => report::json::line(&json!({
+                "version": 1,
+                "name": plan.name.as_str(),
+                "token": file.is_none().then(|| token.reveal()),
+                "fencing_token": grant.fencing,
+                "expires_in_ms": lease_state.validity.map(|validity| milliseconds(validity.ends - Moment::now())),
+                "backend": plan.target.store.display(),
+            })),
             (false, None) => format!("{}\n", token.reveal()),
             (false, Some(_)) => String::new(),
         };

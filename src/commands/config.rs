@@ -1,24 +1,17 @@
 //! `dlock config show`: prints the values in effect and their sources, and contacts no store.
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
-use crate::report::{Reporter, printable};
-use crate::settings::{ConfigArguments, ConfigCommand, ShowArguments, Shown, ShownTable, ShownValue, Source};
+use crate::report::{Reporter, is_unsafe, printable};
+use crate::settings::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue, Source};
 
 pub fn config(arguments: &ConfigArguments) -> Exit {
     let ConfigCommand::Show(arguments) = &arguments.command;
     match Shown::new(arguments) {
-        Ok(shown) => super::print(&printed(&shown, arguments)),
+        Ok(shown) if arguments.json => super::print(&format!("{}\n", object(&shown))),
+        Ok(shown) => super::print(&text(&shown)),
         Err(failure) => Reporter::of(&arguments.common).failure(&failure),
-    }
-}
-
-fn printed(shown: &Shown, arguments: &ShowArguments) -> String {
-    match arguments.json {
-        true => serde_json::to_string(&object(shown)).unwrap_or_default() + "\n",
-        false => text(shown),
     }
 }
 
@@ -29,8 +22,7 @@ fn text(shown: &Shown) -> String {
         files => files.iter().map(|file| format!("# {}\n", printable(file))).collect(),
     };
     for backend in &shown.backends {
-        let head = format!("[backends.{}]", key(&backend.name));
-        text.push_str(&lines(&head, "", backend));
+        text.push_str(&lines(format!("[backends.{}]", key(&backend.name)), String::new(), backend));
     }
     for (index, table) in shown.locks.iter().enumerate() {
         let is_last = index + 1 == shown.locks.len();
@@ -42,31 +34,30 @@ fn text(shown: &Shown) -> String {
             (None, _) if is_last => "every lock that no other table matches".to_owned(),
             (None, _) => String::new(),
         };
-        text.push_str(&lines(&format!("[locks.{}]", quoted(&table.name)), &remark, table));
+        text.push_str(&lines(format!("[locks.{}]", quoted(&table.name)), remark, table));
     }
     text
 }
 
-fn lines(head: &str, remark: &str, table: &ShownTable) -> String {
+fn lines(head: String, remark: String, table: &ShownTable) -> String {
     let widest = table.values.iter().map(|known| key(&known.key).chars().count()).max().unwrap_or(0);
-    let mut rows = Vec::new();
+    let mut rows = vec![(head, remark)];
     let mut unset = Vec::new();
-    rows.push((head.to_owned(), remark.to_owned()));
     for known in &table.values {
-        let Some(value) = &known.value else {
-            unset.push(known.key.as_str());
-            continue;
-        };
-        let name = key(&known.key);
-        let padding = " ".repeat(widest - name.chars().count());
-        rows.push((format!("{name}{padding} = {}", toml(value)), origin(known)));
+        match &known.value {
+            Some(value) => {
+                rows.push((format!("{:widest$} = {}", key(&known.key), toml(value)), origin(known)))
+            }
+            None => unset.push(known.key.as_str()),
+        }
     }
     let width = rows.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);
     let mut text = String::from("\n");
     for (line, remark) in rows {
-        let padding = " ".repeat(width - line.chars().count());
-        let remark = if remark.is_empty() { remark } else { format!("{padding}  # {remark}") };
-        text.push_str(&format!("{line}{remark}\n"));
+        text.push_str(&match remark.as_str() {
+            "" => format!("{line}\n"),
+            remark => format!("{line:width$}  # {remark}\n"),
+        });
     }
     if !unset.is_empty() {
         text.push_str(&format!("# not set: {}\n", unset.join(", ")));
@@ -88,18 +79,12 @@ fn key(name: &str) -> String {
 
 /// A TOML string; characters that are not safe for a terminal are escaped.
 fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if printable(c.encode_utf8(&mut [0; 4])).starts_with("\\u") => {
-                quoted.push_str(&format!("\\U{:08X}", u32::from(c)));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
+    let escaped = |c: char| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if is_unsafe(c) => format!("\\U{:08X}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(escaped).collect::<String>())
 }
 
 fn toml(value: &Value) -> String {
@@ -110,32 +95,26 @@ fn toml(value: &Value) -> String {
     }
 }
 
-/// The keys in this order, "version" first.
-#[derive(Serialize)]
-struct Object<'a> {
-    version: u8,
-    files: &'a [String],
-    name: &'a Option<String>,
-    table: Option<&'a str>,
-    backends: Map<String, Value>,
-    locks: Map<String, Value>,
+fn object(shown: &Shown) -> Value {
+    json!({
+        "version": 1,
+        "files": shown.files,
+        "name": shown.name,
+        "table": shown.table.as_ref().map(|(pattern, _)| pattern),
+        "backends": tables(&shown.backends),
+        "locks": tables(&shown.locks),
+    })
 }
 
-fn object(shown: &Shown) -> Object<'_> {
-    let values = |table: &ShownTable| -> Map<String, Value> {
+/// Returns the tables by their names, in alphabetical order.
+fn tables(tables: &[ShownTable]) -> Value {
+    let entries = |table: &ShownTable| -> Map<String, Value> {
         table.values.iter().map(|known| (known.key.clone(), entry(known))).collect()
     };
-    let tables = |tables: &[ShownTable]| -> Map<String, Value> {
-        tables.iter().map(|table| (table.name.clone(), values(table).into())).collect()
-    };
-    Object {
-        version: 1,
-        files: &shown.files,
-        name: &shown.name,
-        table: shown.table.as_ref().map(|(pattern, _)| pattern.as_str()),
-        backends: tables(&shown.backends),
-        locks: tables(&shown.locks),
-    }
+    let tables = tables.iter().map(|table| (table.name.clone(), entries(table).into()));
+    let mut object = Value::Object(tables.collect());
+    object.sort_all_objects();
+    object
 }
 
 fn entry(known: &ShownValue) -> Value {

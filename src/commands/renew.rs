@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::execute;
 use super::hold::{Hold, bounded};
 use crate::backend::{Renewal, StoreError};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::Revocation;
-use crate::report::{self, LeaseView, Reporter, milliseconds, revoked};
+use crate::report::{self, Reporter, milliseconds, revoked};
 use crate::settings::{RenewArguments, RenewPlan};
 
 pub fn renew(arguments: &RenewArguments) -> Exit {
@@ -42,15 +44,13 @@ async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {
         Ok(Renewal::Held { lease, revoked: None }) => {
             let rest = lease.map(|lease| sent + lease - Moment::now());
             if plan.json {
-                let renewed = LeaseView {
-                    version: 1,
-                    name: plan.hold.name.as_str(),
-                    token: None,
-                    fencing_token: hold.holder.fencing,
-                    expires_in_ms: rest.map(milliseconds),
-                    backend: plan.hold.target.store.display(),
-                };
-                return Ok(super::print(&report::json(&renewed)));
+                return Ok(super::print(&report::json::line(&json!({
+                    "version": 1,
+                    "name": plan.hold.name.as_str(),
+                    "fencing_token": hold.holder.fencing,
+                    "expires_in_ms": rest.map(milliseconds),
+                    "backend": plan.hold.target.store.display(),
+                }))));
             }
             Ok(Exit::SUCCESS)
         }

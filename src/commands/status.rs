@@ -8,8 +8,8 @@ use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{LockName, NotedRecord};
-use crate::report::status::{Screen, Style, began, history_json, history_text, status_json, status_text};
-use crate::report::{Reporter, store_error};
+use crate::report::status::{Screen, Style, began, history_text, status_text};
+use crate::report::{Reporter, json, store_error};
 use crate::settings::{StatusArguments, StatusPlan};
 
 /// The number of locks that are inspected within one time limit.
@@ -28,7 +28,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
         let display = plan.target.store.display();
         print_to_reader(&match plan.options.json {
-            true => history_json(display, &histories),
+            true => json::history(display, &histories),
             false => history_text(display, &histories, Style::of_stdout()),
         })?;
         return Ok(Exit::SUCCESS);
@@ -52,7 +52,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
 fn text(plan: &StatusPlan<'_>, seen: &Inspection, style: Style) -> String {
     let display = plan.target.store.display();
     match plan.options.json {
-        true => status_json(display, seen),
+        true => json::status(display, seen),
         false => status_text(display, seen, style),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::status::{Colour, Style, painted};
 use super::{json, milliseconds, printable};
@@ -22,16 +22,6 @@ pub struct DoctorReport {
 /// The maximum line length, except for single words that are longer.
 const WIDTH: usize = 100;
 
-#[derive(Serialize)]
-struct Json<'a> {
-    version: u32,
-    backend: &'a str,
-    findings: &'a [Finding],
-    problems: usize,
-    warnings: usize,
-    recommended_ttl_ms: Option<u64>,
-}
-
 impl DoctorReport {
     pub fn of(backend: &str) -> DoctorReport {
         DoctorReport { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
@@ -46,14 +36,14 @@ impl DoctorReport {
     }
 
     pub fn json(&self) -> String {
-        json(&Json {
-            version: 1,
-            backend: &self.backend,
-            findings: &self.findings,
-            problems: self.problems(),
-            warnings: self.count(Level::Warning),
-            recommended_ttl_ms: self.recommended_ttl.map(milliseconds),
-        })
+        json::line(&json!({
+            "version": 1,
+            "backend": self.backend,
+            "findings": self.findings,
+            "problems": self.problems(),
+            "warnings": self.count(Level::Warning),
+            "recommended_ttl_ms": self.recommended_ttl.map(milliseconds),
+        }))
     }
 
     pub fn text(&self, style: Style) -> String {

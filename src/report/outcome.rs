@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::histogram::Histogram;
-use super::{HolderView, json, milliseconds, time};
+use super::{json, milliseconds, time};
 use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -226,33 +226,29 @@ impl RunReport {
         }
     }
 
-    /// Returns one JSON object on one line, `"version":1` first.
+    /// Returns one JSON object on one line.
     pub fn to_json(&self) -> String {
         let now = Duration::from_micros(wall_micros());
-        let view = View {
-            version: 1,
-            outcome: self.outcome.as_str(),
-            dlock_exit: self.dlock_exit(),
-            exit_status: self.exit_status(),
-            signal: self.signal(),
-            locks: self
-                .locks
-                .iter()
-                .map(|lock| LockView { name: lock.name.as_str(), fencing_token: lock.fencing })
-                .collect(),
-            backend: self.backend.as_deref(),
-            host: identity::host(),
-            user: identity::user(),
-            started_at: time(self.started.wall),
-            waited_ms: milliseconds(self.waited),
-            held_ms: self.held.map(milliseconds),
-            renewals: self.renewals(),
-            released: self.released,
-            holder: self.holder.as_ref().map(|holder| HolderView::new(holder, now)),
-            reason: self.reason.as_deref(),
-            error: self.error.as_deref(),
-        };
-        json(&view)
+        let lock = |lock: &ReportedLock| json!({"name": lock.name.as_str(), "fencing_token": lock.fencing});
+        json::line(&json!({
+            "version": 1,
+            "outcome": self.outcome.as_str(),
+            "dlock_exit": self.dlock_exit(),
+            "exit_status": self.exit_status(),
+            "signal": self.signal(),
+            "locks": self.locks.iter().map(lock).collect::<Value>(),
+            "backend": self.backend,
+            "host": identity::host(),
+            "user": identity::user(),
+            "started_at": time(self.started.wall),
+            "waited_ms": milliseconds(self.waited),
+            "held_ms": self.held.map(milliseconds),
+            "renewals": self.renewals(),
+            "released": self.released,
+            "holder": self.holder.as_ref().map(|holder| json::holder(holder, now)),
+            "reason": self.reason,
+            "error": self.error,
+        }))
     }
 }
 
@@ -276,31 +272,4 @@ fn short(text: &str) -> String {
         }
     }
     text.to_owned()
-}
-
-#[derive(Serialize)]
-struct View<'a> {
-    version: u32,
-    outcome: &'static str,
-    dlock_exit: i32,
-    exit_status: Option<i32>,
-    signal: Option<i32>,
-    locks: Vec<LockView<'a>>,
-    backend: Option<&'a str>,
-    host: String,
-    user: String,
-    started_at: String,
-    waited_ms: u64,
-    held_ms: Option<u64>,
-    renewals: u64,
-    released: Option<bool>,
-    holder: Option<HolderView<'a>>,
-    reason: Option<&'a str>,
-    error: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct LockView<'a> {
-    name: &'a str,
-    fencing_token: Option<FencingToken>,
 }

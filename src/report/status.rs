@@ -1,12 +1,10 @@
 //! Holders and waiters: as a table for people, and as JSON for programs.
 
-mod json;
 mod table;
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
-pub use self::json::{history_json, status_json};
 use self::table::{Cell, Table};
 pub(super) use self::table::{Colour, painted};
 use super::{broken_by, printable};

@@ -1,10 +1,9 @@
 //! The environment variables that are set for the command (`DLOCK_*`).
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::child::protocol::{Group, Launch};
 use crate::lease::acquire_all::{HeldLock, Lock};
-use crate::lock::FencingToken;
 use crate::outer::OuterHolds;
 use crate::settings::RunPlan;
 
@@ -25,31 +24,17 @@ pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &
                 set.push(("DLOCK_SLOT".to_owned(), grant.slot.unwrap_or(0).to_string()));
             }
         }
-        let entry = Entry {
-            name: claim.name.as_str(),
-            token: claim.token.reveal(),
-            fencing_token: grant.fencing,
-            mode: claim.mode.as_str(),
-            backend: store,
-            pid: claim.identity.pid,
-            start: claim.identity.start,
-            boot: &claim.identity.boot,
-        };
-        holds.extend(serde_json::to_value(entry));
+        holds.push(json!({
+            "name": claim.name.as_str(),
+            "token": claim.token.reveal(),
+            "fencing_token": grant.fencing,
+            "mode": claim.mode.as_str(),
+            "backend": store,
+            "pid": claim.identity.pid,
+            "start": claim.identity.start,
+            "boot": claim.identity.boot,
+        }));
     }
-    set.push(("DLOCK_HELD".to_owned(), serde_json::Value::Array(holds).to_string()));
+    set.push(("DLOCK_HELD".to_owned(), Value::Array(holds).to_string()));
     Launch { set, unset, group: Group::Shared, not_after: None }
-}
-
-/// One lock in `DLOCK_HELD`.
-#[derive(Serialize)]
-struct Entry<'a> {
-    name: &'a str,
-    token: &'a str,
-    fencing_token: Option<FencingToken>,
-    mode: &'a str,
-    backend: &'a str,
-    pid: u32,
-    start: u64,
-    boot: &'a str,
 }

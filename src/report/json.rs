@@ -1,0 +1,144 @@
+//! The JSON that dlock prints: its keys in the order of the contract, unknown values null.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{began, is_unsafe, milliseconds, time};
+use crate::backend::admin::Inspection;
+use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
+
+/// Formats one object on one line, safe for a terminal as [`super::printable`] text is, without changing its meaning.
+pub fn line(object: &Value) -> String {
+    let mut safe = String::new();
+    for c in object.to_string().chars() {
+        // Only strings have such characters, and in a string this is the same character (RFC 8259, section 7).
+        if is_unsafe(c) {
+            let mut units = [0; 2];
+            safe.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe.push('\n');
+    safe
+}
+
+/// Returns the state of the locks, for `status --json`.
+pub fn status(store: &str, seen: &Inspection) -> String {
+    let now = Duration::from_millis(seen.now_ms);
+    let locks: Value = seen.locks.iter().map(|state| lock(state, now)).collect();
+    line(&json!({"version": 1, "backend": store, "locks": locks}))
+}
+
+fn lock(lock: &LockState, now: Duration) -> Value {
+    let state = match (&lock.unknown, lock.holders.is_empty()) {
+        (Some(_), _) => "unknown",
+        (None, true) => "free",
+        (None, false) => "held",
+    };
+    let slots = match lock.mode {
+        Some(Mode::Exclusive) => Some(1),
+        Some(Mode::Slots(slots)) => Some(slots),
+        Some(Mode::Shared) | None => None,
+    };
+    json!({
+        "name": lock.name.as_str(),
+        "state": state,
+        "mode": lock.mode.map(Mode::as_str),
+        "slots": slots,
+        "holders": lock.holders.iter().map(|found| holder(found, now)).collect::<Value>(),
+        "waiters": lock.waiters.iter().map(waiter).collect::<Value>(),
+    })
+}
+
+/// Returns a holder at `now`, the time since 1970 by the clock that its ages are measured with.
+pub(super) fn holder(holder: &Holder, now: Duration) -> Value {
+    let rest = json!({
+        "phase": holder.phase().as_str(),
+        "slot": holder.slot,
+        "acquired_at": holder.age.map(|age| time(now.saturating_sub(age))),
+        "expires_in_ms": holder.remaining.map(milliseconds),
+        "immortal": holder.immortal,
+        "fencing_token": holder.fencing,
+        "foreign": holder.identity.is_none(),
+    });
+    merged([identity(holder.identity.as_ref()), rest])
+}
+
+/// Returns what a dlock says about itself; `None` is another client.
+fn identity(identity: Option<&Identity>) -> Value {
+    json!({
+        "host": identity.map(|identity| &identity.host),
+        "pid": identity.map(|identity| identity.pid),
+        "user": identity.map(|identity| &identity.user),
+        "command": identity.map(|identity| &identity.command),
+        "note": identity.and_then(|identity| identity.note.as_ref()),
+        "url": identity.and_then(|identity| identity.url.as_ref()),
+    })
+}
+
+fn waiter(waiter: &Waiter) -> Value {
+    let identity = waiter.identity.as_ref();
+    json!({
+        "host": identity.map(|identity| &identity.host),
+        "pid": identity.map(|identity| identity.pid),
+        "user": identity.map(|identity| &identity.user),
+        "mode": waiter.mode.as_str(),
+        "waiting_ms": milliseconds(waiter.waiting),
+        "command": identity.map(|identity| &identity.command),
+        "note": identity.and_then(|identity| identity.note.as_ref()),
+        "url": identity.and_then(|identity| identity.url.as_ref()),
+    })
+}
+
+/// Returns the last outcomes of each lock, for `status --history --json`.
+pub fn history(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> String {
+    let lock = |(name, records): &(LockName, Vec<NotedRecord>)| json!({"name": name.as_str(), "history": records.iter().map(record).collect::<Value>()});
+    let locks: Value = histories.iter().map(lock).collect();
+    line(&json!({"version": 1, "backend": store, "locks": locks}))
+}
+
+fn record((at, record): &NotedRecord) -> Value {
+    let ended = json!({
+        "began_at": time(Duration::from_millis(began(*at, record))),
+        "outcome": record.outcome,
+        "dlock_exit": record.dlock_exit,
+        "exit_status": record.exit_status,
+        "signal": record.signal,
+    });
+    let holder = record.holder.as_ref().map(
+        |Identity { host, pid, user, command, .. }| json!({"host": host, "pid": pid, "user": user, "command": command}),
+    );
+    let rest = json!({
+        "fencing_token": record.fencing_token,
+        "waited_ms": record.waited_ms,
+        "held_ms": record.held_ms,
+        "holder": holder,
+        "reason": record.reason,
+        "error": record.error,
+    });
+    merged([ended, identity(Some(&record.identity)), rest])
+}
+
+/// Returns one object with the keys of all.
+fn merged<const N: usize>(objects: [Value; N]) -> Value {
+    let entries = objects.into_iter().filter_map(|object| match object {
+        Value::Object(entries) => Some(entries),
+        _ => None,
+    });
+    Value::Object(entries.flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_safe_for_a_terminal_and_has_the_same_meaning() {
+        let object = json!({"note": "\u{1b}[2J\n\u{202e}\u{e0001} größe 🔒"});
+        let line = line(&object);
+        assert_eq!(line, "{\"note\":\"\\u001b[2J\\n\\u202e\\udb40\\udc01 größe 🔒\"}\n");
+        assert_eq!(serde_json::from_str::<Value>(&line).ok(), Some(object));
+    }
+}
