@@ -215,6 +215,22 @@ pub struct Claim {
     pub requires_outer_hold: bool,
 }
 
+impl Claim {
+    /// Returns a claim of an exclusive lock by an unknown owner, outside of any other hold.
+    pub fn new(name: LockName, token: Token, ttl: Duration) -> Claim {
+        Claim {
+            name,
+            token,
+            mode: Mode::Exclusive,
+            ttl,
+            min_hold: Duration::ZERO,
+            identity: Identity::default(),
+            outer: Vec::new(),
+            requires_outer_hold: false,
+        }
+    }
+}
+
 /// The store's reply to a claim that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {

@@ -258,18 +258,8 @@ pub fn store_error(store: &str, error: &StoreError) -> Failure {
     Failure::new(kind, format!("{store}: {error}"))
 }
 
-/// Returns the failure of a run for an error of the store, naming the lock, the store and the flag that
-/// helps.
-pub fn store_failure(name: &LockName, store: &str, error: &StoreError, can_retry: bool) -> Failure {
-    let help = match error {
-        StoreError::Unavailable { .. } if can_retry => "; the command did not run, see --retry",
-        _ => "; the command did not run",
-    };
-    not_asked(name, store, error, help)
-}
-
 /// Returns the failure for an error of the store, naming the lock and the store, with `help` appended.
-pub fn not_asked(name: &LockName, store: &str, error: &StoreError, help: &str) -> Failure {
+pub fn lock_error(name: &LockName, store: &str, error: &StoreError, help: &str) -> Failure {
     let Failure { kind, message } = store_error(&format!("{name} on {store}"), error);
     Failure::new(kind, message + help)
 }

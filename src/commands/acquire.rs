@@ -13,12 +13,12 @@ use super::lock_wait::{Interruption, LockWait};
 use crate::backend::{Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
-use crate::exit::{Exit, Failure, FailureKind};
+use crate::exit::{Exit, Failure};
 use crate::identity;
-use crate::lease::acquire::{NotGranted, Wait};
+use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
-use crate::lock::{Claim, Identity, Mode, Token};
-use crate::report::{self, Reporter, TokenFile, milliseconds, not_asked, revoked, to_stdout};
+use crate::lock::{Claim, Identity, Token};
+use crate::report::{self, Reporter, TokenFile, milliseconds, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
@@ -87,6 +87,7 @@ impl Acquiring<'_> {
             store: plan.target.store.display(),
             patience: plan.settings.patience(),
             terms: &plan.terms,
+            consequence: "",
         };
         let awaited = match lock_wait.locks(std::slice::from_ref(&lock), None).await {
             Ok(awaited) => awaited,
@@ -104,16 +105,9 @@ impl Acquiring<'_> {
                 lock_wait.report_contended(&awaited, &plan.name, busy, instead);
                 return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
-            Err((_, NotGranted::Failed(error))) => return Err(self.failed(&error)),
-            Err((_, NotGranted::Revoked(revocation))) => {
-                let what = revoked(&plan.name, plan.target.store.display(), &revocation);
-                return Err(Failure::new(FailureKind::Lost, what));
-            }
-            Err((_, NotGranted::Refused(_) | NotGranted::GivenUp)) => {
-                return Err(Failure::internal("gave up without a reason"));
-            }
+            Err((lock, why)) => return Err(lock_wait.failure(&lock.claim, why)),
         };
-        if let Err(failure) = self.write_token(&held, &lock.claim.token) {
+        if let Err(failure) = self.write_token(&held, &lock.claim, &lock_wait) {
             return Err(self.take_back(&lock, failure).await);
         }
         super::warn_of_hazard(&held, &plan.target, self.reporter);
@@ -123,27 +117,22 @@ impl Acquiring<'_> {
     fn claim(&self) -> Claim {
         let plan = self.plan;
         let of_this_process = identity::of_this_process(COMMAND.into(), plan.settings.note());
+        // No nesting: the owner of the token would not know when the outer hold ends.
         Claim {
-            name: plan.name.clone(),
-            token: Token::random(),
-            mode: Mode::Exclusive,
-            ttl: plan.terms.ttl,
-            min_hold: Duration::ZERO,
             identity: Identity { unattended: true, ..of_this_process },
-            // No nesting: the owner of the token would not know when the outer hold ends.
-            outer: Vec::new(),
-            requires_outer_hold: false,
+            ..Claim::new(plan.name.clone(), Token::random(), plan.terms.ttl)
         }
     }
 
-    fn write_token(&self, held: &[HeldLock], token: &Token) -> Result<(), Failure> {
-        let plan = self.plan;
+    fn write_token(&self, held: &[HeldLock], claim: &Claim, lock_wait: &LockWait<'_>) -> Result<(), Failure> {
+        let (plan, token) = (self.plan, &claim.token);
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));
         };
         if lease_state.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
             // The process was stopped between the grant and now.
-            return Err(self.failed(&StoreError::unreachable("too little of the lease is left")));
+            let late = StoreError::unreachable("too little of the lease is left");
+            return Err(lock_wait.failure(claim, NotGranted::Failed(late)));
         }
         let cannot = |what: String, error: io::Error| {
             Failure::internal(format!("{}: cannot write the token to {what}: {}", plan.name, io_text(&error)))
@@ -179,15 +168,5 @@ impl Acquiring<'_> {
             Err(error) => format!("and the lock could not be released, it expires with its lease: {error}"),
         };
         Failure { kind, message: format!("{message}; {then}") }
-    }
-
-    fn failed(&self, error: &StoreError) -> Failure {
-        let can_retry =
-            self.plan.settings.patience().retry.is_zero() && self.plan.settings.patience().wait == Wait::No;
-        let help = match error {
-            StoreError::Unavailable { .. } if can_retry => "; see --retry",
-            _ => "",
-        };
-        not_asked(&self.plan.name, self.plan.target.store.display(), error, help)
     }
 }

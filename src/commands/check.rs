@@ -5,7 +5,7 @@ use super::hold::look;
 use crate::backend::admin::LockAdmin;
 use crate::duration::show;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::report::{Reporter, not_asked, not_owned};
+use crate::report::{Reporter, lock_error, not_owned};
 use crate::settings::{CheckArguments, CheckPlan, Proof};
 
 pub fn check(arguments: &CheckArguments) -> Exit {
@@ -39,7 +39,7 @@ async fn check_one(
 ) -> Result<(), Failure> {
     let (name, display) = (&proof.name, proof.store.display());
     let state = look(store, name, &proof.token, plan.connect_timeout).await;
-    let state = state.map_err(|error| not_asked(name, display, &error, proof.help))?;
+    let state = state.map_err(|error| lock_error(name, display, &error, proof.help))?;
     let Some(holder) = state.holders.iter().find(|holder| holder.ours) else {
         return Err(not_owned(&state, display));
     };

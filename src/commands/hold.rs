@@ -6,8 +6,8 @@ use super::within;
 use crate::backend::admin::LockAdmin;
 use crate::backend::{Release, StoreError};
 use crate::exit::Failure;
-use crate::lock::{Claim, Holder, Identity, LockName, LockState, Mode, Token};
-use crate::report::{not_asked, not_owned};
+use crate::lock::{Claim, Holder, LockName, LockState, Token};
+use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
 pub(super) async fn look(
@@ -37,7 +37,7 @@ impl<'a> Hold<'a> {
     pub(super) async fn find(plan: &'a TokenPlan) -> Result<Hold<'a>, Failure> {
         let mut store = plan.target.store.open();
         let state = look(&mut *store, &plan.name, &plan.token, plan.target.connect_timeout).await;
-        let state = state.map_err(|error| not_asked(&plan.name, plan.target.store.display(), &error, ""))?;
+        let state = state.map_err(|error| lock_error(&plan.name, plan.target.store.display(), &error, ""))?;
         let Some(holder) = state.holders.iter().find(|holder| holder.ours).cloned() else {
             return Err(not_owned(&state, plan.target.store.display()));
         };
@@ -54,7 +54,7 @@ impl<'a> Hold<'a> {
     }
 
     pub(super) fn failed(&self, error: &StoreError) -> Failure {
-        not_asked(&self.plan.name, self.plan.target.store.display(), error, "")
+        lock_error(&self.plan.name, self.plan.target.store.display(), error, "")
     }
 
     /// Returns the failure that the lock is no longer held, with the current holder.
@@ -68,16 +68,7 @@ impl<'a> Hold<'a> {
 
     /// The claim of the hold, as far as stores need it, with a lease of this length.
     pub(super) fn claim(&self, ttl: Duration) -> Claim {
-        Claim {
-            name: self.plan.name.clone(),
-            token: self.plan.token.clone(),
-            mode: Mode::Exclusive,
-            ttl,
-            min_hold: Duration::ZERO,
-            identity: Identity::default(),
-            outer: Vec::new(),
-            requires_outer_hold: false,
-        }
+        Claim::new(self.plan.name.clone(), self.plan.token.clone(), ttl)
     }
 }
 

@@ -9,16 +9,17 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::or_never;
-use crate::backend::Busy;
+use crate::backend::{Busy, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
+use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, LockName};
-use crate::report::Reporter;
+use crate::lock::{Claim, LockName, Mode};
+use crate::report::{Reporter, lock_error, revoked};
 
 /// The interval between two messages that dlock still waits.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -33,6 +34,8 @@ pub(super) struct LockWait<'a> {
     pub(super) store: &'a str,
     pub(super) patience: Patience,
     pub(super) terms: &'a Terms,
+    /// What follows if a lock is not granted, for the end of a message.
+    pub(super) consequence: &'static str,
 }
 
 /// The outcome of a wait that was not interrupted.
@@ -220,6 +223,50 @@ impl<'a> LockWait<'a> {
             _ => {}
         }
         Ok(Reaction::Nothing)
+    }
+
+    /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
+    pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
+        let (name, store, consequence) = (&claim.name, self.store, self.consequence);
+        match why {
+            NotGranted::Failed(error) => {
+                let is_retried = self.patience.wait != Wait::No || !self.patience.retry.is_zero();
+                let see_retry = match error {
+                    StoreError::Unavailable { .. } if !is_retried && consequence.is_empty() => {
+                        "; see --retry"
+                    }
+                    StoreError::Unavailable { .. } if !is_retried => ", see --retry",
+                    _ => "",
+                };
+                lock_error(name, store, &error, &format!("{consequence}{see_retry}"))
+            }
+            NotGranted::Revoked(revocation) => {
+                Failure::new(FailureKind::Lost, revoked(name, store, &revocation) + consequence)
+            }
+            NotGranted::Refused(Refusal::Slots(theirs)) => {
+                let ours = match claim.mode {
+                    Mode::Slots(ours) => ours,
+                    _ => 1,
+                };
+                Failure::usage(format!(
+                    "{name} on {store}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or \
+                     wait until it has no holder and no waiter"
+                ))
+            }
+            NotGranted::Refused(Refusal::Inside(outer)) => Failure::usage(format!(
+                "{name} on {store}: cannot be taken {} here: this command runs under a hold of it that is {} and would \
+                 wait for itself; take the outer one with --exclusive, or this one with the same mode",
+                claim.mode.as_str(),
+                outer.as_str()
+            )),
+            NotGranted::Refused(Refusal::OuterLost) => Failure::new(
+                FailureKind::Lost,
+                format!(
+                    "{name} on {store}: the lock that this command runs under (DLOCK_HELD) was lost{consequence}"
+                ),
+            ),
+            NotGranted::Contended(_) | NotGranted::GivenUp => Failure::internal("gave up without a reason"),
+        }
     }
 
     /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a

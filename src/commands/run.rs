@@ -3,7 +3,6 @@
 
 mod acquisition;
 mod conclusion;
-mod context;
 mod environment;
 mod outcome;
 mod release;
@@ -16,15 +15,23 @@ use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure};
 use crate::identity;
+use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::Lock;
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
 use crate::report::{Files, Reporter, RunReport, Started};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
 
-use self::context::Run;
 use self::outcome::RunOutcome;
 use self::release::was_released;
+
+/// What the phases of a run share.
+struct Run<'a> {
+    plan: &'a RunPlan,
+    reporter: &'a Reporter,
+    signals: Source,
+    alarm: Alarm,
+}
 
 pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     let started = Started::now();
@@ -133,7 +140,7 @@ impl Run<'_> {
         report.held = Some(Moment::now() - granted_at);
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
-            self.failed(&locks[0].claim.name, &late)
+            self.lock_wait().failure(&locks[0].claim, NotGranted::Failed(late))
         });
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);
@@ -156,14 +163,12 @@ impl Run<'_> {
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
         let lock = |name: &LockName| {
             let claim = Claim {
-                name: name.clone(),
-                token: Token::random(),
                 mode: plan.mode,
-                ttl: plan.terms.ttl,
                 min_hold: plan.settings.min_hold(),
                 identity: identity.clone(),
                 outer: outer.tokens(),
                 requires_outer_hold: outer.claims(name, plan.target.store.display()),
+                ..Claim::new(name.clone(), Token::random(), plan.terms.ttl)
             };
             Lock::new(claim, plan.target.store.open())
         };

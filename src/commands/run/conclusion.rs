@@ -1,6 +1,6 @@
 //! The result of a run: for the report, as messages, and as an exit status.
 
-use super::context::Run;
+use super::Run;
 use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
@@ -19,8 +19,7 @@ impl Run<'_> {
             lock.renewals = outcome.renewals.clone();
         }
         report.command = outcome.ended;
-        report.outcome = reported_outcome(outcome);
-        report.exit = self.exit(outcome);
+        (report.outcome, report.exit) = self.end(outcome);
         // For the history, which is written before any message.
         report.error = self.stopped_line(outcome);
         report.reason = match &outcome.stopped {
@@ -103,35 +102,23 @@ impl Run<'_> {
         line
     }
 
-    fn exit(&self, outcome: &RunOutcome) -> Exit {
+    fn end(&self, outcome: &RunOutcome) -> (Outcome, Exit) {
+        let ran = match outcome.locks.iter().any(|lock| lock.is_lost) {
+            true => Outcome::Lost,
+            false => Outcome::Ran,
+        };
         match (&outcome.stopped, outcome.ended) {
-            (Some(Stopped::Guard(_)), _) => Exit::Status(exit::INTERNAL),
+            (Some(Stopped::Guard(_)), _) | (None, None) => (Outcome::Internal, Exit::Status(exit::INTERNAL)),
             (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
-                Exit::Status(exit::LOST)
+                (Outcome::Lost, Exit::Status(exit::LOST))
             }
-            (Some(Stopped::MaxRuntime(_)), _) => Exit::Status(exit::MAX_RUNTIME),
-            (None, Some(Ended::Exited(status))) => Exit::Status(status as u8),
-            (None, Some(Ended::Killed(signal))) => Exit::Signal(signal),
+            (Some(Stopped::MaxRuntime(_)), _) => (Outcome::MaxRuntime, Exit::Status(exit::MAX_RUNTIME)),
+            (None, Some(Ended::Exited(status))) => (ran, Exit::Status(status as u8)),
+            (None, Some(Ended::Killed(signal))) => (ran, Exit::Signal(signal)),
             (None, Some(Ended::NotExecuted(errno))) => {
-                Exit::Status(program_failure(self.plan.program.exec_failure(errno)).status())
+                let failure = program_failure(self.plan.program.exec_failure(errno));
+                (Outcome::NotExecutable, Exit::Status(failure.status()))
             }
-            (None, None) => Exit::Status(exit::INTERNAL),
         }
-    }
-}
-
-fn reported_outcome(outcome: &RunOutcome) -> Outcome {
-    match (&outcome.stopped, outcome.ended) {
-        (Some(Stopped::Guard(_)), _) => Outcome::Internal,
-        (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => Outcome::Lost,
-        (Some(Stopped::MaxRuntime(_)), _) => Outcome::MaxRuntime,
-        (None, Some(Ended::NotExecuted(_))) => Outcome::NotExecutable,
-        (None, Some(Ended::Exited(_) | Ended::Killed(_)))
-            if outcome.locks.iter().any(|lock| lock.is_lost) =>
-        {
-            Outcome::Lost
-        }
-        (None, Some(Ended::Exited(_) | Ended::Killed(_))) => Outcome::Ran,
-        (None, None) => Outcome::Internal,
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::context::Run;
+use super::Run;
 use super::outcome::{RunOutcome, Stopped};
 use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::context::Run;
+use super::Run;
 use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::Loss;
 use crate::child::protocol::{Ended, Launch};
