@@ -1,27 +1,7 @@
-//! Every exit status of dlock, and the only exit from the process.
+//! Every exit status of dlock.
 
-use std::fmt;
-
-/// A wrong option, name, or contradictory durations (`EX_USAGE` of `sysexits(3)`).
-pub const USAGE: u8 = 64;
-/// The store could not be queried (`EX_UNAVAILABLE`).
-pub const UNAVAILABLE: u8 = 69;
-/// dlock itself failed (`EX_SOFTWARE`).
-pub const INTERNAL: u8 = 70;
-/// Another client holds the lock (`EX_TEMPFAIL`).
+/// Another client holds the lock (`EX_TEMPFAIL` of `sysexits(3)`); `--conflict-exit-code` replaces it.
 pub const CONTENDED: u8 = 75;
-/// The lock was lost while the command ran (`EX_PROTOCOL`).
-pub const LOST: u8 = 76;
-/// The store refused access (`EX_NOPERM`).
-pub const DENIED: u8 = 77;
-/// The configuration, an alias or the backend URL is wrong (`EX_CONFIG`).
-pub const CONFIG: u8 = 78;
-/// `--max-runtime` was reached; the status of `timeout(1)`.
-pub const MAX_RUNTIME: u8 = 124;
-/// The command was found but cannot be executed; the status of the shell.
-pub const CANNOT_EXECUTE: u8 = 126;
-/// The command was not found; the status of the shell.
-pub const NOT_FOUND: u8 = 127;
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,27 +15,38 @@ pub enum Exit {
 impl Exit {
     /// The command ran to its end.
     pub const SUCCESS: Exit = Exit::Status(0);
+    /// Another client holds the lock.
+    pub const CONTENDED: Exit = Exit::Status(CONTENDED);
+    /// `--max-runtime` was reached; the status of `timeout(1)`.
+    pub const MAX_RUNTIME: Exit = Exit::Status(124);
 }
 
-/// Why dlock failed. Each kind has one exit status.
+/// Why dlock failed. Each kind has one exit status, mostly of `sysexits(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum FailureKind {
-    /// The command line is wrong.
-    Usage,
-    /// The environment, a configuration file or a backend URL is wrong.
-    Config,
-    /// The store could not be queried.
-    Unavailable,
-    /// The lock that the command was to run under is lost.
-    Lost,
-    /// The store refused access.
-    Denied,
-    /// dlock itself failed.
-    Internal,
-    /// The command cannot be executed.
-    CannotExecute,
-    /// The command was not found.
-    NotFound,
+    /// A wrong option, name, or contradictory durations (`EX_USAGE`).
+    Usage = 64,
+    /// The store could not be queried (`EX_UNAVAILABLE`).
+    Unavailable = 69,
+    /// dlock itself failed (`EX_SOFTWARE`).
+    Internal = 70,
+    /// The lock that the command was to run under, or ran under, is lost (`EX_PROTOCOL`).
+    Lost = 76,
+    /// The store refused access (`EX_NOPERM`).
+    Denied = 77,
+    /// The environment, a configuration file or a backend URL is wrong (`EX_CONFIG`).
+    Config = 78,
+    /// The command was found but cannot be executed; the status of the shell.
+    CannotExecute = 126,
+    /// The command was not found; the status of the shell.
+    NotFound = 127,
+}
+
+impl From<FailureKind> for Exit {
+    fn from(kind: FailureKind) -> Exit {
+        Exit::Status(kind as u8)
+    }
 }
 
 /// A failure with the one line that is shown to the user.
@@ -87,26 +78,4 @@ impl Failure {
     pub fn internal(message: impl Into<String>) -> Failure {
         Failure::new(FailureKind::Internal, message)
     }
-
-    /// Returns the exit status of this failure.
-    pub fn status(&self) -> u8 {
-        match self.kind {
-            FailureKind::Usage => USAGE,
-            FailureKind::Config => CONFIG,
-            FailureKind::Unavailable => UNAVAILABLE,
-            FailureKind::Lost => LOST,
-            FailureKind::Denied => DENIED,
-            FailureKind::Internal => INTERNAL,
-            FailureKind::CannotExecute => CANNOT_EXECUTE,
-            FailureKind::NotFound => NOT_FOUND,
-        }
-    }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}

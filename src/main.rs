@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use dlock::child::Inherited;
 use dlock::child::sys::ArgvMemory;
-use dlock::exit::{self, Exit};
+use dlock::exit::FailureKind;
 
 /// The C entry point.
 // SAFETY: the C start-up code calls `main` once, with this signature; no other symbol of that name exists.
@@ -28,5 +28,5 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         Ok(inherited) => dlock::program(arguments, inherited),
         Err(error) => dlock::cannot_begin(&error),
     });
-    dlock::leave(exit.unwrap_or(Exit::Status(exit::INTERNAL)))
+    dlock::leave(exit.unwrap_or(FailureKind::Internal.into()))
 }

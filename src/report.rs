@@ -59,7 +59,7 @@ impl Reporter {
     /// Reports why dlock cannot continue, even with `-q`, and returns the matching exit status.
     pub fn failure(&self, failure: &Failure) -> Exit {
         self.write("error", &failure.message);
-        Exit::Status(failure.status())
+        failure.kind.into()
     }
 
     /// Writes an error, even with `-q`.

@@ -10,7 +10,7 @@ use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::exit::{self, Exit, Failure};
+use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::{Holder, Revocation};
@@ -78,7 +78,7 @@ impl Breaking<'_> {
         if self.needs_confirmation() {
             if !self.is_confirmed() {
                 self.reporter.warning(&format!("{name} is left unchanged"));
-                return Ok(Exit::Status(exit::CONTENDED));
+                return Ok(Exit::CONTENDED);
             }
             // The confirmation may have taken longer than the server's idle timeout: connect anew.
             self.store = plan.target.store.open();
@@ -202,7 +202,7 @@ impl Breaking<'_> {
                 describe_holder(holder, store)
             ));
         }
-        Exit::Status(exit::CONTENDED)
+        Exit::CONTENDED
     }
 
     async fn take_away(&mut self, left: &[Holder]) -> Result<Exit, StoreError> {
@@ -221,14 +221,14 @@ impl Breaking<'_> {
                     self.reporter.warning(&format!(
                         "{name} is no longer held as shown: nothing was removed"
                     ));
-                    status = Exit::Status(exit::CONTENDED);
+                    status = Exit::CONTENDED;
                 }
                 Removal::Impossible => {
                     self.reporter.warning(&format!(
                         "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that \
                         process, and the lock is free"
                     ));
-                    status = Exit::Status(exit::CONTENDED);
+                    status = Exit::CONTENDED;
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{execute, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
-use crate::exit::{self, Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{LockName, NotedRecord};
 use crate::report::status::{Screen, Style, began, history_text, status_text};
 use crate::report::{Reporter, json, store_error};
@@ -41,8 +41,8 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
             let is_unknown = seen.locks.iter().any(|lock| lock.unknown.is_some());
             Ok(match (plan.options.exit_code, is_held, is_unknown) {
-                (true, true, _) => Exit::Status(exit::CONTENDED),
-                (true, false, true) => Exit::Status(exit::DENIED),
+                (true, true, _) => Exit::CONTENDED,
+                (true, false, true) => FailureKind::Denied.into(),
                 _ => Exit::SUCCESS,
             })
         }

@@ -139,7 +139,7 @@ impl RunReport {
             locks: names.iter().map(lock).collect(),
             backend,
             outcome: Outcome::Internal,
-            exit: Exit::Status(crate::exit::INTERNAL),
+            exit: FailureKind::Internal.into(),
             command: None,
             requested: false,
             waited: Duration::ZERO,
@@ -159,7 +159,7 @@ impl RunReport {
     /// Returns the same report, ended by a failure.
     pub fn failed(mut self, failure: &Failure) -> RunReport {
         self.outcome = failure.kind.into();
-        self.exit = Exit::Status(failure.status());
+        self.exit = failure.kind.into();
         self.error = Some(failure.message.clone());
         if !self.requested {
             self.stop_waiting();

@@ -6,7 +6,7 @@ use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::exit::{self, Exit};
+use crate::exit::{Exit, FailureKind};
 use crate::lease::acquire_all::HeldLock;
 use crate::report::{Outcome, RunReport, revoked};
 use crate::settings::program_failure;
@@ -107,17 +107,17 @@ impl Run<'_> {
             true => Outcome::Lost,
             false => Outcome::Ran,
         };
+        let failed = |kind: FailureKind| (kind.into(), kind.into());
         match (&outcome.stopped, outcome.ended) {
-            (Some(Stopped::Guard(_)), _) | (None, None) => (Outcome::Internal, Exit::Status(exit::INTERNAL)),
+            (Some(Stopped::Guard(_)), _) | (None, None) => failed(FailureKind::Internal),
             (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
-                (Outcome::Lost, Exit::Status(exit::LOST))
+                failed(FailureKind::Lost)
             }
-            (Some(Stopped::MaxRuntime(_)), _) => (Outcome::MaxRuntime, Exit::Status(exit::MAX_RUNTIME)),
+            (Some(Stopped::MaxRuntime(_)), _) => (Outcome::MaxRuntime, Exit::MAX_RUNTIME),
             (None, Some(Ended::Exited(status))) => (ran, Exit::Status(status as u8)),
             (None, Some(Ended::Killed(signal))) => (ran, Exit::Signal(signal)),
             (None, Some(Ended::NotExecuted(errno))) => {
-                let failure = program_failure(self.plan.program.exec_failure(errno));
-                (Outcome::NotExecutable, Exit::Status(failure.status()))
+                failed(program_failure(self.plan.program.exec_failure(errno)).kind)
             }
         }
     }
