@@ -33,7 +33,7 @@ use self::connection::{PushEvent, RequestOptions};
 pub use self::location::Location;
 use self::redlock::RedlockStore;
 use self::release::{release, text_of};
-use self::script::{Operation, ScriptRequest};
+use self::script::{Operation, ScriptRequest, millis};
 use self::store::RedisStore;
 use super::admin::LockAdmin;
 use super::{
@@ -68,8 +68,8 @@ impl Backend for RedisStore {
     fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
-            let arguments = vec![claim.ttl.max(rest).as_millis().to_string()];
-            let request = ScriptRequest::new(Operation::Renew, &keys, claim.token.reveal(), arguments);
+            let renew = Operation::Renew { lease: millis(claim.ttl.max(rest)) };
+            let request = ScriptRequest::new(renew, &keys, claim.token.reveal());
             let options = RequestOptions { tracking: true, ..RequestOptions::default() };
             let reply = match self.request(&request, options).await {
                 Err(error) if claim.mode == Mode::Exclusive && self.is_moving(&error) => {
@@ -78,7 +78,7 @@ impl Backend for RedisStore {
                 reply => reply?,
             };
             self.untracked = false;
-            let renewal = reply::renewal(&reply, claim.ttl)?;
+            let renewal = reply::renewal(&reply.outcome, claim.ttl)?;
             let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
             let is_replaced = last_server.is_some() && last_server != self.held_on;
             Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
@@ -94,7 +94,8 @@ impl Backend for RedisStore {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let request = release(&keys, claim, rest, record);
-            let release = reply::release(&self.request(&request, RequestOptions::default()).await?);
+            let reply = self.request(&request, RequestOptions::default()).await?;
+            let release = reply::release(&reply.outcome);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,
@@ -105,10 +106,9 @@ impl Backend for RedisStore {
     fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let keys = self.keys(name);
-            let arguments = vec![text_of(record)];
+            let operation = Operation::Record { record: text_of(record) };
             let history = if record.has_held() { &keys.history } else { &keys.missed };
-            let request =
-                ScriptRequest { operation: Operation::Record, keys: &keys, token: "", arguments, history };
+            let request = ScriptRequest { operation, keys: &keys, token: "", history };
             self.request(&request, RequestOptions::default()).await.map(drop)
         })
     }

@@ -2,27 +2,25 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
 use super::connection::RequestOptions;
-use super::reply;
+use super::reply::{self, LockReply, Outcome};
 use super::rights::{missing, trials};
-use super::script::{Operation, ScriptRequest};
+use super::script::{Acquire, Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
-use crate::lock::{Claim, Mode};
+use crate::lock::{Claim, Mode, Token};
 use crate::random::jitter;
+use crate::secret;
 
-/// Additional arguments for a node of a Redlock; the default is for a server that is not one.
-#[derive(Default)]
-pub(super) struct AsNode<'a> {
-    /// The number in the queue that the nodes have agreed on, or the fencing token of the hold to restore; empty if
-    /// there is none.
-    pub(super) ticket: String,
-    /// The id of the node if it has none yet; empty for a server that is not a node of a Redlock.
-    pub(super) id: &'a str,
-    /// The node has lost the hold, which is to be restored.
-    pub(super) mends: bool,
+/// What a claim has besides for a node of a Redlock; the default is for a server that is not one.
+#[derive(Clone, Default)]
+pub(super) struct AsNode {
+    /// The number in the queue that the nodes have agreed on.
+    pub(super) ticket: Option<u64>,
+    /// The fencing token of the hold to restore.
+    pub(super) restored: Option<u64>,
+    /// The id of the node if it has none yet.
+    pub(super) id: Option<String>,
 }
 
 impl RedisStore {
@@ -33,7 +31,7 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
-            let attempt = reply::attempt(&reply, self.location.recipe)?;
+            let attempt = reply::attempt(reply.outcome, self.location.recipe)?;
             if let Attempt::Granted(_) = attempt {
                 self.await_replicas(claim).await?;
             }
@@ -68,8 +66,8 @@ impl RedisStore {
         claim: &Claim,
         intent: Intent,
         tracking: bool,
-        as_node: AsNode<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
+        as_node: AsNode,
+    ) -> Result<LockReply, StoreError> {
         let keys = self.keys(&claim.name);
         let identity = serde_json::to_string(&claim.identity)
             .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
@@ -80,38 +78,31 @@ impl RedisStore {
         };
         let waits = intent == Intent::Enqueue;
         let can_be_notified = waits && !self.pubsub_denied;
-        let claim_kind = match (as_node.mends, waits) {
-            (true, _) => "mend",
-            (false, true) => "wait",
-            (false, false) => "now",
-        };
-        let mut arguments = vec![
-            claim.ttl.max(claim.min_hold).as_millis().to_string(),
+        let must_try = !self.examined && self.location.security.credentials.has_password();
+        let acquire = Acquire {
+            lease: millis(claim.ttl.max(claim.min_hold)),
             identity,
-            self.counter_ttl().as_millis().to_string(),
-            mode.to_owned(),
-            slots.to_string(),
-            claim_kind.to_owned(),
-            match (can_be_notified, self.location.has_several_servers()) {
+            counter_life: millis(self.counter_ttl()),
+            mode,
+            slots,
+            waits,
+            delivery: match (can_be_notified, self.location.has_several_servers()) {
                 (false, _) => "0",
                 (true, false) => "1",
                 (true, true) => "2",
-            }
-            .to_owned(),
-            // How long a queue entry lives unless its waiter refreshes it, which it does every ttl.
-            (claim.ttl + claim.ttl / 2).as_millis().to_string(),
-            u8::from(claim.requires_outer_hold).to_string(),
-            match (self.examined, self.location.security.credentials.has_password()) {
-                (true, _) => "0".to_owned(),
-                (false, false) => "1".to_owned(),
-                (false, true) => trials(),
             },
-            as_node.ticket.clone(),
-            as_node.id.to_owned(),
-        ];
-        arguments.extend(claim.outer.iter().map(|token| token.reveal().to_owned()));
+            // The waiter refreshes it every ttl.
+            entry_ttl: millis(claim.ttl + claim.ttl / 2),
+            outer: claim.outer.iter().map(Token::reveal).collect(),
+            must_nest: claim.requires_outer_hold,
+            eviction: !self.examined,
+            trials: must_try.then(trials),
+            ticket: as_node.ticket.map(|ticket| ticket.to_string()),
+            restored: as_node.restored.map(|fencing| fencing.to_string()),
+            node: as_node.id.clone(),
+        };
         let token = claim.token.reveal();
-        let request = ScriptRequest::new(Operation::Acquire, &keys, token, arguments);
+        let request = ScriptRequest::new(Operation::Acquire(acquire), &keys, token);
         let channel = format!("{}{token}", keys.channels);
         let wait = self.wait_for_replicas(claim);
         let options = RequestOptions {
@@ -126,12 +117,12 @@ impl RedisStore {
             let _ = self.take_back(connection, claim).await;
         }
         let reply = reply?;
-        if let Some(error) = missing(&reply, &self.location) {
-            return Err(error);
+        if let Outcome::Denied { denied } = &reply.outcome {
+            return Err(missing(denied, &self.location));
         }
-        let of_lock = reply::of_lock(&reply);
-        self.eviction = self.eviction.take().or(reply::eviction(of_lock));
-        if can_be_notified && self.pubsub_denied && reply::number(of_lock.first()) == Some(0) {
+        let eviction = || Some(secret::scrubbed(reply.eviction.as_ref()?).into_owned());
+        self.eviction = self.eviction.take().or_else(eviction);
+        if can_be_notified && self.pubsub_denied && matches!(reply.outcome, Outcome::Busy(_)) {
             // Otherwise the client that frees the lock would take the missing subscriber for a dead waiter.
             return Box::pin(self.request_lock(claim, intent, tracking, as_node)).await;
         }

@@ -10,13 +10,12 @@ mod migration;
 
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::timeout;
 
-use super::connection::{CommandReply, Connection, RequestOptions, list_of};
+use super::connection::{CommandReply, Connection, RequestOptions, value_of};
 use super::nodes::{ClusterNodes, MAX_REDIRECTIONS, at, slots_command};
 use super::redirect::{Asking, Redirect};
-use super::reply::{nonsense, number};
+use super::reply::{self, LockReply, Outcome, nonsense};
 use super::route::Route;
 use super::script::{Operation, ScriptRequest};
 use super::store::RedisStore;
@@ -35,12 +34,13 @@ impl RedisStore {
         &mut self,
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
+    ) -> Result<LockReply, StoreError> {
         let Route::Cluster(nodes) = &self.route else { return Err(nonsense()) };
         let mut guesses = nodes.known.len();
         let mut is_redirected = false;
         let mut was_retried = false;
-        if request.operation == Operation::Acquire {
+        let is_claim = matches!(request.operation, Operation::Acquire(_));
+        if is_claim {
             // A lock that seems free on the node that a slot was migrating to may be held on the previous node if the
             // migration was reverted.
             self.clear_asking();
@@ -53,7 +53,7 @@ impl RedisStore {
             let is_guess = !is_redirected && guesses > 0;
             let is_proven = matches!(&self.route, Route::Cluster(nodes) if nodes.is_proven);
             self.with_nodes(|nodes| nodes.is_silent = true);
-            let reply = match is_guess && !is_proven && is_idempotent(request.operation) {
+            let reply = match is_guess && !is_proven && is_idempotent(&request.operation) {
                 false => self.request_here(request, options).await,
                 true => match timeout(GUESS_LIMIT, self.request_here(request, options)).await {
                     Ok(reply) => reply,
@@ -83,17 +83,14 @@ impl RedisStore {
                     self.with_nodes(ClusterNodes::skip_current);
                 }
                 reply => {
-                    let values = list_of(reply?)?;
+                    let reply: LockReply = reply::read(&value_of(reply?)?)?;
                     self.with_nodes(|nodes| nodes.is_proven = true);
                     // The lock may also be missing because the migration was reverted.
-                    let is_missing = number(values.first()).is_some_and(|first| first <= 0);
-                    if was_retried || request.operation == Operation::Acquire || !is_missing {
-                        return Ok(values);
+                    let is_missing = matches!(reply.outcome, Outcome::Gone | Outcome::Taken);
+                    if was_retried || is_claim || !is_missing || !self.clear_asking() {
+                        return Ok(reply);
                     }
                     was_retried = true;
-                    if !self.clear_asking() {
-                        return Ok(values);
-                    }
                 }
             }
         }
@@ -169,6 +166,6 @@ impl RedisStore {
 }
 
 /// Whether repeating an operation changes nothing, whatever happens in between.
-fn is_idempotent(operation: Operation) -> bool {
-    matches!(operation, Operation::Acquire | Operation::Renew)
+fn is_idempotent(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Acquire(_) | Operation::Renew { .. })
 }

@@ -19,7 +19,7 @@ use self::handshake::Handshake;
 use self::options::Switch;
 pub(super) use self::options::{RequestOptions, subscribe, tracking};
 pub(super) use self::push::PushEvent;
-pub(super) use self::reply::{CommandReply, list_of, value_of};
+pub(super) use self::reply::{CommandReply, value_of};
 use super::errors::DependentRole;
 use super::redirect::Asking;
 use crate::backend::StoreError;
@@ -193,12 +193,13 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::backend::redis::reply::{self, LockReply};
     use crate::random::Xorshift;
 
     /// Plausible replies of a server, to be corrupted.
     const PLAUSIBLE: &[&[u8]] = &[
-        b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+OK\r\n*3\r\n:1\r\n$16\r\n1769824800123456\r\n:30000\r\n",
-        b"-ERR unknown command 'HELLO'\r\n-ERR unknown\r\n*5\r\n:0\r\n:-1\r\n+string\r\n$-1\r\n$-1\r\n",
+        b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+OK\r\n$64\r\n{\"outcome\":\"granted\",\"fencing\":\"1769824800123456\",\"lease\":30000}\r\n",
+        b"-ERR unknown command 'HELLO'\r\n-ERR unknown\r\n*5\r\n:0\r\n:-1\r\n+string\r\n$-1\r\n$-1\r\n$18\r\n{\"outcome\":\"gone\"}\r\n",
         b"+OK\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n*1\r\n:1\r\n",
         b"+OK\r\n+OK\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*1\r\n:1\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$6\r\ncalled\r\n",
         b"-NOAUTH HELLO must be called\r\n-NOAUTH\r\n-NOAUTH Authentication required.\r\n",
@@ -242,8 +243,10 @@ mod tests {
                 }
             }
             let channel = (random.below(2) == 0).then_some("c");
-            if let Ok(CommandReply::Value(Value::Array(values))) = reply_to(&bytes, channel) {
-                let _ = super::super::reply::attempt(&values, Default::default());
+            if let Ok(CommandReply::Value(value)) = reply_to(&bytes, channel)
+                && let Ok(reply) = reply::read::<LockReply>(&value)
+            {
+                let _ = reply::attempt(reply.outcome, Default::default());
             }
         }
     }

@@ -4,12 +4,11 @@ mod view;
 
 use redis::{Cmd, Value};
 
-use self::view::{View, record};
-use super::connection::{CommandReply, Connection, RequestOptions, list_of, value_of};
+use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
+use super::connection::{CommandReply, Connection, RequestOptions, value_of};
 use super::keys::INDEX;
-use super::recipe::Recipe;
-use super::reply::{count, nonsense, number, other_format, text};
-use super::script::{By, LOOK, Operation, ScriptRequest};
+use super::reply::{Outcome, nonsense, read, text, unexpected};
+use super::script::{By, LOOK, Operation, ScriptRequest, json};
 use super::store::RedisStore;
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
@@ -78,7 +77,7 @@ impl RedisStore {
             let replies = self.request_each(&requests, RequestOptions::default()).await?;
             let mut next = later;
             for ((index, _), reply) in open.into_iter().zip(replies) {
-                let cursor = self.names_on_page(&list_of(not_wrong_type(reply)?)?, &mut names)?;
+                let cursor = self.names_on_page(&value_of(not_wrong_type(reply)?)?, &mut names)?;
                 if cursor != "0" {
                     next.push((index, cursor));
                 }
@@ -92,7 +91,8 @@ impl RedisStore {
     }
 
     /// Adds the names in a reply to `ZSCAN`. Returns the next cursor.
-    fn names_on_page(&self, page: &[Value], names: &mut Vec<LockName>) -> Result<String, StoreError> {
+    fn names_on_page(&self, page: &Value, names: &mut Vec<LockName>) -> Result<String, StoreError> {
+        let Value::Array(page) = page else { return Err(nonsense()) };
         let (Some(next), Some(Value::Array(entries))) = (text(page.first()), page.get(1)) else {
             return Err(nonsense());
         };
@@ -108,18 +108,13 @@ impl RedisStore {
         let mut seen = 0;
         loop {
             let mut command = LOOK.command(By::Text);
-            command.arg(1).arg(list).arg(serde_json::json!(["", "", list, seen]).to_string());
-            let Value::Array(reply) = self.request_one(list, command).await? else { return Err(nonsense()) };
-            let (Some(end), Some(total), Some(Value::Array(outcomes))) =
-                (count::<u64>(reply.first()), count(reply.get(1)), reply.get(2))
-            else {
-                return Err(nonsense());
-            };
-            records.extend(outcomes.iter().filter_map(record));
-            if end >= total || end <= seen {
+            command.arg(1).arg(list).arg(json(&HistoryRequest { list, seen }));
+            let reply: HistoryReply = read(&self.request_one(list, command).await?)?;
+            records.extend(reply.outcomes.iter().filter_map(|outcome| record(outcome)));
+            if reply.seen >= reply.of || reply.seen <= seen {
                 return Ok(records);
             }
-            seen = end;
+            seen = reply.seen;
         }
     }
 
@@ -154,7 +149,9 @@ impl RedisStore {
                     true => command.arg(1).arg(lock),
                     false => command.arg(0),
                 };
-                command.arg(given(step, &views, token, recipe));
+                let locks: Vec<_> = step.iter().map(|view| views[*view].request()).collect();
+                let (index, token) = (&views[step[0]].keys.index, token.map(Token::reveal));
+                command.arg(json(&LookRequest { index, token, own_type: recipe.key_type(), locks }));
                 (lock.clone(), command)
             };
             let requests: Vec<(String, Cmd)> = steps.iter().map(request).collect();
@@ -172,15 +169,14 @@ impl RedisStore {
                             .for_each(|view| views[*view].set_unknown(Unknown::Unanswered(why.clone())));
                         continue;
                     }
-                    reply => list_of(reply)?,
+                    reply => read::<LookReply>(&value_of(reply)?)?,
                 };
-                let now = text(reply.first()).and_then(|now| now.parse().ok()).ok_or_else(nonsense)?;
-                now_ms = now_ms.max(now);
-                if reply.len() < 2 {
+                if reply.locks.is_empty() {
                     return Err(nonsense());
                 }
-                for (view, state) in step.iter().zip(&reply[1..]) {
-                    views[*view].add(state, now, recipe)?;
+                now_ms = now_ms.max(reply.now);
+                for (view, state) in step.iter().zip(reply.locks) {
+                    views[*view].add(state, reply.now, recipe);
                 }
             }
         }
@@ -201,25 +197,6 @@ fn not_wrong_type(reply: CommandReply) -> Result<CommandReply, StoreError> {
         ))),
         reply => Ok(reply),
     }
-}
-
-/// Returns the argument of the script for some locks of the same index.
-fn given(step: &[usize], views: &[View], token: Option<&Token>, recipe: Recipe) -> String {
-    let index = step.first().map_or(INDEX, |first| &views[*first].keys.index);
-    let mut given = vec![
-        serde_json::json!(index),
-        serde_json::json!(token.map_or("", Token::reveal)),
-        serde_json::json!(recipe.key_type()),
-    ];
-    for view in step.iter().map(|view| &views[*view]) {
-        given.extend([
-            serde_json::json!(view.keys.lock),
-            serde_json::json!(view.keys.tail),
-            serde_json::json!(view.holders),
-            serde_json::json!(view.waiters),
-        ]);
-    }
-    serde_json::Value::Array(given).to_string()
 }
 
 impl LockAdmin for RedisStore {
@@ -260,8 +237,8 @@ impl LockAdmin for RedisStore {
     ) -> Reply<'a, Result<Revoked, StoreError>> {
         Box::pin(async move {
             let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
-            let (notified, ended) =
-                self.end_hold(name, vec![fencing.to_string(), text, "later".into()]).await?;
+            let revoke = Operation::Revoke { fencing: fencing.to_string(), revocation: Some(text) };
+            let (notified, ended) = self.end_hold(name, revoke).await?;
             Ok(match (notified, ended) {
                 (0, 0) => Revoked::Gone,
                 (0, _) => Revoked::Ended,
@@ -276,16 +253,12 @@ impl LockAdmin for RedisStore {
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async move {
-            let removed = match (holder.fencing, &holder.digest) {
-                (Some(fencing), _) => {
-                    self.end_hold(name, vec![fencing.to_string(), "{}".into(), "now".into()]).await?.1
-                }
-                (None, Some(digest)) => {
-                    let reply = self.change(name, Operation::Delete, vec![digest.clone()]).await?;
-                    usize::from(number(reply.first()) == Some(1))
-                }
-                (None, None) => 0,
+            let remove = match (holder.fencing, &holder.digest) {
+                (Some(fencing), _) => Operation::Revoke { fencing: fencing.to_string(), revocation: None },
+                (None, Some(digest)) => Operation::Delete { digest },
+                (None, None) => return Ok(Removal::Changed),
             };
+            let (_, removed) = self.end_hold(name, remove).await?;
             Ok(if removed == 0 { Removal::Changed } else { Removal::Removed })
         })
     }
@@ -296,31 +269,20 @@ impl LockAdmin for RedisStore {
 }
 
 impl RedisStore {
-    /// Revokes or removes a hold. Returns how many holders were notified, and how many holds were removed.
+    /// Has the script revoke or remove a hold of another client. Returns how many holders were notified, and how many
+    /// holds were removed.
     async fn end_hold(
         &mut self,
         name: &LockName,
-        arguments: Vec<String>,
+        operation: Operation<'_>,
     ) -> Result<(usize, usize), StoreError> {
-        let reply = self.change(name, Operation::Revoke, arguments).await?;
-        count(reply.first()).zip(count(reply.get(1))).ok_or_else(nonsense)
-    }
-
-    /// Has the script change a lock that this client does not hold. Fails without a change if the lock is stored in a
-    /// format that this version of dlock does not know.
-    async fn change(
-        &mut self,
-        name: &LockName,
-        operation: Operation,
-        arguments: Vec<String>,
-    ) -> Result<Vec<Value>, StoreError> {
         let keys = self.keys(name);
-        let request = ScriptRequest::new(operation, &keys, "", arguments);
+        let request = ScriptRequest::new(operation, &keys, "");
         self.connect().await?;
-        let reply = self.request(&request, RequestOptions::default()).await?;
-        match number(reply.first()) {
-            Some(-6) => Err(other_format(&reply)),
-            _ => Ok(reply),
+        match self.request(&request, RequestOptions::default()).await?.outcome {
+            Outcome::Ended { notified, removed } => Ok((notified, removed)),
+            Outcome::Gone => Ok((0, 0)),
+            other => Err(unexpected(&other)),
         }
     }
 }

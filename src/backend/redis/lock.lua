@@ -14,14 +14,15 @@
 --    waiter is called. If it is alive, its next request joins again, at the end.
 -- 5. If it gives up, it sends `release`, which removes its entry.
 --
--- ARGV[1]: the token. ARGV[2]: a JSON array: the operation, the suffix of the lock's side keys, the index of the locks,
--- the list that the outcome is stored in, the keys of the recipe by purpose (recipe.rs), and the arguments of the
--- operation. It is one array because a server closes the connection of a client that has not authenticated at the
--- eleventh argument (networking.c), before it reports that a password is missing. ARGV[3] is present if the slot of the
--- lock may still be migrating to this node of a Redis Cluster.
+-- ARGV[1]: the request, a JSON object with the fields of script.rs. It is one argument because a server closes the
+-- connection of a client that has not authenticated at the eleventh argument (networking.c), before it reports that a
+-- password is missing. ARGV[2] is present if the slot of the lock may still be migrating to this node of a Redis Cluster.
+--
+-- Returns a JSON object with the fields of reply.rs. In both, fencing tokens and numbers in the queue are texts: cjson
+-- writes numbers with 14 digits.
 local call, try = redis.call, redis.pcall
-local lock, token, args = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
-local operation, tail, index, history, recipe = args[1], args[2], args[3], args[4], table.remove(args, 5)
+local lock, request = KEYS[1], cjson.decode(ARGV[1])
+local token, tail, index, history, recipe = request.token, request.tail, request.index, request.history, request.recipe
 local function side(what)
   return 'dlock#' .. what .. ':' .. tail
 end
@@ -46,26 +47,24 @@ local late_after_ms, max_ahead = 50, 32
 local max_value_length = 8192
 
 -- The first request of a user that had to authenticate includes trial commands that a lock needs sooner or later: a
--- missing permission must not be discovered while a command runs. The trials change nothing. Returns `{-7, index, reply
--- of the server, ...}` if any is denied. A server that accepts no writes, which the first trial shows, reports that
--- error later from the operation itself; after a write that it lets through, the operation would not get that error any
--- more.
-if operation == 'acquire' and #args[14] > 1 then
+-- missing permission must not be discovered while a command runs. The trials change nothing. A server that accepts no
+-- writes, which the first trial shows, reports that error later from the operation itself; after a write that it lets
+-- through, the operation would not get that error any more.
+if request.trials then
   local places = {lock, holder, counter, queue, waiters, members .. token .. '?'}
-  local lacks = {-7}
-  for which, trial in ipairs(cjson.decode(args[14])) do
+  local denied = {}
+  for which, trial in ipairs(request.trials) do
     trial[2] = places[trial[2]]
     local reply = try(unpack(trial))
     reply = type(reply) == 'table' and reply.err or ''
     if string.find(reply, 'ermission', 1, true) or string.find(reply, 'user executing', 1, true) then
-      lacks[#lacks + 1] = which
-      lacks[#lacks + 1] = reply
+      denied[#denied + 1] = {trial = which, message = reply}
     elseif which == 1 and reply ~= '' then
       break
     end
   end
-  if lacks[2] then
-    return lacks
+  if denied[1] then
+    return cjson.encode({outcome = 'denied', denied = denied})
   end
 end
 
@@ -117,7 +116,7 @@ elseif value then
   end
   if noted[2] == value then
     if noted[1] ~= (noted[3] == 'x' and '1' or '2') then
-      return {-6, noted[1]}
+      return cjson.encode({outcome = 'other_format', format = noted[1] or nil})
     end
     mode, slots, high = noted[3], tonumber(noted[4]), tonumber(noted[5] or 0)
   else
@@ -167,7 +166,7 @@ end
 -- lock or, if that has no expiry either, for one more lease of the length it asked for.
 local function remaining_of(id)
   local left = call('PTTL', members .. id)
-  if left == -2 and ARGV[3] then
+  if left == -2 and ARGV[2] then
     -- It may still exist on the node that the keys migrate from.
     error('TRYAGAIN')
   end
@@ -341,14 +340,13 @@ local function record_outcome(text)
   end
 end
 
--- The eviction policy of the server; an empty string if it does not evict keys.
+-- The eviction policy of the server; nil if it does not evict keys.
 local function eviction_policy()
   local info = try('INFO', 'memory')
   if type(info) == 'string' and not string.find(info, '\nmaxmemory:0\r', 1, true) then
     local policy = string.match(info, 'maxmemory_policy:([%w-]+)')
-    return policy ~= 'noeviction' and policy or ''
+    return policy ~= 'noeviction' and policy or nil
   end
-  return ''
 end
 
 -- Extends the expiry of a lock that may have several holders, for a lease of this length.
@@ -524,39 +522,27 @@ local function next_fencing(to, life, noted)
   local next = noted and math.max(last, to) or math.max(math.floor(last) + 1, least, to)
   if next < 9007199254740992 then
     call('SET', counter, string.format('%.0f', next))
-    if life ~= '0' then
+    if life ~= 0 then
       call('PEXPIRE', counter, life)
     end
     return string.format('%.0f', noted and to or next)
   end
 end
 
--- Arguments: lease in ms; identity as JSON; lifetime of the counter in ms (0: unlimited); mode; slots; `now` or `wait`;
--- whether the client can be notified (1; 2 through other nodes as well; 0); lifetime of a queue entry in ms; whether it
--- must be nested in another hold (1, 0); whether to return the eviction policy (0: no; 1, or the trial commands to run
--- first); for Redlock, the number in the queue if all nodes have agreed on it, and an id for the node if it has none;
--- and the tokens of the holds that it may be nested in. Redlock also sends `mend` in place of `now`: a majority of
--- nodes has renewed this hold, whose fencing token is sent in place of the number, and this node has lost it.
---
 -- A token that is a member already belongs to an earlier attempt of the same client whose reply was lost. Numbers of 16
 -- digits are formatted explicitly: Lua would write them as `1.7e+15`. The server's time is used only as the seed of the
 -- counters, for the end of queue entries, and for the age of a holder. The lock is set last: a failure before that (a
 -- missing permission, no memory) has taken nothing.
---
--- Returns `{1, fencing, lease, slot, eviction}`; `{0, remaining lease, type of the key, queue position, remaining time
--- of a call, now, whether the client can be notified, number of holders, eviction, records of some holders...}`;
--- `{-2}`: the counter has no next value below 2^53; `{-3, mode, slots}`: the outer hold has another mode; `{-4,
--- slots}`: another number of slots; `{-5}`: the outer hold is lost; `{-6, format}`: stored by another version of dlock.
 local function acquire()
-  local lease, identity, life, wants, of = tonumber(args[5]), args[6], args[7], args[8], tonumber(args[9])
-  local waits, delivery, entry_ttl = args[10] == 'wait', args[11], tonumber(args[12])
-  local must_nest, eviction = args[13] == '1', args[14] ~= '0' and eviction_policy() or ''
-  local ticket, mended = tonumber(args[15]), nil
+  local lease, identity, wants, of = request.lease, request.identity, request.mode, request.slots
+  local delivery, entry_ttl = request.delivery, request.entry_ttl
+  local ticket, restored = tonumber(request.ticket), tonumber(request.restored)
+  local eviction = request.eviction and eviction_policy() or nil
 
   local function answer(fencing, slot)
     add_to_index(lease)
     read_lock()
-    return {1, fencing, lease, tonumber(slot) or -1, eviction}
+    return {outcome = 'granted', fencing = fencing, lease = lease, slot = tonumber(slot), eviction = eviction}
   end
 
   -- Adds the claim as a member, and takes the lock if it is the first one.
@@ -612,9 +598,9 @@ local function acquire()
   end
 
   local function grant()
-    local fencing = next_fencing(mended or 0, life, mended)
+    local fencing = next_fencing(restored or 0, request.counter_life, restored)
     if not fencing then
-      return {-2}
+      return {outcome = 'counter_exhausted'}
     end
     try('ZREMRANGEBYSCORE', index, '-inf', now - index_margin)
     try('PEXPIRE', index, retention)
@@ -633,21 +619,21 @@ local function acquire()
   end
 
   local outer_token = nil
-  for i = 17, #args do
-    if holds(args[i]) then
-      outer_token = args[i]
+  for _, outer in ipairs(request.outer) do
+    if holds(outer) then
+      outer_token = outer
     end
   end
   if outer_token then
     if mode == 'c' and wants == 'c' and slots ~= of then
-      return {-4, slots}
+      return {outcome = 'other_slots', slots = slots}
     end
     if mode ~= 'x' and mode ~= wants then
-      return {-3, mode, slots}
+      return {outcome = 'outer_mode', mode = mode, slots = slots}
     end
     local fencing, slot = fencing_of(outer_token), ''
     if not fencing then
-      return {-5}
+      return {outcome = 'outer_lost'}
     end
     count_members()
     if wants == 'c' and mode == 'x' then
@@ -657,8 +643,8 @@ local function acquire()
       call('HSET', holder, 'n:' .. slot, tonumber(call('HGET', holder, 'n:' .. slot) or 0) + 1)
     end
     return join(fencing, slot)
-  elseif must_nest then
-    return {-5}
+  elseif request.must_nest then
+    return {outcome = 'outer_lost'}
   end
 
   if mode == 's' or mode == 'c' then
@@ -672,7 +658,7 @@ local function acquire()
   if wants == 'c' then
     if mode == 'c' and slots ~= of then
       remove_waiter(token)
-      return {-4, slots}
+      return {outcome = 'other_slots', slots = slots}
     end
     -- All live waiters for a slot use the same number, so checking one of them is enough.
     for _ = 1, max_expired do
@@ -680,7 +666,7 @@ local function acquire()
       local w = last[1] and tonumber(last[2]) >= now and read_waiter(last[1])
       if w and w.of ~= of and last[1] ~= token then
         remove_waiter(token)
-        return {-4, w.of}
+        return {outcome = 'other_slots', slots = w.of}
       elseif w or not last[1] or tonumber(last[2]) < now then
         break
       end
@@ -688,10 +674,9 @@ local function acquire()
     end
   end
 
-  if args[10] == 'mend' then
-    mended = ticket
+  if restored then
     remove_waiter(token)
-    return is_compatible(wants, of, mode, used, slots) and grant() or {-5}
+    return is_compatible(wants, of, mode, used, slots) and grant() or {outcome = 'outer_lost'}
   end
 
   local place, granted, promised = 0, false, 0
@@ -705,9 +690,9 @@ local function acquire()
       return grant()
     end
   elseif format ~= '1' then
-    return {-6, format}
+    return {outcome = 'other_format', format = format}
   end
-  if waits then
+  if request.waits then
     local w = read_waiter(token)
     if w and w.called > now and wants ~= 'x' and is_compatible(wants, of, mode, used, slots) then
       local later = call('ZRANGE', queue, max_called / 2, max_called / 2)[1]
@@ -788,26 +773,29 @@ local function acquire()
     key_type = 'rwlock'
   end
   local what = mode and (mode ~= 'f' and 'dlock' or key_type) or 'free'
-  return {0, rest, what, place, math.max(promised - now, 0), now, (delivery == '0' or delivery == '3') and 0 or 1, count, eviction, unpack(records)}
+  return {
+    outcome = 'busy', kind = what, remaining = rest, position = place, call_remaining = math.max(promised - now, 0),
+    now = now, can_be_notified = delivery ~= '0' and delivery ~= '3', holders = count,
+    records = records[1] and records or nil, eviction = eviction
+  }
 end
 
--- Arguments: lease in ms. Returns `{1}`: extended; `{1, revocation}`: extended, and revoked; `{0}`: gone; `{-1}`: held
--- by another client. Never creates the lock anew, and uses no command that is refused when the server is out of memory.
--- An expiry that was removed or shortened is restored.
+-- Never creates the lock anew, and uses no command that is refused when the server is out of memory. An expiry that was
+-- removed or shortened is restored.
 local function renew()
   if mode == false then
-    return {0}
+    return {outcome = 'gone'}
   end
   if not holds(token) then
-    return {-1}
+    return {outcome = 'taken'}
   end
-  call('PEXPIRE', members .. token, args[5])
-  record_lease_end(token, tonumber(args[5]))
-  extend_lock(tonumber(args[5]))
-  add_to_index(tonumber(args[5]))
-  local revoked = call('HGET', holder, 'r:' .. token)
+  call('PEXPIRE', members .. token, request.lease)
+  record_lease_end(token, request.lease)
+  extend_lock(request.lease)
+  add_to_index(request.lease)
+  local revocation = call('HGET', holder, 'r:' .. token)
   read_lock()
-  return {1, revoked}
+  return {outcome = 'renewed', revocation = revocation or nil}
 end
 
 -- Removes a member, or lets it expire after another `rest` ms. Writes that need memory (the note that the run has
@@ -855,14 +843,13 @@ local function advance_or_unlist()
   end
 end
 
--- Arguments: for how many ms to keep the lock without its owner, and the record of the run. Returns 1: released, 2:
--- kept, 0: gone, -1: held by another client. The queue entry is removed in any case. A revoked lock is not kept.
+-- Ends the hold, or keeps it without its owner for `rest` ms unless it is revoked. Removes the queue entry in any case.
 local function release()
-  local rest, result = tonumber(args[5]), mode and -1 or 0
+  local rest, outcome = request.rest, mode and 'taken' or 'gone'
   if mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1 then
     rest = 0
   end
-  record_outcome(args[6])
+  record_outcome(request.record)
   local place = call('ZRANK', queue, token)
   if place then
     remove_waiter(token)
@@ -871,33 +858,32 @@ local function release()
     end
   end
   if holds(token) then
-    result = rest > 0 and 2 or 1
+    outcome = rest > 0 and 'kept' or 'released'
     end_membership(token, rest)
   else
     count_members()
   end
   advance_or_unlist()
-  return {result}
+  return {outcome = outcome}
 end
 
--- Arguments: the fencing token of the hold to end, the revocation (JSON), and `now` if its owner is not to be notified.
--- All members of that hold are asked to give it up: they learn it from their next renewal, or at once because the
--- lock's key changes. Members whose run has ended are removed. Returns how many were asked, and how many removed.
+-- Asks all members of a hold to give it up: they learn it from their next renewal, or at once because the lock's key
+-- changes. Removes members whose run has ended, and all members if the request has no revocation.
 local function revoke()
-  local fencing, notified, removed = '"fencing":' .. args[5] .. ',', 0, 0
+  local fencing, notified, removed = '"fencing":' .. request.fencing .. ',', 0, 0
   read_members()
   local all = member_slots
   for id in pairs(all) do
     local text = call('GET', members .. id) or ''
     if string.find(text, fencing, 1, true) then
-      if args[7] == 'now' or string.find(text, '"ended":', 1, true) then
+      if not request.revocation or string.find(text, '"ended":', 1, true) then
         end_membership(id, 0)
         removed = removed + 1
       else
         -- A removed expiry is restored. This comes first: after it even a server out of memory accepts the revocation.
         local left = call('PTTL', lock)
         call('PEXPIRE', lock, left >= 0 and left or math.max(longest, 1000))
-        call('HSET', holder, 'r:' .. id, args[6])
+        call('HSET', holder, 'r:' .. id, request.revocation)
         notified = notified + 1
       end
     end
@@ -905,52 +891,53 @@ local function revoke()
   if removed > 0 then
     advance_or_unlist()
   end
-  return {notified, removed}
+  return {outcome = notified + removed > 0 and 'ended' or 'gone', notified = notified, removed = removed}
 end
 
--- Arguments: the digest of a foreign value. Deletes the value if it has not changed. Returns whether it was deleted.
+-- Deletes a foreign value if it still has this digest.
 local function delete_foreign()
   local there = mode == 'f' and value_length() <= 1048576 and call(key_type == 'string' and 'GET' or 'DUMP', lock)
-  if not there or redis.sha1hex(there) ~= args[5] then
-    return {0}
+  if not there or redis.sha1hex(there) ~= request.digest then
+    return {outcome = 'gone'}
   end
   free_lock()
   advance_or_unlist()
-  return {1}
+  return {outcome = 'ended', notified = 0, removed = 1}
 end
 
--- Arguments: the record of a run that did not begin.
+-- Stores the record of a run that did not begin.
 local function record_run()
-  record_outcome(args[5])
-  return {1}
+  record_outcome(request.record)
+  return {outcome = 'recorded'}
 end
 
--- Redlock. Arguments: the fencing token that the other nodes gave, the lifetime of the counter in ms, `note` if a
--- majority has given the token already (then it is only stored), and an id for the node if it has none. Returns the
--- fencing token of the hold on this node, or 0 if there is no such hold.
+-- Redlock: gives the hold the fencing token of the other nodes, or a larger one. If a majority has given the token
+-- already it is only stored.
 local function fence()
-  local to, mine = tonumber(args[5]), holds(token) and fencing_of(token)
+  local to, mine = tonumber(request.fencing), holds(token) and fencing_of(token)
   if mine and tonumber(mine) ~= to then
     -- The node may have been restarted since it granted the lock, and have an older counter.
-    read_since_marker(args[8])
-    mine = next_fencing(to, args[6], args[7] == 'note')
+    read_since_marker(request.node)
+    mine = next_fencing(to, request.counter_life, request.is_established)
     local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
     call('SET', members .. token, text, 'PX', remaining_of(token))
   end
-  return {mine or '0'}
+  return {outcome = mine and 'fenced' or 'gone', fencing = mine or nil}
 end
 
 local operations = {
   acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence
 }
--- A node of a Redlock prefixes its reply to a claim: for how long it has kept all data, and its id; the claim's number
--- in the queue; and whether it received no request before that time.
-if operation ~= 'acquire' or args[16] == '' then
-  return operations[operation]()
+local is_claim_at_node = request.operation == 'acquire' and request.node
+if is_claim_at_node then
+  read_since_marker(request.node)
 end
-read_since_marker(args[16])
-local answer = acquire()
-if answer.err then
-  return answer
+local reply = operations[request.operation]()
+if reply.err then
+  return reply
 end
-return {now - born, itself, call('ZSCORE', queue, token) or '0', sign == '', answer}
+if is_claim_at_node then
+  local number = call('ZSCORE', queue, token)
+  reply.node = {age = now - born, id = itself, is_new = sign == '', number = number and string.format('%.0f', number) or nil}
+end
+return cjson.encode(reply)

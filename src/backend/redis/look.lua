@@ -1,41 +1,36 @@
 -- Inspects several locks, and changes nothing but the index, from which it removes locks that are not used any more.
 --
--- ARGV[1]: a JSON array: the index; a token, or an empty string; the type of a lock's key by the recipe; and for each lock
--- its key, the suffix of its side keys, and how many of its holders and of its waiters to skip. ARGV[2] is present if the
--- slot of the lock may still be migrating to this node of a Redis Cluster.
---
--- Returns the time, and for each lock, until the reply is too long: the type of its key, or `none`; the mode; the slots;
--- the remaining lease; the digest of a foreign value; how many holders have been read, and their number; the same of the
--- waiters; then for each holder its record, its remaining lease, its slot, whether it has the token, and its revocation;
--- and for each waiter its mode, its slots, its number in the queue, and its identity.
---
--- If the index is an empty string, the history is read instead. After the token stand a list and how many of its outcomes
--- to skip; returns how many have been read, how many there can be, and those that are not too long.
-local given = cjson.decode(ARGV[1])
-local index, token, own = given[1], given[2], given[3]
+-- ARGV[1]: the request, a JSON object with the fields of inspect/view.rs, where those of the reply are too. ARGV[2] is
+-- present if the slot of the lock may still be migrating to this node of a Redis Cluster. The reply ends before it is too
+-- long; the next request continues where it ended. If the request names a list, the history in it is read instead.
+local request = cjson.decode(ARGV[1])
+local index, own = request.index, request.own_type
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- The maximum number of bytes of stored values in the reply, approximately.
 local budget = 60000
+-- Takes a text, as it is written in the reply, out of the budget.
+local function spend(text)
+  budget = budget - string.len(cjson.encode(text))
+end
 -- Longer values were not stored by dlock. For values larger than `largest` no digest is computed.
 local longest, largest = 8192, 1048576
 
-if index == '' then
-  local list, seen, of = given[3], given[4], 20
-  local outcomes = {}
+if request.list then
+  local seen, of, outcomes = request.seen, 20, {}
   while seen < of and budget > 0 do
-    local found = redis.pcall('LRANGE', list, seen, seen)
+    local found = redis.pcall('LRANGE', request.list, seen, seen)
     if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
       return found
     end
     local outcome = found[1]
     seen = outcome and seen + 1 or of
     if outcome and string.len(outcome) <= longest then
-      budget = budget - string.len(outcome)
+      spend(outcome)
       outcomes[#outcomes + 1] = outcome
     end
   end
-  return {seen, of, outcomes}
+  return cjson.encode({seen = seen, of = of, outcomes = outcomes[1] and outcomes or nil})
 end
 
 local function text_of(key)
@@ -43,11 +38,11 @@ local function text_of(key)
   if type(text) ~= 'string' or string.len(text) > longest then
     return ''
   end
-  budget = budget - string.len(text)
+  spend(text)
   return text
 end
 
-local function look(lock, tail, holders_from, waiters_from)
+local function look(lock, tail, held, seen)
   -- A token is short, but the value of another program can be data of any size. For a user without permission for STRLEN
   -- it is read whatever its length. A key that is not a string, or does not exist, has another type.
   local length = redis.pcall('STRLEN', lock)
@@ -63,8 +58,8 @@ local function look(lock, tail, holders_from, waiters_from)
     end
   end
   local rest = kind == 'none' and -2 or redis.call('PTTL', lock)
-  local mode, slots, digest = '', 0, ''
-  local holders, held, of_held = {}, holders_from, 0
+  local mode, slots, digest = '', '', nil
+  local holders, of_held = {}, 0
   local noted = value and redis.pcall('HGETALL', 'dlock#holder:' .. tail) or {}
   if noted.err and string.find(noted.err, 'non local', 1, true) then
     -- The slot of the lock is migrating to another node, and this key has been moved already.
@@ -82,7 +77,7 @@ local function look(lock, tail, holders_from, waiters_from)
     if fields.format ~= (fields.mode == 'x' and '1' or '2') then
       mode = '?'
     else
-      mode, slots = string.sub(fields.mode or '', 1, 1), tonumber(fields.slots) or 0
+      mode, slots = string.sub(fields.mode or '', 1, 1), string.sub(fields.slots or '', 1, 10)
       local members = 'dlock#member:' .. tail .. ':'
       for i = 1, #noted, 2 do
         if string.sub(noted[i], 1, 2) == 'm:' then
@@ -96,11 +91,14 @@ local function look(lock, tail, holders_from, waiters_from)
             end
             if left ~= -2 then
               left = left == -1 and rest or left
-              local told = fields['r:' .. id]
-              told = told and (string.len(told) <= longest and told or '')
-              budget = budget - 200 - string.len(told or '')
-              local slot = string.sub(noted[i + 1], 1, 10)
-              holders[#holders + 1] = {text_of(members .. id), left, slot, id == token and 1 or 0, told}
+              local revocation = fields['r:' .. id]
+              revocation = revocation and (string.len(revocation) <= longest and revocation or '')
+              spend(revocation or '')
+              budget = budget - 200
+              holders[#holders + 1] = {
+                record = text_of(members .. id), remaining = left, slot = string.sub(noted[i + 1], 1, 10),
+                is_ours = id == request.token, revocation = revocation or nil
+              }
             end
           end
         end
@@ -110,10 +108,10 @@ local function look(lock, tail, holders_from, waiters_from)
   if kind ~= 'none' and mode == '' then
     local size = redis.pcall('MEMORY', 'USAGE', lock)
     local foreign = text or not (type(size) == 'number' and size > largest) and redis.pcall('DUMP', lock)
-    digest = type(foreign) == 'string' and redis.sha1hex(foreign) or ''
+    digest = type(foreign) == 'string' and redis.sha1hex(foreign) or nil
   end
   local queue = 'dlock#queue:' .. tail
-  local line, seen, of_line = {}, waiters_from, redis.pcall('ZCARD', queue)
+  local line, of_line = {}, redis.pcall('ZCARD', queue)
   of_line = type(of_line) == 'number' and of_line or 0
   if of_line > seen then
     local ids = redis.call('ZRANGE', queue, seen, seen + 199, 'WITHSCORES')
@@ -126,8 +124,9 @@ local function look(lock, tail, holders_from, waiters_from)
       if type(text) == 'string' and string.len(text) <= longest then
         local m, of, ends, who = string.match(text, '^(%a) (%d+) %d (%d+) %d+ (.*)$')
         if m and tonumber(ends) >= now then
-          budget = budget - string.len(who) - 100
-          line[#line + 1] = {m, tonumber(of), ids[i + 1], who}
+          spend(who)
+          budget = budget - 100
+          line[#line + 1] = {mode = m, slots = of, number = ids[i + 1], identity = who}
         end
       end
     end
@@ -135,15 +134,19 @@ local function look(lock, tail, holders_from, waiters_from)
   if kind == 'none' and of_line == 0 then
     redis.pcall('ZREM', index, lock)
   end
-  return {kind, mode, slots, rest, digest, held, of_held, seen, of_line, holders, line}
+  return {
+    kind = kind, mode = mode, slots = slots, remaining = rest, digest = digest,
+    holders_seen = held, of_holders = of_held, waiters_seen = seen, of_waiters = of_line,
+    holders = holders[1] and holders or nil, waiters = line[1] and line or nil
+  }
 end
 
-local found = {string.format('%.0f', now)}
-for i = 4, #given, 4 do
+local locks = {}
+for _, of in ipairs(request.locks) do
   if budget <= 0 then
     break
   end
   budget = budget - 100
-  found[#found + 1] = look(given[i], given[i + 1], given[i + 2], given[i + 3])
+  locks[#locks + 1] = look(of.lock, of.tail, of.holders_seen, of.waiters_seen)
 end
-return found
+return cjson.encode({now = now, locks = locks})

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connection::{Connection, RequestOptions};
 use super::keys::Keys;
 use super::redirect::Asking;
-use super::script::{Operation, ScriptRequest};
+use super::script::{Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::lock::{Claim, Record};
@@ -32,8 +32,8 @@ pub(super) fn release<'a>(
     rest: Duration,
     record: Option<&Record>,
 ) -> ScriptRequest<'a> {
-    let arguments = vec![rest.as_millis().to_string(), record.map(text_of).unwrap_or_default()];
-    ScriptRequest::new(Operation::Release, keys, claim.token.reveal(), arguments)
+    let release = Operation::Release { rest: millis(rest), record: record.map(text_of) };
+    ScriptRequest::new(release, keys, claim.token.reveal())
 }
 
 /// A record as it is stored; an empty string if it cannot be written as JSON, which is not known to happen.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::recipe::Recipe;
 use crate::backend::admin::OTHER_FORMAT;
@@ -53,81 +54,177 @@ pub(super) fn nonsense() -> StoreError {
     StoreError::unanswered("the server sent an invalid reply")
 }
 
-/// Parses the reply to `ACQUIRE`.
+/// The reply of lock.lua. Times are in ms.
+#[derive(Debug, Deserialize)]
+pub(super) struct LockReply {
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+    /// The eviction policy of the server, if it evicts keys, locks among them.
+    pub(super) eviction: Option<String>,
+    /// The state of the node of a Redlock that replied to a claim.
+    pub(super) node: Option<NodeMark>,
+}
+
+/// The outcome of an operation.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Granted {
+        fencing: String,
+        lease: u64,
+        slot: Option<u32>,
+    },
+    Busy(BusyReply),
+    /// The fencing counter has no next value below 2^53.
+    CounterExhausted,
+    /// The hold that the claim is nested in has another mode.
+    OuterMode {
+        mode: String,
+        slots: u32,
+    },
+    /// The live users of the lock use another number of slots.
+    OtherSlots {
+        slots: u32,
+    },
+    OuterLost,
+    /// The lock is stored by another version of dlock.
+    OtherFormat {
+        format: Option<String>,
+    },
+    /// The user lacks rights.
+    Denied {
+        denied: Vec<DeniedTrial>,
+    },
+    Renewed {
+        revocation: Option<String>,
+    },
+    /// The lock is free, or there is no such hold.
+    Gone,
+    /// Another client holds the lock.
+    Taken,
+    Released,
+    /// The lock is kept without its owner.
+    Kept,
+    /// A hold was revoked or removed.
+    Ended {
+        /// The number of its members that were notified, and that were removed.
+        notified: usize,
+        removed: usize,
+    },
+    Recorded,
+    Fenced {
+        fencing: String,
+    },
+}
+
+/// Why a claim is not granted.
+#[derive(Debug, Deserialize)]
+pub(super) struct BusyReply {
+    /// The type of the key; `dlock`, or `free`.
+    kind: String,
+    /// Of the lease; negative if the key has no expiry. Expiries that other programs set may exceed all integers.
+    remaining: f64,
+    /// In the queue; 0 if it is not in the queue.
+    position: u32,
+    /// Of the time for which the lock is reserved for waiters ahead.
+    call_remaining: u64,
+    /// The time of the server since 1970.
+    now: u64,
+    can_be_notified: bool,
+    holders: usize,
+    /// The records of some of the holders.
+    #[serde(default)]
+    records: Vec<String>,
+}
+
+/// A right that a trial showed to be missing.
+#[derive(Debug, Deserialize)]
+pub(super) struct DeniedTrial {
+    /// The position of the trial, from 1.
+    pub(super) trial: usize,
+    /// The server's error.
+    pub(super) message: String,
+}
+
+/// What a node of a Redlock adds to its reply to a claim.
+#[derive(Debug, Deserialize)]
+pub(super) struct NodeMark {
+    /// How long the node has remembered everything written to it, in ms.
+    pub(super) age: u64,
+    /// The node's unique id.
+    pub(super) id: String,
+    /// The node had received no request before that.
+    pub(super) is_new: bool,
+    /// The claim's number in the queue.
+    pub(super) number: Option<String>,
+}
+
+/// Reads the reply of a script, a JSON text.
+///
+/// # Errors
+/// The reply is something else.
+pub(super) fn read<T: DeserializeOwned>(reply: &Value) -> Result<T, StoreError> {
+    let Value::BulkString(json) = reply else { return Err(nonsense()) };
+    // It may quote values of other programs, which need not be UTF-8.
+    serde_json::from_str(&String::from_utf8_lossy(json)).map_err(|_| nonsense())
+}
+
+/// Returns the result of a claim.
 ///
 /// # Errors
 /// The reply is invalid, or says that the lock cannot be used.
-pub(super) fn attempt(reply: &[Value], recipe: Recipe) -> Result<Attempt, StoreError> {
-    match number(reply.first()) {
-        Some(1) => granted(reply).map(Attempt::Granted),
-        Some(0) => busy(reply, recipe).map(Attempt::Busy),
-        Some(-2) => Err(StoreError::Config("the fencing counter is exhausted (2^53)".into())),
-        Some(-3) => {
-            let slots = count(reply.get(2));
-            let outer = match (text(reply.get(1)), slots) {
-                (Some("s"), _) => Mode::Shared,
-                (Some("c"), Some(slots)) => Mode::of_slots(slots),
-                _ => return Err(nonsense()),
-            };
+pub(super) fn attempt(outcome: Outcome, recipe: Recipe) -> Result<Attempt, StoreError> {
+    match outcome {
+        Outcome::Granted { fencing, lease, slot } => Ok(Attempt::Granted(Grant {
+            fencing: Some(fencing.parse().ok().and_then(FencingToken::new).ok_or_else(nonsense)?),
+            lease: Some(Duration::from_millis(lease)),
+            slot,
+        })),
+        Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, recipe))),
+        Outcome::CounterExhausted => {
+            Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()))
+        }
+        Outcome::OuterMode { mode, slots } => {
+            let outer = mode_of(&mode, slots).ok_or_else(nonsense)?;
             Ok(Attempt::Refused(Refusal::Inside(outer)))
         }
-        Some(-4) => {
-            let slots = count(reply.get(1)).ok_or_else(nonsense)?;
-            Ok(Attempt::Refused(Refusal::Slots(slots)))
-        }
-        Some(-5) => Ok(Attempt::Refused(Refusal::OuterLost)),
-        Some(-6) => Err(other_format(reply)),
-        _ => Err(nonsense()),
+        Outcome::OtherSlots { slots } => Ok(Attempt::Refused(Refusal::Slots(slots))),
+        Outcome::OuterLost => Ok(Attempt::Refused(Refusal::OuterLost)),
+        other => Err(unexpected(&other)),
     }
 }
 
-/// Returns the reply to `ACQUIRE` without the prefix of a node of a Redlock.
-pub(super) fn of_lock(reply: &[Value]) -> &[Value] {
-    match reply.last() {
-        Some(Value::Array(of_lock)) => of_lock,
-        _ => reply,
+/// The error for an outcome that the operation does not have, or that says that the lock cannot be used.
+pub(super) fn unexpected(outcome: &Outcome) -> StoreError {
+    let Outcome::OtherFormat { format } = outcome else { return nonsense() };
+    let format = format.as_deref().unwrap_or("unknown");
+    StoreError::Config(format!("{OTHER_FORMAT} (format {}, known: 1 and 2)", secret::scrubbed(format)))
+}
+
+/// Returns the mode that the scripts call so.
+pub(super) fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
+    match mode {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        "c" => Some(Mode::of_slots(slots)),
+        _ => None,
     }
 }
 
-/// `{-6, format}`
-pub(super) fn other_format(reply: &[Value]) -> StoreError {
-    let format = text(reply.get(1)).unwrap_or("unknown");
-    StoreError::Config(format!("{OTHER_FORMAT} (format {format}, known: 1 and 2)"))
+/// Returns a time in ms, unless it is negative.
+pub(super) fn time(ms: f64) -> Option<Duration> {
+    (ms >= 0.0).then(|| Duration::from_millis(ms as u64))
 }
 
-/// `{1, fencing, lease, slot, eviction}`
-fn granted(reply: &[Value]) -> Result<Grant, StoreError> {
-    let fencing = text(reply.get(1)).and_then(|text| FencingToken::new(text.parse().ok()?));
-    let lease = count(reply.get(2));
-    let (Some(fencing), Some(lease), Some(slot)) = (fencing, lease, number(reply.get(3))) else {
-        return Err(nonsense());
-    };
-    Ok(Grant {
-        fencing: Some(fencing),
-        lease: Some(Duration::from_millis(lease)),
-        slot: u32::try_from(slot).ok(),
-    })
-}
-
-/// `{0, remaining lease, kind, queue position, remaining time of a call, now, whether the client can be notified,
-/// number of holders, eviction, records of some holders...}`
-fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
-    let ms = |value: Option<&Value>| count(value).map(Duration::from_millis);
-    // PTTL returns -1 for a key without expiry: when that ends is unknown.
-    let remaining = ms(reply.get(1));
-    let kind = text(reply.get(2)).ok_or_else(nonsense)?;
-    let position = count(reply.get(3)).filter(|place| *place > 0);
-    let call_remaining = ms(reply.get(4)).unwrap_or_default();
-    let now = count(reply.get(5)).ok_or_else(nonsense)?;
-    let can_be_notified = number(reply.get(6)).ok_or_else(nonsense)? == 1;
-    let all: usize = count(reply.get(7)).ok_or_else(nonsense)?;
-    let mut holders: Vec<Holder> = Vec::new();
-    for value in &reply[reply.len().min(9)..] {
-        let Some(Ok(record)) = text(Some(value)).map(serde_json::from_str::<HolderRecord>) else { continue };
-        holders.push(Holder { remaining, ..record.holder(now) });
-    }
+fn busy(reply: BusyReply, recipe: Recipe) -> Busy {
+    let (kind, remaining) = (reply.kind.as_str(), time(reply.remaining));
+    let position = Some(reply.position).filter(|position| *position > 0);
+    let call_remaining = Duration::from_millis(reply.call_remaining);
+    let records = reply.records.iter().filter_map(|record| serde_json::from_str::<HolderRecord>(record).ok());
+    let mut holders: Vec<Holder> =
+        records.map(|record| Holder { remaining, ..record.holder(reply.now) }).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
-    let more = all.saturating_sub(holders.len());
+    let more = reply.holders.saturating_sub(holders.len());
     if holders.is_empty() && kind != "free" {
         holders.push(Holder {
             remaining,
@@ -140,8 +237,8 @@ fn busy(reply: &[Value], recipe: Recipe) -> Result<Busy, StoreError> {
         _ if !call_remaining.is_zero() => call_remaining + Duration::from_millis(1),
         place => remaining.map_or(Duration::MAX, |rest| rest + delay_after_lease(place)),
     };
-    let again = if position.is_some() && !can_be_notified { Again::Poll } else { Again::Within(again) };
-    Ok(Busy { holders, more, position, promised: !call_remaining.is_zero(), again })
+    let again = if position.is_some() && !reply.can_be_notified { Again::Poll } else { Again::Within(again) };
+    Busy { holders, more, position, promised: !call_remaining.is_zero(), again }
 }
 
 /// Returns how long after the end of the holder's lease a waiter sends a request, even if it is not notified: the
@@ -176,53 +273,38 @@ pub(super) fn hint(kind: &str, remaining: Option<Duration>, recipe: Recipe) -> O
     Some(format!("a key of type {}{looks_like}", secret::scrubbed(kind)))
 }
 
-/// Parses the reply to `RENEW` with this lease.
+/// Returns the result of a renewal with this lease.
 ///
 /// # Errors
 /// The reply is invalid.
-pub(super) fn renewal(reply: &[Value], lease: Duration) -> Result<Renewal, StoreError> {
-    match number(reply.first()) {
-        Some(1) => Ok(Renewal::Held { lease: Some(lease), revoked: revocation(reply.get(1)) }),
-        Some(0) => Ok(Renewal::Lost(Loss::Gone)),
-        Some(-1) => Ok(Renewal::Lost(Loss::Taken)),
-        Some(-6) => Err(other_format(reply)),
-        _ => Err(nonsense()),
+pub(super) fn renewal(outcome: &Outcome, lease: Duration) -> Result<Renewal, StoreError> {
+    match outcome {
+        Outcome::Renewed { revocation: text } => {
+            Ok(Renewal::Held { lease: Some(lease), revoked: text.as_deref().map(revocation) })
+        }
+        Outcome::Gone => Ok(Renewal::Lost(Loss::Gone)),
+        Outcome::Taken => Ok(Renewal::Lost(Loss::Taken)),
+        other => Err(unexpected(other)),
     }
 }
 
-/// Parses the reply to `RELEASE`.
+/// Returns the result of a release.
 ///
 /// # Errors
 /// The reply is invalid.
-pub(super) fn release(reply: &[Value]) -> Result<Release, StoreError> {
-    match number(reply.first()) {
-        Some(1) => Ok(Release::Released),
-        Some(2) => Ok(Release::Kept),
-        Some(0 | -1) => Ok(Release::NotHeld),
-        Some(-6) => Err(other_format(reply)),
-        _ => Err(nonsense()),
+pub(super) fn release(outcome: &Outcome) -> Result<Release, StoreError> {
+    match outcome {
+        Outcome::Released => Ok(Release::Released),
+        Outcome::Kept => Ok(Release::Kept),
+        Outcome::Gone | Outcome::Taken => Ok(Release::NotHeld),
+        other => Err(unexpected(other)),
     }
 }
 
-/// Returns the revocation of a hold, if there is one. Any text in this place is one, even if it cannot be read.
-pub(super) fn revocation(value: Option<&Value>) -> Option<Revocation> {
-    let unreadable = || Revocation { by: "an unknown user".into(), reason: None };
-    text(value).map(|text| serde_json::from_str(text).unwrap_or_else(|_| unreadable()))
-}
-
-/// Returns the eviction policy in the reply to a claim; `None` if the server does not evict keys, locks among them.
-pub(super) fn eviction(reply: &[Value]) -> Option<String> {
-    let policy = match number(reply.first()) {
-        Some(1) => text(reply.get(4)),
-        Some(0) => text(reply.get(8)),
-        _ => None,
-    };
-    policy.filter(|policy| !policy.is_empty()).map(|policy| secret::scrubbed(policy).into_owned())
-}
-
-/// A number that is not negative, and not too large.
-pub(super) fn count<T: TryFrom<i64>>(value: Option<&Value>) -> Option<T> {
-    number(value)?.try_into().ok()
+/// Reads the revocation of a hold. Any text in this place is one, even if it cannot be read.
+pub(super) fn revocation(text: &str) -> Revocation {
+    let unreadable = |_| Revocation { by: "an unknown user".into(), reason: None };
+    serde_json::from_str(text).unwrap_or_else(unreadable)
 }
 
 pub(super) fn number(value: Option<&Value>) -> Option<i64> {
@@ -243,10 +325,6 @@ pub(super) fn text(value: Option<&Value>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn bulk(text: &str) -> Value {
-        Value::BulkString(text.as_bytes().to_vec())
-    }
 
     #[test]
     fn a_key_type_of_another_recipe_is_attributed_to_that_recipe() {
@@ -284,20 +362,35 @@ mod tests {
     }
 
     #[test]
-    fn invalid_replies_are_rejected() {
-        for nonsense in [
-            vec![],
-            vec![Value::Nil],
-            vec![Value::Int(7)],
-            vec![Value::Int(1), Value::Nil, Value::Nil],
-            vec![Value::Int(0), Value::Int(1)],
-            vec![Value::Int(-4), bulk("x")],
+    fn replies_with_invalid_values_are_rejected() {
+        let attempt = |json: &str| {
+            let reply: LockReply = read(&Value::BulkString(json.into()))?;
+            attempt(reply.outcome, Recipe::Plain)
+        };
+        for json in [
+            "",
+            "1",
+            "{}",
+            r#"{"outcome":"granted"}"#,
+            r#"{"outcome":"granted","fencing":7,"lease":1000}"#,
+            r#"{"outcome":"granted","fencing":"9007199254740992","lease":1000}"#,
+            r#"{"outcome":"granted","fencing":"7","lease":-1}"#,
+            r#"{"outcome":"outer_mode","mode":"z","slots":1}"#,
+            r#"{"outcome":"gone"}"#,
         ] {
-            assert!(attempt(&nonsense, Recipe::Plain).is_err(), "{nonsense:?}");
+            assert!(attempt(json).is_err(), "{json}");
         }
-        assert_eq!(
-            attempt(&[Value::Int(-4), Value::Int(3)], Recipe::Plain),
-            Ok(Attempt::Refused(Refusal::Slots(3)))
-        );
+        let slots = attempt(r#"{"outcome":"other_slots","slots":3}"#);
+        assert_eq!(slots, Ok(Attempt::Refused(Refusal::Slots(3))));
+    }
+
+    /// A script writes large numbers in this form, for instance the expiry of a key of another program.
+    #[test]
+    fn a_time_may_be_larger_than_any_integer() {
+        let reply = r#"{"outcome":"busy","kind":"string","remaining":9.2233720368548e+18,"position":0,
+            "call_remaining":0,"now":1,"can_be_notified":true,"holders":0}"#;
+        let reply: LockReply = read(&Value::BulkString(reply.into())).expect("a reply");
+        let Outcome::Busy(reply) = reply.outcome else { panic!("{reply:?}") };
+        assert!(busy(reply, Recipe::Plain).holders[0].remaining > Some(Duration::from_secs(1 << 50)));
     }
 }

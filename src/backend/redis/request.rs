@@ -22,7 +22,7 @@ impl RedisStore {
             connection.run_script(request, options).await
         };
         let reply = self.with_connection(run, options).await;
-        self.examined |= matches!(reply, Ok(CommandReply::Value(Value::Array(_))));
+        self.examined |= matches!(reply, Ok(CommandReply::Value(Value::BulkString(_))));
         let lacks_key = self.connection.as_ref().is_some_and(|connection| connection.lacks_key);
         reply.map_err(|error| match lacks_key {
             // Servers do not name the key. A script declares only that of the lock.

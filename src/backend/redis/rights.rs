@@ -1,12 +1,10 @@
 //! The rights that a lock needs, which are tried with the first request for it: if a right turned out to be missing only
 //! at a renewal, the command would be killed.
 
-use redis::Value;
-
 use super::errors::DeniedRight;
 use super::keys::{Keys, RESERVED};
 use super::location::Location;
-use super::reply::{count, number, text};
+use super::reply::DeniedTrial;
 use crate::backend::StoreError;
 
 /// A key that a command is tried on, by its position in lock.lua.
@@ -84,13 +82,13 @@ pub(super) const TRIALS: &[Trial] = &[
 ];
 
 /// Returns the trials as JSON, as lock.lua reads them.
-pub(super) fn trials() -> String {
+pub(super) fn trials() -> serde_json::Value {
     let trial = |(command, target, arguments): &Trial| {
         let key = (*target != Target::None).then(|| serde_json::json!(*target as usize));
         let words = [serde_json::json!(command)].into_iter().chain(key);
         words.chain(arguments.iter().map(|argument| serde_json::json!(argument))).collect::<Vec<_>>()
     };
-    serde_json::json!(TRIALS.iter().map(trial).collect::<Vec<_>>()).to_string()
+    serde_json::json!(TRIALS.iter().map(trial).collect::<Vec<_>>())
 }
 
 /// The rights that a user lacks.
@@ -156,27 +154,16 @@ fn insert<T: Ord>(list: &mut Vec<T>, value: T) {
     }
 }
 
-/// Reads the reply `{-7, index of the trial, message of the server, ...}` as an error that names the missing rights.
-/// Returns `None` for any other reply.
-pub(super) fn missing(reply: &[Value], location: &Location) -> Option<StoreError> {
-    if number(reply.first()) != Some(-7) {
-        return None;
-    }
+/// Returns the error that names the missing rights.
+pub(super) fn missing(denied: &[DeniedTrial], location: &Location) -> StoreError {
     let mut missing = MissingRights::default();
-    for pair in reply[1..].chunks(2) {
-        let index = count(pair.first()).and_then(|index: usize| index.checked_sub(1));
-        if let (Some((command, target, _)), Some(message)) =
-            (index.and_then(|index| TRIALS.get(index)), text(pair.get(1)))
-        {
+    for DeniedTrial { trial, message } in denied {
+        if let Some((command, target, _)) = trial.checked_sub(1).and_then(|trial| TRIALS.get(trial)) {
             missing.note_denied(command, target.pattern(location), DeniedRight::in_text(message));
         }
     }
     let user = user(location);
-    Some(StoreError::Denied(format!(
-        "a right is missing: {} ({})",
-        missing.found(user),
-        missing.remedy(user)
-    )))
+    StoreError::Denied(format!("a right is missing: {} ({})", missing.found(user), missing.remedy(user)))
 }
 
 /// The name of this user at the server.

@@ -31,10 +31,13 @@
 //! One script contains all operations on a lock, so that a server that has run one of them has it cached. It is
 //! requested by its digest; a server that does not have it is sent the text. Inspecting many locks is another script.
 
+use std::time::Duration;
+
 use redis::Cmd;
-use serde_json::json;
+use serde::Serialize;
 
 use super::keys::Keys;
+use super::recipe::Others;
 use super::redirect::Asking;
 
 /// A script as it is sent: without comments and indentation.
@@ -56,10 +59,10 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "3cff6600d50f39ffe84816bc924b83e6de1144e5");
+static LOCK: Script = script!("lock.lua", "fef2625895c30cf9906023db022b177aa60fd7ad");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "fb8bc946ab538864e5d5a0548c38af5ff492f320");
+pub(super) static LOOK: Script = script!("look.lua", "91bb18de9d7be9745e660bfba95b10c02149f293");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -100,16 +103,77 @@ impl Script {
     }
 }
 
-/// An operation on a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    Acquire,
-    Renew,
-    Release,
-    Revoke,
-    Delete,
-    Record,
-    Fence,
+/// An operation on a lock, with its arguments. Times are in ms.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "operation", rename_all = "snake_case")]
+pub(super) enum Operation<'a> {
+    Acquire(Acquire<'a>),
+    Renew {
+        lease: u64,
+    },
+    Release {
+        /// For how long the lock is kept without its owner.
+        rest: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        record: Option<String>,
+    },
+    Revoke {
+        fencing: String,
+        /// Without it the hold is removed, and its owner is not notified.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        revocation: Option<String>,
+    },
+    Delete {
+        /// The digest of the foreign value.
+        digest: &'a str,
+    },
+    Record {
+        record: String,
+    },
+    Fence {
+        fencing: String,
+        counter_life: u64,
+        /// A majority of the nodes has given the token already.
+        is_established: bool,
+        /// An id for the node if it has none yet.
+        node: String,
+    },
+}
+
+/// A claim.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Acquire<'a> {
+    pub(super) lease: u64,
+    /// The identity of the client, as JSON.
+    pub(super) identity: String,
+    /// How long the fencing counter outlives the grant; 0 means forever.
+    pub(super) counter_life: u64,
+    /// `x`, `s` or `c`.
+    pub(super) mode: &'static str,
+    pub(super) slots: u32,
+    /// Whether to enter the queue.
+    pub(super) waits: bool,
+    /// How the client is notified: `0` not at all, `1` by this server, `2` perhaps by another one.
+    pub(super) delivery: &'static str,
+    /// How long the queue entry lives unless it is refreshed.
+    pub(super) entry_ttl: u64,
+    /// The tokens of the holds that it may be nested in, and whether it must be.
+    pub(super) outer: Vec<&'a str>,
+    pub(super) must_nest: bool,
+    /// Whether to report the eviction policy.
+    pub(super) eviction: bool,
+    /// The commands to try first, for a user whose rights are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trials: Option<serde_json::Value>,
+    /// The number in the queue that the nodes of a Redlock have agreed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ticket: Option<String>,
+    /// The fencing token of a hold that a majority of nodes has renewed, and this one has lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) restored: Option<String>,
+    /// An id for a node of a Redlock if it has none yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
 }
 
 /// How a script is sent.
@@ -121,43 +185,40 @@ pub(super) enum By {
     Digest,
 }
 
-/// One run of the script: an operation, the token of its client, and its arguments.
+/// One run of the script for a client.
 pub(super) struct ScriptRequest<'a> {
-    pub(super) operation: Operation,
+    pub(super) operation: Operation<'a>,
     pub(super) keys: &'a Keys,
     pub(super) token: &'a str,
-    pub(super) arguments: Vec<String>,
     /// The list that an outcome is stored in.
     pub(super) history: &'a str,
 }
 
+/// The same, as it is sent.
+#[derive(Serialize)]
+struct Request<'a> {
+    token: &'a str,
+    #[serde(flatten)]
+    operation: &'a Operation<'a>,
+    tail: &'a str,
+    index: &'a str,
+    history: &'a str,
+    recipe: &'a Others,
+}
+
 impl<'a> ScriptRequest<'a> {
     /// Returns a request whose outcome is stored in the history of runs that held the lock.
-    pub(super) fn new(
-        operation: Operation,
-        keys: &'a Keys,
-        token: &'a str,
-        arguments: Vec<String>,
-    ) -> ScriptRequest<'a> {
-        ScriptRequest { operation, keys, token, arguments, history: &keys.history }
+    pub(super) fn new(operation: Operation<'a>, keys: &'a Keys, token: &'a str) -> ScriptRequest<'a> {
+        ScriptRequest { operation, keys, token, history: &keys.history }
     }
 
     /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
     pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
         let Keys { lock, tail, index, others, .. } = self.keys;
-        let operation = match self.operation {
-            Operation::Acquire => "acquire",
-            Operation::Renew => "renew",
-            Operation::Release => "release",
-            Operation::Revoke => "revoke",
-            Operation::Delete => "delete",
-            Operation::Record => "record",
-            Operation::Fence => "fence",
-        };
-        let mut given = vec![json!(operation), json!(tail), json!(index), json!(self.history), json!(others)];
-        given.extend(self.arguments.iter().map(|argument| json!(argument)));
+        let (token, operation, history) = (self.token, &self.operation, self.history);
+        let request = Request { token, operation, tail, index, history, recipe: others };
         let mut command = LOCK.command(by);
-        command.arg(1).arg(lock).arg(self.token).arg(json!(given).to_string());
+        command.arg(1).arg(lock).arg(json(&request));
         if asking == Asking::Yes {
             command.arg("asking");
         }
@@ -165,11 +226,19 @@ impl<'a> ScriptRequest<'a> {
     }
 }
 
+/// Returns a time in ms.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the argument of a script.
+pub(super) fn json(request: &impl Serialize) -> String {
+    serde_json::to_string(request).expect("texts, numbers and lists of them are JSON")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::redis::keys::Index;
-    use crate::backend::redis::recipe::Recipe;
 
     #[test]
     fn digests_match_the_texts() {
@@ -190,19 +259,5 @@ mod tests {
     #[test]
     fn the_time_to_claim_is_the_same_in_the_script_and_in_the_client() {
         assert!(LOCK.text.contains(&format!("= {}, ", crate::backend::CLAIM_WITHIN.as_millis())));
-    }
-
-    /// A client that has not authenticated yet may send 10 arguments of 16 KB each (Redis, `networking.c`). The text of
-    /// the script is sent only after the reply to the handshake.
-    #[test]
-    fn a_request_is_short_enough_for_a_server_that_requires_a_password() {
-        let keys = Keys::new(
-            "dlock:",
-            Index::OfDatabase,
-            Recipe::Plain,
-            &crate::lock::LockName::new("a").expect("good name"),
-        );
-        let request = ScriptRequest::new(Operation::Acquire, &keys, "t", vec!["x".into(); 100]);
-        assert!(request.command(By::Digest, Asking::Yes).args_iter().count() <= 10);
     }
 }

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use redis::Value;
-
-use super::connection::{Connection, RequestOptions, list_of};
+use super::connection::{Connection, RequestOptions, value_of};
 use super::keys::Keys;
 use super::location::Location;
 use super::recipe::Recipe;
+use super::reply::{self, LockReply};
 use super::route::Route;
 use super::script::ScriptRequest;
 use crate::backend::StoreError;
@@ -68,10 +67,12 @@ impl RedisStore {
         &mut self,
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
-    ) -> Result<Vec<Value>, StoreError> {
+    ) -> Result<LockReply, StoreError> {
         match self.route {
             Route::Cluster(_) => self.request_in_cluster(request, options).await,
-            Route::Fixed(_) | Route::Sentinel(_) => list_of(self.request_here(request, options).await?),
+            Route::Fixed(_) | Route::Sentinel(_) => {
+                reply::read(&value_of(self.request_here(request, options).await?)?)
+            }
         }
     }
 

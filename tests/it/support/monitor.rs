@@ -23,8 +23,9 @@ pub struct Request {
 impl Request {
     /// The token that one of dlock's scripts was run with.
     pub fn token(&self) -> Option<&str> {
-        // EVAL, the script, 1, the lock, the token.
-        self.words.first()?.starts_with("EVAL").then(|| self.words.get(4)).flatten().map(String::as_str)
+        // EVAL, the script, 1, the lock, the request, which begins with the token.
+        let request = self.words.first()?.starts_with("EVAL").then(|| self.words.get(4)).flatten()?;
+        Some(request.strip_prefix(r#"{\"token\":\""#)?.split_once('\\')?.0)
     }
 }
 
@@ -156,11 +157,11 @@ fn a_monitor_counts_a_script_once() {
     let monitor = Monitor::of(&redis);
     let mut client = redis.connect();
     let script = "redis.call('SET', KEYS[1], \"it's \\\" \\\" \" .. ARGV[1])";
-    client.command(&["EVAL", script, "1", "lock", "token", "members"]);
+    client.command(&["EVAL", script, "1", "lock", r#"{"token":"t0ken","index":"members"}"#]);
     client.command(&["get", "lock"]);
     let requests = monitor.requests();
     let names: Vec<&str> = requests.iter().map(|request| request.words[0].as_str()).collect();
     assert_eq!(names, ["EVAL", "GET"]);
-    assert_eq!(requests[0].token(), Some("token"));
+    assert_eq!(requests[0].token(), Some("t0ken"));
     assert_eq!(requests[1].client, requests[0].client);
 }

@@ -19,7 +19,7 @@ use redis::{Cmd, Value};
 use super::super::connection::{CommandReply, RequestOptions, value_of};
 use super::super::keys::Keys;
 use super::super::recipe::Recipe;
-use super::super::reply::{nonsense, number, revocation};
+use super::super::reply::{nonsense, number, revocation, text};
 use super::super::route::Route;
 use super::super::slot::slot_of_key;
 use super::super::store::RedisStore;
@@ -81,7 +81,9 @@ impl RedisStore {
         let [lock, _, _, revoked] = <[CommandReply; 4]>::try_from(replies).map_err(|_| nonsense())?;
         let (lock, revoked) = (value_of(lock)?, value_of(revoked)?);
         match number(Some(&lock)) {
-            Some(1) => Ok(Renewal::Held { lease: Some(claim.ttl), revoked: revocation(Some(&revoked)) }),
+            Some(1) => {
+                Ok(Renewal::Held { lease: Some(claim.ttl), revoked: text(Some(&revoked)).map(revocation) })
+            }
             Some(0) => Ok(Renewal::Lost(Loss::Gone)),
             _ if claim.outer.is_empty() => Ok(Renewal::Lost(Loss::Taken)),
             _ => Err(StoreError::resharding("the keys of the lock are being migrated")),

@@ -68,26 +68,3 @@ pub fn value_of(reply: CommandReply) -> Result<Value, StoreError> {
         CommandReply::Resharding(text) => Err(StoreError::resharding(text)),
     }
 }
-
-/// Returns the reply of a script, which is a list.
-///
-/// # Errors
-/// The reply is not a list.
-pub fn list_of(reply: CommandReply) -> Result<Vec<Value>, StoreError> {
-    match value_of(reply)? {
-        Value::Array(values) => Ok(values),
-        other => {
-            Err(StoreError::unanswered(format!("the server replied to a script with {}", kind_of(&other))))
-        }
-    }
-}
-
-/// The type of a reply, for messages: its content is not quoted, because the server is not trusted.
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Nil => "nothing",
-        Value::Int(_) => "a number",
-        Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "a text",
-        _ => "something else",
-    }
-}

@@ -1,16 +1,101 @@
-//! Reads the replies of look.lua: the holders and waiters of a lock, and its history.
+//! The requests and replies of look.lua: the holders and waiters of a lock, and its history.
 
 use std::time::Duration;
 
-use redis::Value;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::backend::StoreError;
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
-use crate::backend::redis::reply::{HolderRecord, count, hint, nonsense, number, revocation, text};
-use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Unknown, Waiter};
+use crate::backend::redis::reply::{HolderRecord, hint, mode_of, revocation, time};
+use crate::lock::{Holder, Identity, LockName, LockState, NotedRecord, Unknown, Waiter};
+
+/// Asks for the state of some locks.
+#[derive(Serialize)]
+pub(super) struct LookRequest<'a> {
+    pub(super) index: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<&'a str>,
+    /// The type of a lock's key by the recipe.
+    pub(super) own_type: &'static str,
+    pub(super) locks: Vec<LockRequest<'a>>,
+}
+
+/// Asks for the state of one lock, without the holders and waiters that have been read already.
+#[derive(Serialize)]
+pub(super) struct LockRequest<'a> {
+    lock: &'a str,
+    tail: &'a str,
+    holders_seen: u64,
+    waiters_seen: u64,
+}
+
+/// The state of the first of these locks.
+#[derive(Deserialize)]
+pub(super) struct LookReply {
+    /// In ms since 1970.
+    pub(super) now: u64,
+    pub(super) locks: Vec<LockReply>,
+}
+
+/// The state of one lock. Numbers that are stored beside the lock are texts, because they may be anything.
+#[derive(Deserialize)]
+pub(super) struct LockReply {
+    /// The type of the key, or `none`.
+    kind: String,
+    /// Empty for the lock of another program, `?` for one in an unknown format.
+    mode: String,
+    slots: String,
+    /// In ms; negative if the key has no expiry. Expiries that other programs set may exceed all integers.
+    remaining: f64,
+    /// Of the value of another program.
+    digest: Option<String>,
+    /// How many have been read, including those of earlier replies, and their number.
+    holders_seen: u64,
+    of_holders: u64,
+    waiters_seen: u64,
+    of_waiters: u64,
+    #[serde(default)]
+    holders: Vec<HolderReply>,
+    #[serde(default)]
+    waiters: Vec<WaiterReply>,
+}
+
+#[derive(Deserialize)]
+struct HolderReply {
+    record: String,
+    /// In ms.
+    remaining: f64,
+    slot: String,
+    is_ours: bool,
+    revocation: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WaiterReply {
+    mode: String,
+    slots: String,
+    /// Its number in the queue.
+    number: String,
+    identity: String,
+}
+
+/// Asks for the outcomes in a list, without the latest ones, which have been read already.
+#[derive(Serialize)]
+pub(super) struct HistoryRequest<'a> {
+    pub(super) list: &'a str,
+    pub(super) seen: u64,
+}
+
+/// Some of the outcomes in a list.
+#[derive(Deserialize)]
+pub(super) struct HistoryReply {
+    /// How many have been read, including those of earlier replies, and how many there can be.
+    pub(super) seen: u64,
+    pub(super) of: u64,
+    #[serde(default)]
+    pub(super) outcomes: Vec<String>,
+}
 
 /// The state of a lock as far as it has been read.
 pub(super) struct View {
@@ -41,88 +126,67 @@ impl View {
         self.now = now;
     }
 
-    /// Adds one reply:
-    /// `{kind, mode, slots, remaining, digest, holders seen, of, waiters seen, of, {holders...}, {waiters...}}`
-    pub(super) fn add(&mut self, seen: &Value, now: u64, recipe: Recipe) -> Result<(), StoreError> {
-        let Value::Array(seen) = seen else { return Err(nonsense()) };
-        let (Some(kind), Some(mode), Some(remaining)) =
-            (text(seen.first()), text(seen.get(1)), number(seen.get(3)))
-        else {
-            return Err(nonsense());
-        };
-        let (Some(holders), Some(of_holders), Some(waiters), Some(of_waiters)) =
-            (count(seen.get(5)), count(seen.get(6)), count(seen.get(7)), count(seen.get(8)))
-        else {
-            return Err(nonsense());
-        };
-        let (Some(Value::Array(held)), Some(Value::Array(queue))) = (seen.get(9), seen.get(10)) else {
-            return Err(nonsense());
-        };
-        let remaining = remaining.try_into().ok().map(Duration::from_millis);
-        let slots = count(seen.get(2)).unwrap_or(0);
+    /// Returns the request for what has not been read yet.
+    pub(super) fn request(&self) -> LockRequest<'_> {
+        let Keys { lock, tail, .. } = &self.keys;
+        LockRequest { lock, tail, holders_seen: self.holders, waiters_seen: self.waiters }
+    }
+
+    /// Adds one reply.
+    pub(super) fn add(&mut self, reply: LockReply, now: u64, recipe: Recipe) {
+        let (kind, mode, remaining) = (reply.kind.as_str(), reply.mode.as_str(), time(reply.remaining));
         self.age(now);
-        self.state.mode = mode_of(mode, slots);
-        if kind != "none" && !matches!(mode, "x" | "s" | "c") {
+        self.state.mode = mode_of(mode, reply.slots.parse().unwrap_or(0));
+        if kind != "none" && self.state.mode.is_none() {
             let hint = match mode {
                 "?" => Some(OTHER_FORMAT.to_owned()),
                 _ => hint(kind, remaining, recipe),
             };
-            let digest = text(seen.get(4)).filter(|digest| !digest.is_empty()).map(str::to_owned);
-            self.state.holders =
-                vec![Holder { remaining, hint, digest, immortal: remaining.is_none(), ..Holder::default() }];
+            let (digest, immortal) = (reply.digest, remaining.is_none());
+            self.state.holders = vec![Holder { remaining, hint, digest, immortal, ..Holder::default() }];
         } else {
-            self.state.holders.extend(held.iter().map(|holder| self::holder(holder, now)));
+            self.state.holders.extend(reply.holders.into_iter().map(|holder| holder.holder(now)));
         }
-        self.state.waiters.extend(queue.iter().filter_map(|waiter| self::waiter(waiter, now)));
-        let advanced = holders > self.holders || waiters > self.waiters;
-        self.is_whole = !advanced || holders >= of_holders && waiters >= of_waiters;
-        (self.holders, self.waiters) = (holders, waiters);
+        self.state.waiters.extend(reply.waiters.into_iter().filter_map(|waiter| waiter.waiter(now)));
+        let advanced = reply.holders_seen > self.holders || reply.waiters_seen > self.waiters;
+        let is_complete = reply.holders_seen >= reply.of_holders && reply.waiters_seen >= reply.of_waiters;
+        self.is_whole = !advanced || is_complete;
+        (self.holders, self.waiters) = (reply.holders_seen, reply.waiters_seen);
         if self.is_whole {
             self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
         }
-        Ok(())
     }
 }
 
-fn mode_of(mode: &str, slots: u32) -> Option<Mode> {
-    match mode {
-        "x" => Some(Mode::Exclusive),
-        "s" => Some(Mode::Shared),
-        "c" => Some(Mode::of_slots(slots)),
-        _ => None,
+impl HolderReply {
+    fn holder(self, now: u64) -> Holder {
+        let unreadable = |_| Holder { hint: Some("its record cannot be read".into()), ..Holder::default() };
+        let record = serde_json::from_str(&self.record);
+        Holder {
+            remaining: time(self.remaining),
+            slot: self.slot.parse().ok(),
+            ours: self.is_ours,
+            revoked: self.revocation.as_deref().map(revocation),
+            ..record.map_or_else(unreadable, |record: HolderRecord| record.holder(now))
+        }
     }
 }
 
-/// Reads `{record, remaining lease, slot, whether the token is ours, revocation}`.
-fn holder(value: &Value, now: u64) -> Holder {
-    let Value::Array(parts) = value else { return Holder::default() };
-    let record = text(parts.first()).and_then(|text| serde_json::from_str::<HolderRecord>(text).ok());
-    let unreadable = || Holder { hint: Some("its record cannot be read".into()), ..Holder::default() };
-    Holder {
-        remaining: count(parts.get(1)).map(Duration::from_millis),
-        slot: text(parts.get(2)).and_then(|slot| slot.parse().ok()),
-        ours: number(parts.get(3)) == Some(1),
-        revoked: revocation(parts.get(4)),
-        ..record.map_or_else(unreadable, |record| record.holder(now))
+impl WaiterReply {
+    fn waiter(self, now: u64) -> Option<Waiter> {
+        let since: f64 = self.number.parse().ok()?;
+        Some(Waiter {
+            identity: serde_json::from_str::<Identity>(&self.identity).ok(),
+            mode: mode_of(&self.mode, self.slots.parse().unwrap_or(1))?,
+            // Queue numbers are times in microseconds, or larger if several waiters arrived at the same time.
+            waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
+        })
     }
-}
-
-/// Reads `{mode, slots, queue number, identity}`.
-fn waiter(value: &Value, now: u64) -> Option<Waiter> {
-    let Value::Array(parts) = value else { return None };
-    let slots = count(parts.get(1)).unwrap_or(1);
-    let since: f64 = text(parts.get(2))?.parse().ok()?;
-    Some(Waiter {
-        identity: text(parts.get(3)).and_then(|text| serde_json::from_str::<Identity>(text).ok()),
-        mode: mode_of(text(parts.first())?, slots)?,
-        // Queue numbers are times in microseconds, or larger if several waiters arrived at the same time.
-        waiting: Duration::from_millis(now.saturating_sub((since / 1000.0) as u64)),
-    })
 }
 
 /// Reads one entry of the history: `TIME JSON`.
-pub(super) fn record(value: &Value) -> Option<NotedRecord> {
-    let (at, record) = text(Some(value))?.split_once(' ')?;
+pub(super) fn record(entry: &str) -> Option<NotedRecord> {
+    let (at, record) = entry.split_once(' ')?;
     let mut record = serde_json::Deserializer::from_str(record);
     Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))
 }

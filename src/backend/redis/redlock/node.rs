@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::timeout;
 
 use super::verdict::NodeVote;
@@ -13,8 +12,8 @@ use crate::backend::redis::location::Location;
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::release::release;
-use crate::backend::redis::reply::{attempt, count, nonsense, number, of_lock, text};
-use crate::backend::redis::script::{By, Operation, ScriptRequest};
+use crate::backend::redis::reply::{LockReply, Outcome, attempt, nonsense, unexpected};
+use crate::backend::redis::script::{By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
 use crate::backend::{Attempt, Backend, Intent, StoreError};
 use crate::lock::{Claim, FencingToken};
@@ -120,14 +119,13 @@ impl NodeClient {
         tracking: bool,
         ticket: Option<u64>,
     ) -> Result<NodeReply, StoreError> {
-        let ticket = ticket.map(|ticket| ticket.to_string()).unwrap_or_default();
-        let as_node = AsNode { ticket, id: &random::id(), mends: false };
+        let as_node = AsNode { ticket, restored: None, id: Some(random::id()) };
         self.request_lock(claim, intent, tracking, as_node).await
     }
 
     /// Restores a hold that the node has lost, unless another client holds the lock there.
     pub(super) async fn restore(&mut self, claim: &Claim, fencing: u64) -> Result<NodeReply, StoreError> {
-        let as_node = AsNode { ticket: fencing.to_string(), id: &random::id(), mends: true };
+        let as_node = AsNode { ticket: None, restored: Some(fencing), id: Some(random::id()) };
         self.request_lock(claim, Intent::TakeNow, true, as_node).await
     }
 
@@ -136,7 +134,7 @@ impl NodeClient {
         claim: &Claim,
         intent: Intent,
         tracking: bool,
-        as_node: AsNode<'_>,
+        as_node: AsNode,
     ) -> Result<NodeReply, StoreError> {
         let keys = self.store.keys(&claim.name);
         let on_timeout = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
@@ -144,7 +142,7 @@ impl NodeClient {
             let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
             connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });
         }
-        NodeReply::read(&self.store.request_lock(claim, intent, tracking, as_node).await?)
+        NodeReply::of(self.store.request_lock(claim, intent, tracking, as_node).await?)
     }
 
     /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
@@ -156,16 +154,18 @@ impl NodeClient {
         fenced: Fenced,
     ) -> Result<Option<u64>, StoreError> {
         let keys = self.store.keys(&claim.name);
-        let mode = match fenced {
-            Fenced::Here => "give",
-            Fenced::Elsewhere => "note",
+        let fence = Operation::Fence {
+            fencing: fencing.to_string(),
+            counter_life: millis(COUNTER_TTL),
+            is_established: fenced == Fenced::Elsewhere,
+            node: random::id(),
         };
-        let arguments =
-            vec![fencing.to_string(), COUNTER_TTL.as_millis().to_string(), mode.into(), random::id()];
-        let request = ScriptRequest::new(Operation::Fence, &keys, claim.token.reveal(), arguments);
-        let reply = self.store.request(&request, RequestOptions::default()).await?;
-        let given: u64 = text(reply.first()).and_then(|number| number.parse().ok()).ok_or_else(nonsense)?;
-        Ok((given > 0).then_some(given))
+        let request = ScriptRequest::new(fence, &keys, claim.token.reveal());
+        match self.store.request(&request, RequestOptions::default()).await?.outcome {
+            Outcome::Fenced { fencing } => fencing.parse().map(Some).map_err(|_| nonsense()),
+            Outcome::Gone => Ok(None),
+            other => Err(unexpected(&other)),
+        }
     }
 }
 
@@ -184,18 +184,15 @@ pub(super) struct NodeReply {
 }
 
 impl NodeReply {
-    pub(super) fn read(reply: &[Value]) -> Result<NodeReply, StoreError> {
-        let age = count(reply.first());
-        let ticket: Option<f64> = text(reply.get(2)).and_then(|ticket| ticket.parse().ok());
-        let (Some(age), Some(id), Some(ticket)) = (age, text(reply.get(1)), ticket) else {
-            return Err(nonsense());
-        };
+    fn of(reply: LockReply) -> Result<NodeReply, StoreError> {
+        let attempt = attempt(reply.outcome, Recipe::Plain)?;
+        let mark = reply.node.ok_or_else(nonsense)?;
         Ok(NodeReply {
-            age: Duration::from_millis(age),
-            is_new: number(reply.get(3)) == Some(1),
-            id: id.to_owned(),
-            number: (ticket > 0.0).then_some(ticket as u64),
-            attempt: attempt(of_lock(reply), Recipe::Plain)?,
+            age: Duration::from_millis(mark.age),
+            is_new: mark.is_new,
+            id: mark.id,
+            number: mark.number.and_then(|number| number.parse().ok()),
+            attempt,
         })
     }
 

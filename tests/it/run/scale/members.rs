@@ -24,8 +24,8 @@ struct Crowd {
     client: Connection,
     digest: String,
     lock: String,
-    /// The arguments of a claim, as a dlock has sent them.
-    claim: Vec<serde_json::Value>,
+    /// A claim, as a dlock has sent it.
+    claim: serde_json::Value,
 }
 
 impl Crowd {
@@ -39,49 +39,45 @@ impl Crowd {
         let sent: Vec<Vec<String>> = proxy.flights().into_iter().flat_map(|flight| flight.commands).collect();
         let words = sent.iter().find(|words| words[0] == "EVAL").expect("the text of the script");
         let digest = client.command(&["SCRIPT", "LOAD", &words[1]]).text();
-        let mut claim: Vec<serde_json::Value> = serde_json::from_str(&words[5]).expect("arguments");
-        assert_eq!(claim[0], "acquire");
+        let mut claim: serde_json::Value = serde_json::from_str(&words[4]).expect("a request");
+        assert_eq!(claim["operation"], "acquire");
         // Everything about the server is known by now.
-        claim[14] = json!("0");
+        claim["eviction"] = json!(false);
         Self { client, digest, lock: words[3].clone(), claim }
     }
 
-    fn ask(&mut self, member: usize, arguments: &serde_json::Value) -> Vec<Value> {
-        let (token, arguments) = (format!("{member:032}"), arguments.to_string());
-        let words = ["EVALSHA", &self.digest, "1", &self.lock, &token, &arguments];
+    /// Sends a claim with these changes.
+    fn ask(&mut self, member: usize, changes: serde_json::Value) -> serde_json::Value {
+        let mut request = self.claim.clone();
+        request["token"] = json!(format!("{member:032}"));
+        for (field, value) in changes.as_object().expect("fields") {
+            request[field] = value.clone();
+        }
+        let words = ["EVALSHA", &self.digest, "1", &self.lock, &request.to_string()];
         match self.client.command(&words) {
-            Value::List(answer) => answer,
+            Value::Text(reply) => serde_json::from_str(&reply).expect("a reply"),
             other => panic!("{other:?} to {words:?}"),
         }
     }
 
     /// A claim with this lease, by one that waits in the queue or not.
-    fn claim(&mut self, member: usize, lease: u64, waits: bool) -> Vec<Value> {
-        let mut arguments = self.claim.clone();
-        arguments[5] = json!(lease.to_string());
-        arguments[10] = json!(if waits { "wait" } else { "now" });
-        arguments[12] = json!(lease.to_string());
-        self.ask(member, &json!(arguments))
+    fn claim(&mut self, member: usize, lease: u64, waits: bool) -> serde_json::Value {
+        self.ask(member, json!({"lease": lease, "waits": waits, "entry_ttl": lease}))
     }
 
     /// A claim that is granted.
     fn join(&mut self, member: usize, lease: u64) {
-        let answer = self.claim(member, lease, false);
-        assert_eq!(answer[0], Value::Int(1), "{answer:?}");
+        let reply = self.claim(member, lease, false);
+        assert_eq!(reply["outcome"], "granted", "{reply:?}");
     }
 
     fn renew(&mut self, member: usize) {
-        let mut arguments = self.claim[..5].to_vec();
-        arguments[0] = json!("renew");
-        arguments.push(json!(LONG.to_string()));
-        assert_eq!(self.ask(member, &json!(arguments))[0], Value::Int(1));
+        let reply = self.ask(member, json!({"operation": "renew", "lease": LONG}));
+        assert_eq!(reply["outcome"], "renewed", "{reply:?}");
     }
 
-    fn leave(&mut self, member: usize) -> Value {
-        let mut arguments = self.claim[..5].to_vec();
-        arguments[0] = json!("release");
-        arguments.extend([json!("0"), json!("")]);
-        self.ask(member, &json!(arguments)).remove(0)
+    fn leave(&mut self, member: usize) -> serde_json::Value {
+        self.ask(member, json!({"operation": "release", "rest": 0}))["outcome"].take()
     }
 
     /// How many commands the server carries out for each of some steps.
@@ -108,13 +104,10 @@ impl Crowd {
             self.cost("a claim", |crowd, index| crowd.join(new(index), LONG)),
             self.cost("a renewal", |crowd, index| crowd.renew(new(index))),
             self.cost("a claim whose answer was lost", |crowd, index| crowd.join(new(index), LONG)),
-            self.cost("a leave", |crowd, index| assert_eq!(crowd.leave(new(index)), Value::Int(1))),
+            self.cost("a leave", |crowd, index| assert_eq!(crowd.leave(new(index)), "released")),
             self.cost("an exclusive claim", |crowd, index| {
-                let shared = crowd.claim[8].clone();
-                crowd.claim[8] = json!("x");
-                let answer = crowd.claim(new(index), LONG, false);
-                crowd.claim[8] = shared;
-                assert_eq!((&answer[0], answer[7].int()), (&Value::Int(0), i64::try_from(members).unwrap()));
+                let reply = crowd.ask(new(index), json!({"mode": "x", "lease": LONG}));
+                assert_eq!((&reply["outcome"], &reply["holders"]), (&json!("busy"), &json!(members)));
             }),
         ]
     }
@@ -166,7 +159,7 @@ fn is_flat(options: &[&str]) {
     let run = place.run().backend(redis.url()).args(options).sh("echo ran").output();
     assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""));
     for member in 0..MANY {
-        assert_eq!(crowd.leave(member), Value::Int(1));
+        assert_eq!(crowd.leave(member), "released");
     }
     assert_eq!(redis.command(&["EXISTS", "dlock:x"]), Value::Int(0), "the last one has freed it");
     await_renewal(|| redis.command(&["PTTL", "dlock:other"]).int());
@@ -194,13 +187,13 @@ fn five_thousand_waiting_readers_cost_as_much_as_a_hundred() {
         let mut crowd = Crowd::of(&redis, &["--shared"]);
         redis.command(&["SET", "dlock:x", "foreign"]);
         for waiter in 0..waiters {
-            assert_eq!(crowd.claim(waiter, LONG, true)[0], Value::Int(0));
+            assert_eq!(crowd.claim(waiter, LONG, true)["outcome"], "busy");
         }
         redis.command(&["DEL", "dlock:x"]);
         crowd.client.command(&["CONFIG", "RESETSTAT"]);
         for waiter in 0..waiters {
-            let answer = crowd.claim(waiter, LONG, true);
-            assert_eq!(answer[0], Value::Int(1), "{waiter}: {answer:?}");
+            let reply = crowd.claim(waiter, LONG, true);
+            assert_eq!(reply["outcome"], "granted", "{waiter}: {reply:?}");
         }
         calls(&mut crowd.client).iter().map(|(_, calls)| calls).sum::<u64>() / waiters as u64
     };
@@ -227,12 +220,12 @@ fn expired_members_are_removed_in_several_steps() {
     until(SOON, "a lock that has forgotten its expired members", || {
         crowd.client.command(&["CONFIG", "RESETSTAT"]);
         crowd.join(100_000, LONG);
-        assert_eq!(crowd.leave(100_000), Value::Int(1));
+        assert_eq!(crowd.leave(100_000), "released");
         most = most.max(calls(&mut crowd.client).iter().map(|(_, calls)| calls).sum());
         redis.command(&["ZCARD", "dlock#member-ends:{dlock:x}"]) == Value::Int(1)
     });
     assert!(most <= 5_000, "{most} commands in one step");
-    assert_eq!(crowd.claim(100_000, LONG, false)[3], Value::Int(1), "slot 0 has a living owner");
+    assert_eq!(crowd.claim(100_000, LONG, false)["slot"], 1, "slot 0 has a living owner");
 }
 
 /// F53: a crowd that has expired completely delays no waiter.
@@ -267,17 +260,17 @@ fn a_different_slot_count_is_refused_without_reading_the_queue() {
         let run = place.run().backend(redis.url()).args(["--slots", "5"]).command(["true"]);
         let output = run.output();
         assert_eq!(output.exit, Exit::Code(64), "{}", output.stderr);
-        crowd.claim[9] = json!("5");
+        crowd.claim["slots"] = json!(5);
         let cost = crowd.cost("a refusal", |crowd, index| {
-            let answer = crowd.claim(200_000 + index, LONG, true);
-            assert_eq!(answer, [Value::Int(-4), Value::Int(4)]);
+            let reply = crowd.claim(200_000 + index, LONG, true);
+            assert_eq!(reply, json!({"outcome": "other_slots", "slots": 4}));
         });
-        crowd.claim[9] = json!("4");
+        crowd.claim["slots"] = json!(4);
         for waiter in 0..waiters {
             crowd.leave(waiter);
         }
-        crowd.claim[9] = json!("5");
-        assert_eq!(crowd.claim(0, LONG, true)[0], Value::Int(0), "nobody wants four any more");
+        crowd.claim["slots"] = json!(5);
+        assert_eq!(crowd.claim(0, LONG, true)["outcome"], "busy", "no waiter wants four any more");
         cost
     };
     assert_flat(&[cost(FEW)], &[cost(MANY)]);

@@ -32,6 +32,16 @@ fn a_meaningless_reply_is_69() {
         "*3\r\n:1\r\n$1\r\n7\r\n:1000\r\n",
         "*4\r\n:1\r\n$1\r\n7\r\n:-1\r\n:-1\r\n",
         "*4\r\n:1\r\n$1\r\n7\r\n:0\r\n:-1\r\n",
+        "+{}\r\n",
+        "$2\r\n{}\r\n",
+        "$2\r\n[]\r\n",
+        "$4\r\nnull\r\n",
+        "$18\r\n{\"outcome\":\"gone\"}\r\n",
+        "$21\r\n{\"outcome\":\"granted\"}\r\n",
+        "$46\r\n{\"outcome\":\"granted\",\"fencing\":7,\"lease\":1000}\r\n",
+        "$46\r\n{\"outcome\":\"granted\",\"fencing\":\"7\",\"lease\":-1}\r\n",
+        "$45\r\n{\"outcome\":\"granted\",\"fencing\":\"7\",\"lease\":0}\r\n",
+        "$18\r\n{\"outcome\":\"busy\"}\r\n",
         "%1\r\n:1\r\n:1\r\n",
         "*1\r\n*1\r\n:1\r\n",
         "-WEIRD state\r\n",
@@ -44,7 +54,7 @@ fn a_meaningless_reply_is_69() {
 }
 
 fn granted(fencing: &str, lease: &str) -> Vec<u8> {
-    [b"*4\r\n:1\r\n", bulk(fencing).as_slice(), format!(":{lease}\r\n:-1\r\n").as_bytes()].concat()
+    bulk(&format!(r#"{{"outcome":"granted","fencing":"{fencing}","lease":{lease}}}"#))
 }
 
 /// F02, F16: a grant whose lease is too short to stop anything in time is discarded. Whether the command might run for
@@ -62,7 +72,11 @@ fn a_grant_with_a_lease_too_short_to_stop_the_command_is_discarded() {
 fn a_grant_with_an_exaggerated_lease_is_not_trusted() {
     for fencing in ["", "x", "-1", "1.5", "99999999999999999999", "9007199254740992", "0"] {
         let server = answering(move |asked| {
-            Some(if asked == 0 { granted(fencing, "9999999999999") } else { b"*1\r\n:1\r\n".to_vec() })
+            Some(if asked == 0 {
+                granted(fencing, "9999999999999")
+            } else {
+                bulk(r#"{"outcome":"released"}"#)
+            })
         });
         let place = Place::new();
         let run = place.run().backend(format!("redis://127.0.0.1:{}", server.port()));
@@ -83,6 +97,8 @@ fn a_server_that_turns_hostile_costs_only_the_lock() {
         ("a deep answer", "*1\r\n".repeat(1 << 18)),
         ("an error", "-ERR \u{1b}[2Jno\r\n".to_owned()),
         ("another answer", "*1\r\n:7\r\n".to_owned()),
+        ("another outcome", "$22\r\n{\"outcome\":\"released\"}\r\n".to_owned()),
+        ("deep JSON", format!("$50000\r\n{}\r\n", "[".repeat(50_000))),
     ] {
         let server = answering(move |asked| match asked {
             0 => Some(granted("1769824800123456", "1000")),
@@ -115,7 +131,10 @@ fn a_server_that_turns_hostile_costs_only_the_lock() {
 /// A server that repeatedly announces a turn, and grants nothing, does not receive unlimited requests.
 #[test]
 fn a_waiter_notified_repeatedly_sends_requests_at_a_limited_rate() {
-    let busy = b"*9\r\n:0\r\n:60000\r\n+string\r\n:1\r\n:0\r\n:1769824800123\r\n:1\r\n:0\r\n+\r\n".to_vec();
+    let busy = bulk(
+        r#"{"outcome":"busy","kind":"string","remaining":60000,"position":1,"call_remaining":0,"now":1769824800123,
+            "can_be_notified":true,"holders":0}"#,
+    );
     let called = [b">3\r\n".to_vec(), bulk("message"), bulk("c"), bulk("called")].concat();
     let server = answering(move |_| Some([busy.clone(), called.clone()].concat()));
     let place = Place::new();

@@ -44,7 +44,9 @@ impl Relay {
             }
             let mut fault = given.lock().unwrap();
             if fault.times > 0
-                && words.get(5).is_some_and(|asked| asked.contains(&format!("[\"{}\"", fault.operation)))
+                && words
+                    .get(4)
+                    .is_some_and(|asked| asked.contains(&format!("\"operation\":\"{}\"", fault.operation)))
             {
                 fault.times -= 1;
                 fault.met += 1;
