@@ -1,5 +1,5 @@
-# Completion of dlock in PowerShell, made by `dlock completions powershell`. What may stand where the cursor is, dlock
-# itself says.
+# Completion of dlock in PowerShell, printed by `dlock completions powershell`. dlock itself computes the
+# candidates.
 
 Register-ArgumentCompleter -Native -CommandName dlock -ScriptBlock {
     param($wordToComplete, $commandAst, $cursorPosition)
@@ -26,12 +26,12 @@ Register-ArgumentCompleter -Native -CommandName dlock -ScriptBlock {
             $value, $help = $_ -split "`t", 2
             if (-not $help) { $help = $value }
             $typed = $value
-            # What a store says is text, never something for the shell to run.
+            # A name from a store is text, and must never be evaluated by the shell.
             if ($value -match '[^A-Za-z0-9_./:=+%-]') {
                 $typed = "'" + [System.Management.Automation.Language.CodeGeneration]::EscapeSingleQuotedStringContent($value) + "'"
             }
             [System.Management.Automation.CompletionResult]::new($typed, $value, 'ParameterValue', $help)
         }
     }
-    # Nothing at all: PowerShell completes files by itself.
+    # Without candidates, PowerShell completes files by itself.
 }

@@ -1,8 +1,8 @@
-# Completion of dlock in Bash, made by `dlock completions bash`. What may stand where the cursor is, dlock itself says.
+# Completion of dlock in Bash, printed by `dlock completions bash`. dlock itself computes the candidates.
 
 _dlock() {
     local IFS=$' \t\n' line=${COMP_LINE:0:COMP_POINT} rest word at
-    # Bash breaks words at each `:` and `=`, as in redis://host: what has no space between is one word.
+    # Bash breaks words at each `:` and `=`, as in redis://host: join the parts that no space separates.
     local words=() starts=()
     for ((at = 0; at <= COMP_CWORD; at++)); do
         word=${COMP_WORDS[at]}
@@ -29,11 +29,7 @@ _dlock() {
     answer=$("${1/#\~\//$HOME/}" __complete "=$current" "${words[@]:0:last}" 2>/dev/null) || return 0
     case $answer in
     files*)
-        return 0 # Bash completes files when there is nothing else.
-        ;;
-    directories*)
-        compopt +o default +o bashdefault -o dirnames 2>/dev/null
-        return 0
+        return 0 # Without candidates, Bash completes files.
         ;;
     command*)
         at=${answer#command }
@@ -48,7 +44,7 @@ _dlock() {
 
     compopt +o default +o bashdefault 2>/dev/null
     [[ $answer == *$'\n'* ]] || return 0
-    # Of a word that Bash breaks, only what is behind the last break is replaced.
+    # If Bash breaks the word, it replaces only the part after the last break.
     local breaks='' prefix='' value
     if [[ -z $quote ]]; then
         for at in : = @; do
@@ -58,7 +54,7 @@ _dlock() {
     fi
     while IFS=$'\t' read -r value rest; do
         value=${value#"$prefix"}
-        # What a store says is text, never something for the shell to run.
+        # A name from a store is text, and must never be evaluated by the shell.
         case $quote in
         \') [[ $value != *\'* ]] || continue ;;
         \") [[ $value != *[\"\$\`\\!]* ]] || continue ;;

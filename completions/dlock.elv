@@ -1,5 +1,4 @@
-# Completion of dlock in Elvish, made by `dlock completions elvish`. What may stand where the cursor is, dlock itself
-# says.
+# Completion of dlock in Elvish, printed by `dlock completions elvish`. dlock itself computes the candidates.
 
 use str
 
@@ -10,9 +9,9 @@ set edit:completion:arg-completer[dlock] = {|@words|
     try {
         set answer = [((external $words[0]) __complete '='$current $@before 2>/dev/null | from-lines)]
     } catch error {
-        nop # Who is typing has not asked for messages.
+        nop # Messages would disturb the command line.
     }
-    if (or (eq $answer[0] files) (eq $answer[0] directories)) {
+    if (eq $answer[0] files) {
         edit:complete-filename $@words
     } elif (str:has-prefix $answer[0] 'command ') {
         edit:complete-sudo dlock (all $words[(num (str:trim-prefix $answer[0] 'command '))..])

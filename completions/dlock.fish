@@ -1,4 +1,4 @@
-# Completion of dlock in fish, made by `dlock completions fish`. What may stand where the cursor is, dlock itself says.
+# Completion of dlock in fish, printed by `dlock completions fish`. dlock itself computes the candidates.
 
 function __dlock_complete
     set -l before (commandline -opc)
@@ -9,13 +9,11 @@ function __dlock_complete
     switch "$answer[1]"
         case files
             __fish_complete_path "$current"
-        case directories
-            __fish_complete_directories "$current" ''
         case 'command *'
             set -l first (math 1 + (string replace 'command ' '' -- $answer[1]))
             complete -C (string join ' ' -- (string escape -- $before[$first..-1]) "$typed")
         case values
-            # fish quotes what it inserts, all but a tilde, which would become a directory.
+            # fish quotes what it inserts except a tilde, which would be expanded.
             string match -v -- '~*' $answer[2..-1]
     end
 end

@@ -44,7 +44,7 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 # --- required tools, checked before the build of a minute ------------------------------------------------------------
 if [ "$only_binary" = no ]; then
     missing=()
-    for pattern in man/dlock.1 'man/*.1' 'man/*.7' completions/dlock.bash completions/_dlock completions/dlock.fish \
+    for pattern in man/dlock.1 'man/*.1' 'man/*.5' 'man/*.7' completions/dlock.bash completions/_dlock completions/dlock.fish \
         'packaging/prometheus/*.rules.yml' 'packaging/systemd/*.timer' packaging/config.toml; do
         compgen -G "$pattern" >/dev/null || missing+=("$pattern")
     done

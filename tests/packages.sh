@@ -108,7 +108,7 @@ check "it needs no other package" "" "$(dpkg-query --root="$root" --show --showf
 
 {
     echo /usr/bin/dlock
-    for page in man/*.[17]; do echo "/usr/share/man/man${page##*.}/${page##*/}.gz"; done
+    for page in man/*.[157]; do echo "/usr/share/man/man${page##*.}/${page##*/}.gz"; done
     echo /usr/share/bash-completion/completions/dlock
     echo /usr/share/zsh/vendor-completions/_dlock
     echo /usr/share/fish/vendor_completions.d/dlock.fish
@@ -117,12 +117,12 @@ check "it needs no other package" "" "$(dpkg-query --root="$root" --show --showf
 } | LC_ALL=C sort >"$work/expected"
 find "$root" -path "$root/var" -prune -o -type f -printf '/%P\n' | LC_ALL=C sort >"$work/found"
 check "what is in it" "" "$(diff "$work/expected" "$work/found" || true)"
-check "there are pages of both sections" "yes yes" "$(compgen -G 'man/*.1' >/dev/null && echo yes) $(compgen -G 'man/*.7' >/dev/null && echo yes)"
+check "there are pages of each section" "yes yes yes" "$(for section in 1 5 7; do compgen -G "man/*.$section" >/dev/null && echo yes; done | xargs)"
 check "everything is root's, for all to read, and only dlock can be run" "/usr/bin/dlock 755 0:0" \
     "$(cd "$root" && find usr -type f ! \( -perm 644 -user 0 -group 0 \) -printf '/%p %m %U:%G\n')"
 
 same() { cmp --silent "$1" "$2" && echo same || echo different; }
-for page in man/*.[17]; do
+for page in man/*.[157]; do
     gzip --decompress --stdout "$root/usr/share/man/man${page##*.}/${page##*/}.gz" >"$work/page" 2>/dev/null || true
     check "$page, compressed" same "$(same "$page" "$work/page")"
 done

@@ -254,10 +254,10 @@ def the_template_installs_a_package():
         equal(runner.job(shell, DLOCK_PACKAGE_SHA256="0" * 64, **variables)[0], 65, f"another sum in {shell}")
 
 
-def the_examples_of_the_readme_run():
-    """Those of the action and of the template; those that call dlock themselves are run with all others of the README."""
-    readme = (PACKAGING.parent / "README.md").read_text()
-    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", readme, re.M | re.S)]
+def the_examples_of_the_page_run():
+    """Those of the action and of the template, in dlock-ci(7)."""
+    page = (PACKAGING / "manual/pages/ci.7.md").read_text()
+    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)]
     [[step]] = [block for block in blocks if isinstance(block, list) and "uses" in block[0]]
     [job] = [block["deploy"] for block in blocks if isinstance(block, dict) and "deploy" in block]
     runner = with_locks(None)
@@ -270,10 +270,10 @@ def the_examples_of_the_readme_run():
     sha256 = hashlib.sha256(pathlib.Path(DEB).read_bytes()).hexdigest()
     inputs.update(package=DEB, sha256=sha256, backend=locks(runner))
     equal(runner.step(INSTALL, **inputs)[0], 0, "the action installs dlock")
-    equal(runner.step(RUN, **inputs), (0, "deployed under deploy\n", ""), "the action of the README")
-    equal(job.keys(), {"extends", "variables"}, "the job of the README")
+    equal(runner.step(RUN, **inputs), (0, "deployed under deploy\n", ""), "the action of the page")
+    equal(job.keys(), {"extends", "variables"}, "the job of the page")
     variables = {**job["variables"], "DLOCK_BACKEND": locks(runner)}
-    equal(runner.job("sh", **variables), (0, "deployed under deploy\n", ""), "the job of the README")
+    equal(runner.job("sh", **variables), (0, "deployed under deploy\n", ""), "the job of the page")
 
 
 CHECKS = [
@@ -287,7 +287,7 @@ CHECKS = [
     the_template_runs_the_command_under_the_lock,
     the_template_passes_every_option_and_runs_nothing_hostile,
     the_template_installs_a_package,
-    the_examples_of_the_readme_run,
+    the_examples_of_the_page_run,
 ]
 for check in CHECKS:
     check()

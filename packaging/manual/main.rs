@@ -45,7 +45,7 @@ fn pages(root: &Command) -> Vec<Page> {
     for topic in texts::TOPICS {
         let mut writer = begin(root, topic.name, topic.section, topic.what);
         writer.text(&texts::complete(
-            &texts::of(topic.name.trim_start_matches("dlock-")),
+            &texts::of(&format!("{}.{}", topic.name.trim_start_matches("dlock-"), topic.section)),
             &Facts { command: root, titles: &titles },
         ));
         pages.push(Page { file: format!("{}.{}", topic.name, topic.section), text: writer.finish() });
@@ -55,7 +55,11 @@ fn pages(root: &Command) -> Vec<Page> {
 
 fn begin(root: &Command, name: &str, section: &str, what: &str) -> Writer {
     let source = format!("dlock {}", root.get_version().unwrap_or_default());
-    let manual = if section == "7" { "Miscellaneous" } else { "User Commands" };
+    let manual = match section {
+        "5" => "File Formats",
+        "7" => "Miscellaneous",
+        _ => "User Commands",
+    };
     let mut writer = Writer::new([&name.to_uppercase(), section, DATE, &source, manual]);
     writer.section("NAME");
     writer.paragraph(vec![roman(format!("{name} - {what}"))]);

@@ -5,7 +5,7 @@
 //! | block | meaning |
 //! |---|---|
 //! | `# TEXT`, `## TEXT` | a section, a subsection |
-//! | lines that begin with four spaces | an example, verbatim |
+//! | lines between ```` ```LANGUAGE ```` and ```` ``` ```` | an example, verbatim; a test runs it |
 //! | a line, and below it `: TEXT` | a term and its definition |
 //! | `- TEXT` | an item of a list |
 //! | anything else | a paragraph |
@@ -93,8 +93,15 @@ impl Writer {
 
     /// Writes a text in the markup above.
     pub fn text(&mut self, text: &str) {
-        for block in text.trim().split("\n\n").map(|block| block.trim_matches('\n')) {
-            self.block(block);
+        for (index, part) in text.split("\n```").enumerate() {
+            // Every second part is an example; it begins with its language.
+            if index % 2 == 1 {
+                self.verbatim(part.lines().skip(1));
+                continue;
+            }
+            for block in part.trim().split("\n\n").map(|block| block.trim_matches('\n')) {
+                self.block(block);
+            }
         }
     }
 
@@ -103,8 +110,6 @@ impl Writer {
             self.part(title);
         } else if let Some(title) = block.strip_prefix("# ") {
             self.section(title);
-        } else if block.starts_with("    ") {
-            self.verbatim(block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)));
         } else if block.starts_with("- ") {
             for item in joined(block) {
                 self.item(inlines(item.strip_prefix("- ").unwrap_or(&item)));

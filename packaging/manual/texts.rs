@@ -11,19 +11,21 @@ pub struct Topic {
 }
 
 pub const TOPICS: &[Topic] = &[
+    Topic { name: "dlock-config", section: "5", what: "configuration files" },
+    Topic { name: "dlock-backends", section: "7", what: "where locks live: guarantees and limits" },
+    Topic { name: "dlock-ci", section: "7", what: "locks in CI pipelines" },
+    Topic { name: "dlock-file", section: "7", what: "locks on this host, shared with flock(1)" },
+    Topic { name: "dlock-redis", section: "7", what: "locks on Redis and Valkey" },
+    Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
+    Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
     Topic {
-        name: "dlock-backends",
+        name: "dlock-migration",
         section: "7",
-        what: "where locks live: guarantees and limits of each store",
-    },
-    Topic {
-        name: "dlock-recipes",
-        section: "7",
-        what: "locks shared with other programs, and how to reject a late writer",
+        what: "lines of other tools, and those that replace them",
     },
 ];
 
-/// Returns the text of a page.
+/// Returns the text of a page: `run` of a command, `redis.7` of a topic.
 pub fn of(page: &str) -> String {
     let path = format!("{}/packaging/manual/pages/{page}.md", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))

@@ -2,9 +2,9 @@
 //! part of the current word before the cursor (after an equals sign, so that no shell drops it when it is
 //! empty) and the WORDs are the words before it, including `dlock`.
 //!
-//! The reply is a list of lines. The first names the kind: `values`, `files`, `directories`, or `command N`
-//! when the word is part of a command that begins with word N. After `values` each line is a value, followed
-//! by a tab and its description.
+//! The reply is a list of lines. The first names the kind: `values`, `files`, or `command N` when the word is
+//! part of a command that begins with word N. After `values` each line is a value, followed by a tab and its
+//! description.
 //!
 //! The request is an argument and not an environment variable, so that no run of dlock can be mistaken for
 //! one.
@@ -49,7 +49,6 @@ fn text(completion: &Completion) -> String {
     match completion {
         Completion::Command(first) => format!("command {first}\n"),
         Completion::Files => "files\n".into(),
-        Completion::Directories => "directories\n".into(),
         Completion::Values(values) => {
             let lines = values.iter().map(|value| format!("{value}\n"));
             std::iter::once("values\n".to_owned()).chain(lines).collect()

@@ -1,11 +1,7 @@
-//! `dlock man`: prints or writes the man pages of `man/`, which `packaging/generate.sh` makes.
-
-use std::path::Path;
-
-use anyhow::{Context, Result};
+//! `dlock man`: prints a man page of `man/`, which `packaging/generate.sh` makes.
 
 use crate::exit::{Exit, Failure};
-use crate::report::{Reporter, reason};
+use crate::report::Reporter;
 use crate::settings::ManArguments;
 
 /// Expands to the file names of man pages, each with the content of the page.
@@ -15,41 +11,56 @@ macro_rules! pages {
     };
 }
 
-/// The page of dlock itself, one of each command, and one of each topic.
+/// The page of dlock itself, one of each command, and one of each topic. Of two pages with the same name, that of the
+/// command stands first.
 const PAGES: &[(&str, &str)] = pages! {
     "dlock.1"
     "dlock-acquire.1"
-    "dlock-backends.7"
     "dlock-break.1"
     "dlock-check.1"
     "dlock-completions.1"
     "dlock-config.1"
     "dlock-doctor.1"
     "dlock-man.1"
-    "dlock-recipes.7"
     "dlock-release.1"
     "dlock-renew.1"
     "dlock-run.1"
     "dlock-status.1"
+    "dlock-backends.7"
+    "dlock-ci.7"
+    "dlock-config.5"
+    "dlock-fencing.7"
+    "dlock-file.7"
+    "dlock-migration.7"
+    "dlock-recipes.7"
+    "dlock-redis.7"
 };
 
-/// Prints the page of dlock itself, or writes all pages into a directory.
+/// Prints a page: that of dlock itself, or the named one.
 pub fn man(arguments: &ManArguments) -> Exit {
-    match &arguments.directory {
-        None => super::print(PAGES[0].1),
-        Some(directory) => match write(Path::new(directory)) {
-            Ok(()) => Exit::SUCCESS,
-            Err(error) => Reporter::of(&arguments.common).failure(&Failure::usage(reason(&error))),
-        },
+    let name = arguments.page.as_deref().unwrap_or("dlock");
+    match PAGES.iter().find(|(file, _)| is_named(file, name)) {
+        Some((_, text)) => super::print(text),
+        None => {
+            let message =
+                format!("no man page {name:?}: there are {}", names().collect::<Vec<_>>().join(", "));
+            Reporter::of(&arguments.common).failure(&Failure::usage(message))
+        }
     }
 }
 
-fn write(directory: &Path) -> Result<()> {
-    let cannot = |path: &Path| format!("cannot write {}", path.display());
-    std::fs::create_dir_all(directory).with_context(|| cannot(directory))?;
-    for (file, text) in PAGES {
-        let path = directory.join(file);
-        std::fs::write(&path, text).with_context(|| cannot(&path))?;
-    }
-    Ok(())
+/// Returns whether the file is the page `run`, `dlock-run`, `run.1` or `dlock-run.1`.
+fn is_named(file: &str, name: &str) -> bool {
+    let (page, _section) = file.rsplit_once('.').unwrap_or((file, ""));
+    [page, file].iter().any(|known| name == *known || known.strip_prefix("dlock-") == Some(name))
+}
+
+/// Returns the short names of the pages: `run` for `dlock-run.1`, `config.5` for the second page of a name.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().filter_map(|(file, _)| {
+        let name = file.strip_prefix("dlock-")?;
+        let short = name.rsplit_once('.').map_or(name, |(short, _)| short);
+        let is_first = PAGES.iter().find(|(page, _)| is_named(page, short))?.0 == *file;
+        Some(if is_first { short } else { name })
+    })
 }

@@ -48,7 +48,7 @@ pub enum Command {
     Config(ConfigArguments),
     /// Print the completion script of a shell
     Completions(Box<CompletionsArguments>),
-    /// Print the man page, or write all pages into a directory
+    /// Print a man page
     Man(Box<ManArguments>),
     /// Take a lease without a process, and print its token
     Acquire(Box<AcquireArguments>),
@@ -87,11 +87,11 @@ pub enum ShellArgument {
 }
 
 #[derive(Debug, Default, Args)]
-#[command(override_usage = "dlock man [OPTIONS] [DIR]", after_long_help = include_str!("help/man.txt"))]
+#[command(override_usage = "dlock man [OPTIONS] [PAGE]", after_long_help = include_str!("help/man.txt"))]
 pub struct ManArguments {
-    /// Directory to write all pages to; created if it does not exist
-    #[arg(value_name = "DIR")]
-    pub directory: Option<OsString>,
+    /// Command or topic, such as run or redis; without it, the page of dlock itself
+    #[arg(value_name = "PAGE")]
+    pub page: Option<String>,
 
     #[command(flatten)]
     pub common: CommonArguments,

@@ -4,13 +4,13 @@ use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
 use crate::backend::registry;
+use crate::commands::man;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completion {
     /// The shell's own completion of a command that begins with this word.
     Command(usize),
     Files,
-    Directories,
     /// Each value, followed by a tab and its description if it has one.
     Values(Vec<String>),
 }
@@ -189,13 +189,13 @@ fn values(
         shown.map(|value| candidate(value.get_name(), value.get_help())).collect()
     } else if kinds.contains(&"FILE") {
         return Completion::Files;
-    } else if kinds.contains(&"DIR") {
-        return Completion::Directories;
     } else if kinds.contains(&"NAME") {
         let others = names().into_iter().filter(|name| !given.contains(&name.as_str()));
         others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
         registry::known().iter().map(|scheme| scheme.to_string()).collect()
+    } else if kinds.contains(&"PAGE") {
+        man::names().map(str::to_owned).collect()
     } else {
         let literal = kinds.iter().filter(|kind| kind.starts_with(|first: char| first.is_ascii_lowercase()));
         literal.map(|kind| kind.to_string()).collect()

@@ -1,7 +1,5 @@
 //! What is shipped beside the binary: README, man pages, completions.
 
+#[cfg(feature = "redis")]
+pub mod documents;
 pub mod generated;
-#[cfg(feature = "redis")]
-pub mod migrations;
-#[cfg(feature = "redis")]
-pub mod readme;

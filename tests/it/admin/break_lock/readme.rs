@@ -1,7 +1,7 @@
 //! The example of `dlock break` in README.md matches the real output.
 
 use super::{host, user, without_times};
-use crate::packaging::readme::{Sandbox, all_blocks};
+use crate::packaging::documents::{Sandbox, blocks};
 use crate::support::SOON;
 use crate::support::pty::Terminal;
 use crate::support::running::Exit;
@@ -9,19 +9,10 @@ use crate::support::wait::{eventually, until};
 use nix::sys::termios::LocalFlags;
 use std::process::Stdio;
 
-/// The heading of its section.
-pub const SECTION: &str = "End a hold that hangs";
-
 #[test]
 fn the_break_example_of_the_readme_matches_the_output() {
-    let blocks = all_blocks().into_iter();
-    let [block] = blocks
-        .filter(|block| block.section == SECTION && block.language == "console")
-        .collect::<Vec<_>>()
-        .try_into()
-        .ok()
-        .expect("one break");
-    let (command, shown) = block.text.split_first().expect("a command");
+    let [block] = blocks("console").try_into().ok().expect("one break");
+    let (command, shown) = block.lines.split_first().expect("a command");
     let command = command.strip_prefix("$ ").expect("a command");
     let sandbox = Sandbox::new();
     let stderr = std::fs::File::create(sandbox.place.path("stderr")).unwrap();

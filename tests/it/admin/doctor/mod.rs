@@ -8,8 +8,6 @@ mod output;
 #[cfg(feature = "redis")]
 mod protocol;
 #[cfg(feature = "redis")]
-pub mod readme;
-#[cfg(feature = "redis")]
 mod rights;
 #[cfg(feature = "redis")]
 mod servers;

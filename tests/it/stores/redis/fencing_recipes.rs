@@ -1,6 +1,6 @@
-//! The recipes of README.md that use a fencing token, run literally: each refuses a late writer.
+//! The recipes of dlock-fencing(7), run literally: each refuses a late writer.
 
-use crate::packaging::readme;
+use crate::packaging::documents::{Block, blocks_in};
 use crate::support::dlock::{BINARY, Dlock};
 use crate::support::redis::Redis;
 use crate::support::running::{Exit, Running};
@@ -13,15 +13,10 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The heading of their section.
-pub const SECTION: &str = "Refuse a late writer";
-
-/// The blocks of the section: three commands, and the script that the last of them runs.
+/// The blocks of the page: three commands, and the script that the last of them runs.
 fn blocks() -> [String; 4] {
-    let blocks = readme::all_blocks().into_iter();
-    let of_section = blocks.filter(|block| block.section == SECTION && block.language == "sh");
-    let texts: Vec<String> = of_section.map(|block| block.text.join("\n")).collect();
-    texts.try_into().unwrap_or_else(|texts| panic!("README.md has other recipes: {texts:#?}"))
+    let texts: Vec<String> = blocks_in("fencing.7.md", "sh").iter().map(Block::text).collect();
+    texts.try_into().unwrap_or_else(|texts| panic!("the page has other recipes: {texts:#?}"))
 }
 
 /// A user who writes reports under the lock `report`, on a Redis for one test only.

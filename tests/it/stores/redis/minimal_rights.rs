@@ -1,6 +1,6 @@
-//! A user of Redis with minimal rights: exactly the rules in README.md.
+//! A user of Redis with minimal rights: exactly the rules in dlock-redis(7).
 
-use crate::packaging::readme::all_blocks;
+use crate::packaging::documents::blocks;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -13,14 +13,10 @@ use std::process::Stdio;
 
 const PASSWORD: &str = "s3cret";
 
-/// The heading of the section with the rules.
-pub const SECTION: &str = "A user of Redis that may do nothing else";
-
-/// The rules in README.md: the required ones, and the optional ones.
+/// The rules in dlock-redis(7): the required ones, and the optional ones.
 pub fn rules() -> [Vec<&'static str>; 2] {
-    let blocks = all_blocks().into_iter().filter(|block| block.section == SECTION);
-    let rules = blocks.map(|block| {
-        let words = block.text.into_iter().flat_map(str::split_whitespace);
+    let rules = blocks("acl").into_iter().map(|block| {
+        let words = block.lines.into_iter().flat_map(str::split_whitespace);
         let mut words = words.skip_while(|word| *word != "dlock");
         assert_eq!(words.next(), Some("dlock"));
         words.filter(|word| !["on", ">PASSWORD", "-@all"].contains(word)).collect()

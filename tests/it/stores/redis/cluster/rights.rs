@@ -6,10 +6,10 @@ use crate::support::place::Place;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
 
-/// The rights that only a cluster needs, as in README.md.
+/// The rights that only a cluster needs, as in dlock-redis(7).
 const RULES: &[&str] = &["+asking", "+cluster|slots"];
 
-/// Creates the user `dlock` again on every node, with the rules that README.md has for every server and these.
+/// Creates the user `dlock` again on every node, with the rules that dlock-redis(7) has for every server and these.
 fn allow(cluster: &Cluster, rules: &[&str]) {
     let [needed, _] = crate::stores::redis::minimal_rights::rules();
     let mut words = vec!["ACL", "SETUSER", "dlock", "reset", "on", ">s3cret"];
@@ -33,7 +33,8 @@ fn holder(cluster: &Cluster, place: &Place) -> Running {
 #[test]
 fn the_documented_rights_suffice_while_a_slot_migrates() {
     let (cluster, place) = (Cluster::start_with(Plan::default()), Place::new());
-    assert!(RULES.iter().all(|rule| crate::packaging::readme::README.contains(&format!("`{rule}`"))));
+    let page = include_str!("../../../../../packaging/manual/pages/redis.7.md");
+    assert!(RULES.iter().all(|rule| page.contains(&format!("`{rule}`"))));
     allow(&cluster, RULES);
     let mut held = holder(&cluster, &place);
     let moving = cluster.begin(KEY, another(&cluster, KEY));

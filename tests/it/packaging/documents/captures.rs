@@ -43,7 +43,7 @@ fn user() -> String {
 
 /// Starts the processes in the captures, in the order of their lines, and waits until they are ready.
 fn play(sandbox: &Sandbox) -> Fixture {
-    for script in ["deploy.sh", "report.sh", "reindex.sh", "render.sh"] {
+    for script in ["deploy.sh", "render.sh"] {
         sandbox.place.script(script, "#!/bin/sh\nexec sleep 1000\n");
     }
     sandbox
@@ -82,9 +82,6 @@ fn play(sandbox: &Sandbox) -> Fixture {
     for (job, arguments, script, times) in [
         (Some("1234"), "--note 'release 1.2' deploy -- ./deploy.sh", "deploy.sh", 1),
         (Some("1235"), "--wait 30m deploy -- ./deploy.sh", "deploy.sh", 2),
-        (None, "--shared catalogue -- ./report.sh", "report.sh", 1),
-        (None, "--shared catalogue -- ./report.sh", "report.sh", 2),
-        (None, "--wait 1m catalogue -- ./reindex.sh", "reindex.sh", 1),
         (None, "--slots 3 render -- ./render.sh", "render.sh", 1),
         (None, "--slots 3 render -- ./render.sh", "render.sh", 2),
     ] {
@@ -111,31 +108,21 @@ impl Drop for Fixture {
 fn the_captures_of_the_readme_match_the_output() {
     let sandbox = Sandbox::new();
     let _fixture = play(&sandbox);
-    let mut captures = blocks("text");
-    // The rules for a user have separate tests.
-    captures.retain(|block| block.section != crate::stores::redis::minimal_rights::SECTION);
-    let [now, history, watched] = captures.try_into().ok().expect("three captures");
+    let [now, history] = blocks("text").try_into().ok().expect("two captures");
     // The backup kept by --min-hold has run since the history was captured.
-    for block in [history, now, watched] {
-        let command = block.text[0].strip_prefix("$ ").expect("a command");
+    for block in [history, now] {
+        let command = block.lines[0].strip_prefix("$ ").expect("a command");
         if command == "dlock status" {
             let url = sandbox.plain.url();
             let output = sandbox.run(&format!("dlock run -b {url} --min-hold 50m nightly -- ./backup.sh 0"));
             assert!(output.status.success());
         }
-        let screen = sandbox.place.path("screen");
-        let file = std::fs::File::create(&screen).unwrap();
         let mut shell = sandbox.shell();
-        shell.env("DLOCK_BACKEND", sandbox.plain.url()).stdout(file);
-        let mut shell = shell.args(["-c", &format!("exec {command}")]).spawn().unwrap();
-        let seen = || std::fs::read_to_string(&screen).unwrap();
-        if command.contains("--watch") {
-            until(SOON, "a second table", || seen().contains("\n\n"));
-            shell.kill().unwrap();
-        }
-        shell.wait().unwrap();
-        let seen: Vec<_> = seen().lines().take_while(|line| !line.is_empty()).map(row).collect();
-        let shown: Vec<_> = block.text[1..].iter().map(|line| row(&sandbox.replace(line))).collect();
-        assert_eq!(seen, shown, "README.md:{}: {command}", block.line);
+        shell.env("DLOCK_BACKEND", sandbox.plain.url());
+        let output = shell.args(["-c", command]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let seen: Vec<_> = printed.lines().map(row).collect();
+        let shown: Vec<_> = block.lines[1..].iter().map(|line| row(&sandbox.replace(line))).collect();
+        assert_eq!(seen, shown, "{}: {command}", block.place);
     }
 }

@@ -1,12 +1,11 @@
-//! The table of README.md for users of other tools: every dlock line in it is run here literally,
-//! and every line of `flock(1)`, which is available on every Linux.
+//! dlock-migration(7): every dlock line in it is run here literally, and every line of `flock(1)`, which is available on
+//! every Linux.
 
-use crate::packaging::readme::{README, Sandbox, script_of};
+use super::blocks;
+use super::sandbox::{Sandbox, scripts_of};
 use std::process::{Child, Command, Stdio};
 
-const SECTION: &str = "\n## Coming from another tool\n";
-
-/// A row: the line of the other tool, and that of dlock.
+/// A block: the line of the other tool, and that of dlock.
 struct Row {
     before: String,
     now: String,
@@ -29,23 +28,12 @@ impl Row {
 }
 
 fn rows() -> Vec<Row> {
-    let (_, section) = README.split_once(SECTION).expect("the section");
-    let (section, _) = section.split_once("\n## ").expect("a section behind it");
-    let table = section.lines().filter(|line| line.starts_with("| `"));
-    let rows = table.map(|line| {
-        // A `|` within a cell is written `\|`.
-        let line = line.replace("\\|", "\u{0}");
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
-        let [before, now, _remark] = cells[..] else { panic!("not three cells: {line}") };
-        let code = |cell: &str| {
-            let code = cell.trim().strip_prefix('`').and_then(|cell| cell.strip_suffix('`'));
-            code.unwrap_or_else(|| panic!("not code: {cell}")).replace('\u{0}', "|")
-        };
-        Row { before: code(before), now: code(now) }
-    });
-    let rows: Vec<Row> = rows.collect();
-    assert_eq!(rows.len(), section.matches("dlock run ").count(), "the rows, and the lines of dlock in them");
-    rows
+    let row = |block: super::Block| {
+        let text = block.text();
+        let (before, now) = text.split_once("\ndlock run ").unwrap_or_else(|| panic!("{}", block.place));
+        Row { before: before.to_owned(), now: format!("dlock run {now}") }
+    };
+    blocks("migration").into_iter().map(row).collect()
 }
 
 /// Holds a lock file with `flock(1)` until it is dropped.
@@ -86,9 +74,9 @@ fn both_lines_of_a_row_run_the_same_script() {
         for line in lines {
             let output = sandbox.run(line);
             let seen = (output.status.code(), sandbox.take_ran(), String::from_utf8(output.stderr).unwrap());
-            assert_eq!(seen, (Some(0), script_of(&row.before), String::new()), "{line}");
+            assert_eq!(seen, (Some(0), scripts_of(&row.before), String::new()), "{line}");
         }
-        assert_ne!(script_of(&row.before), "", "{}", row.before);
+        assert_ne!(scripts_of(&row.before), "", "{}", row.before);
     }
     assert!(of_flock >= 7, "{of_flock} rows of flock");
 }

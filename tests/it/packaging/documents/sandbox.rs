@@ -1,0 +1,154 @@
+//! The machine of a reader, for the commands of the documents.
+
+use std::cell::OnceCell;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::cluster::Cluster;
+use crate::support::dlock::BINARY;
+use crate::support::masters::Masters;
+use crate::support::place::Place;
+use crate::support::pool::Lent;
+use crate::support::process::Marker;
+use crate::support::redis::{Options, Redis};
+use crate::support::sentinels::Sentinels;
+use crate::support::tls::Flaw;
+
+/// The reader's own programs. Each records that it ran, in the file `ran`.
+const SCRIPTS: &[(&str, &str)] = &[
+    // Waits for the file `go`, so that a test determines how long a backup takes.
+    ("backup.sh", "touch started; until [ -e go ]; do sleep 0.01; done; echo backup complete"),
+    ("billing.sh", "redis-cli -u \"$PLAIN\" exists myapp:billing"),
+    ("deploy.sh", "echo deployed"),
+    ("dump.sh", "echo dump"),
+    ("migrate.sh", "echo migrated"),
+    ("poll.sh", "echo polled"),
+    ("reindex.sh", "echo reindexed"),
+    ("render.sh", "test \"$DLOCK_SLOT\" -lt 3"),
+    ("report.sh", "echo report"),
+];
+
+/// A reader's machine: their scripts in the working directory, `dlock` in PATH, and their servers.
+pub struct Sandbox {
+    pub place: Place,
+    pub plain: Redis,
+    tls: Redis,
+    with_users: Redis,
+    masters: OnceCell<Lent<Masters>>,
+    sentinels: OnceCell<Lent<Sentinels>>,
+    cluster: OnceCell<Lent<Cluster>>,
+}
+
+impl Sandbox {
+    pub fn new() -> Self {
+        let place = Place::new();
+        std::fs::create_dir(place.path("bin")).unwrap();
+        std::os::unix::fs::symlink(BINARY, place.path("bin/dlock")).unwrap();
+        for (name, text) in SCRIPTS {
+            place.script(name, &format!("#!/bin/sh\necho ./{name} >>ran\n{text}\n"));
+        }
+        place.write("redis.pass", "secret\n");
+        let socket = place.arg("redis.sock");
+        let user = ["--user", "dlock", "on", ">secret", "~*", "&*", "+@all"];
+        Self {
+            place,
+            plain: Redis::start_with_args(&["--unixsocket", &socket]),
+            tls: Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() }),
+            with_users: Redis::start_with_args(&user),
+            masters: OnceCell::new(),
+            sentinels: OnceCell::new(),
+            cluster: OnceCell::new(),
+        }
+    }
+
+    /// A text of the documents, and its replacement here. The first match is used.
+    fn replacements(&self) -> Vec<(&'static str, String)> {
+        let repository = env!("CARGO_MANIFEST_DIR");
+        let here = |name: &str| self.place.path(name).display().to_string();
+        let host = |server: &Redis| format!("127.0.0.1:{}", server.port());
+        vec![
+            // The reader's servers and files.
+            ("dlock@redis.example.com", format!("dlock@{}", host(&self.with_users))),
+            ("rediss://redis.example.com", format!("rediss://{}", host(&self.tls))),
+            ("redis://redis.example.com", format!("redis://{}", host(&self.plain))),
+            ("redis://redis ", format!("redis://{} ", host(&self.plain))),
+            ("/etc/ssl/redis-ca.pem", self.tls.certificates().ca.display().to_string()),
+            ("/etc/dlock/redis.pass", here("redis.pass")),
+            ("/etc/dlock/me.pem", self.tls.certificates().client.display().to_string()),
+            ("/etc/dlock/me.key", self.tls.certificates().client_key.display().to_string()),
+            ("/run/redis/redis.sock", here("redis.sock")),
+            ("/srv/locks", here("locks")),
+            ("/srv/jobs", here("")),
+            ("/var/lib/prometheus/node-exporter", here("home")),
+            // The reader's group.
+            ("-g jobs", format!("-g {}", nix::unistd::getegid())),
+            // Tests do not build packages, which takes minutes.
+            ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
+            // Installing is a task of cargo; that there is a locked package to install is checked here.
+            ("cargo install --locked --profile dist --path .", format!("test -f {repository}/Cargo.lock")),
+        ]
+    }
+
+    pub fn replace(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        // These servers are started only where they are used.
+        let servers: [(&str, &dyn Fn() -> String); 3] = [
+            ("redlock://", &|| self.masters.get_or_init(Masters::lent).url()),
+            ("redis-sentinel://", &|| self.sentinels.get_or_init(Sentinels::lent).url()),
+            ("redis-cluster://", &|| self.cluster.get_or_init(Cluster::lent).url()),
+        ];
+        for (scheme, url) in servers {
+            if text.contains(&format!("{scheme}redis-1.example.com")) {
+                let url = url();
+                let hosts = url.strip_prefix(scheme).and_then(|rest| rest.split('/').next()).expect("hosts");
+                for (index, host) in hosts.split(',').enumerate() {
+                    text = text.replace(&format!("redis-{}.example.com", index + 1), host);
+                }
+            }
+        }
+        for (shown, here) in self.replacements() {
+            text = text.replace(shown, &here);
+        }
+        text
+    }
+
+    /// `/bin/sh` in the reader's directory, with little more environment than in cron.
+    pub fn shell(&self) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.place.path("bin").display());
+        shell.env_clear().env("PATH", path).env("HOME", self.place.home()).env("PLAIN", self.plain.url());
+        shell.env(Marker::VARIABLE, self.place.marker().value());
+        shell.current_dir(self.place.path(".")).stdin(Stdio::null());
+        shell
+    }
+
+    pub fn run(&self, command: &str) -> Output {
+        self.shell().args(["-c", &self.replace(command)]).output().unwrap()
+    }
+
+    /// Installs a configuration as the user's.
+    pub fn configure(&self, text: &str) {
+        let file = self.place.home().join(".config/dlock/config.toml");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, self.replace(text)).unwrap();
+    }
+
+    /// Which of the reader's scripts have run since the last call.
+    pub fn take_ran(&self) -> String {
+        let ran = self.place.read("ran");
+        let _ = std::fs::remove_file(self.place.path("ran"));
+        ran
+    }
+}
+
+/// The scripts that a text starts, as they write themselves into `ran`.
+pub fn scripts_of(text: &str) -> String {
+    let words = text.split(|c: char| c.is_whitespace() || "'\"()".contains(c));
+    let scripts = words.filter(|word| word.starts_with("./"));
+    scripts.map(|script| format!("{script}\n")).collect()
+}
+
+/// The output of a program without the notice that no backend is configured.
+pub fn without_notice(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    text.lines().filter(|line| !line.starts_with("dlock: no backend configured: ")).collect()
+}
