@@ -6,6 +6,7 @@
 
 mod captures;
 mod commands;
+mod demo;
 mod migration;
 mod pipelines;
 pub mod sandbox;
