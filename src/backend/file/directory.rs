@@ -165,7 +165,7 @@ impl LockDirectory {
         for event in watch {
             is_watched &= self.watch(name, event);
         }
-        Ok(Done { value, is_watched })
+        Ok(Done { value, is_watched, fencing: None })
     }
 
     fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
@@ -276,6 +276,7 @@ impl LockDirectory {
             Watch::Gate(mode) => self.await_flock(name, mode),
             Watch::Holder(ticket) => self.await_end(name, Role::Holding, ticket),
             Watch::Waiter(ticket) => self.await_end(name, Role::Waiting, ticket),
+            Watch::Entry(_) => unreachable!("turns do not follow from the order alone"),
         }
     }
 

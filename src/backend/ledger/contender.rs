@@ -10,7 +10,7 @@ use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
     Again, Attempt, Backend, Busy, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,
 };
-use crate::lock::{Claim, FencingToken, Holder, LockName, NotedRecord, Record, Revocation, Token};
+use crate::lock::{Claim, FencingToken, Grant, Holder, LockName, NotedRecord, Record, Revocation, Token};
 
 /// Makes the decisions on the ledgers of a store. It remembers nothing: a claim is found by its token.
 pub struct Contender<S>(S);
@@ -44,6 +44,9 @@ impl<S: LedgerStore> Backend for Contender<S> {
             let done = self.0.change(&claim.name, Purpose::Claim(claim.clone()), decide).await?;
             Ok(match done.value {
                 Attempt::Busy(busy) if !done.is_watched => Attempt::Busy(Busy { again: Again::Poll, ..busy }),
+                Attempt::Granted(grant) => {
+                    Attempt::Granted(Grant { fencing: done.fencing.or(grant.fencing), ..grant })
+                }
                 attempt => attempt,
             })
         })

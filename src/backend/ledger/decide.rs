@@ -210,7 +210,7 @@ fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut Holder
     ledger.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
 }
 
-fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
+pub(super) fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
     ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
 }
 
@@ -242,22 +242,23 @@ fn outer_hold(ledger: &Ledger, claim: &Claim) -> Option<HolderEntry> {
     ledger.holders.iter().find(is_outer).cloned()
 }
 
-/// Returns another number of slots that live users of the lock have agreed on.
+/// Returns another number of slots that live users of the lock have agreed on: its holders and the waiters ahead.
 fn other_slots(ledger: &Ledger, claim: &Claim, observed: &dyn Observed) -> Option<u32> {
     let Mode::Slots(wanted) = claim.mode else { return None };
     let other = |mode: Mode| match mode {
         Mode::Slots(slots) if slots != wanted => Some(slots),
         _ => None,
     };
-    let is_waiting =
-        |waiter: &WaiterEntry| waiter.token != claim.token.reveal() && waiter.has_owner(observed);
-    ledger.holders.iter().find_map(|holder| other(holder.mode)).or_else(|| {
-        ledger.waiters.iter().find_map(|waiter| other(waiter.mode).filter(|_| is_waiting(waiter)))
-    })
+    let ahead = ledger.waiters.iter().take_while(|waiter| waiter.token != claim.token.reveal());
+    ledger
+        .holders
+        .iter()
+        .find_map(|holder| other(holder.mode))
+        .or_else(|| ahead.filter(|waiter| waiter.has_owner(observed)).find_map(|waiter| other(waiter.mode)))
 }
 
 /// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
-fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
+pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
     let now = observed.now();
     let lease_ends = match observed.lifetime() {
         Lifetime::Recorded => Some(now.clock + claim.ttl),
@@ -345,8 +346,12 @@ fn hold(
     watch: Vec<Watch>,
 ) -> Step<Attempt> {
     let now = observed.now();
+    // A waiter keeps its ticket.
+    let ticket = match ledger.position_of(claim.token.reveal()) {
+        Some(place) => ledger.waiters[place].ticket,
+        None => ledger.next_ticket(now),
+    };
     leave_queue(ledger, claim);
-    let ticket = ledger.next_ticket(now);
     let mut entry = HolderEntry {
         ticket,
         family: hold.family.unwrap_or(ticket),

@@ -12,7 +12,7 @@ use crate::backend::StoreError;
 use crate::lock::{LockName, LockState, NotedRecord};
 
 /// How often a change is decided anew before it is reported as a transient failure.
-const MAX_CONFLICTS: usize = 100;
+pub(super) const MAX_CONFLICTS: usize = 100;
 
 /// A store that swaps a ledger if its version is still the one that was read.
 pub trait DocumentStore {
@@ -76,7 +76,7 @@ pub async fn change<S: DocumentStore, T>(
             Step::Exhausted => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
             Step::PassGate(_) => unreachable!("there is no gate"),
         };
-        let done = Done { value, is_watched: true };
+        let done = Done { value, is_watched: true, fencing: None };
         if ledger == before && !matches!(effect, Effect::Wait(_)) {
             return Ok(done);
         }
@@ -85,8 +85,13 @@ pub async fn change<S: DocumentStore, T>(
             return Ok(done);
         }
     }
+    Err(busy_ledger(name))
+}
+
+/// The ledger is changed too often by others.
+pub(super) fn busy_ledger(name: &LockName) -> StoreError {
     let reason = format!("{name}: other clients change its ledger all the time");
-    Err(StoreError::Unavailable { reason, maybe_applied: false, transient: true })
+    StoreError::Unavailable { reason, maybe_applied: false, transient: true }
 }
 
 /// See [`LedgerStore::read`](super::LedgerStore::read).
@@ -98,10 +103,19 @@ pub async fn read<S: DocumentStore>(
     names: &[LockName],
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
+    states(names, view, async |name| store.load(name).await.map(|(ledger, _, now)| (ledger, now))).await
+}
+
+/// Returns the time of the last inspection in ms since 1970, and what `view` makes of each ledger.
+pub(super) async fn states(
+    names: &[LockName],
+    view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
+    mut load: impl AsyncFnMut(&LockName) -> Result<(Ledger, Now), StoreError>,
+) -> Result<(u64, Vec<LockState>), StoreError> {
     let (mut locks, mut now_ms) = (Vec::new(), 0);
     for name in names {
-        locks.push(match store.load(name).await {
-            Ok((ledger, _, now)) => {
+        locks.push(match load(name).await {
+            Ok((ledger, now)) => {
                 now_ms = now.wall / 1000;
                 view(name, &ledger, &now)
             }

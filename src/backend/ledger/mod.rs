@@ -3,11 +3,13 @@
 //!
 //! The decisions ([`decide`]) are pure functions of the ledger, of what only the store can [observe](Observed) and of
 //! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`LedgerStore`], which only stores
-//! ledgers and observes: it decides nothing.
+//! ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes: as one [document], or as
+//! [entries] of its contenders.
 
 mod contender;
 pub mod decide;
 pub mod document;
+pub mod entries;
 mod observed;
 pub mod outcomes;
 mod queue;

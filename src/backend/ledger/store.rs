@@ -7,7 +7,7 @@ use super::observed::{GateMode, Observed};
 use super::value::Ledger;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Change, Hazard, Reply, StoreError};
-use crate::lock::{Claim, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
 /// What a change of a ledger is for.
 #[derive(Clone, Debug)]
@@ -76,6 +76,8 @@ pub enum Watch {
     Holder(u64),
     /// The waiter with this ticket has gone, or holds the lock.
     Waiter(u64),
+    /// The waiter with this ticket has gone, and so has the hold that it was granted.
+    Entry(u64),
     /// The foreign program has left the gate. The store may pass it at once.
     Gate(GateMode),
 }
@@ -87,6 +89,8 @@ pub struct Done<T> {
     pub value: T,
     /// Whether this process will be notified of everything that it has to watch.
     pub is_watched: bool,
+    /// The fencing token of the grant, if the store assigns it by the order of its writes.
+    pub fencing: Option<FencingToken>,
 }
 
 /// A store that keeps ledgers. It decides nothing.

@@ -149,6 +149,11 @@ impl Ledger {
         self.waiters.iter().position(|waiter| waiter.token == token)
     }
 
+    /// Returns whether it has neither holders nor waiters.
+    pub fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+
     /// Returns the last moment at which an entry may still be alive, for a store that takes an idle lock in one
     /// statement; `None` if that cannot be told from the ledger.
     pub fn idle_after(&self) -> Option<Duration> {

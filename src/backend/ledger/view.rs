@@ -76,15 +76,24 @@ pub(super) fn busy(
 }
 
 /// Returns what a waiter watches if its turn follows from the order alone: the last entry ahead of it that excludes it.
-/// Of those that wait for a slot, only the first watches the holders; each other one watches the waiter ahead.
+/// Of those that wait for a slot, only the first watches all holders; each other one watches the waiter ahead.
 fn blockers(ledger: &Ledger, place: usize, mode: Mode) -> Vec<Watch> {
-    let excludes = |other: Mode| mode != Mode::Shared || other != Mode::Shared;
-    let ahead = ledger.waiters[..place].iter().rev().find(|waiter| excludes(waiter.mode));
-    if let Some(waiter) = ahead {
-        return vec![Watch::Waiter(waiter.ticket)];
+    let (me, ahead) = (ledger.waiters[place].ticket, &ledger.waiters[..place]);
+    if let Mode::Slots(_) = mode {
+        return match ahead.last() {
+            Some(waiter) => vec![Watch::Waiter(waiter.ticket)],
+            None => {
+                let holders = ledger.holders.iter().filter(|holder| holder.ticket == holder.family);
+                holders.map(|holder| Watch::Entry(holder.family)).collect()
+            }
+        };
     }
-    let blocking = ledger.holders.iter().filter(|holder| excludes(holder.mode));
-    blocking.map(|holder| Watch::Holder(holder.ticket)).collect()
+    let holders = ledger.holders.iter().map(|holder| (holder.family, holder.mode));
+    let others = holders.chain(ahead.iter().map(|waiter| (waiter.ticket, waiter.mode)));
+    let excludes = |other: Mode| mode != Mode::Shared || other != Mode::Shared;
+    let last =
+        others.filter(|(ticket, other)| *ticket < me && excludes(*other)).max_by_key(|(ticket, _)| *ticket);
+    last.map(|(ticket, _)| Watch::Entry(ticket)).into_iter().collect()
 }
 
 /// Returns the state of a lock; with a `token`, also of the hold that it proves.

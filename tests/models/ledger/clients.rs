@@ -1,6 +1,7 @@
 //! Clients that take turns on one ledger, each of them for one run: wait, hold, release.
 
 mod checks;
+mod entries;
 mod model;
 mod steps;
 
@@ -8,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dlock::backend::Attempt;
+use dlock::backend::ledger::entries::{Listing, Write};
 use dlock::backend::ledger::{
     Gate, GateMode, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch,
 };
@@ -28,6 +30,8 @@ pub(super) struct Clients {
     pub(super) count: usize,
     /// The lease; without one, entries live as long as their owner, and holders pass a gate.
     pub(super) ttl: Option<Duration>,
+    /// Each of them writes an entry of its own, with a lease. Otherwise the ledger is one document.
+    pub(super) entries: bool,
     /// How many clients may die, or stop waiting.
     pub(super) deaths: u8,
     /// How many messages may be lost: a reply, or the notifications of one change.
@@ -82,8 +86,24 @@ struct Client {
     is_revoked: bool,
     /// A renewal has reported the revocation.
     knows_revocation: bool,
-    /// What it decided on the ledger of this version, before it is stored.
-    decided: Option<(u32, Ledger, Step<Attempt>, Duration)>,
+    /// What it decided, before it is stored.
+    decided: Option<Decision>,
+}
+
+#[derive(Clone)]
+struct Decision {
+    step: Step<Attempt>,
+    at: Duration,
+    change: Change,
+}
+
+/// What is to be stored.
+#[derive(Clone)]
+enum Change {
+    /// This ledger, in place of that of this version.
+    Document(u32, Ledger),
+    /// These entries; and whether the last one has the fencing token of its revision.
+    Entries(Vec<Write>, bool),
 }
 
 #[derive(Clone)]
@@ -91,6 +111,8 @@ pub(super) struct State {
     now: Duration,
     ledger: Ledger,
     version: u32,
+    /// The entries that the ledger consists of, if it is not a document.
+    listing: Listing,
     clients: Vec<Client>,
     foreign: Foreign,
     deaths: u8,

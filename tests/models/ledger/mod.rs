@@ -41,6 +41,7 @@ const LEASES: Clients = Clients {
     count: 3,
     delays: 1,
     ttl: Some(Duration::from_secs(3)),
+    entries: false,
     deaths: 0,
     losses: 0,
     foreign: false,
@@ -51,6 +52,9 @@ const LEASES: Clients = Clients {
 
 /// Entries that live as long as a descriptor, and a gate.
 const DESCRIPTORS: Clients = Clients { ttl: None, ..LEASES };
+
+/// Each client writes an entry of its own, and the store orders them.
+const ENTRIES: Clients = Clients { entries: true, ..LEASES };
 
 #[test]
 fn clients_with_leases_exclude_each_other_in_order() {
@@ -65,6 +69,21 @@ fn the_death_of_a_client_with_a_lease_leaves_none_behind() {
 #[test]
 fn a_lost_message_leaves_no_client_with_a_lease_behind() {
     assert_holds("leases, one loss", &Clients { losses: 1, delays: 0, ..LEASES });
+}
+
+#[test]
+fn clients_with_entries_exclude_each_other_in_order() {
+    assert_holds("entries", &ENTRIES);
+}
+
+#[test]
+fn the_death_of_a_client_with_an_entry_leaves_none_behind() {
+    assert_holds("entries, one death", &Clients { deaths: 1, ..ENTRIES });
+}
+
+#[test]
+fn a_lost_message_leaves_no_client_with_an_entry_behind() {
+    assert_holds("entries, one loss and one death", &Clients { losses: 1, deaths: 1, delays: 0, ..ENTRIES });
 }
 
 #[test]
@@ -83,6 +102,8 @@ fn a_nested_client_enters_the_outer_hold_and_keeps_the_lock() {
     assert_holds("leases, nested", &nested(LEASES));
     assert_holds("leases, nested, one loss", &Clients { losses: 1, ..nested(LEASES) });
     assert_holds("descriptors, nested", &nested(DESCRIPTORS));
+    assert_holds("entries, nested", &nested(ENTRIES));
+    assert_holds("entries, nested, one loss", &Clients { losses: 1, ..nested(ENTRIES) });
 }
 
 /// Longer than the lease, and not a time after which a client tries again anyway.
@@ -93,6 +114,7 @@ fn the_lock_is_kept_for_the_minimum_time() {
     let kept = |clients: Clients| Clients { min_hold: MIN_HOLD, deaths: 1, delays: 0, ..clients };
     assert_holds("leases, minimum time", &kept(LEASES));
     assert_holds("descriptors, minimum time", &kept(DESCRIPTORS));
+    assert_holds("entries, minimum time", &kept(ENTRIES));
 }
 
 #[test]
@@ -100,10 +122,9 @@ fn a_revocation_ends_a_hold_and_leaves_no_waiter_behind() {
     let revoked =
         |clients: Clients| Clients { revocations: 1, min_hold: MIN_HOLD, count: 2, delays: 0, ..clients };
     for nested in [false, true] {
-        for clients in [LEASES, DESCRIPTORS] {
+        for (shape, clients) in [("leases", LEASES), ("descriptors", DESCRIPTORS), ("entries", ENTRIES)] {
             let clients = Clients { nested, deaths: 1, ..revoked(clients) };
-            let case = format!("{}, revoked", if clients.ttl.is_some() { "leases" } else { "descriptors" });
-            assert_holds(&case, &clients);
+            assert_holds(&format!("{shape}, revoked"), &clients);
         }
     }
 }

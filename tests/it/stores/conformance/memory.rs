@@ -1,33 +1,71 @@
-//! A ledger in memory, by the traits alone: the core with the least store that there can be.
+//! Stores in memory, by the traits alone: the core with the least store of each shape that there can be.
 //!
 //! Only the checks through the traits: a run cannot reach the store, and it has no foreign programs, file names and
 //! secrets.
 
-mod store;
+mod documents;
+mod entries;
 
-use self::store::{MemoryStore, Shared};
+use self::documents::Documents;
+use self::entries::Entries;
 use super::client::{Client, claim};
 use super::rig::Rig;
 use crate::support::place::Place;
 use dlock::backend::admin::LockAdmin;
-use dlock::backend::ledger::{Contender, Ledger, Step, decide};
-use dlock::backend::{Attempt, Intent, StoreError};
+use dlock::backend::ledger::{Ledger, Now};
+use dlock::backend::{Attempt, Intent, Release, StoreError};
 use dlock::lock::{Claim, LockName, Record, Token, Unknown};
+use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
 
-struct MemoryRig(Rc<Shared>);
+/// What all clients of a store share.
+trait Memory {
+    fn new() -> Rc<Self>;
+
+    /// A new client.
+    fn open(self: Rc<Self>) -> Box<dyn LockAdmin>;
+
+    /// The ledger of a lock.
+    fn ledger(&self, name: &str) -> Ledger;
+
+    /// Deletes a lock.
+    fn delete(&self, name: &str);
+
+    /// Deletes all locks.
+    fn wipe(&self);
+
+    /// See [`Rig::has_turns_by_order`].
+    fn has_turns_by_order() -> bool {
+        false
+    }
+}
+
+/// The time of a store that was created then.
+fn now_since(start: Instant) -> Now {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    Now { clock: start.elapsed(), wall: wall.try_into().unwrap() }
+}
+
+/// Runs the requests of a client without giving others a turn.
+fn at_once<T>(requests: impl Future<Output = T>) -> T {
+    let mut requests = pin!(requests);
+    loop {
+        if let Poll::Ready(value) = requests.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+    }
+}
+
+struct MemoryRig<S>(Rc<S>);
 
 /// Its holds belong to neither client nor check.
 const ANOTHER: &str = "another";
 
-impl MemoryRig {
+impl<S: Memory> MemoryRig<S> {
     fn new() -> Self {
-        Self(Shared::new())
-    }
-
-    fn ledger(&self, name: &str) -> Ledger {
-        self.0.load(name).unwrap().0
+        Self(S::new())
     }
 
     fn claim_of_another(name: &str) -> Claim {
@@ -35,7 +73,7 @@ impl MemoryRig {
     }
 }
 
-impl Rig for MemoryRig {
+impl<S: Memory> Rig for MemoryRig<S> {
     fn place(&self) -> &Place {
         unreachable!("a run cannot reach this store")
     }
@@ -45,7 +83,7 @@ impl Rig for MemoryRig {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(Contender::new(MemoryStore::new(self.0.clone())))
+        self.0.clone().open()
     }
 
     fn exact_url(&self) -> String {
@@ -64,8 +102,12 @@ impl Rig for MemoryRig {
         false
     }
 
+    fn has_turns_by_order(&self) -> bool {
+        S::has_turns_by_order()
+    }
+
     fn delete(&mut self, name: &str) {
-        self.0.documents.borrow_mut().remove(name);
+        self.0.delete(name);
     }
 
     fn replace(&mut self, name: &str) {
@@ -74,34 +116,29 @@ impl Rig for MemoryRig {
     }
 
     fn is_untouched(&self, name: &str) -> bool {
-        let ledger = self.ledger(name);
+        let ledger = self.0.ledger(name);
         ledger.waiters.is_empty() && ledger.holders.iter().map(|holder| &holder.token).eq([ANOTHER])
     }
 
     /// By a client with another token: there are no foreign programs.
     fn foreign_lock(&mut self, name: &str, lease: Option<Duration>) -> bool {
         assert_eq!(lease, None);
-        let (claim, mut ledger) = (Self::claim_of_another(name), self.ledger(name));
-        let step = decide::claim(&mut ledger, &self.0.now(), &claim, Intent::TakeNow);
-        let is_granted = matches!(step, Step::Done { value: Attempt::Granted(_), .. });
-        if is_granted {
-            self.0.store(name, &ledger, &[]);
-        }
-        is_granted
+        let (mut another, claim) = (self.open(), Self::claim_of_another(name));
+        let attempt = at_once(another.try_acquire(&claim, Intent::TakeNow));
+        matches!(attempt, Ok(Attempt::Granted(_)))
     }
 
     fn foreign_unlock(&mut self, name: &str) {
-        let (claim, mut ledger) = (Self::claim_of_another(name), self.ledger(name));
-        decide::release(&mut ledger, &self.0.now(), &claim, Duration::ZERO, None);
-        self.0.store(name, &ledger, &[]);
+        let (mut another, claim) = (self.open(), Self::claim_of_another(name));
+        assert_eq!(at_once(another.release(&claim, Duration::ZERO, None)), Ok(Release::Released));
     }
 
     fn waiters(&self, name: &str) -> usize {
-        self.ledger(name).waiters.len()
+        self.0.ledger(name).waiters.len()
     }
 
     fn traces(&self, name: &str) -> Vec<String> {
-        let ledger = self.ledger(name);
+        let ledger = self.0.ledger(name);
         let holders = ledger.holders.iter().map(|holder| format!("{holder:?}"));
         holders.chain(ledger.waiters.iter().map(|waiter| format!("{waiter:?}"))).collect()
     }
@@ -109,7 +146,7 @@ impl Rig for MemoryRig {
     fn restart(&mut self) {}
 
     fn wipe(&mut self) {
-        self.0.documents.borrow_mut().clear();
+        self.0.wipe();
     }
 
     fn own_items(&self, _: &[&str]) -> Vec<String> {
@@ -117,12 +154,16 @@ impl Rig for MemoryRig {
     }
 }
 
-super::trait_checks!(MemoryRig::new);
+mod of_documents {
+    super::super::trait_checks!(super::MemoryRig::<super::Documents>::new);
+}
 
-#[test]
-fn a_conflict_is_decided_anew() {
-    let rig = MemoryRig::new();
-    let shared = rig.0.clone();
+mod of_entries {
+    super::super::trait_checks!(super::MemoryRig::<super::Entries>::new);
+}
+
+/// Several clients of a store join the queue at once.
+fn assert_conflicts_are_decided_anew<S: Memory>(rig: MemoryRig<S>) {
     super::rig::prove(rig, async |rig: &mut dyn Rig| {
         let tasks: Vec<_> = (0..8)
             .map(|_| {
@@ -141,31 +182,74 @@ fn a_conflict_is_decided_anew() {
         positions.sort_unstable();
         assert_eq!(positions, (0..8).collect::<Vec<_>>(), "one holder, and each waiter has a position");
     });
-    assert_ne!(*shared.conflicts.borrow(), 0);
 }
 
 #[test]
+fn a_conflict_is_decided_anew() {
+    let rig = MemoryRig::<Documents>::new();
+    let shared = rig.0.clone();
+    assert_conflicts_are_decided_anew(rig);
+    assert_ne!(shared.conflicts.get(), 0);
+}
+
+/// A request on a lock with a value in an unknown format is refused.
+fn assert_refused<S: Memory>(rig: MemoryRig<S>) {
+    super::rig::prove(rig, async |rig: &mut dyn Rig| {
+        let mut client = Client::new(rig, "x");
+        let (name, record) = (LockName::new("x").unwrap(), Record::default());
+        for intent in [Intent::TakeNow, Intent::Enqueue] {
+            let refused = client.backend.try_acquire(&client.claim, intent).await;
+            assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+        }
+        let refused = client.backend.renew(&client.claim, Duration::ZERO).await;
+        assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+        let refused = client.backend.release(&client.claim, Duration::ZERO, Some(&record)).await;
+        assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+        let refused = client.backend.record(&name, &record).await;
+        assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+        let seen = rig.open().inspect(std::slice::from_ref(&name), None).await.unwrap();
+        assert!(matches!(seen.locks[0].unknown, Some(Unknown::Unreadable(_))), "{seen:?}");
+    });
+}
+
+const UNKNOWN_FORMATS: [&[u8]; 2] = [br#"{"format":2,"fencing_token":7}"#, b"not ours"];
+
+#[test]
 fn a_ledger_in_an_unknown_format_is_refused_and_not_overwritten() {
-    for text in [&br#"{"format":2,"fencing_token":7}"#[..], b"not ours"] {
-        let rig = MemoryRig::new();
+    for text in UNKNOWN_FORMATS {
+        let rig = MemoryRig::<Documents>::new();
         let shared = rig.0.clone();
         shared.documents.borrow_mut().insert("x".into(), (1, text.to_vec()));
-        super::rig::prove(rig, async |rig: &mut dyn Rig| {
-            let mut client = Client::new(rig, "x");
-            let (name, record) = (LockName::new("x").unwrap(), Record::default());
-            for intent in [Intent::TakeNow, Intent::Enqueue] {
-                let refused = client.backend.try_acquire(&client.claim, intent).await;
-                assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-            }
-            let refused = client.backend.renew(&client.claim, Duration::ZERO).await;
-            assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-            let refused = client.backend.release(&client.claim, Duration::ZERO, Some(&record)).await;
-            assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-            let refused = client.backend.record(&name, &record).await;
-            assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-            let seen = rig.open().inspect(std::slice::from_ref(&name), None).await.unwrap();
-            assert!(matches!(seen.locks[0].unknown, Some(Unknown::Unreadable(_))), "{seen:?}");
-        });
+        assert_refused(rig);
         assert_eq!(shared.documents.borrow()["x"], (1, text.to_vec()));
     }
+}
+
+/// Also in the document beside the entries.
+#[test]
+fn an_entry_in_an_unknown_format_is_refused_and_not_overwritten() {
+    for (text, order) in UNKNOWN_FORMATS.into_iter().flat_map(|text| [(text, 7), (text, entries::BESIDE)]) {
+        let rig = MemoryRig::<Entries>::new();
+        let shared = rig.0.clone();
+        shared.plant("x", order, text);
+        assert_refused(rig);
+        assert_eq!(shared.texts("x"), [(order, text.to_vec())]);
+    }
+}
+
+/// Also in the case that the store has lost its revisions, such as one that was restored from a copy.
+#[test]
+fn fencing_tokens_continue_from_the_document_beside_the_entries() {
+    const LAST: u64 = 1 << 50;
+    let rig = MemoryRig::<Entries>::new();
+    let mut beside = Ledger::default();
+    beside.fencing_token = LAST;
+    rig.0.plant("x", entries::BESIDE, &serde_json::to_vec(&beside).unwrap());
+    super::rig::prove(rig, async |rig: &mut dyn Rig| {
+        for more in 1..4 {
+            let mut client = Client::new(rig, "x");
+            assert_eq!(client.acquire().await.fencing.unwrap().number(), LAST + more);
+            client.release().await;
+        }
+    });
 }

@@ -39,6 +39,12 @@ pub trait Rig {
         true
     }
 
+    /// Whether the turn of a waiter follows from the order of the entries alone: no other client can call it, or skip it
+    /// while its lease lasts. Otherwise waiters are called, and lose a turn that they do not claim in time.
+    fn has_turns_by_order(&self) -> bool {
+        false
+    }
+
     /// Whether there are slots; otherwise they are refused.
     fn has_slots(&self) -> bool {
         true

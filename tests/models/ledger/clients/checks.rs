@@ -9,7 +9,7 @@ use dlock::lock::Mode;
 use super::{Clients, Foreign, MAX_ACTIONS, PATIENCE, Phase, State, client_of, token};
 
 impl Clients {
-    /// No two clients that exclude each other have the lock.
+    /// No two clients that exclude each other have the lock, and no two of them one slot.
     pub(super) fn check(&self, state: &mut State, new: usize) {
         let mut families: Vec<usize> = self.inside(state).iter().map(|one| self.family(*one)).collect();
         families.dedup();
@@ -22,6 +22,12 @@ impl Clients {
         });
         if !is_together || state.foreign == Foreign::Inside {
             state.fault = Some("two that exclude each other hold the lock");
+        }
+        let owners = state.ledger.holders.iter().filter(|one| one.ticket == one.family);
+        let mut slots: Vec<u32> = owners.filter_map(|one| one.slot).collect();
+        slots.sort_unstable();
+        if slots.windows(2).any(|pair| pair[0] == pair[1]) {
+            state.fault = Some("two holders have one slot");
         }
     }
 
@@ -92,7 +98,9 @@ impl Clients {
             client.is_revoked && client.phase == Phase::Ended && one.ended_at.is_none()
         });
         let lease = self.ttl.unwrap_or_default().max(self.min_hold);
-        let limit = if has_fault || is_silent { PATIENCE + lease } else { PATIENCE };
+        // The holders in one entry have one lease: one that stops without a release lives as long as the others.
+        let shares_lease = self.entries && self.nested;
+        let limit = if has_fault || is_silent || shares_lease { PATIENCE + lease } else { PATIENCE };
         let mut idle = Duration::ZERO;
         for _ in 0..MAX_ACTIONS {
             let clients = 0..state.clients.len();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use dlock::backend::CLAIM_WITHIN;
-use dlock::backend::ledger::{GateMode, Ledger, Watch};
+use dlock::backend::ledger::entries::{Entry, Write};
+use dlock::backend::ledger::{GateMode, Ledger, Step, Watch};
+use dlock::backend::{Attempt, CLAIM_WITHIN};
 
-use super::{Action, Client, Clients, Foreign, Phase, State, token};
+use super::{Action, Change, Client, Clients, Decision, Foreign, Phase, State, entries, token};
 use crate::explorer::Model;
 
 impl Model for Clients {
@@ -32,6 +33,7 @@ impl Model for Clients {
             now: Duration::ZERO,
             ledger: Ledger::default(),
             version: 0,
+            listing: entries::empty(),
             clients: vec![client; self.count],
             foreign: if self.foreign { Foreign::Absent } else { Foreign::Gone },
             deaths: self.deaths,
@@ -135,7 +137,7 @@ impl Model for Clients {
 
     /// Times count from now, and tickets by their order: so that states which differ in nothing else are one.
     fn form(&self, state: &State) -> String {
-        use std::fmt::Write;
+        use std::fmt::Write as _;
         let mut form = String::new();
         let left = |at: Duration| at.saturating_sub(state.now).as_millis();
         let ledger_form = |form: &mut String, ledger: &Ledger, at: Duration| {
@@ -153,16 +155,18 @@ impl Model for Clients {
             let _ = write!(form, "{}", ledger.incomplete);
         };
         ledger_form(&mut form, &state.ledger, state.now);
+        let holder = |ticket: &u64| state.ledger.holders.iter().find(|one| one.ticket == *ticket);
+        let waiter = |ticket: &u64| state.ledger.waiters.iter().find(|one| one.ticket == *ticket);
+        let watched = |watch: &Watch| match watch {
+            Watch::Holder(ticket) => holder(ticket).map(|one| one.token.clone()),
+            Watch::Waiter(ticket) => waiter(ticket).map(|one| one.token.clone()),
+            Watch::Entry(ticket) => {
+                let token = holder(ticket).map(|one| &one.token).or(waiter(ticket).map(|one| &one.token));
+                token.map(|token| format!("entry {token}"))
+            }
+            Watch::Gate(mode) => Some(format!("{mode:?}")),
+        };
         for (index, client) in state.clients.iter().enumerate() {
-            let watched = |watch: &Watch| match watch {
-                Watch::Holder(ticket) => {
-                    state.ledger.holders.iter().find(|one| one.ticket == *ticket).map(|one| one.token.clone())
-                }
-                Watch::Waiter(ticket) => {
-                    state.ledger.waiters.iter().find(|one| one.ticket == *ticket).map(|one| one.token.clone())
-                }
-                Watch::Gate(mode) => Some(format!("{mode:?}")),
-            };
             let watches: Vec<_> = client.watches.iter().map(watched).collect();
             let due = (!matches!(client.phase, Phase::Ended | Phase::Dead)).then(|| left(client.due));
             let kept = client.kept_until.filter(|_| !client.is_revoked).map(left);
@@ -176,13 +180,49 @@ impl Model for Clients {
                 client.has_renewed,
                 client.safe_until.filter(|_| client.phase == Phase::Running).map(left)
             );
-            if let Some((version, ledger, _, at)) = &client.decided {
-                let is_current = *version == state.version;
-                let _ = write!(form, "d{is_current}");
-                if is_current {
-                    let _ = write!(form, "{:?}", state.now - *at);
-                    ledger_form(&mut form, ledger, state.now);
+            match &client.decided {
+                Some(Decision { at, change: Change::Document(version, ledger), .. }) => {
+                    let is_current = *version == state.version;
+                    let _ = write!(form, "d{is_current}");
+                    if is_current {
+                        let _ = write!(form, "{:?}", state.now - *at);
+                        ledger_form(&mut form, ledger, state.now);
+                    }
                 }
+                Some(Decision { at, change: Change::Entries(writes, _), step }) => {
+                    let _ = write!(form, "e{:?}", state.now - *at);
+                    for one in writes {
+                        let (name, target, value) = match one {
+                            Write::Create { alone, waiting, lease } => {
+                                (format!("create{}{lease:?}", alone.is_some()), None, Some(waiting))
+                            }
+                            Write::Swap { order, version, value, lease } => {
+                                (format!("swap{lease:?}"), Some((order, Some(version))), Some(value))
+                            }
+                            Write::Extend { order, lease } => {
+                                (format!("extend{lease:?}"), Some((order, None)), None)
+                            }
+                            Write::Remove { order, version } => {
+                                ("remove".to_owned(), Some((order, Some(version))), None)
+                            }
+                        };
+                        // An entry of another version is as good as gone.
+                        let entry = target.and_then(|(order, version)| {
+                            let is_meant = |entry: &Entry| {
+                                entry.order == *order
+                                    && version.is_none_or(|version| entry.version == *version)
+                            };
+                            state.listing.entries.iter().position(is_meant)
+                        });
+                        let _ = write!(form, "{name}{entry:?}");
+                        value.into_iter().for_each(|value| ledger_form(&mut form, value, state.now));
+                    }
+                    if let Step::Done { value: Attempt::Busy(busy), watch, .. } = step {
+                        let watches: Vec<_> = watch.iter().map(watched).collect();
+                        let _ = write!(form, "{:?}{watches:?}", busy.again);
+                    }
+                }
+                None => {}
             }
         }
         let (deaths, losses, delays) = (state.deaths, state.losses, state.delays);

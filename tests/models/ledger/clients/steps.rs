@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use dlock::backend::ledger::{Gate, Ledger, Observed, Step, Watch, decide, document};
+use dlock::backend::ledger::entries::Written;
+use dlock::backend::ledger::{Effect, Gate, Ledger, Observed, Purpose, Step, Watch, decide, document};
 use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Intent, Release, Renewal};
 use dlock::lock::{FencingToken, Revocation};
 
-use super::{Clients, Phase, State, client_of, token};
+use super::entries::has_happened;
+use super::{Change, Clients, Decision, Phase, State, client_of, token};
 
 impl Clients {
     /// The decision on a claim, with the gate passed if that is required.
@@ -53,6 +55,7 @@ impl Clients {
                     !state.ledger.waiters.iter().any(|one| one.ticket == *ticket && !view.is_waiter_dead(one))
                 }
                 Watch::Gate(mode) => self.is_gate_open(state, *mode),
+                Watch::Entry(_) => unreachable!("turns do not follow from the order alone"),
             };
             let is_notified = state.clients[client].watches.iter().any(has_gone);
             state.clients[client].notified |= is_notified;
@@ -91,6 +94,7 @@ impl Clients {
                 let me = &mut state.clients[client];
                 me.phase = Phase::Waiting;
                 me.watches = watch;
+                me.notified |= self.entries && me.watches.iter().any(|one| has_happened(one, &state.listing));
                 me.due = match busy.again {
                     Again::Within(within) => state.now + within,
                     Again::Poll => state.now,
@@ -137,9 +141,20 @@ impl Clients {
     }
 
     pub(super) fn try_now(&self, state: &mut State, client: usize) {
-        let (ledger, step) = self.decide(state, client);
+        let (step, change) = if self.entries {
+            let claim = self.claim(client);
+            let purpose = Purpose::Claim(claim.clone());
+            let plan = self.plan(state, &purpose, |ledger, observed| {
+                decide::claim(ledger, observed, &claim, Intent::Enqueue)
+            });
+            let step = Step::Done { value: plan.value, effect: Effect::None, watch: plan.watch };
+            (step, Change::Entries(plan.writes, plan.is_granted_by_revision))
+        } else {
+            let (ledger, step) = self.decide(state, client);
+            (step, Change::Document(state.version, ledger))
+        };
         state.clients[client].notified = false;
-        state.clients[client].decided = Some((state.version, ledger, step, state.now));
+        state.clients[client].decided = Some(Decision { step, at: state.now, change });
         if self.ttl.is_none() {
             // Under a short lock of the store.
             self.store_decision(state, client, true, true);
@@ -147,9 +162,27 @@ impl Clients {
     }
 
     pub(super) fn store_decision(&self, state: &mut State, client: usize, notifies: bool, replies: bool) {
-        let Some((version, ledger, step, at)) = state.clients[client].decided.take() else { return };
-        if version != state.version {
-            // Another client was faster: read again.
+        let Some(Decision { mut step, at, change }) = state.clients[client].decided.take() else { return };
+        let mut stored = state.clone();
+        let is_stored = match change {
+            Change::Document(version, _) if version != state.version => false,
+            Change::Document(_, ledger) => {
+                self.store(&mut stored, ledger, notifies);
+                true
+            }
+            Change::Entries(writes, is_granted_by_revision) => {
+                let written = self.write(&mut stored, &writes, notifies);
+                if let (Written::At(revision), true) = (written, is_granted_by_revision)
+                    && let Step::Done { value: Attempt::Granted(grant), .. } = &mut step
+                {
+                    grant.fencing = FencingToken::new(revision);
+                }
+                matches!(written, Written::At(_))
+            }
+        };
+        if !is_stored {
+            // Another client was faster, or a new entry waits: read again.
+            *state = stored;
             state.clients[client].notified = true;
             state.clients[client].phase = Phase::Waiting;
             return;
@@ -158,11 +191,12 @@ impl Clients {
         self.check_grant(state, client, &step, at);
         if is_granted {
             self.check_order(state, client);
-            if !self.min_hold.is_zero() {
-                state.clients[client].kept_until.get_or_insert(at + self.min_hold);
-            }
         }
-        self.store(state, ledger, notifies);
+        stored.fault = state.fault;
+        *state = stored;
+        if is_granted && !self.min_hold.is_zero() {
+            state.clients[client].kept_until.get_or_insert(at + self.min_hold);
+        }
         if replies {
             self.conclude(state, client, step, at);
         } else {
@@ -190,6 +224,13 @@ impl Clients {
 
     pub(super) fn renew_now(&self, state: &mut State, client: usize) {
         let (claim, rest) = (self.claim(client), self.rest(state, client));
+        if self.entries {
+            let purpose = Purpose::Renew(claim.clone());
+            let (value, _) = self.request(state, &purpose, true, |ledger, observed| {
+                decide::renew(ledger, observed, &claim, rest)
+            });
+            return self.conclude_renewal(state, client, value, false);
+        }
         let renew = |gate| {
             let mut ledger = state.ledger.clone();
             let step = decide::renew(&mut ledger, &self.view(state, gate), &claim, rest);
@@ -203,31 +244,46 @@ impl Clients {
             }
             (ledger, step) => (ledger, step, state.clients[client].owns_gate),
         };
-        match step {
-            Step::Done { value: Renewal::Held { lease, revoked }, .. } => {
-                let (now, me) = (state.now, &mut state.clients[client]);
-                me.has_renewed = true;
-                me.owns_gate = owns_gate;
-                me.knows_revocation = revoked.is_some();
-                // What keeps the lock after the end of its command does not apply any more.
-                me.notified |= me.phase == Phase::Leaving;
-                me.safe_until = lease.map(|lease| now + lease);
-                me.due = now + lease.unwrap_or_default() / 3;
-                if me.is_revoked != me.knows_revocation {
-                    state.fault = Some("a revocation was not reported");
-                }
-                self.store(state, ledger, true);
-            }
-            _ => state.fault = Some("a lock was lost that its holder renewed in time"),
+        let Step::Done { value, .. } = step else { unreachable!("the gate is tried at once") };
+        self.store(state, ledger, true);
+        self.conclude_renewal(state, client, value, owns_gate);
+    }
+
+    fn conclude_renewal(&self, state: &mut State, client: usize, renewal: Renewal, owns_gate: bool) {
+        let Renewal::Held { lease, revoked } = renewal else {
+            state.fault = Some("a lock was lost that its holder renewed in time");
+            return;
+        };
+        let (now, me) = (state.now, &mut state.clients[client]);
+        me.has_renewed = true;
+        me.owns_gate = owns_gate;
+        me.knows_revocation = revoked.is_some();
+        // What keeps the lock after the end of its command does not apply any more.
+        me.notified |= me.phase == Phase::Leaving;
+        me.safe_until = lease.map(|lease| now + lease);
+        me.due = now + lease.unwrap_or_default() / 3;
+        if me.is_revoked != me.knows_revocation {
+            state.fault = Some("a revocation was not reported");
         }
+        self.notice(state);
     }
 
     /// The command of a client has ended, or, with no `rest`, did not begin.
     pub(super) fn release_now(&self, state: &mut State, client: usize, rest: Duration, notifies: bool) {
+        let claim = self.claim(client);
         let mut ledger = state.ledger.clone();
-        let view = self.view(state, self.gate_of(state, client));
-        let step = decide::release(&mut ledger, &view, &self.claim(client), rest, None);
-        let Step::Done { value, watch, .. } = step else { unreachable!("a release passes no gate") };
+        let (value, watch) = if self.entries {
+            let purpose = Purpose::Release(claim.clone());
+            self.request(state, &purpose, notifies, |ledger, observed| {
+                decide::release(ledger, observed, &claim, rest, None)
+            })
+        } else {
+            let view = self.view(state, self.gate_of(state, client));
+            match decide::release(&mut ledger, &view, &claim, rest, None) {
+                Step::Done { value, watch, .. } => (value, watch),
+                step => unreachable!("a release passes no gate: {step:?}"),
+            }
+        };
         // Without anything to watch, it is only a matter of time.
         let is_kept = value == Release::Kept || matches!(value, Release::NotYet(_)) && watch.is_empty();
         if is_kept && state.clients[client].is_revoked {
@@ -250,7 +306,9 @@ impl Clients {
                 state.fault = Some("the gate was opened while another client was inside");
             }
         }
-        self.store(state, ledger, notifies);
+        if !self.entries {
+            self.store(state, ledger, notifies);
+        }
     }
 
     /// An operator revokes the hold of a client, which may have ended.
@@ -265,6 +323,12 @@ impl Clients {
         }
         let (mut ledger, fencing) = (state.ledger.clone(), FencingToken::new(revoked).unwrap());
         let revocation = Revocation { by: String::new(), reason: None };
+        if self.entries {
+            self.request(state, &Purpose::Operate, true, |ledger, observed| {
+                decide::revoke(ledger, observed, fencing, &revocation)
+            });
+            return;
+        }
         decide::revoke(&mut ledger, &self.view(state, Gate::Untried), fencing, &revocation);
         self.store(state, ledger, true);
     }
@@ -293,6 +357,9 @@ impl Clients {
 
     pub(super) fn pass_time(&self, state: &mut State, to: Duration) {
         state.now = to;
+        if self.entries {
+            self.expire(state);
+        }
         for client in &mut state.clients {
             if client.phase == Phase::Running && client.safe_until.is_some_and(|until| to >= until) {
                 client.phase = Phase::Ended;

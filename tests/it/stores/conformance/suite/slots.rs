@@ -127,9 +127,16 @@ pub async fn two_freed_slots_go_to_the_next_two_waiters(rig: &mut dyn Rig) {
         line.push(client);
     }
     holder.release().await;
-    // The second need not wait for a request of the first.
-    let second = line[1].claim_turn().await.slot;
-    let first = line[0].claim_turn().await.slot;
+    let (first, second) = if rig.has_turns_by_order() {
+        // Its slot must be recorded before the next one is chosen, which the second is notified of.
+        let first = line[0].claim_turn().await.slot;
+        line[1].await_turn().await;
+        (first, line[1].claim_turn().await.slot)
+    } else {
+        // The second need not wait for a request of the first.
+        let second = line[1].claim_turn().await.slot;
+        (line[0].claim_turn().await.slot, second)
+    };
     assert_eq!([first.min(second), first.max(second)], [Some(0), Some(1)]);
     assert_eq!(line[2].queue().await.position, Some(1));
 }

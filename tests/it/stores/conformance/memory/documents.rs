@@ -1,45 +1,61 @@
-//! A store in memory: each ledger is a document with a version, swapped as a database would do it.
+//! Each ledger is a document with a version, swapped as a database would do it.
 
+use super::{Memory, now_since};
+use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{self, DocumentStore, Revision};
-use dlock::backend::ledger::{Done, Effect, Ledger, LedgerStore, Now, Observed, Purpose, Step};
+use dlock::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Now, Observed, Purpose, Step};
 use dlock::backend::{Change, Reply, StoreError};
 use dlock::lock::{LockName, LockState, NotedRecord};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
 
 /// What all clients share.
-pub struct Shared {
+pub struct Documents {
     start: Instant,
     /// The ledgers as stored, with their versions.
     pub documents: RefCell<BTreeMap<String, (u64, Vec<u8>)>>,
     /// The waiters, by the name of the lock and the ticket.
     subscriptions: RefCell<HashMap<(String, u64), UnboundedSender<()>>>,
     /// How many swaps failed because another client was faster.
-    pub conflicts: RefCell<usize>,
+    pub conflicts: Cell<usize>,
 }
 
-impl Shared {
-    pub fn new() -> Rc<Shared> {
-        Rc::new(Shared {
+impl Memory for Documents {
+    fn new() -> Rc<Documents> {
+        Rc::new(Documents {
             start: Instant::now(),
             documents: RefCell::default(),
             subscriptions: RefCell::default(),
-            conflicts: RefCell::default(),
+            conflicts: Cell::default(),
         })
     }
 
-    pub fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
-        Now { clock: self.start.elapsed(), wall: wall.try_into().unwrap() }
+    fn open(self: Rc<Documents>) -> Box<dyn LockAdmin> {
+        let (sender, calls) = unbounded_channel();
+        Box::new(Contender::new(DocumentClient { shared: self, sender, calls }))
     }
 
+    fn ledger(&self, name: &str) -> Ledger {
+        self.load(name).unwrap().0
+    }
+
+    fn delete(&self, name: &str) {
+        self.documents.borrow_mut().remove(name);
+    }
+
+    fn wipe(&self) {
+        self.documents.borrow_mut().clear();
+    }
+}
+
+impl Documents {
     /// The ledger of a lock, and its version; 0 if there is none.
-    pub fn load(&self, name: &str) -> Result<(Ledger, u64), StoreError> {
+    fn load(&self, name: &str) -> Result<(Ledger, u64), StoreError> {
         match self.documents.borrow().get(name) {
             Some((version, text)) => match Ledger::parse(text) {
                 Ok(ledger) => Ok((ledger, *version)),
@@ -50,7 +66,7 @@ impl Shared {
     }
 
     /// Stores a ledger and calls waiters.
-    pub fn store(&self, name: &str, ledger: &Ledger, called: &[u64]) {
+    fn store(&self, name: &str, ledger: &Ledger, called: &[u64]) {
         let text = serde_json::to_vec(ledger).unwrap();
         let mut documents = self.documents.borrow_mut();
         let (version, stored) = documents.entry(name.to_owned()).or_default();
@@ -65,24 +81,17 @@ impl Shared {
 }
 
 /// A client.
-pub struct MemoryStore {
-    shared: Rc<Shared>,
+struct DocumentClient {
+    shared: Rc<Documents>,
     sender: UnboundedSender<()>,
     calls: UnboundedReceiver<()>,
 }
 
-impl MemoryStore {
-    pub fn new(shared: Rc<Shared>) -> MemoryStore {
-        let (sender, calls) = unbounded_channel();
-        MemoryStore { shared, sender, calls }
-    }
-}
-
-impl DocumentStore for MemoryStore {
+impl DocumentStore for DocumentClient {
     type Version = u64;
 
     async fn load(&mut self, name: &LockName) -> Result<(Ledger, u64, Now), StoreError> {
-        let now = self.shared.now();
+        let now = now_since(self.shared.start);
         let (ledger, version) = self.shared.load(name.as_str())?;
         // The reply is on its way: other clients act meanwhile.
         yield_now().await;
@@ -102,7 +111,7 @@ impl DocumentStore for MemoryStore {
         }
         let (_, stored) = self.shared.load(name.as_str())?;
         if version != stored {
-            *self.shared.conflicts.borrow_mut() += 1;
+            self.shared.conflicts.set(self.shared.conflicts.get() + 1);
             return Ok(false);
         }
         self.shared.store(name.as_str(), revision.ledger, &revision.called);
@@ -111,7 +120,7 @@ impl DocumentStore for MemoryStore {
     }
 }
 
-impl LedgerStore for MemoryStore {
+impl LedgerStore for DocumentClient {
     fn display(&self) -> &str {
         "memory:"
     }
@@ -145,11 +154,7 @@ impl LedgerStore for MemoryStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
         Box::pin(async {
             let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
-            let is_used = |name: &&String| {
-                self.shared
-                    .load(name)
-                    .is_ok_and(|(ledger, _)| !ledger.holders.is_empty() || !ledger.waiters.is_empty())
-            };
+            let is_used = |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.is_idle());
             Ok(names.iter().filter(is_used).map(|name| LockName::new(name).unwrap()).collect())
         })
     }

@@ -1,0 +1,283 @@
+//! Each entry of a lock is a value of its own, as in etcd or ZooKeeper: the store orders them, ends their leases, and
+//! notifies those that watch them.
+
+use super::{Memory, now_since};
+use dlock::backend::admin::LockAdmin;
+use dlock::backend::diagnosis::Diagnosis;
+pub use dlock::backend::ledger::entries::BESIDE;
+use dlock::backend::ledger::entries::{self, Entry, EntryStore, Listing, Write, Written};
+use dlock::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step, Watch};
+use dlock::backend::{Change, Reply, StoreError};
+use dlock::lock::{LockName, LockState, NotedRecord};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+/// What all clients share.
+pub struct Entries {
+    start: Instant,
+    revision: Cell<u64>,
+    /// The entries of each lock by their order, with the document beside them.
+    locks: RefCell<BTreeMap<String, BTreeMap<u64, Stored>>>,
+    watches: RefCell<Vec<Watched>>,
+}
+
+struct Stored {
+    version: u64,
+    lease_ends: Option<Duration>,
+    text: Vec<u8>,
+}
+
+struct Watched {
+    name: String,
+    watch: Watch,
+    sender: UnboundedSender<()>,
+}
+
+impl Memory for Entries {
+    fn new() -> Rc<Entries> {
+        Rc::new(Entries {
+            start: Instant::now(),
+            // Such as the first zxid of ZooKeeper after the first election.
+            revision: Cell::new(1 << 32),
+            locks: RefCell::default(),
+            watches: RefCell::default(),
+        })
+    }
+
+    fn open(self: Rc<Entries>) -> Box<dyn LockAdmin> {
+        let (sender, events) = unbounded_channel();
+        Box::new(Contender::new(EntryClient { shared: self, sender, events }))
+    }
+
+    fn ledger(&self, name: &str) -> Ledger {
+        self.list(name).unwrap().ledger()
+    }
+
+    fn delete(&self, name: &str) {
+        for order in self.list(name).unwrap().entries.iter().map(|entry| entry.order) {
+            self.remove(name, order);
+        }
+    }
+
+    fn wipe(&self) {
+        self.locks.borrow_mut().clear();
+    }
+
+    fn has_turns_by_order() -> bool {
+        true
+    }
+}
+
+impl Entries {
+    fn clock(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Removes the entries whose leases have ended.
+    fn expire(&self) {
+        let mut ended = Vec::new();
+        for (name, lock) in &*self.locks.borrow() {
+            let has_ended = |stored: &Stored| stored.lease_ends.is_some_and(|ends| ends <= self.clock());
+            let orders = lock.iter().filter(|(_, stored)| has_ended(stored)).map(|(order, _)| *order);
+            ended.extend(orders.map(|order| (name.clone(), order)));
+        }
+        ended.iter().for_each(|(name, order)| self.remove(name, *order));
+    }
+
+    fn remove(&self, name: &str, order: u64) {
+        self.locks.borrow_mut().get_mut(name).unwrap().remove(&order);
+        self.revision.set(self.revision.get() + 1);
+        self.notify(name, |watch| matches!(watch, Watch::Entry(one) | Watch::Holder(one) | Watch::Waiter(one) if *one == order));
+    }
+
+    fn notify(&self, name: &str, is_meant: impl Fn(&Watch) -> bool) {
+        let mut watches = self.watches.borrow_mut();
+        for watched in watches.extract_if(.., |watched| watched.name == name && is_meant(&watched.watch)) {
+            let _ = watched.sender.send(());
+        }
+    }
+
+    fn list(&self, name: &str) -> Result<Listing, StoreError> {
+        self.expire();
+        let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
+        let mut entries = Vec::new();
+        for (order, Stored { version, lease_ends, text }) in
+            self.locks.borrow().get(name).into_iter().flatten()
+        {
+            let value = Ledger::parse(text);
+            let value = value.map_err(|unreadable| StoreError::Config(format!("{name}: {unreadable}")))?;
+            let entry = Entry { order: *order, version: *version, lease_ends: *lease_ends, value };
+            if *order == BESIDE { beside = entry } else { entries.push(entry) }
+        }
+        Ok(Listing { now: now_since(self.start), revision: self.revision.get(), beside, entries })
+    }
+
+    fn write(&self, name: &str, write: &Write) -> Written {
+        self.expire();
+        let next = self.revision.get() + 1;
+        let version_of = |order: &u64| {
+            self.locks.borrow().get(name).and_then(|lock| Some(lock.get(order)?.version)).unwrap_or(0)
+        };
+        let store = |order: u64, value: &Ledger, lease: Option<Duration>| {
+            let (text, lease_ends) =
+                (serde_json::to_vec(value).unwrap(), lease.map(|lease| self.clock() + lease));
+            let stored = Stored { version: next, lease_ends, text };
+            self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
+            self.revision.set(next);
+        };
+        match write {
+            Write::Create { alone, waiting, lease } => {
+                let is_alone = !self.is_used(name);
+                match alone.as_ref().filter(|_| is_alone) {
+                    Some(alone) => store(next, alone, *lease),
+                    None => {
+                        store(next, waiting, *lease);
+                        return Written::Waiting;
+                    }
+                }
+            }
+            Write::Swap { order, version, .. } | Write::Remove { order, version }
+                if version_of(order) != *version =>
+            {
+                return Written::Conflict;
+            }
+            Write::Swap { order, value, lease, .. } => {
+                store(*order, value, *lease);
+                self.notify(name, |watch| *watch == Watch::Waiter(*order));
+            }
+            Write::Extend { order, lease } => {
+                let mut locks = self.locks.borrow_mut();
+                let entry = locks.get_mut(name).and_then(|lock| lock.get_mut(order));
+                let Some(entry) = entry else { return Written::Conflict };
+                entry.lease_ends = Some(self.clock() + *lease);
+                return Written::At(self.revision.get());
+            }
+            Write::Remove { order, .. } => self.remove(name, *order),
+        }
+        Written::At(next)
+    }
+
+    /// Stores a value.
+    pub fn plant(&self, name: &str, order: u64, text: &[u8]) {
+        let stored = Stored { version: 1, lease_ends: None, text: text.to_vec() };
+        self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
+    }
+
+    /// The values of a lock, with their orders.
+    pub fn texts(&self, name: &str) -> Vec<(u64, Vec<u8>)> {
+        self.locks.borrow()[name].iter().map(|(order, stored)| (*order, stored.text.clone())).collect()
+    }
+
+    fn is_used(&self, name: &str) -> bool {
+        self.locks.borrow().get(name).is_some_and(|lock| lock.keys().any(|order| *order != BESIDE))
+    }
+}
+
+/// A client.
+struct EntryClient {
+    shared: Rc<Entries>,
+    sender: UnboundedSender<()>,
+    events: UnboundedReceiver<()>,
+}
+
+impl EntryStore for EntryClient {
+    async fn list(&mut self, name: &LockName) -> Result<Listing, StoreError> {
+        let listing = self.shared.list(name.as_str());
+        // The reply is on its way: other clients act meanwhile.
+        yield_now().await;
+        listing
+    }
+
+    async fn write(&mut self, name: &LockName, write: &Write) -> Result<Written, StoreError> {
+        yield_now().await;
+        let written = self.shared.write(name.as_str(), write);
+        yield_now().await;
+        Ok(written)
+    }
+
+    async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
+        yield_now().await;
+        let listing = self.shared.list(name.as_str())?;
+        self.shared.watches.borrow_mut().retain(|watched| !watched.sender.same_channel(&self.sender));
+        for watch in watch {
+            let (Watch::Entry(order) | Watch::Holder(order) | Watch::Waiter(order)) = *watch else {
+                unreachable!("there is no gate")
+            };
+            let entry = listing.entries.iter().find(|entry| entry.order == order);
+            let has_happened = match watch {
+                Watch::Waiter(_) => entry.is_none_or(|entry| entry.version > since),
+                _ => entry.is_none(),
+            };
+            if has_happened {
+                let _ = self.sender.send(());
+            }
+            let watched = Watched { name: name.to_string(), watch: *watch, sender: self.sender.clone() };
+            self.shared.watches.borrow_mut().push(watched);
+        }
+        Ok(true)
+    }
+}
+
+impl LedgerStore for EntryClient {
+    fn display(&self) -> &str {
+        "memory:"
+    }
+
+    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            yield_now().await;
+            Ok(())
+        })
+    }
+
+    async fn change<T: Send + 'static>(
+        &mut self,
+        name: &LockName,
+        purpose: Purpose,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
+    ) -> Result<Done<T>, StoreError> {
+        // What happened before is known to the decision.
+        while self.events.try_recv().is_ok() {}
+        entries::change(self, name, &purpose, decide).await
+    }
+
+    async fn read(
+        &mut self,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        entries::read(self, names, view).await
+    }
+
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            self.shared.expire();
+            let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
+            let used = names.iter().filter(|name| self.shared.is_used(name));
+            Ok(used.map(|name| LockName::new(name).unwrap()).collect())
+        })
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        Box::pin(entries::history(self, name))
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(async {
+            // A server ends leases by itself; here a waiting client does. Never closed: it has a sender.
+            while timeout(Duration::from_millis(10), self.events.recv()).await.is_err() {
+                self.shared.expire();
+            }
+            Change::OurTurn
+        })
+    }
+
+    fn examine<'a>(&'a mut self, _: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
