@@ -31,13 +31,6 @@ struct Sample {
     value: f64,
 }
 
-/// Metrics of one name.
-struct Family {
-    name: &'static str,
-    kind: Kind,
-    help: &'static str,
-}
-
 enum Kind {
     Counter,
     Gauge,
@@ -54,36 +47,27 @@ const LAST_SUCCESS: &str = "dlock_last_success_timestamp_seconds";
 const LAST_EXIT_STATUS: &str = "dlock_last_exit_status";
 const LAST_FENCING_TOKEN: &str = "dlock_last_fencing_token";
 
-/// All families, in the order of the file.
-const FAMILIES: [Family; 8] = [
-    Family {
-        name: RUNS,
-        kind: Kind::Counter,
-        help: "Runs of dlock, by the name of the lock and by outcome.",
-    },
-    Family {
-        name: WAIT,
-        kind: Kind::Histogram(&[0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0]),
-        help: "From the beginning of a run to the grant of its lock, or to giving up.",
-    },
-    Family {
-        name: HOLD,
-        kind: Kind::Histogram(&[0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0]),
-        help: "From the grant of a lock to its release.",
-    },
-    Family {
-        name: RENEWAL,
-        kind: Kind::Histogram(RENEWAL_BOUNDS),
-        help: "From the request to renew a lock to its acknowledgement.",
-    },
-    Family { name: LAST_RUN, kind: Kind::Gauge, help: "When the last run ended, whatever its outcome." },
-    Family { name: LAST_SUCCESS, kind: Kind::Gauge, help: "When a command last ended with exit status 0." },
-    Family {
-        name: LAST_EXIT_STATUS,
-        kind: Kind::Gauge,
-        help: "Exit status of the last command that ran; 128 + n when signal n ended it.",
-    },
-    Family { name: LAST_FENCING_TOKEN, kind: Kind::Gauge, help: "Fencing token of the last grant." },
+const WAIT_BOUNDS: &[f64] = &[0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0];
+const HOLD_BOUNDS: &[f64] = &[0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0];
+
+/// The metrics in the order of the file: name, type, help.
+const FAMILIES: [(&str, Kind, &str); 8] = [
+    (RUNS, Kind::Counter, "Runs of dlock, by the name of the lock and by outcome."),
+    (
+        WAIT,
+        Kind::Histogram(WAIT_BOUNDS),
+        "From the beginning of a run to the grant of its lock, or to giving up.",
+    ),
+    (HOLD, Kind::Histogram(HOLD_BOUNDS), "From the grant of a lock to its release."),
+    (RENEWAL, Kind::Histogram(RENEWAL_BOUNDS), "From the request to renew a lock to its acknowledgement."),
+    (LAST_RUN, Kind::Gauge, "When the last run ended, whatever its outcome."),
+    (LAST_SUCCESS, Kind::Gauge, "When a command last ended with exit status 0."),
+    (
+        LAST_EXIT_STATUS,
+        Kind::Gauge,
+        "Exit status of the last command that ran; 128 + n when signal n ended it.",
+    ),
+    (LAST_FENCING_TOKEN, Kind::Gauge, "Fencing token of the last grant."),
 ];
 
 /// The largest counter: up to here a double represents every whole number exactly.
@@ -113,23 +97,23 @@ impl Metrics {
         let sample = line.rsplit_once(' ').and_then(|(series, value)| Some((series, value.parse().ok()?)));
         ensure!(comment.is_some() || sample.is_some(), "neither a sample nor a comment");
         ensure!(metric.starts_with("dlock_"), "{metric} is not a metric of dlock");
-        let is_part = |family: &&Family| match family.kind {
+        let family = FAMILIES.iter().map(|(name, kind, _)| (*name, kind)).find(|(name, kind)| match kind {
             Kind::Histogram(_) => {
-                let part = metric.strip_prefix(family.name);
+                let part = metric.strip_prefix(name);
                 part.is_some_and(|part| matches!(part, "" | "_bucket" | "_sum" | "_count"))
             }
-            _ => metric == family.name,
-        };
-        match (FAMILIES.iter().find(is_part), sample) {
+            _ => metric == *name,
+        });
+        match (family, sample) {
             (None, _) => {
                 self.unknown.push_str(line);
                 self.unknown.push('\n');
             }
-            (Some(family), Some((series, value))) if comment.is_none() => {
+            (Some((family, _)), Some((series, value))) if comment.is_none() => {
                 let Some(name) = name_in(series, metric).filter(|_| fits(metric, value)) else {
                     bail!("not a sample of {metric} in the format of dlock");
                 };
-                *sample_of(self.locks.entry(name).or_default(), family.name, series) = value;
+                *sample_of(self.locks.entry(name).or_default(), family, series) = value;
             }
             _ => {}
         }
@@ -181,12 +165,12 @@ impl Metrics {
         for outcome in outcomes {
             series.add_to(RUNS, "", &format!(",outcome=\"{outcome}\""), 0.0);
         }
-        for family in &FAMILIES {
-            let Kind::Histogram(bounds) = family.kind else { continue };
+        for (family, kind, _) in &FAMILIES {
+            let Kind::Histogram(bounds) = kind else { continue };
             // A file of another version may have other bounds.
-            if series.samples.iter().all(|sample| sample.family != family.name) {
+            if series.samples.iter().all(|sample| sample.family != *family) {
                 for bound in bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]) {
-                    series.add_to(family.name, "_bucket", &format!(",le=\"{bound}\""), 0.0);
+                    series.add_to(family, "_bucket", &format!(",le=\"{bound}\""), 0.0);
                 }
             }
         }
@@ -196,7 +180,7 @@ impl Metrics {
     /// Returns the content of the file: each family once, with all its samples.
     pub(super) fn render(&self) -> String {
         let mut text = String::new();
-        for Family { name, kind, help } in &FAMILIES {
+        for (name, kind, help) in &FAMILIES {
             let kind = match kind {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
