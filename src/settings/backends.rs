@@ -124,24 +124,19 @@ impl Alias {
         self.keys.iter().find(|key| key.name == name).map(|key| &key.value)
     }
 
-    /// Returns the URL with all keys applied. `later` returns whether the first source is in a file that
-    /// overrides that of the second: a duplicate within one file is an error, and of two files the later one
+    /// Returns the URL with all keys applied: a duplicate within one file is an error, and of two files the later one
     /// applies.
     ///
     /// # Errors
     /// No URL, a bad one, a duplicate, or an unknown key (78).
-    pub(super) fn backend(
-        &self,
-        named_by: Source,
-        later: impl Fn(&Source, &Source) -> bool,
-    ) -> Result<BackendSettings, Failure> {
+    pub(super) fn backend(&self, named_by: Source) -> Result<BackendSettings, Failure> {
         let Some(Sourced { value: text, source: url_source }) = self.get("url") else {
             return Err(Source::File(self.place.clone()).failure("this backend has no url"));
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
         self.check_keys(&url)?;
         let mut options = Vec::new();
-        for key in self.keys_in_effect(&later)?.filter(|key| key.name != "url") {
+        for key in self.keys_in_effect()?.filter(|key| key.name != "url") {
             let Key { name, value: Sourced { value, source }, .. } = key;
             // The option of the URL that means the same, and what the URL has of it.
             let (option, in_url, what) = match name.as_str() {
@@ -150,13 +145,11 @@ impl Alias {
                 name => (name, false, name),
             };
             if in_url || url.query.iter().any(|(name, _)| name == option) {
-                match (later(source, url_source), later(url_source, source)) {
-                    (true, _) => {}
-                    (false, true) => continue,
-                    (false, false) => {
-                        let message = format!("{what} is in the url as well: remove one of them");
-                        return Err(source.failure(message));
-                    }
+                if url_source.overrides(source) {
+                    continue;
+                }
+                if !source.overrides(url_source) {
+                    return Err(source.failure(format!("{what} is in the url as well: remove one of them")));
                 }
             }
             url.query.retain(|(name, _)| name != option);
@@ -178,13 +171,10 @@ impl Alias {
     ///
     /// # Errors
     /// Both are in one file (78).
-    pub(super) fn keys_in_effect(
-        &self,
-        later: impl Fn(&Source, &Source) -> bool,
-    ) -> Result<impl Iterator<Item = &Key>, Failure> {
+    pub(super) fn keys_in_effect(&self) -> Result<impl Iterator<Item = &Key>, Failure> {
         let unused = match (self.get(PASSWORD), self.get(PASSWORD_FILE)) {
-            (Some(text), Some(file)) if later(&text.source, &file.source) => Some(PASSWORD_FILE),
-            (Some(text), Some(file)) if later(&file.source, &text.source) => Some(PASSWORD),
+            (Some(text), Some(file)) if text.source.overrides(&file.source) => Some(PASSWORD_FILE),
+            (Some(text), Some(file)) if file.source.overrides(&text.source) => Some(PASSWORD),
             (Some(text), Some(_)) => {
                 return Err(text.source.failure("there is a password_file as well: remove one of them"));
             }

@@ -22,7 +22,8 @@ const READABLE_BY_OTHERS: u32 = 0o004;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 pub(super) struct Document {
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
+    rank: usize,
     text: String,
     line_starts: Vec<usize>,
     mode: u32,
@@ -32,12 +33,12 @@ pub(super) struct Document {
 pub(super) type Entry<'t, 'd> = (&'t Spanned<std::borrow::Cow<'d, str>>, &'t Spanned<DeValue<'d>>);
 
 impl Document {
-    /// Reads a file; `None` if there is none.
+    /// Reads a file, whose values override those of lower rank; `None` if there is none.
     ///
     /// # Errors
     /// It exists and cannot be read, is not a regular file, belongs to another user or is world-writable, is
     /// too long, or is not UTF-8 (78).
-    pub(super) fn read(path: &Path) -> Result<Option<Document>, Failure> {
+    pub(super) fn read(path: &Path, rank: usize) -> Result<Option<Document>, Failure> {
         let name: Arc<str> = path.display().to_string().into();
         let wrong = |why: &dyn std::fmt::Display| Failure::config(format!("{name}: {why}"));
         let cannot = |error: std::io::Error| wrong(&format!("cannot be read: {}", io_text(&error)));
@@ -53,25 +54,15 @@ impl Document {
         check_owner(&metadata).map_err(|why| wrong(&why))?;
         let mode = metadata.mode() & 0o7777;
         let bytes = input::read_opened(file, MOST_BYTES).map_err(cannot)?;
-        let (text, bad) = match String::from_utf8(bytes) {
-            Ok(text) => (text, false),
-            Err(error) => {
-                let good = error.utf8_error().valid_up_to();
-                let mut bytes = error.into_bytes();
-                bytes.truncate(good);
-                (String::from_utf8_lossy(&bytes).into_owned(), true)
-            }
-        };
+        let invalid = std::str::from_utf8(&bytes).err().map(|error| error.valid_up_to());
+        // What precedes the first invalid byte stays in its place.
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let document = Document { name, text, line_starts, mode };
-        match bad {
-            true => Err(document.failure(document.text.len(), "not valid UTF-8")),
-            false => Ok(Some(document)),
+        let document = Document { name, rank, text, line_starts, mode };
+        match invalid {
+            Some(at) => Err(document.failure(at, "not valid UTF-8")),
+            None => Ok(Some(document)),
         }
-    }
-
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.name
     }
 
     /// Parses the whole file as a table.
@@ -90,7 +81,8 @@ impl Document {
     pub(super) fn place(&self, span: Range<usize>, key: &str) -> FileLocation {
         let line = self.line_starts.partition_point(|start| *start <= span.start);
         let before = self.text.get(self.line_starts[line - 1]..span.start).unwrap_or_default();
-        FileLocation { file: self.name.clone(), line, column: before.chars().count() + 1, key: key.into() }
+        let column = before.chars().count() + 1;
+        FileLocation { file: self.name.clone(), rank: self.rank, line, column, key: key.into() }
     }
 
     /// Returns a failure that names the line and the column.

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::backends::{Alias, Key, PASSWORD, PASSWORD_FILE};
-use super::resolution::above;
+use super::configuration::above;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
@@ -116,10 +116,12 @@ impl Shown {
         let is_wanted = |alias: &&Alias| {
             name.is_none() || backend.as_ref().is_some_and(|named| named.value == alias.name)
         };
-        let backends = configuration.tables.backends.iter().filter(is_wanted).map(|alias| ShownTable {
-            name: alias.name.clone(),
-            values: alias.shown(|one, other| configuration.is_later(one, other)),
-        });
+        let backends = configuration
+            .tables
+            .backends
+            .iter()
+            .filter(is_wanted)
+            .map(|alias| ShownTable { name: alias.name.clone(), values: alias.shown() });
         let fallback = configuration.files.is_empty().then(|| default("file:".to_owned()));
         let grace = Some(default(terms.grace));
         let complete =
@@ -183,7 +185,7 @@ impl Settings {
 
 impl Alias {
     /// Returns the values in effect, without secrets.
-    fn shown(&self, later: impl Fn(&Source, &Source) -> bool) -> Vec<ShownValue> {
+    fn shown(&self) -> Vec<ShownValue> {
         let scheme = self.get("url").and_then(|url| url.value.split(':').next()).unwrap_or_default();
         let has_known_options = registry::options(&scheme.to_ascii_lowercase()).is_some();
         let text = |key: &Key| match key.name.as_str() {
@@ -197,7 +199,7 @@ impl Alias {
             let (key, source) = (key.to_owned(), source.clone());
             ShownValue { key, value: Some(value), source, overridden: None }
         };
-        let keys = self.keys_in_effect(later).into_iter().flatten();
+        let keys = self.keys_in_effect().into_iter().flatten();
         let keys = keys.map(|key| shown(&key.name, text(key).into(), &key.value.source));
         let accept = self.accept.iter().map(|Sourced { value, source }| {
             shown("accept", value.iter().map(|warning| warning.name()).collect(), source)

@@ -30,6 +30,8 @@ pub enum Source {
 pub struct FileLocation {
     /// The file, as named.
     pub file: Arc<str>,
+    /// The rank of the file: a later one overrides those before it.
+    pub rank: usize,
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
@@ -47,6 +49,11 @@ impl Source {
             Source::File(place) => Failure::config(format!("{place}: {}: {message}", place.key)),
             Source::Default => Failure::config(message.to_string()),
         }
+    }
+
+    /// Whether this is in a file that overrides the file of the other.
+    pub fn overrides(&self, other: &Source) -> bool {
+        matches!((self, other), (Source::File(one), Source::File(other)) if one.rank > other.rank)
     }
 
     /// Whether the value is set, but not on the command line.

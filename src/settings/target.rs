@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{BackendSettings, CommonArguments, Settings, Source, Warning, resolve_backend};
+use super::{BackendSettings, CommonArguments, Configuration, Settings, Source, Warning};
 use crate::backend::registry;
 use crate::backend::{Hazard, Location};
 use crate::exit::Failure;
@@ -28,7 +28,8 @@ impl StoreTarget {
     /// # Errors
     /// Bad configuration or URL (78), or a name that this store cannot have (64).
     pub fn of(arguments: &CommonArguments, names: &[LockName]) -> Result<StoreTarget, Failure> {
-        StoreTarget::new(arguments, resolve_backend(arguments, names)?, names)
+        let backend = Configuration::read(arguments)?.resolve(arguments, names)?;
+        StoreTarget::new(arguments, backend, names)
     }
 
     /// Parses the backend that was named, and checks that these names can be stored there.
