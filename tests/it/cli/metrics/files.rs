@@ -28,6 +28,10 @@ fn a_file_of_others_is_refused_and_left_alone() {
             "line 1: not a sample of dlock_runs_total in the format of dlock",
         ),
         (
+            "dlock_runs_total{outcome=\"ran\"} 1\n",
+            "line 1: not a sample of dlock_runs_total in the format of dlock",
+        ),
+        (
             "dlock_last_exit_status{name=\"x\",host=\"y\"} 1\n",
             "line 1: not a sample of dlock_last_exit_status in the format of dlock",
         ),

@@ -47,6 +47,8 @@ fn hostile_names_are_understood() {
         "\\\\",
         "NaN",
         "+Inf",
+        "{name=\"x\"} 7",
+        "\",le=\"1",
     ];
     for names in names.chunks(7) {
         // Once each, and all of them again in the output of the parser.

@@ -159,6 +159,7 @@ fn an_invalid_command_line_is_reported() {
         &["run", "--ttl", "5M", "--report=r", "x", "--", "true"],
         &["run", "x", "-E", "256", "--report", "r", "-c", "true"],
         &["run", "--report", "r", "--ttl"],
+        &["run", "--report=r", "--bad"],
     ] {
         let output = place.bare().args(args).output();
         let told = Expected { names: &[], backend: None, ..refused("usage", 64, &store) };
