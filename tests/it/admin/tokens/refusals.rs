@@ -40,7 +40,7 @@ fn acquire_names_missing_options() {
 /// A secret on a command line is already exposed; it is not printed a second time.
 #[test]
 fn a_token_on_the_command_line_is_refused_and_not_repeated() {
-    let line = "one NAME, and no token: what stands on a command line can be read by every user of this host; use \
+    let line = "one NAME, and no token: every user of this host can read a command line; use \
                 DLOCK_TOKEN or --token-file";
     let flag = "unexpected argument '--token' found; did you mean --token-file";
     for command in ["renew", "release", "check"] {
