@@ -131,7 +131,7 @@ const LONGEST_TURN: Duration = CLAIM_WITHIN.saturating_mul(2);
 /// or its claim is removed. An acquisition that fails leaves the queue.
 ///
 /// Dropping the future may leave a claim or a queue position behind, which expires with its lease; a cancellation
-/// leaves neither.
+/// removes both.
 pub async fn acquire(
     backend: &mut dyn Backend,
     claim: &Claim,

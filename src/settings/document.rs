@@ -141,7 +141,7 @@ fn check_owner(metadata: &Metadata) -> Result<(), String> {
     }
 }
 
-/// What stands in a table, in the order of the file.
+/// Returns the entries of a table, in the order of the file.
 pub(super) fn in_order<'t, 'd>(table: &'t DeTable<'d>) -> Vec<Entry<'t, 'd>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);

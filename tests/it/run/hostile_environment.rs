@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// A user that is unused and in no database.
-const NOBODY_KNOWS: u32 = 64_321;
+const UNKNOWN_ID: u32 = 64_321;
 
 fn as_unknown_user(run: Dlock) -> Dlock {
-    let (user, group) = (format!("--reuid={NOBODY_KNOWS}"), format!("--regid={NOBODY_KNOWS}"));
+    let (user, group) = (format!("--reuid={UNKNOWN_ID}"), format!("--regid={UNKNOWN_ID}"));
     run.wrapped_by(["setpriv", &user, &group, "--clear-groups"])
 }
 

@@ -207,7 +207,7 @@ fn a_signal_ends_a_waiting_dlock_and_its_command_never_starts() {
     drop(holder);
     until(SOON, "the lock of a holder that was killed", || place.lock_is_free("x"));
     let next = place.run().command(["true"]).output();
-    assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "no dead waiter stands in the way");
+    assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "no dead waiter is ahead");
 }
 
 /// S05

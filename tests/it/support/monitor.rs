@@ -71,7 +71,7 @@ impl Monitor {
     #[track_caller]
     fn catch_up(&self) {
         let mark = super::process::Marker::unique();
-        until(SOON, "a monitor that is told everything", || {
+        until(SOON, "a monitor that sees everything", || {
             self.control.lock().unwrap_or_else(PoisonError::into_inner).command(&["ECHO", mark.value()]);
             lock(&self.seen).requests.iter().rev().any(|request| request.words[1..] == [mark.value()])
         });
@@ -97,14 +97,14 @@ impl Monitor {
     #[track_caller]
     pub fn traffic(&self) -> (u64, u64) {
         self.catch_up();
-        let told = lock(&self.seen).bytes;
+        let own = lock(&self.seen).bytes;
         let info = self.control.lock().unwrap_or_else(PoisonError::into_inner).command(&["INFO", "stats"]);
         let field = |name: &str| -> u64 {
             let text = info.text();
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|number| number.trim().parse().ok()).expect("a number")
         };
-        (field("total_net_input_bytes"), field("total_net_output_bytes").saturating_sub(told))
+        (field("total_net_input_bytes"), field("total_net_output_bytes").saturating_sub(own))
     }
 }
 

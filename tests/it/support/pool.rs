@@ -73,10 +73,10 @@ extern "C" fn dismiss() {
 fn tests_at_a_time() -> usize {
     let mut arguments = std::env::args().skip_while(|argument| !argument.starts_with("--test-threads"));
     let first = arguments.next();
-    let told = match first.as_deref().and_then(|first| first.split_once('=')) {
+    let named = match first.as_deref().and_then(|first| first.split_once('=')) {
         Some((_, count)) => Some(count.to_owned()),
         None => first.and(arguments.next()).or_else(|| std::env::var("RUST_TEST_THREADS").ok()),
     };
-    let told = told.and_then(|count| count.parse().ok());
-    told.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
+    let named = named.and_then(|count| count.parse().ok());
+    named.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
 }

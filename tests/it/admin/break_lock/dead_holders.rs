@@ -54,13 +54,14 @@ fn a_store_that_hangs_later_is_unavailable() {
     let mut run = stubborn(store.run_with_ttl("10s").args(["--grace", "2s"]), &inherited_lock);
     let mut breaks = breaking(&store).args(["--wait", "1s", "--connect-timeout", "1s"]).spawn();
     let holder = format!("dlock#holder:{{{}}}", store.space().key("x"));
-    let told = || redis.command(&["HGETALL", &holder]).texts().iter().any(|field| field.starts_with("r:"));
-    until(SOON, "its word", told);
+    let is_revoked =
+        || redis.command(&["HGETALL", &holder]).texts().iter().any(|field| field.starts_with("r:"));
+    until(SOON, "the revocation", is_revoked);
     redis.stop();
     let output = breaks.wait();
     assert_eq!(output.exit, Exit::Code(69), "{output:?}");
-    let told = "; its holder has already been notified, see dlock status\n";
-    assert!(output.stderr.ends_with(told), "{}", output.stderr);
+    let line = "; its holder has already been notified, see dlock status\n";
+    assert!(output.stderr.ends_with(line), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
     redis.resume();
     assert_eq!(run.wait().exit, Exit::Code(76));

@@ -152,10 +152,10 @@ fn an_earlier_hold_is_not_broken() {
         let old = store.run().sh("echo $DLOCK_FENCING_TOKEN").output().stdout;
         let mut run = working(store.run());
         let output = breaking(&store).args(["--fencing-token", old.trim()]).output();
-        let told = format!("x on {} is not held with fencing token {old}", store.url());
-        assert_eq!(output.outcome(), (Exit::Code(0), told.as_str(), ""));
+        let line = format!("x on {} is not held with fencing token {old}", store.url());
+        assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));
         let output = breaking(&store).args(["--force", "--fencing-token", old.trim()]).output();
-        assert_eq!(output.outcome(), (Exit::Code(0), told.as_str(), ""));
+        assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));
         run.assert_running();
         let shown =
             store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;

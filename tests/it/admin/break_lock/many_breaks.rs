@@ -62,7 +62,7 @@ fn repeated_runs(queue: &Queue) {
                 }
             });
         }
-        until(SOON, "all of them in line", || queue.pids().len() + 1 >= WAITERS);
+        until(SOON, "all of them queued", || queue.pids().len() + 1 >= WAITERS);
         for round in 0..BREAKS {
             assert!(Instant::now() < end, "only {round} breaks in {SPAN:?}");
             // Occasionally three at a time, and some without waiting.

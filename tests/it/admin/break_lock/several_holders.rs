@@ -138,12 +138,12 @@ fn a_holder_of_one_lock_waiting_for_another_gives_up_both() {
         let mut run = queue.joined(run);
         assert_ended(&breaking_of(&store, "a").args(["--wait", "forever", "--reason", "no"]).output());
         let (user, host, url) = (user(), host(), store.url());
-        let told =
+        let line =
             format!("dlock: a on {url}: the lock was broken by {user}@{host}: no; the command did not run\n");
-        assert_eq!(run.wait().outcome(), (Exit::Code(76), "", told.as_str()));
+        assert_eq!(run.wait().outcome(), (Exit::Code(76), "", line.as_str()));
         let report: serde_json::Value = serde_json::from_str(&store.place.read("r")).unwrap();
         assert_eq!((&report["outcome"], &report["reason"]), (&"lost".into(), &"no".into()), "{report}");
-        assert_eq!(queue.pids(), [0; 0], "nobody stands in line any more");
+        assert_eq!(queue.pids(), [0; 0], "the queue is empty");
         holder.assert_running();
         queue.let_go("holder");
         assert_eq!(holder.wait().exit, Exit::Code(0));

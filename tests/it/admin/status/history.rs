@@ -28,7 +28,7 @@ fn last(store: &Store) -> Value {
 }
 
 /// Outcome, dlock's exit, the command's status and its signal.
-fn told(record: &Value) -> (&str, i64, Option<i64>, Option<i64>) {
+fn outcome_of(record: &Value) -> (&str, i64, Option<i64>, Option<i64>) {
     let number = |key: &str| record[key].as_i64();
     (
         record["outcome"].as_str().unwrap(),
@@ -80,20 +80,20 @@ fn an_outcome_is_recorded_completely() {
 fn every_end_of_a_command_is_distinguished() {
     for store in Store::each() {
         run(&store, "true");
-        assert_eq!(told(&last(&store)), ("ran", 0, Some(0), None));
+        assert_eq!(outcome_of(&last(&store)), ("ran", 0, Some(0), None));
         run(&store, "exit 3");
-        assert_eq!(told(&last(&store)), ("ran", 3, Some(3), None));
+        assert_eq!(outcome_of(&last(&store)), ("ran", 3, Some(3), None));
         // A status that dlock has a meaning for, too.
         run(&store, "exit 75");
-        assert_eq!(told(&last(&store)), ("ran", 75, Some(75), None));
+        assert_eq!(outcome_of(&last(&store)), ("ran", 75, Some(75), None));
         run(&store, "kill -KILL $$");
-        assert_eq!(told(&last(&store)), ("ran", 137, None, Some(9)));
+        assert_eq!(outcome_of(&last(&store)), ("ran", 137, None, Some(9)));
         store.run().args(["--max-runtime", "100ms"]).sh("exec sleep 1000").output();
-        assert_eq!(told(&last(&store)), ("max_runtime", 124, None, Some(15)));
+        assert_eq!(outcome_of(&last(&store)), ("max_runtime", 124, None, Some(15)));
         let mut interrupted = holding(store.run());
         interrupted.signal(Signal::SIGTERM);
         interrupted.wait();
-        assert_eq!(told(&last(&store)), ("ran", 143, None, Some(15)));
+        assert_eq!(outcome_of(&last(&store)), ("ran", 143, None, Some(15)));
         assert_eq!(history(&store, "x").len(), 6);
         let table = status(&store).args(["--history", "x"]).output().stdout;
         let outcomes: Vec<&str> = table.lines().skip(3).map(|line| super::cells(line)[1]).collect();
@@ -108,19 +108,19 @@ fn every_reason_not_to_run_is_recorded() {
         let contended = store.run().command(["true"]).output();
         assert_eq!(contended.exit, Exit::Code(75));
         let at_once = last(&store);
-        assert_eq!(told(&at_once), ("contended", 75, None, None));
+        assert_eq!(outcome_of(&at_once), ("contended", 75, None, None));
         assert_eq!(at_once["holder"]["pid"], holder.pid());
         let timed_out = store.run().args(["-E", "0", "-q", "--wait", "200ms"]).command(["true"]).output();
         assert_eq!(timed_out.exit, Exit::Code(0));
         let waited = history(&store, "x").into_iter().find(|record| record["dlock_exit"] == 0).unwrap();
-        assert_eq!(told(&waited), ("contended", 0, None, None));
+        assert_eq!(outcome_of(&waited), ("contended", 0, None, None));
         assert!(waited["waited_ms"].as_u64() >= Some(200), "{waited}");
         let mut waiter = waiting(store.run());
         waiter.signal(Signal::SIGINT);
         waiter.wait();
         let interrupted =
             history(&store, "x").into_iter().find(|record| record["outcome"] == "interrupted").unwrap();
-        assert_eq!(told(&interrupted), ("interrupted", 130, None, None));
+        assert_eq!(outcome_of(&interrupted), ("interrupted", 130, None, None));
         let table = status(&store).args(["--history", "x"]).output().stdout;
         let who = format!("held by {} (pid {}, {}, sh)", host(), holder.pid(), user());
         assert!(table.contains(&who) && table.contains("interrupted"), "{table}");
@@ -141,7 +141,7 @@ fn a_broken_hold_is_recorded_with_the_reason() {
         assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
         assert_eq!(run.wait().exit, Exit::Code(76));
         let record = last(&store);
-        assert_eq!(told(&record), ("lost", 76, None, Some(15)));
+        assert_eq!(outcome_of(&record), ("lost", 76, None, Some(15)));
         assert_eq!(record["reason"], "it hung");
         let table = status(&store).args(["--history", "x"]).output().stdout;
         assert!(table.contains("it hung"), "{table}");
@@ -156,7 +156,7 @@ fn a_lost_lock_is_recorded() {
     store.space().command(&["DEL", &store.space().key("x")]);
     assert_eq!(run.wait().exit, Exit::Code(76));
     let record = last(&store);
-    assert_eq!(told(&record), ("lost", 76, None, Some(15)));
+    assert_eq!(outcome_of(&record), ("lost", 76, None, Some(15)));
     assert!(record["error"].as_str().is_some_and(|error| error.contains("lost")), "{record}");
 }
 
@@ -173,7 +173,8 @@ fn nested_runs_and_runs_of_several_locks_are_recorded() {
         assert_eq!(output.exit, Exit::Code(5));
         // Not in their order: when a run began is the time of its record less the time it held, to some milliseconds.
         let statuses = |name: &str| {
-            let mut statuses: Vec<_> = history(&store, name).iter().map(|record| told(record).2).collect();
+            let mut statuses: Vec<_> =
+                history(&store, name).iter().map(|record| outcome_of(record).2).collect();
             statuses.sort_unstable();
             statuses
         };
@@ -209,7 +210,7 @@ fn attempts_that_did_not_run_do_not_displace_the_last_run() {
         let of =
             |outcome: &str| history.iter().filter(|record| record["outcome"] == outcome).collect::<Vec<_>>();
         assert_eq!((of("contended").len(), of("ran").len()), (20, 2));
-        assert_eq!(told(of("ran")[1]).2, Some(9));
+        assert_eq!(outcome_of(of("ran")[1]).2, Some(9));
         for record in of("contended") {
             assert_eq!(record["holder"]["pid"], holder.pid());
         }
@@ -223,7 +224,8 @@ fn the_history_is_bounded() {
         for status in 0..23 {
             run(&store, &format!("exit {status}"));
         }
-        let statuses: Vec<_> = history(&store, "x").iter().map(|record| told(record).2.unwrap()).collect();
+        let statuses: Vec<_> =
+            history(&store, "x").iter().map(|record| outcome_of(record).2.unwrap()).collect();
         assert_eq!(statuses, (3..23).rev().collect::<Vec<i64>>());
     }
 }
@@ -240,7 +242,7 @@ fn concurrent_writers_lose_no_record() {
             run.wait();
         }
         let mut statuses: Vec<_> =
-            history(&store, "x").iter().map(|record| told(record).2.unwrap()).collect();
+            history(&store, "x").iter().map(|record| outcome_of(record).2.unwrap()).collect();
         statuses.sort_unstable();
         assert_eq!(statuses, (0..19).collect::<Vec<i64>>());
     }

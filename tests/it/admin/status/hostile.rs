@@ -202,8 +202,8 @@ mod on_redis {
         for text in texts() {
             let said = json!({"at": 1, "fencing": 1, "identity": identity(&text)}).to_string();
             client.command(&["SET", &member, &said, "PX", "3600000"]);
-            let told = json!({"by": text, "reason": text}).to_string();
-            client.command(&["HSET", "dlock#holder:{dlock:x}", &format!("r:{token}"), &told]);
+            let revocation = json!({"by": text, "reason": text}).to_string();
+            client.command(&["HSET", "dlock#holder:{dlock:x}", &format!("r:{token}"), &revocation]);
             let waits = format!("x 1 1 99999999999999 0 {}", identity(&text));
             client.command(&["HSET", "dlock#waiters:{dlock:x}", &waiting, &waits]);
             for list in ["dlock#history:{dlock:x}", "dlock#missed:{dlock:x}"] {

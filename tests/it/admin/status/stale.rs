@@ -69,7 +69,7 @@ fn killed_waiters_are_soon_no_longer_shown() {
                 ["queue", "waiters"].map(|kind| format!("dlock#{kind}:{{{}}}", store.space().key("x")));
             store.space().command(&["EVAL", script, "2", &queue, &waiters]);
         }
-        until(SOON, "only one who waits", || pids() == [i64::from(second.pid())]);
+        until(SOON, "one waiter is left", || pids() == [i64::from(second.pid())]);
         let table = status(&store).output().stdout;
         assert!(table.contains("waits #1 "), "{table}");
         drop(holder);

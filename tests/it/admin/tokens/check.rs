@@ -49,12 +49,12 @@ fn without_a_name_every_hold_is_checked() {
 
 /// Repeats the check until it fails; the run's own message about the loss comes sooner or later.
 fn lose(store: &Store, lose: impl FnOnce()) -> Running {
-    let text = format!("echo ready; until [ -e lost ]; do sleep 0.01; done; {}; echo $? >told", check(""));
+    let text = format!("echo ready; until [ -e lost ]; do sleep 0.01; done; {}; echo $? >answer", check(""));
     let mut run = store.run_with_ttl("60s").args(["--on-lost", "warn"]).sh(&text).spawn();
     run.await_ready();
     lose();
     store.place.write("lost", "");
-    until(SOON, "an answer", || store.place.read("told").ends_with('\n'));
+    until(SOON, "an answer", || store.place.read("answer").ends_with('\n'));
     run
 }
 
@@ -62,7 +62,7 @@ fn lose(store: &Store, lose: impl FnOnce()) -> Running {
 fn check_fails_for_a_lost_lock() {
     let store = Store::file();
     let run = lose(&store, || std::fs::remove_file(store.place.lock_file("x")).unwrap());
-    assert_eq!(store.place.read("told"), "76\n", "{}", run.stderr());
+    assert_eq!(store.place.read("answer"), "76\n", "{}", run.stderr());
     // Another file in its place is another lock.
     let store = Store::file();
     let lock = store.place.lock_file("x");
@@ -70,17 +70,17 @@ fn check_fails_for_a_lost_lock() {
         std::fs::write(store.place.path("new"), "").unwrap();
         std::fs::rename(store.place.path("new"), &lock).unwrap();
     });
-    assert_eq!(store.place.read("told"), "76\n", "{}", run.stderr());
+    assert_eq!(store.place.read("answer"), "76\n", "{}", run.stderr());
     #[cfg(feature = "redis")]
     {
         let store = Store::redis();
         let key = store.space().key("x");
         let run = lose(&store, || drop(store.space().command(&["DEL", &key])));
-        assert_eq!(store.place.read("told"), "76\n", "{}", run.stderr());
+        assert_eq!(store.place.read("answer"), "76\n", "{}", run.stderr());
         let store = Store::redis();
         let key = store.space().key("x");
         let run = lose(&store, || drop(store.space().command(&["SET", &key, "another's", "PX", "60000"])));
-        assert_eq!(store.place.read("told"), "76\n", "{}", run.stderr());
+        assert_eq!(store.place.read("answer"), "76\n", "{}", run.stderr());
         assert!(run.stderr().contains("it is held by another program on "), "{}", run.stderr());
     }
 }

@@ -99,7 +99,7 @@ fn status_does_not_query_one_store_for_locks_with_different_backends() {
 fn status_lists_the_stores_it_has_not_queried() {
     let place = Place::new();
     let text = format!("{}[locks.g]\nbackend = \"file:///g\"\n", stores(&place));
-    let told = |arguments: &[&str]| {
+    let notices = |arguments: &[&str]| {
         let output = status(&place, &text).args(arguments).output();
         assert_eq!(output.exit, Exit::Code(0), "{arguments:?}: {}", output.stderr);
         output.stderr
@@ -110,14 +110,14 @@ fn status_lists_the_stores_it_has_not_queried() {
         let asked = format!("file://{}", place.arg(asked));
         format!("dlock: queried only {asked}, but the configuration has locks on {others} too: see {flags}\n")
     };
-    assert_eq!(told(&[]), line("p", &["f", "file:///g"]));
-    assert_eq!(told(&["*"]), line("p", &["f", "file:///g"]));
-    assert_eq!(told(&["--json"]), line("p", &["f", "file:///g"]));
-    assert_eq!(told(&["f-1*"]), line("p", &["f"]));
-    assert_eq!(told(&["[fg]"]), line("p", &["f", "file:///g"]));
-    assert_eq!(told(&["f-1", "x*"]), line("f", &["p"]), "a name chose the store");
+    assert_eq!(notices(&[]), line("p", &["f", "file:///g"]));
+    assert_eq!(notices(&["*"]), line("p", &["f", "file:///g"]));
+    assert_eq!(notices(&["--json"]), line("p", &["f", "file:///g"]));
+    assert_eq!(notices(&["f-1*"]), line("p", &["f"]));
+    assert_eq!(notices(&["[fg]"]), line("p", &["f", "file:///g"]));
+    assert_eq!(notices(&["f-1", "x*"]), line("f", &["p"]), "a name chose the store");
     for silent in [&["x*"][..], &["n"], &["f-1"], &["-q"], &["-q", "f*"], &["-b", "p"], &["-b", "f", "*"]] {
-        assert_eq!(told(silent), "", "{silent:?}");
+        assert_eq!(notices(silent), "", "{silent:?}");
     }
     let variable = status(&place, &text).env("DLOCK_BACKEND", "p");
     assert_eq!(printed(variable), format!("file://{}\n", place.arg("p")));

@@ -52,8 +52,8 @@ fn all_locks_are_reported() {
     for store in Store::each() {
         let run = store.run().args(["--report", "r", "b \"c\"", "a\\", "x"]);
         let output = run.command(["true"]).output();
-        let told = Expected { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
-        told.assert(&store.place, &output);
+        let expected = Expected { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
+        expected.assert(&store.place, &output);
     }
 }
 
@@ -62,13 +62,13 @@ fn the_holder_is_reported() {
     for store in Store::each() {
         let holder = holding(&store);
         let holder_seen = seen(&holder, &store);
-        let told = |exit| Expected { holder: &holder_seen, ..refused("contended", exit, &store) };
+        let expected = |exit| Expected { holder: &holder_seen, ..refused("contended", exit, &store) };
         for options in [&["--no-wait"][..], &["--wait", "10ms"]] {
             let output = store.run().args(options).args(["--report", "r"]).command(["true"]).output();
-            Expected { error: Some(said(&output)), ..told(75) }.assert(&store.place, &output);
+            Expected { error: Some(said(&output)), ..expected(75) }.assert(&store.place, &output);
         }
         let output = store.run().args(["-E", "0", "--report", "r"]).command(["true"]).output();
-        Expected { error: Some(said(&output)), ..told(0) }.assert(&store.place, &output);
+        Expected { error: Some(said(&output)), ..expected(0) }.assert(&store.place, &output);
     }
 }
 
@@ -109,13 +109,13 @@ fn a_command_over_max_runtime_is_reported_with_how_it_was_stopped() {
     for store in Store::each() {
         let run = store.run().args(["--max-runtime", "1ms", "--report", "r"]);
         let output = run.command(["sleep", "1000"]).output();
-        let told = Expected {
+        let expected = Expected {
             outcome: "max_runtime",
             dlock_exit: 124,
             error: Some(said(&output)),
             ..ran(&store, Exit::by(Signal::SIGTERM))
         };
-        told.assert(&store.place, &output);
+        expected.assert(&store.place, &output);
     }
 }
 
@@ -125,18 +125,18 @@ fn a_command_that_cannot_be_run_is_reported() {
         store.place.write("plain", "");
         for (command, exit) in [("./plain", 126), ("no-such-command", 127)] {
             let output = store.run().args(["--report", "r"]).command([command]).output();
-            let told = Expected { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
-            told.assert(&store.place, &output);
+            let expected = Expected { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
+            expected.assert(&store.place, &output);
         }
         // Errors that only exec detects, under the lock.
         store.place.script("script", "#!/no/such/interpreter\n");
         let output = store.run().args(["--report", "r"]).command(["./script"]).output();
-        let told = Expected {
+        let expected = Expected {
             released: Some(true),
             error: Some(said(&output)),
             ..refused("not_executable", 126, &store)
         };
-        told.assert(&store.place, &output);
+        expected.assert(&store.place, &output);
     }
 }
 
@@ -162,8 +162,8 @@ fn an_invalid_command_line_is_reported() {
         &["run", "--report=r", "--bad"],
     ] {
         let output = place.bare().args(args).output();
-        let told = Expected { names: &[], backend: None, ..refused("usage", 64, &store) };
-        Expected { error: Some(said(&output)), ..told }.assert(place, &output);
+        let expected = Expected { names: &[], backend: None, ..refused("usage", 64, &store) };
+        Expected { error: Some(said(&output)), ..expected }.assert(place, &output);
     }
     for args in [
         &["run", "--bad", "x", "--", "true", "--report", "r"][..],
@@ -182,8 +182,8 @@ fn an_invalid_command_line_is_reported() {
 fn invalid_names_are_reported_as_an_empty_list() {
     let store = Store::file();
     let output = store.run().name("..").args(["--report", "r"]).command(["true"]).output();
-    let told = Expected { names: &[], ..refused("usage", 64, &store) };
-    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let expected = Expected { names: &[], ..refused("usage", 64, &store) };
+    Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
 }
 
 #[test]
@@ -197,8 +197,8 @@ fn an_invalid_environment_or_url_is_reported() {
         (Some(nowhere), run().backend(nowhere)),
     ] {
         let output = run.output();
-        let told = Expected { backend, error: Some(said(&output)), ..refused("config", 78, &store) };
-        told.assert(&store.place, &output);
+        let expected = Expected { backend, error: Some(said(&output)), ..refused("config", 78, &store) };
+        expected.assert(&store.place, &output);
     }
 }
 
@@ -209,9 +209,9 @@ fn the_death_of_the_guard_is_reported() {
         run.await_ready();
         crate::support::process::send(run.guard(), Signal::SIGKILL);
         let output = run.wait();
-        let told =
+        let expected =
             Expected { released: Some(true), error: Some(said(&output)), ..refused("internal", 70, &store) };
-        told.assert(&store.place, &output);
+        expected.assert(&store.place, &output);
     }
 }
 

@@ -11,8 +11,8 @@ fn an_unreachable_store_is_reported() {
     let store = Store::file();
     let url = "redis://127.0.0.1:1/0";
     let output = store.place.run().backend(url).args(["--report", "r"]).command(["true"]).output();
-    let told = Expected { backend: Some(url), ..refused("unavailable", 69, &store) };
-    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let expected = Expected { backend: Some(url), ..refused("unavailable", 69, &store) };
+    Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
 }
 
 /// No password is in a report, wherever it was given.
@@ -25,8 +25,8 @@ fn a_refused_login_is_reported_without_the_password() {
     let run = store.place.run().no_backend().env("DLOCK_BACKEND", with).args(["--report", "r"]);
     let output = run.command(["true"]).output();
     assert!(!store.place.read("r").contains("hunter"), "{}", store.place.read("r"));
-    let told = Expected { backend: Some(&without), ..refused("denied", 77, &store) };
-    Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+    let expected = Expected { backend: Some(&without), ..refused("denied", 77, &store) };
+    Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn a_lost_lock_is_reported_with_how_the_command_was_stopped() {
     run.await_ready();
     store.space().command(&["DEL", &store.space().key("x")]);
     let output = run.wait();
-    let told = Expected {
+    let expected = Expected {
         outcome: "lost",
         dlock_exit: 76,
         released: Some(false),
         error: Some(said(&output)),
         ..ran(&store, Exit::by(Signal::SIGTERM))
     };
-    told.assert(&store.place, &output);
+    expected.assert(&store.place, &output);
 }
 
 /// With `--on-lost warn` dlock exits with the command's status, and only the report shows the loss.
@@ -71,13 +71,13 @@ fn a_lost_lock_is_reported_when_the_command_continues() {
     run.await_stderr("was lost");
     store.place.write("go", "");
     let output = run.wait();
-    let told = Expected {
+    let expected = Expected {
         outcome: "lost",
         released: Some(false),
         error: Some(said(&output)),
         ..ran(&store, Exit::Code(0))
     };
-    told.assert(&store.place, &output);
+    expected.assert(&store.place, &output);
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn a_lock_that_could_not_be_released_is_reported() {
     let output = run.wait();
     assert!(output.stderr.contains("could not be released"), "{}", output.stderr);
     let url = redis.url();
-    let told = Expected { backend: Some(&url), released: Some(false), ..ran(&store, Exit::Code(0)) };
-    told.assert(&store.place, &output);
+    let expected = Expected { backend: Some(&url), released: Some(false), ..ran(&store, Exit::Code(0)) };
+    expected.assert(&store.place, &output);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn a_holder_other_than_dlock_is_reported_as_foreign() {
     ] {
         store.space().command(set);
         let output = store.run().args(["--report", "r"]).command(["true"]).output();
-        let told = Expected { holder: &holder, ..refused("contended", 75, &store) };
-        Expected { error: Some(said(&output)), ..told }.assert(&store.place, &output);
+        let expected = Expected { holder: &holder, ..refused("contended", 75, &store) };
+        Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
     }
 }
 

@@ -200,9 +200,9 @@ fn a_fifo_without_a_reader_does_not_delay_a_signal() {
         place.run().args(["-v", "--wait", "forever", "--report", "fifo"]).command(["true"]).spawn();
     waiter.await_stderr("waiting at position 1");
     waiter.signal(Signal::SIGTERM);
-    let told = std::time::Instant::now();
+    let begun = std::time::Instant::now();
     assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
-    assert!(told.elapsed() < std::time::Duration::from_millis(1900), "{:?}", told.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_millis(1900), "{:?}", begun.elapsed());
 }
 
 /// A limit on the file size: to a writer, a full disk looks like that.

@@ -209,8 +209,8 @@ fn a_lock_taken_over_by_another_dlock_is_lost() {
 
 /// F11: an operator's change of the key's expiry is undone by the next renewal.
 #[track_caller]
-fn is_put_right(told: Notified, change: &[&str]) {
-    let fixture = match told {
+fn is_put_right(notified: Notified, change: &[&str]) {
+    let fixture = match notified {
         Notified::AtOnce => Fixture::new().ttl(60),
         Notified::ByTheNextRenewal => Fixture::new().ttl(6).without_push(),
     };
@@ -218,7 +218,7 @@ fn is_put_right(told: Notified, change: &[&str]) {
     let key = fixture.key();
     let words: Vec<&str> = [change[0], &key].into_iter().chain(change[1..].iter().copied()).collect();
     assert_eq!(fixture.command(&words), Value::Int(1));
-    let (least, most) = match told {
+    let (least, most) = match notified {
         Notified::AtOnce => (50_000, 60_000),
         Notified::ByTheNextRenewal => (5_000, 6_000),
     };
@@ -229,8 +229,8 @@ fn is_put_right(told: Notified, change: &[&str]) {
 /// F11
 #[test]
 fn a_removed_expiry_is_restored() {
-    for told in [Notified::AtOnce, Notified::ByTheNextRenewal] {
-        is_put_right(told, &["PERSIST"]);
+    for notified in [Notified::AtOnce, Notified::ByTheNextRenewal] {
+        is_put_right(notified, &["PERSIST"]);
     }
 }
 
@@ -239,8 +239,8 @@ fn a_removed_expiry_is_restored() {
 fn a_changed_expiry_is_restored() {
     is_put_right(Notified::AtOnce, &["PEXPIRE", "20000"]);
     is_put_right(Notified::ByTheNextRenewal, &["PEXPIRE", "3900"]);
-    for told in [Notified::AtOnce, Notified::ByTheNextRenewal] {
-        is_put_right(told, &["PEXPIRE", "86400000"]);
+    for notified in [Notified::AtOnce, Notified::ByTheNextRenewal] {
+        is_put_right(notified, &["PEXPIRE", "86400000"]);
     }
 }
 

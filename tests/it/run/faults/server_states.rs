@@ -110,14 +110,14 @@ fn is_named(state: State) {
     assert!(output.stderr.contains(&state.code()), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
     let found = Findings::of(doctor(&Place::new(), &redis.url()));
-    let is_told = |finding: &&serde_json::Value| {
+    let is_meant = |finding: &&serde_json::Value| {
         let found = finding["found"].as_str().unwrap();
         finding["level"] == "problem" && (found.contains(&state.code()) || found.starts_with("a replica of "))
     };
-    let told = found.all().iter().find(is_told).unwrap_or_else(|| panic!("{found:?}"));
-    let remedy = told["remedy"].as_str().unwrap();
+    let finding = found.all().iter().find(is_meant).unwrap_or_else(|| panic!("{found:?}"));
+    let remedy = finding["remedy"].as_str().unwrap();
     for shrug in ["what the server says", "is a Redis server that listens"] {
-        assert!(!remedy.contains(shrug), "{told}");
+        assert!(!remedy.contains(shrug), "{finding}");
     }
     state.leave(&redis);
     Fixture::on(&redis).assert_succession();

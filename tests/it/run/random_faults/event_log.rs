@@ -129,7 +129,7 @@ impl EventLog {
         }
         let slots: BTreeSet<u32> = all().filter_map(|hold| hold.slot).collect();
         assert!(slots.len() > 1 || !has_slots, "{self}");
-        assert!(count(&|hold| !hold.ended) >= 1, "nobody was killed: {self}");
+        assert!(count(&|hold| !hold.ended) >= 1, "no run was killed: {self}");
         let by_inner = self.inside.len() + count(&|hold| hold.entered > 0);
         assert!(by_inner >= 1, "no command has run another dlock: {self}");
     }

@@ -172,11 +172,11 @@ impl Rng {
         };
         let mut strikes: Vec<Strike> = half.into_iter().map(|victim| self.strike(victim)).collect();
         // A dlock that received a termination signal can do without its guard, and must.
-        if let [told] = &strikes[..]
-            && (told.victim, told.signal, told.stopped_for) == (Victim::Dlock, Signal::SIGTERM, None)
+        if let [strike] = &strikes[..]
+            && (strike.victim, strike.signal, strike.stopped_for) == (Victim::Dlock, Signal::SIGTERM, None)
         {
-            let at = told.at + self.millis(0, 1000);
-            let guard = Strike { victim: Victim::Guard, at, signal: Signal::SIGKILL, ..told.clone() };
+            let at = strike.at + self.millis(0, 1000);
+            let guard = Strike { victim: Victim::Guard, at, signal: Signal::SIGKILL, ..strike.clone() };
             strikes.push(guard);
         }
         if self.percent(20) {

@@ -25,7 +25,7 @@ pub struct Run {
     /// When its command was first seen to run.
     runs_since: Option<Instant>,
     /// When it was sent a signal that ends it.
-    told: Option<Instant>,
+    asked_to_end: Option<Instant>,
 }
 
 /// The rest of a strike.
@@ -45,7 +45,7 @@ impl Run {
         let running = run.command(command(store, &kind)).spawn();
         let due = strikes.iter().map(|strike| Due { strike: strike.clone(), stopped: None }).collect();
         let started = Instant::now();
-        Self { number, begun, kind, strikes, due, running, started, runs_since: None, told: None }
+        Self { number, begun, kind, strikes, due, running, started, runs_since: None, asked_to_end: None }
     }
 
     /// dlock's process id.
@@ -64,10 +64,10 @@ impl Run {
                 self.due.push(due);
             }
         }
-        if let Some(told) = self.told {
+        if let Some(asked_to_end) = self.asked_to_end {
             assert!(
-                told.elapsed() < FAREWELL,
-                "told to end, and still there: {self:?}\n{}",
+                asked_to_end.elapsed() < FAREWELL,
+                "asked to end, and still there: {self:?}\n{}",
                 self.running.stderr()
             );
         }
@@ -91,7 +91,7 @@ impl Run {
             send(victim.as_ref(), Signal::SIGCONT);
         }
         if strike.victim == Victim::Dlock && strike.signal != Signal::SIGCONT {
-            self.told = Some(Instant::now());
+            self.asked_to_end = Some(Instant::now());
         }
         true
     }

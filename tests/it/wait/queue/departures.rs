@@ -92,7 +92,7 @@ fn a_signal_ignored_from_the_start_keeps_the_waiter_in_the_queue() {
             nohup.signal(signal);
             ignoring.signal(signal);
         }
-        throughout(Duration::from_millis(300), "both stand in line", || {
+        throughout(Duration::from_millis(300), "both are queued", || {
             queue.pids() == [nohup.pid(), ignoring.pid()]
         });
         queue.let_go("holder");

@@ -102,7 +102,7 @@ impl Queue {
     #[track_caller]
     pub fn joined(&self, run: Dlock) -> Running {
         let run = run.spawn();
-        until(SOON, "one more in line", || self.pids().last() == Some(&run.pid()));
+        until(SOON, "one more waiter", || self.pids().last() == Some(&run.pid()));
         run
     }
 
@@ -170,7 +170,7 @@ impl Queue {
     pub fn await_order(&self, expected: &[&Running]) {
         let expected: Vec<i32> = expected.iter().map(|run| run.pid()).collect();
         let mut seen = Vec::new();
-        until(SOON, &format!("{expected:?} in line"), || {
+        until(SOON, &format!("{expected:?} queued"), || {
             seen = self.pids();
             seen == expected
         });

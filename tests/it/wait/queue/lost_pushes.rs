@@ -195,7 +195,7 @@ fn waiters_are_served_after_the_store_was_flushed() {
     redis.command(&["FLUSHALL"]);
     assert_ran([&mut a, &mut b, &mut c]);
     let order = queue.order();
-    assert_eq!(order[0], "a", "it alone was told");
+    assert_eq!(order[0], "a", "it alone was notified");
     queue.assert_turns(&order.iter().map(String::as_str).collect::<Vec<_>>());
     queue.assert_nothing_left();
 }

@@ -1,6 +1,6 @@
 //! The history in files.
 
-use super::{history, last, run, told};
+use super::{history, last, outcome_of, run};
 use crate::admin::status::status;
 use crate::support::running::Exit;
 use crate::support::store::Store;
@@ -35,7 +35,7 @@ fn a_history_that_is_not_a_regular_file_is_refused() {
     }
     std::fs::remove_file(&path).unwrap();
     run(&store, "exit 4");
-    assert_eq!(told(&last(&store)).2, Some(4));
+    assert_eq!(outcome_of(&last(&store)).2, Some(4));
 }
 
 #[test]
@@ -69,10 +69,10 @@ fn meaningless_lines_are_skipped() {
     bytes.extend(b"{\"at\":17,\"outc");
     std::fs::write(&path, bytes).unwrap();
     let seen = history(&store, "x");
-    assert!(!seen.is_empty() && seen.iter().all(|record| told(record).2 == Some(3)), "{seen:?}");
+    assert!(!seen.is_empty() && seen.iter().all(|record| outcome_of(record).2 == Some(3)), "{seen:?}");
     // Half a line of a killed writer does not corrupt the next one.
     run(&store, "exit 4");
-    assert_eq!(told(&last(&store)).2, Some(4));
+    assert_eq!(outcome_of(&last(&store)).2, Some(4));
 }
 
 #[test]

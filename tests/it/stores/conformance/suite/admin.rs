@@ -189,7 +189,7 @@ pub async fn a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection(ri
     assert!(rig.foreign_lock("x", None));
     let holder = the_holder(rig, "x").await;
     assert_eq!((holder.identity.as_ref(), holder.fencing, holder.phase()), (None, None, Phase::Unknown));
-    assert_eq!(rig.open().list().await.unwrap(), [], "nobody of us uses it");
+    assert_eq!(rig.open().list().await.unwrap(), [], "no dlock uses it");
     let mut overseer = rig.open();
     if rig.has_leases() {
         let other = Holder { digest: Some("0".repeat(40)), ..holder.clone() };

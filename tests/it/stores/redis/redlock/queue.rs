@@ -141,9 +141,7 @@ fn a_hold_survives_failing_nodes_while_another_client_waits() {
         fixture.masters.restart_empty(node);
         fixture.await_held_at(&[node]);
     }
-    crate::support::wait::throughout(Duration::from_secs(2), "one who waits", || {
-        next_holder.poll().is_none()
-    });
+    crate::support::wait::throughout(Duration::from_secs(2), "one waiter", || next_holder.poll().is_none());
     fixture.assert_undisturbed(run);
     let output = next_holder.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);

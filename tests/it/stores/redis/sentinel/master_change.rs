@@ -164,11 +164,11 @@ fn a_grant_of_a_former_master_to_a_waiter_is_released() {
     stage.take_for_another(0);
     stage.take_for_another(1);
     let mut run = stage.run_with_ttl(LONG).args(["-v", "--wait", "forever"]).command(["true"]).spawn();
-    until(SOON, "one who waits", || stage.waiters(0) == 1);
+    until(SOON, "one waiter", || stage.waiters(0) == 1);
     stage.all_name(1, 1);
     distrust(&mut run);
     stage.free_for_another(0);
-    until(SOON, "one who waits at the new master", || stage.waiters(1) == 1);
+    until(SOON, "one waiter at the new master", || stage.waiters(1) == 1);
     assert!(!stage.is_held(0), "what was granted was not given back");
     run.assert_running();
     stage.free_for_another(1);
@@ -182,7 +182,7 @@ fn a_grant_without_a_reply_of_any_sentinel_is_released() {
     let stage = FakeService::new();
     stage.take_for_another(0);
     let mut run = stage.run_with_ttl(LONG).args(["--wait", "forever"]).command(["true"]).spawn();
-    until(SOON, "one who waits", || stage.waiters(0) == 1);
+    until(SOON, "one waiter", || stage.waiters(0) == 1);
     stage.all_say([FakeReply::Refuses; 3]);
     distrust(&mut run);
     let granted = || stage.servers[0].command(&["GET", "dlock#fencing:{dlock:x}"]) != Value::Nil;

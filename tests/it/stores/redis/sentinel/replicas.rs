@@ -63,7 +63,7 @@ fn a_waiter_is_granted_a_lock_confirmed_by_a_replica() {
     let stage = FakeService::with_replica();
     let first = stage.witness(stage.run().backend(url(&stage, 1)));
     let mut next = stage.run().backend(url(&stage, 1)).args(["--wait", "forever"]).command(["true"]).spawn();
-    until(SOON, "one who waits", || stage.waiters(0) == 1);
+    until(SOON, "one waiter", || stage.waiters(0) == 1);
     stage.go();
     let mut first = first;
     assert_eq!(first.wait().exit, Exit::Code(5));
