@@ -1,12 +1,15 @@
-//! Signals to dlock while its command runs, while it waits, and at the transitions.
+//! Signals to dlock while its command runs, and at the transitions.
 
 use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
-use crate::support::wait::{eventually, throughout, until};
+use crate::support::wait::{throughout, until};
 use nix::sys::signal::Signal;
 use std::time::Duration;
+
+mod groups;
+mod waiting;
 
 /// The forwarded signals, and their names in the probe.
 const FORWARDED: [(Signal, &str); 9] = [
@@ -42,13 +45,6 @@ fn holder(place: &Place) -> Running {
     let mut holder = place.run().probe(["ignore-term"]).spawn();
     holder.await_ready();
     holder
-}
-
-/// Starts a dlock that waits for `x` and would write a file, and waits until it reports that it waits.
-fn waiter(place: &Place) -> Running {
-    let mut waiter = place.run().args(["-v", "--wait", "forever"]).sh("touch started").spawn();
-    waiter.await_stderr("waiting");
-    waiter
 }
 
 /// S04
@@ -189,91 +185,6 @@ fn a_signal_that_was_ignored_when_dlock_started_stays_ignored() {
     assert_eq!(reported(&output.stdout), ["USR1", "TERM"]);
 }
 
-/// S05
-#[test]
-fn a_signal_ends_a_waiting_dlock_and_its_command_never_starts() {
-    let place = Place::new();
-    let holder = holder(&place);
-    let quiet = std::fs::read(place.lock_file("x")).unwrap();
-    for signal in ENDING {
-        let mut waiter = waiter(&place);
-        waiter.signal(signal);
-        assert_eq!(waiter.wait_within(Duration::from_secs(10)).exit, Exit::by(signal));
-        assert_eq!(waiter.marker().bearers().len(), 0, "after {signal}");
-    }
-    assert!(!place.path("started").exists());
-    assert!(!place.lock_is_free("x"), "the holder's lock is untouched");
-    assert_eq!(std::fs::read(place.lock_file("x")).unwrap(), quiet);
-    drop(holder);
-    until(SOON, "the lock of a holder that was killed", || place.lock_is_free("x"));
-    let next = place.run().command(["true"]).output();
-    assert_eq!(next.outcome(), (Exit::Code(0), "", ""), "no dead waiter is ahead");
-}
-
-/// S05
-#[test]
-fn signals_that_are_ignored_by_default_do_not_end_a_waiting_dlock() {
-    let place = Place::new();
-    let holder = holder(&place);
-    let mut waiter = waiter(&place);
-    for signal in [Signal::SIGWINCH, Signal::SIGCONT, Signal::SIGCHLD, Signal::SIGURG] {
-        waiter.signal(signal);
-    }
-    throughout(Duration::from_millis(500), "it waits", || waiter.poll().is_none());
-    drop(holder);
-    assert_eq!(waiter.wait().exit, Exit::Code(0));
-    assert!(place.path("started").exists());
-}
-
-/// S05
-#[test]
-fn a_signal_that_was_ignored_at_start_does_not_end_a_waiting_dlock() {
-    let place = Place::new();
-    let holder = holder(&place);
-    for signal in ENDING {
-        let run = place.run().args(["-v", "--wait", "forever"]).sh("exit 3");
-        let mut waiter = run.ignoring(signal).spawn();
-        waiter.await_stderr("waiting");
-        waiter.signal(signal);
-        throughout(Duration::from_millis(100), "it waits", || waiter.poll().is_none());
-    }
-    drop(holder);
-}
-
-/// S05
-#[test]
-fn a_stopped_waiter_queues_again_when_continued() {
-    let place = Place::new();
-    let holder = holder(&place);
-    // In a separate session the group would be orphaned, and the kernel drops TSTP for such groups.
-    let mut waiter = waiter(&place);
-    waiter.signal(Signal::SIGTSTP);
-    until(SOON, "a stopped waiter", || process::stopped(waiter.pid()));
-    waiter.signal(Signal::SIGCONT);
-    until(SOON, "a waiter that goes on", || !process::stopped(waiter.pid()));
-    throughout(Duration::from_millis(300), "it waits", || waiter.poll().is_none());
-    drop(holder);
-    assert_eq!(waiter.wait().exit, Exit::Code(0));
-    assert!(place.path("started").exists());
-}
-
-/// S05
-#[test]
-fn a_waiter_stopped_during_its_turn_takes_it_later() {
-    let place = Place::new();
-    let holder = holder(&place);
-    let mut sleeper = waiter(&place);
-    sleeper.signal(Signal::SIGTSTP);
-    until(SOON, "a stopped waiter", || process::stopped(sleeper.pid()));
-    drop(holder);
-    // A stopped waiter blocks others no longer than its claim lasts.
-    let other = place.run().args(["--wait", "20s"]).sh("echo other").output();
-    assert_eq!((other.exit, other.stdout.as_str()), (Exit::Code(0), "other\n"), "{}", other.stderr);
-    sleeper.signal(Signal::SIGCONT);
-    assert_eq!(sleeper.wait().exit, Exit::Code(0));
-    assert!(place.path("started").exists());
-}
-
 /// S37
 #[test]
 fn a_process_that_ignores_the_signal_that_ended_the_shell_is_still_the_command() {
@@ -335,51 +246,6 @@ fn signals_and_statuses_traverse_fifty_nested_dlocks() {
     assert!((1..50).all(|depth| place.lock_is_free(&format!("x{depth}"))));
 }
 
-/// A stop for dlock's process group during the wait ends when dlock is continued, by whatever process.
-#[test]
-fn a_stop_signal_before_the_start_does_not_stop_the_command() {
-    for signal in [Signal::SIGTSTP, Signal::SIGSTOP] {
-        let place = Place::new();
-        let holder = holder(&place);
-        let mut waiter =
-            place.run().args(["-v", "--wait", "forever"]).probe(["signals", "exit:TERM=0"]).spawn();
-        waiter.await_stderr("waiting");
-        process::send(-waiter.pid(), signal);
-        until(SOON, "a stopped waiter", || process::stopped(waiter.pid()));
-        waiter.signal(Signal::SIGCONT);
-        until(SOON, "a waiter that goes on", || !process::stopped(waiter.pid()));
-        drop(holder);
-        waiter.await_ready();
-        waiter.signal(Signal::SIGTERM);
-        let output = waiter.wait();
-        // The CONT that continues dlock may be read when the command already runs, and is forwarded then.
-        let got: Vec<_> = reported(&output.stdout).into_iter().filter(|name| *name != "CONT").collect();
-        assert_eq!((output.exit, got), (Exit::Code(0), vec!["TERM"]), "{signal}");
-    }
-}
-
-/// A stop for dlock's process group may reach the guard too, before that has left the group.
-#[test]
-fn a_guard_that_is_stopped_during_the_wait_is_continued() {
-    let place = Place::new();
-    let holder = holder(&place);
-    let mut waiter = place.run().args(["-v", "--wait", "forever"]).command(["true"]).spawn();
-    waiter.await_stderr("waiting");
-    let guard = waiter.guard();
-    let switches = || {
-        let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
-        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        count.unwrap().trim().parse::<u64>().unwrap()
-    };
-    let before = switches();
-    process::send(guard, Signal::SIGSTOP);
-    // It sleeps until it is stopped, which is a switch.
-    until(SOON, "a guard that has been stopped", || switches() > before);
-    until(SOON, "a guard that goes on", || !process::stopped(guard));
-    drop(holder);
-    assert_eq!(waiter.wait().exit, Exit::Code(0));
-}
-
 /// S50
 #[test]
 fn events_while_dlock_is_stopped_are_handled_when_it_continues() {
@@ -399,120 +265,4 @@ fn events_while_dlock_is_stopped_are_handled_when_it_continues() {
     until(SOON, "the end of the command", || !process::alive(command));
     process::send(dlock, Signal::SIGCONT);
     assert_eq!(run.wait().outcome(), (Exit::Code(7), "ready\n", ""));
-}
-
-/// Runs the probe under a dlock that shares its process group with the shell that has started it, as in a script.
-fn in_a_script(place: &Place) -> Running {
-    let script = "trap : HUP INT QUIT TERM USR1 USR2 ALRM; \"$@\"";
-    let run = place.run().probe(["signals", &format!("leave:{}=7", place.arg("leave"))]);
-    let mut run = run.wrapped_by(["sh", "-c", script, "sh"]).spawn();
-    run.await_ready();
-    run
-}
-
-/// The dlock of [`in_a_script`], once the witness in its process group is running.
-fn dlock_in(script: &Running) -> i32 {
-    let dlock = eventually(SOON, "dlock", || process::children(script.pid()).first().cloned()).pid;
-    let witness = |stat: &process::Stat| stat.comm == "lock-witness";
-    until(SOON, "the witness", || process::children(dlock).iter().any(witness));
-    dlock
-}
-
-/// Sends each signal with `send`; the probe gets each one once.
-fn assert_each_arrives_once(run: &Running, send: impl Fn(Signal)) {
-    let before = reported(&run.stdout()).len();
-    for (signal, name) in FORWARDED {
-        let so_far = run.stdout().len();
-        send(signal);
-        until(SOON, name, || run.stdout()[so_far..].contains(&format!("{name} ")));
-    }
-    throughout(Duration::from_millis(200), "each signal came once", || {
-        reported(&run.stdout()).into_iter().skip(before).eq(FORWARDED.map(|(_, name)| name))
-    });
-}
-
-/// S49
-#[test]
-fn a_signal_for_the_whole_process_group_arrives_once() {
-    let place = Place::new();
-    let mut run = in_a_script(&place);
-    let (group, dlock) = (-run.pid(), dlock_in(&run));
-    assert_each_arrives_once(&run, |signal| process::send(group, signal));
-    // A signal for the group does not affect later ones for dlock alone; CONT is for a stopped command.
-    for (signal, name) in FORWARDED.into_iter().filter(|(signal, _)| *signal != Signal::SIGCONT) {
-        let so_far = run.stdout().len();
-        process::send(dlock, signal);
-        until(SOON, name, || run.stdout()[so_far..].contains(&format!("{name} ")));
-    }
-    place.write("leave", "");
-    run.wait();
-    assert_eq!(run.marker().bearers().len(), 0);
-}
-
-/// S49
-#[test]
-fn a_signal_for_every_process_arrives_once() {
-    for in_script in [true, false] {
-        let place = Place::new();
-        let run = match in_script {
-            true => in_a_script(&place),
-            false => {
-                let leave = format!("leave:{}=7", place.arg("leave"));
-                let mut run = place.run().probe(["signals", &leave]).spawn();
-                run.await_ready();
-                run
-            }
-        };
-        if in_script {
-            dlock_in(&run);
-        }
-        assert_each_arrives_once(&run, |signal| {
-            let mut pids: Vec<i32> = run.marker().bearers().iter().map(|stat| stat.pid).collect();
-            pids.sort_unstable();
-            for pid in pids {
-                // The witness may have been replaced meanwhile.
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
-            }
-        });
-        place.write("leave", "");
-        let mut run = run;
-        run.wait();
-        assert_eq!(run.marker().bearers().len(), 0);
-    }
-}
-
-/// S49: `timeout` signals dlock, and then the process group that both are in.
-#[test]
-fn the_signal_of_timeout_arrives_once() {
-    let place = Place::new();
-    let run = place.run().probe(["signals", &format!("leave:{}=7", place.arg("leave"))]);
-    let mut run = run.wrapped_by(["timeout", "-s", "INT", "1"]).spawn();
-    run.await_stdout("INT ");
-    throughout(Duration::from_millis(300), "one SIGINT", || {
-        reported(&run.stdout()).into_iter().filter(|name| *name == "INT").count() == 1
-    });
-    place.write("leave", "");
-    assert_eq!(run.wait().exit, Exit::Code(124));
-}
-
-/// A command that would have died of the signal, and is alive, has not received it.
-#[test]
-fn a_signal_for_dlock_and_its_guard_but_not_the_command_is_forwarded() {
-    let place = Place::new();
-    let mut run = place.run().sh("echo ready; exec sleep 1000").spawn();
-    run.await_ready();
-    for pid in [run.pid(), run.guard()] {
-        process::send(pid, Signal::SIGTERM);
-    }
-    assert_eq!(run.wait().outcome(), (Exit::by(Signal::SIGTERM), "ready\n", ""));
-}
-
-/// The witness holds no lock, and dies with dlock.
-#[test]
-fn a_killed_dlock_in_a_script_leaves_no_process() {
-    let place = Place::new();
-    let run = in_a_script(&place);
-    process::send(dlock_in(&run), Signal::SIGKILL);
-    until(SOON, "a free lock", || place.lock_is_free("x"));
-    until(SOON, "the end of everybody", || run.marker().bearers().is_empty());
 }
