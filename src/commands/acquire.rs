@@ -7,9 +7,8 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde_json::json;
 
-use super::execute;
-use super::hold::give_back;
 use super::lock_wait::{Interruption, LockWait};
+use super::{execute, hold, within};
 use crate::backend::{Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
@@ -161,8 +160,9 @@ impl Acquiring<'_> {
 
     /// Releases the lock because its token could not be written.
     async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
-        let given_back = give_back(&mut **lock.backend(), &lock.claim, self.plan.terms.connect_timeout).await;
-        let then = match given_back {
+        let mut backend = lock.backend();
+        let released = hold::release(&mut **backend, &lock.claim, Duration::ZERO, None);
+        let then = match within(self.plan.terms.connect_timeout, released).await {
             Ok(Release::Released) => "the lock was released".to_owned(),
             Ok(_) => "the lock was no longer held".to_owned(),
             Err(error) => format!("and the lock could not be released, it expires with its lease: {error}"),

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::within;
 use crate::backend::admin::LockAdmin;
-use crate::backend::{Release, StoreError};
+use crate::backend::{Backend, Release, StoreError};
 use crate::exit::Failure;
-use crate::lock::{Claim, Holder, LockName, LockState, Token};
+use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
 use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
@@ -72,24 +72,25 @@ impl<'a> Hold<'a> {
     }
 }
 
-pub(super) async fn give_back<B: crate::backend::Backend + ?Sized>(
+/// Releases a lock, and repeats the request once if the connection broke: that the lock is gone then means that the
+/// first request has released it.
+pub(super) async fn release<B: Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,
-    limit: Duration,
+    rest: Duration,
+    record: Option<&Record>,
 ) -> Result<Release, StoreError> {
-    let mut uncertain = false;
-    bounded(limit, async || {
-        store.connect().await?;
-        match store.release(claim, Duration::ZERO, None).await {
-            Err(error @ StoreError::Unavailable { maybe_applied, .. }) => {
-                uncertain |= maybe_applied;
-                Err(error)
+    store.connect().await?;
+    match store.release(claim, rest, record).await {
+        Err(StoreError::Unavailable { maybe_applied, .. }) => {
+            store.connect().await?;
+            match store.release(claim, rest, record.filter(|_| !maybe_applied)).await? {
+                Release::NotHeld if maybe_applied => Ok(Release::Released),
+                release => Ok(release),
             }
-            Ok(Release::NotHeld) if uncertain => Ok(Release::Released),
-            result => result,
         }
-    })
-    .await
+        result => result,
+    }
 }
 
 /// Sends a request within a time limit; repeats it once if the connection broke. The request must be

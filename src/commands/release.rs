@@ -1,7 +1,9 @@
 //! `dlock release`: releases the lock that a token owns.
 
-use super::execute;
-use super::hold::{Hold, give_back};
+use std::time::Duration;
+
+use super::hold::{self, Hold};
+use super::{execute, within};
 use crate::backend::Release;
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
@@ -15,7 +17,8 @@ pub fn release(arguments: &ReleaseArguments) -> Exit {
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(plan).await?;
     let claim = hold.claim(hold.holder.lease.unwrap_or_default());
-    match give_back(&mut *hold.store, &claim, plan.target.connect_timeout).await {
+    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, None);
+    match within(plan.target.connect_timeout, released).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
         Ok(Release::Released | Release::Kept | Release::NotYet(_)) => Ok(Exit::SUCCESS),
         Err(error) => Err(hold.failed(&error)),

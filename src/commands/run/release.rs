@@ -12,7 +12,7 @@ use super::outcome::{RunOutcome, Stopped};
 use crate::backend::{Backend, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
-use crate::commands::within;
+use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lease::keeper::LONGEST_UNWATCHED;
@@ -155,22 +155,8 @@ impl Run<'_> {
                 // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
-            let attempt = async {
-                backend.connect().await?;
-                match backend.release(&lock.claim, rest, Some(&record).filter(|_| !uncertain)).await {
-                    // The connection broke: whether the lock was released is unknown, and repeating the
-                    // request is harmless then.
-                    Err(StoreError::Unavailable { maybe_applied, .. }) => {
-                        backend.connect().await?;
-                        let record = Some(&record).filter(|_| !maybe_applied && !uncertain);
-                        match backend.release(&lock.claim, rest, record).await? {
-                            Release::NotHeld if maybe_applied => Ok(Release::Released),
-                            release => Ok(release),
-                        }
-                    }
-                    result => result,
-                }
-            };
+            let record = Some(&record).filter(|_| !uncertain);
+            let attempt = hold::release(&mut **backend, &lock.claim, rest, record);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);
