@@ -134,9 +134,10 @@ fn a_token_quoted_by_a_server_is_not_printed() {
     let tokens: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = tokens.clone();
     let server = Fake::scripted(move |words| {
-        let hex = |word: &String| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-        seen.lock().unwrap().extend(words.iter().filter(|word| hex(word)).cloned());
-        Some(format!("-ERR {}\r\n", words.join(" ").replace(['\r', '\n'], " ")).into_bytes())
+        let text = words.join(" ").replace(['\r', '\n'], " ");
+        let hex = text.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 32);
+        seen.lock().unwrap().extend(hex.map(str::to_owned));
+        Some(format!("-ERR {text}\r\n").into_bytes())
     });
     let place = Place::new();
     let run = place.run().backend(format!("redis://127.0.0.1:{}?protocol=resp2", server.port()));
