@@ -153,14 +153,6 @@ impl Ledger {
     pub fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
-
-    /// Returns the last moment at which an entry may still be alive, for a store that takes an idle lock in one
-    /// statement; `None` if that cannot be told from the ledger.
-    pub fn idle_after(&self) -> Option<Duration> {
-        let holders = self.holders.iter().map(|holder| holder.lease_ends.max(holder.kept_until));
-        let waiters = self.waiters.iter().map(|waiter| waiter.lease_ends);
-        holders.chain(waiters).try_fold(Duration::ZERO, |latest, ends| Some(latest.max(ends?)))
-    }
 }
 
 #[cfg(test)]
