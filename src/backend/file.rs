@@ -28,7 +28,6 @@ use tokio::sync::mpsc;
 use self::directory::LockDirectory;
 use self::hold::HeldFile;
 pub use self::location::Location;
-use self::sidecar::SidecarError;
 use self::worker::Worker;
 use super::diagnosis::Diagnosis;
 use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
@@ -147,13 +146,6 @@ impl LedgerStore for FileStore {
     }
 }
 
-fn sidecar_failure(error: SidecarError, path: &Path) -> StoreError {
-    match error {
-        SidecarError::Io(error) => describe(&error, "use", path),
-        SidecarError::Unknown(what) => StoreError::Config(format!("{}: {what}", path.display())),
-    }
-}
-
 fn describe(error: &io::Error, what: &str, path: &Path) -> StoreError {
     let text = match error.raw_os_error() {
         Some(libc::ELOOP) => "it is a symbolic link, which dlock does not follow".to_owned(),
@@ -161,6 +153,7 @@ fn describe(error: &io::Error, what: &str, path: &Path) -> StoreError {
     };
     let message = format!("cannot {what} {}: {text}", path.display());
     match error.kind() {
+        io::ErrorKind::InvalidData => StoreError::Config(format!("{}: {text}", path.display())),
         io::ErrorKind::PermissionDenied => StoreError::Denied(message),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::Config(message),
         _ if error.raw_os_error() == Some(libc::ELOOP) => StoreError::Denied(message),

@@ -8,8 +8,8 @@ use super::hold::{HeldFile, QueuePosition};
 use super::lock_file::{is_at, number_of, try_flock, try_flock_of, try_lock};
 use super::observation::Observation;
 use super::presence::{Role, Target, Watches};
-use super::sidecar::{PATIENCE, Sidecar, SidecarError};
-use super::{Location, describe, history, lock_file, sidecar, sidecar_failure, trust};
+use super::sidecar::{PATIENCE, Sidecar};
+use super::{Location, describe, history, lock_file, sidecar, trust};
 use crate::backend::ledger::{
     Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch,
 };
@@ -60,7 +60,6 @@ impl LockDirectory {
         self.take_events();
         let path = self.location.lock_path(name);
         let sidecar_path = self.location.sidecar_path(name);
-        let failed = |error| sidecar_failure(error, &sidecar_path);
         let mut lock_file = match purpose {
             Purpose::Claim(_) => Some(self.open_lock_file(name)?),
             _ => None,
@@ -131,7 +130,9 @@ impl LockDirectory {
             _ => {}
         }
         let written = match &mut sidecar {
-            Some(sidecar) if ledger != before => sidecar.write(&ledger).map_err(failed),
+            Some(sidecar) if ledger != before => {
+                sidecar.write(&ledger).map_err(|error| describe(&error, "use", &sidecar_path))
+            }
             _ => Ok(()),
         };
         match purpose {
@@ -225,8 +226,8 @@ impl LockDirectory {
             (Err(_), Purpose::Renew(_)) if held.is_some_and(|held| held.owns_flock) => Ok(known),
             // The sidecar is not readable for this user: only whether the lock is free can be seen, unless this process
             // holds it.
-            (Err(SidecarError::Io(error)), Purpose::Claim(claim))
-                if !trust::is_untrusted(&error)
+            (Err(error), Purpose::Claim(claim))
+                if !trust::is_refused(&error)
                     && self.awaited.take().is_none()
                     && matches!(
                         try_flock(&self.location.lock_path(name), GateMode::of(claim.mode)),
@@ -235,7 +236,7 @@ impl LockDirectory {
             {
                 Ok(known)
             }
-            (Err(error), _) => Err(sidecar_failure(error, &path)),
+            (Err(error), _) => Err(describe(&error, "use", &path)),
         }
     }
 

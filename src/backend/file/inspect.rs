@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::directory::{LockDirectory, forget_other_boots};
 use super::observation::{Observation, now};
-use super::sidecar::{PATIENCE, Sidecar, SidecarError};
-use super::{describe, history, sidecar_failure};
+use super::sidecar::{PATIENCE, Sidecar};
+use super::{describe, history};
 use crate::backend::StoreError;
 use crate::backend::ledger::{Ledger, Observed};
 use crate::clock::Moment;
@@ -65,10 +65,7 @@ impl LockDirectory {
             let opened = match Sidecar::open_existing(&path, until - Moment::now()) {
                 Ok(opened) => opened,
                 Err(error) => {
-                    let failure = match error {
-                        SidecarError::Io(error) => describe(&error, "read", &path),
-                        error => sidecar_failure(error, &path),
-                    };
+                    let failure = describe(&error, "read", &path);
                     return LockState { unknown: Some(failure.into()), ..LockState::free(name.clone()) };
                 }
             };

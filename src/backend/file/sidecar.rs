@@ -46,45 +46,26 @@ pub(super) struct Sidecar {
     waiters: usize,
 }
 
-/// Why a sidecar cannot be used.
-#[derive(Debug)]
-pub(super) enum SidecarError {
-    /// The file system refused.
-    Io(io::Error),
-    /// The content is not in a format that this dlock knows.
-    Unknown(String),
-}
-
-impl From<Unreadable> for SidecarError {
-    fn from(unreadable: Unreadable) -> SidecarError {
-        SidecarError::Unknown(unreadable.to_string())
-    }
-}
-
-impl From<io::Error> for SidecarError {
-    fn from(error: io::Error) -> SidecarError {
-        SidecarError::Io(error)
-    }
+/// The content is not in a format that this dlock knows.
+fn unreadable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 impl Sidecar {
     /// Opens the file, or creates it, and waits for its lock.
-    pub(super) fn open(path: &Path) -> Result<(Sidecar, Ledger), SidecarError> {
+    pub(super) fn open(path: &Path) -> io::Result<(Sidecar, Ledger)> {
         Sidecar::lock(open(path)?, PATIENCE)
     }
 
     /// Opens the file if it exists, and waits for its lock, up to this long.
-    pub(super) fn open_existing(
-        path: &Path,
-        patience: Duration,
-    ) -> Result<Option<(Sidecar, Ledger)>, SidecarError> {
+    pub(super) fn open_existing(path: &Path, patience: Duration) -> io::Result<Option<(Sidecar, Ledger)>> {
         match open_existing(path, OpenOptions::new().read(true).write(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             file => Sidecar::lock(file?, patience).map(Some),
         }
     }
 
-    fn lock(file: File, patience: Duration) -> Result<(Sidecar, Ledger), SidecarError> {
+    fn lock(file: File, patience: Duration) -> io::Result<(Sidecar, Ledger)> {
         lock(&file, patience)?;
         let mut sidecar = Sidecar { file, large_content: None, waiters: 0 };
         let ledger = sidecar.read()?;
@@ -102,25 +83,25 @@ impl Sidecar {
         self.large_content.is_some_and(|(from, to)| to - from > MAX_CONTENT - 2 * FOR_HOLDERS as u64)
     }
 
-    fn read(&mut self) -> Result<Ledger, SidecarError> {
+    fn read(&mut self) -> io::Result<Ledger> {
         let page = self.read_at(0, PAGE as u64)?;
         let line = page.split(|byte| *byte == b'\n').next().unwrap_or_default();
         if line.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
             return Ok(Ledger::default());
         }
         let Ok(Pointer { format, at, length }) = serde_json::from_slice(line) else {
-            return Ok(Ledger::parse(line)?);
+            return Ledger::parse(line).map_err(unreadable);
         };
-        Ledger::check_format(format)?;
+        Ledger::check_format(format).map_err(unreadable)?;
         if at < PAGE as u64 || at > MAX_OFFSET {
-            return Err(Unreadable::Damaged.into());
+            return Err(unreadable(Unreadable::Damaged));
         }
         if length > MAX_CONTENT {
             let limit = MAX_CONTENT >> 10;
-            return Err(SidecarError::Unknown(format!("larger than dlock writes it ({limit} KiB)")));
+            return Err(unreadable(format!("larger than dlock writes it ({limit} KiB)")));
         }
         self.large_content = Some((at, at + length));
-        Ok(Ledger::parse(&self.read_at(at, length)?)?)
+        Ledger::parse(&self.read_at(at, length)?).map_err(unreadable)
     }
 
     /// Reads this many bytes, or fewer at the end of the file.
@@ -141,13 +122,13 @@ impl Sidecar {
     }
 
     /// Writes the content. A reader sees the old content or the new one, and the file is never truncated.
-    pub(super) fn write(&mut self, ledger: &Ledger) -> Result<(), SidecarError> {
-        let mut text = serde_json::to_vec(ledger).map_err(io::Error::from)?;
+    pub(super) fn write(&mut self, ledger: &Ledger) -> io::Result<()> {
+        let mut text = serde_json::to_vec(ledger)?;
         text.push(b'\n');
         let has_new_waiter = ledger.waiters.len() > self.waiters;
         let limit = MAX_CONTENT as usize - if has_new_waiter { FOR_HOLDERS } else { 0 };
         if text.len() > limit {
-            return Err(io::Error::other("there is no room for one more waiter or holder").into());
+            return Err(io::Error::other("there is no room for one more waiter or holder"));
         }
         let mut large_content = None;
         if text.len() > PAGE {
@@ -161,7 +142,7 @@ impl Sidecar {
             self.file.write_all_at(&text, at)?;
             large_content = Some((at, at + length));
             let pointer = Pointer { format: Ledger::FORMAT, at, length };
-            text = serde_json::to_vec(&pointer).map_err(io::Error::from)?;
+            text = serde_json::to_vec(&pointer)?;
             text.push(b'\n');
         }
         if self.file.metadata()?.len() < PAGE as u64 {

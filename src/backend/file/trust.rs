@@ -26,8 +26,8 @@ fn untrusted(why: impl Into<String>) -> io::Error {
 }
 
 /// Returns whether an error means that a file must not be used, rather than that it could not be used.
-pub(super) fn is_untrusted(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData || error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
 }
 
 /// Rejects what is not a regular file, has more than one name, or was created by another user in a world-writable
