@@ -13,7 +13,7 @@ use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
 use crate::backend::io_text;
 use crate::backend::ledger::GateMode;
 use crate::clock::Moment;
-use crate::lock::{Identity, LockName};
+use crate::lock::LockName;
 use crate::random;
 
 /// How often the scratch lock is taken and released.
@@ -214,18 +214,15 @@ fn exclusion(scratch: &Scratch) -> io::Result<Finding> {
         return Ok(no_exclusion("flock(2) keeps a lock after its release"));
     }
     other.unlock()?;
-    if cfg!(target_os = "linux") {
-        let [ours, other] = &scratch.sidecars;
-        let me = Identity::default();
-        announce(ours, Role::Holding, 1)?;
-        let seen = is_there(other, Role::Holding, 1, &me);
-        withdraw(ours, Role::Holding, 1);
-        let gone = !is_there(other, Role::Holding, 1, &me);
-        let content = lock_content(ours)? && !lock_content(other)?;
-        unlock_content(ours);
-        if !seen || !gone || !content {
-            return Ok(no_exclusion("locks of single bytes (F_OFD_SETLK, fcntl(2)) do not exclude"));
-        }
+    let [ours, other] = &scratch.sidecars;
+    announce(ours, Role::Holding, 1)?;
+    let seen = is_there(other, Role::Holding, 1);
+    withdraw(ours, Role::Holding, 1);
+    let gone = !is_there(other, Role::Holding, 1);
+    let content = lock_content(ours)? && !lock_content(other)?;
+    unlock_content(ours);
+    if !seen || !gone || !content {
+        return Ok(no_exclusion("locks of single bytes (F_OFD_SETLK, fcntl(2)) do not exclude"));
     }
     Ok(Finding::ok("exclusion", "flock(2) and locks of single bytes keep two descriptors apart"))
 }

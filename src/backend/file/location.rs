@@ -202,7 +202,6 @@ impl crate::backend::Location for Location {
 }
 
 /// Magic numbers of file systems whose locks are managed elsewhere (`statfs(2)`, and the kernel's sources).
-#[cfg(target_os = "linux")]
 const NETWORK_FILE_SYSTEMS: &[(i64, &str)] = &[
     (0x6969, "NFS"),
     (0x517B, "SMB"),
@@ -219,16 +218,10 @@ const NETWORK_FILE_SYSTEMS: &[(i64, &str)] = &[
     (0x7461_636F, "OCFS2"),
 ];
 
-#[cfg(target_os = "linux")]
 pub(super) fn network_file_system(directory: &Path) -> Option<&'static str> {
     // The type of the field differs between architectures, and so does its sign.
     let magic = nix::sys::statfs::statfs(directory).ok()?.filesystem_type().0 as i64 & 0xFFFF_FFFF;
     NETWORK_FILE_SYSTEMS.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn network_file_system(_: &Path) -> Option<&'static str> {
-    None
 }
 
 /// Encodes a name as a file name: `/` and `%` percent-encoded, or a digest if that is too long. Two names never

@@ -47,11 +47,11 @@ impl Observed for Observation<'_> {
     }
 
     fn is_holder_dead(&self, entry: &HolderEntry) -> bool {
-        self.sidecar.is_some_and(|file| !is_there(file, Role::Holding, entry.ticket, &entry.identity))
+        self.sidecar.is_some_and(|file| !is_there(file, Role::Holding, entry.ticket))
     }
 
     fn is_waiter_dead(&self, entry: &WaiterEntry) -> bool {
-        self.sidecar.is_some_and(|file| !is_there(file, Role::Waiting, entry.ticket, &entry.identity))
+        self.sidecar.is_some_and(|file| !is_there(file, Role::Waiting, entry.ticket))
     }
 
     fn gate(&self) -> Gate {

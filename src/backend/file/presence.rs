@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io;
 use std::sync::mpsc;
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::ledger::GateMode;
@@ -31,6 +33,11 @@ pub(super) enum Target {
     Flock(GateMode),
 }
 
+/// The byte whose lock guards the content.
+const CONTENT: i64 = 0;
+/// Far behind any content, and far from each other.
+const WAITING: i64 = 1 << 60;
+const HOLDING: i64 = 1 << 61;
 /// A thread that waits for a lock needs next to no stack.
 const STACK: usize = 64 * 1024;
 /// The limit of concurrent watches; the rest is found by checking.
@@ -66,10 +73,9 @@ impl Watches {
     }
 
     /// Waits for the end of a holder or waiter. `sidecar` must not be a descriptor that itself marks a process as
-    /// present. Returns whether that is possible on this system.
+    /// present. Returns whether that is possible.
     pub(super) fn gone(&mut self, sidecar: File, role: Role, ticket: u64) -> bool {
-        cfg!(target_os = "linux")
-            && self.watch(Target::Gone(role, ticket), move || bytes::wait_for(&sidecar, role, ticket))
+        self.watch(Target::Gone(role, ticket), move || wait_for(&sidecar, role, ticket))
     }
 
     fn watch(&mut self, target: Target, wait: impl FnOnce() -> io::Result<()> + Send + 'static) -> bool {
@@ -101,132 +107,71 @@ impl Watches {
     }
 }
 
-pub(super) use bytes::{announce, is_there, lock_content, unlock_content, withdraw};
+fn byte(role: Role, ticket: u64) -> i64 {
+    let base = match role {
+        Role::Waiting => WAITING,
+        Role::Holding => HOLDING,
+    };
+    base + (ticket % (1 << 60)) as i64
+}
 
-#[cfg(target_os = "linux")]
-mod bytes {
-    use std::fs::File;
-    use std::io;
-
-    use nix::errno::Errno;
-    use nix::fcntl::{FcntlArg, fcntl};
-
-    use super::Role;
-
-    /// The byte whose lock guards the content.
-    const CONTENT: i64 = 0;
-    /// Far behind any content, and far from each other.
-    const WAITING: i64 = 1 << 60;
-    const HOLDING: i64 = 1 << 61;
-
-    fn byte(role: Role, ticket: u64) -> i64 {
-        let base = match role {
-            Role::Waiting => WAITING,
-            Role::Holding => HOLDING,
-        };
-        base + (ticket % (1 << 60)) as i64
-    }
-
-    fn range(kind: i32, byte: i64) -> libc::flock {
-        libc::flock {
-            l_type: kind as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: byte,
-            l_len: 1,
-            l_pid: 0,
-        }
-    }
-
-    fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
-        fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, byte)))?;
-        Ok(())
-    }
-
-    /// Takes the lock of the content if it is free.
-    pub(in super::super) fn lock_content(file: &File) -> io::Result<bool> {
-        match set(file, libc::F_WRLCK, CONTENT) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Releases the lock of the content.
-    pub(in super::super) fn unlock_content(file: &File) {
-        let _ = set(file, libc::F_UNLCK, CONTENT);
-    }
-
-    /// Marks this process as present, until this descriptor and its duplicates are closed.
-    pub(in super::super) fn announce(file: &File, role: Role, ticket: u64) -> io::Result<()> {
-        set(file, libc::F_WRLCK, byte(role, ticket))
-    }
-
-    /// Ends the presence, for all duplicates of this descriptor.
-    pub(in super::super) fn withdraw(file: &File, role: Role, ticket: u64) {
-        let _ = set(file, libc::F_UNLCK, byte(role, ticket));
-    }
-
-    /// Returns whether the byte is locked by another descriptor. A read lock belongs to a process that waits for the
-    /// byte, not to one that is present.
-    pub(in super::super) fn is_there(
-        file: &File,
-        role: Role,
-        ticket: u64,
-        _: &crate::lock::Identity,
-    ) -> bool {
-        let mut lock = range(libc::F_RDLCK, byte(role, ticket));
-        match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
-            Ok(_) => i32::from(lock.l_type) != libc::F_UNLCK,
-            // If that cannot be determined, assume it is present.
-            Err(_) => true,
-        }
-    }
-
-    /// Blocks until the holder or waiter has gone.
-    pub(super) fn wait_for(file: &File, role: Role, ticket: u64) -> io::Result<()> {
-        loop {
-            match fcntl(file, FcntlArg::F_OFD_SETLKW(&range(libc::F_RDLCK, byte(role, ticket)))) {
-                Ok(_) => return set(file, libc::F_UNLCK, byte(role, ticket)),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+fn range(kind: i32, byte: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
     }
 }
 
-/// For systems without such locks: the content is guarded by `flock(2)`, and presence is determined by pid.
-#[cfg(not(target_os = "linux"))]
-mod bytes {
-    use std::fs::{File, TryLockError};
-    use std::io;
+fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, byte)))?;
+    Ok(())
+}
 
-    use super::Role;
-    use crate::lock::Identity;
+/// Takes the lock of the content if it is free.
+pub(super) fn lock_content(file: &File) -> io::Result<bool> {
+    match set(file, libc::F_WRLCK, CONTENT) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
-    pub(in super::super) fn lock_content(file: &File) -> io::Result<bool> {
-        match file.try_lock() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(error),
+/// Releases the lock of the content.
+pub(super) fn unlock_content(file: &File) {
+    let _ = set(file, libc::F_UNLCK, CONTENT);
+}
+
+/// Marks this process as present, until this descriptor and its duplicates are closed.
+pub(super) fn announce(file: &File, role: Role, ticket: u64) -> io::Result<()> {
+    set(file, libc::F_WRLCK, byte(role, ticket))
+}
+
+/// Ends the presence, for all duplicates of this descriptor.
+pub(super) fn withdraw(file: &File, role: Role, ticket: u64) {
+    let _ = set(file, libc::F_UNLCK, byte(role, ticket));
+}
+
+/// Returns whether the byte is locked by another descriptor. A read lock belongs to a process that waits for the
+/// byte, not to one that is present.
+pub(super) fn is_there(file: &File, role: Role, ticket: u64) -> bool {
+    let mut lock = range(libc::F_RDLCK, byte(role, ticket));
+    match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
+        Ok(_) => i32::from(lock.l_type) != libc::F_UNLCK,
+        // If that cannot be determined, assume it is present.
+        Err(_) => true,
+    }
+}
+
+/// Blocks until the holder or waiter has gone.
+fn wait_for(file: &File, role: Role, ticket: u64) -> io::Result<()> {
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLKW(&range(libc::F_RDLCK, byte(role, ticket)))) {
+            Ok(_) => return set(file, libc::F_UNLCK, byte(role, ticket)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
-    }
-
-    pub(in super::super) fn unlock_content(file: &File) {
-        let _ = file.unlock();
-    }
-
-    pub(in super::super) fn announce(_: &File, _: Role, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    pub(in super::super) fn withdraw(_: &File, _: Role, _: u64) {}
-
-    pub(in super::super) fn is_there(_: &File, _: Role, _: u64, identity: &Identity) -> bool {
-        let pid = nix::unistd::Pid::from_raw(identity.pid as i32);
-        !matches!(nix::sys::signal::kill(pid, None), Err(nix::errno::Errno::ESRCH))
-    }
-
-    pub(super) fn wait_for(_: &File, _: Role, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 }
