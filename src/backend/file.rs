@@ -14,7 +14,6 @@ mod observation;
 mod presence;
 mod sidecar;
 mod trust;
-mod worker;
 
 use std::fs::File;
 use std::future::Future;
@@ -28,10 +27,9 @@ use tokio::sync::mpsc;
 use self::directory::LockDirectory;
 use self::hold::HeldFile;
 pub use self::location::Location;
-use self::worker::Worker;
 use super::diagnosis::Diagnosis;
 use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
-use super::thread::in_thread;
+use super::worker::Worker;
 use super::{Change, Location as _, Reply, StoreError, io_text};
 use crate::lock::{LockName, LockState, NotedRecord};
 
@@ -39,7 +37,7 @@ use crate::lock::{LockName, LockState, NotedRecord};
 /// while dlock handles signals and deadlines.
 pub struct FileStore {
     location: Location,
-    worker: Option<Worker>,
+    worker: Option<Worker<LockDirectory>>,
     /// Events that the worker thread was waiting for.
     changes: mpsc::UnboundedReceiver<()>,
     sender: mpsc::UnboundedSender<()>,
@@ -63,7 +61,7 @@ impl FileStore {
         act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let worker = self.worker.get_or_insert_with(|| {
-            Worker::start(LockDirectory::new(self.location.clone(), self.sender.clone()))
+            Worker::start("lock-files", LockDirectory::new(self.location.clone(), self.sender.clone()))
         });
         // The worker thread handles these events as well.
         while self.changes.try_recv().is_ok() {}
@@ -132,13 +130,12 @@ impl LedgerStore for FileStore {
         })
     }
 
-    /// Runs in a thread: a file system may hang.
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        let (location, examination) = (self.location.clone(), examination.clone());
-        Box::pin(async move {
-            let examine = move || doctor::examine(&location, &examination);
-            in_thread("examine", examine).await.map_err(|error| StoreError::unreachable(io_text(&error)))
-        })
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        let diagnosis = diagnosis.clone();
+        Box::pin(self.work(move |directory| {
+            doctor::examine(&directory.location, &diagnosis);
+            Ok(())
+        }))
     }
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {

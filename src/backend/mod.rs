@@ -11,8 +11,8 @@ pub mod net;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
-pub mod thread;
 pub mod url;
+pub mod worker;
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;

@@ -42,7 +42,7 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) {
     }) {
         return found(finding);
     }
-    let directory = location.directory();
+    let directory = &location.directory;
     let metadata = match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => metadata,
         Ok(_) => return found(unusable("directory", "it is not a directory", "name a directory")),

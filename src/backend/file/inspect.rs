@@ -20,7 +20,7 @@ const LISTING_PATIENCE: Duration = Duration::from_millis(5);
 impl LockDirectory {
     pub(super) fn names(&self) -> Result<Vec<LockName>, StoreError> {
         self.location.check_directory()?;
-        let directory = self.location.directory();
+        let directory = &self.location.directory;
         let entries = match fs::read_dir(directory) {
             // The default directory, before the first lock.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

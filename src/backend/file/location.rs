@@ -1,6 +1,6 @@
 //! The location of the lock files, and their names.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -15,7 +15,7 @@ use crate::lock::LockName;
 /// A directory, and the naming scheme of its lock files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// dlock creates the default directory if it is missing, but not one that the user named.
     is_default: bool,
     suffix: String,
@@ -76,23 +76,20 @@ impl Location {
             }
         };
         for (name, value) in &url.query {
-            location = location.with(name, value).map_err(|error| error.about(name))?;
+            let error = match name.as_str() {
+                "suffix" if value.contains('/') => "suffix= may not contain a slash".to_owned(),
+                "suffix" if value.len() > LONGEST_SUFFIX => {
+                    format!("suffix= may have at most {LONGEST_SUFFIX} bytes")
+                }
+                "suffix" => {
+                    location = Location::new(location.directory, location.is_default, value.clone());
+                    continue;
+                }
+                _ => format!("unknown option '{name}' for file: (known: {})", OPTIONS.join(", ")),
+            };
+            return Err(UrlError::new(error).about(name));
         }
         Ok(location)
-    }
-
-    fn with(self, name: &str, value: &str) -> Result<Location, UrlError> {
-        match name {
-            "suffix" if value.contains('/') => Err(UrlError::new("suffix= may not contain a slash")),
-            "suffix" if value.len() > LONGEST_SUFFIX => {
-                Err(UrlError::new(format!("suffix= may have at most {LONGEST_SUFFIX} bytes")))
-            }
-            "suffix" => Ok(Location::new(self.directory, self.is_default, value.to_owned())),
-            _ => Err(UrlError::new(format!(
-                "unknown option '{name}' for file: (known: {})",
-                OPTIONS.join(", ")
-            ))),
-        }
     }
 
     fn new(directory: PathBuf, is_default: bool, suffix: String) -> Location {
@@ -103,20 +100,11 @@ impl Location {
         Location { directory, is_default, suffix, display }
     }
 
-    /// Returns the directory of the lock files.
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Creates the directory if it is missing and the user named none.
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
         if self.is_default && !self.directory.exists() {
-            let mut builder = fs::DirBuilder::new();
-            builder
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.directory)
-                .map_err(|error| describe(&error, "make the directory", &self.directory))?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
+            made.map_err(|error| describe(&error, "make the directory", &self.directory))?;
         }
         Ok(())
     }
@@ -134,20 +122,24 @@ impl Location {
     }
 
     pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
-        self.directory.join(OsString::from(format!("{}{}", encode(name, self.suffix.len()), self.suffix)))
+        self.directory.join(self.file_name(name, &self.suffix))
     }
 
     pub(super) fn sidecar_path(&self, name: &LockName) -> PathBuf {
-        self.directory.join(OsString::from(format!("{}{SIDECAR_SUFFIX}", encode(name, self.suffix.len()))))
+        self.directory.join(self.file_name(name, SIDECAR_SUFFIX))
     }
 
     pub(super) fn history_path(&self, name: &LockName) -> PathBuf {
-        self.directory.join(OsString::from(format!("{}{HISTORY_SUFFIX}", encode(name, self.suffix.len()))))
+        self.directory.join(self.file_name(name, HISTORY_SUFFIX))
+    }
+
+    fn file_name(&self, name: &LockName, suffix: &str) -> String {
+        encode(name, self.suffix.len()) + suffix
     }
 
     /// Returns the name to record in the sidecar file, if the file's own name does not contain it.
     pub(super) fn recorded_name(&self, name: &LockName) -> Option<String> {
-        encode(name, self.suffix.len()).starts_with(DIGEST_PREFIX).then(|| name.as_str().to_owned())
+        self.file_name(name, "").starts_with(DIGEST_PREFIX).then(|| name.as_str().to_owned())
     }
 
     /// Returns whether this is a sidecar file that is named by a digest of the lock's name.
@@ -160,7 +152,7 @@ impl Location {
         let encoded = file.strip_suffix(SIDECAR_SUFFIX)?;
         let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
         let name = LockName::new(&name).ok()?;
-        (encode(&name, self.suffix.len()) == encoded).then_some(name)
+        (self.file_name(&name, "") == encoded).then_some(name)
     }
 }
 
@@ -170,7 +162,7 @@ impl crate::backend::Location for Location {
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let file = format!("{}{}", encode(name, self.suffix.len()), self.suffix);
+        let file = self.file_name(name, &self.suffix);
         if file.ends_with(SIDECAR_SUFFIX) {
             return Err(UrlError::new(format!(
                 "its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})"

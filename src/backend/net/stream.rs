@@ -9,15 +9,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
 use super::{Address, Session, TlsSettings};
-use crate::backend::thread::in_thread;
 use crate::backend::{StoreError, io_text};
 use crate::name_services;
+use crate::process_limit::why_no_process;
 
+/// Enough for a name service of the C library, and small where memory is limited.
+const LOOKUP_STACK: usize = 512 * 1024;
 /// Seconds without a packet after which the kernel probes a connection, ...
 #[cfg(target_os = "linux")]
 const PROBE_AFTER: u32 = 5;
@@ -199,10 +202,18 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
     Err(failed(&last))
 }
 
-/// Resolves the name with the C library, which blocks.
+/// Resolves the name with the C library, which blocks: in a thread, which runs on by itself if the future is dropped.
+/// (The runtime's own threads panic if none can be started.)
 async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
-    in_thread("lookup", move || name_services::addresses(&host, port)).await?
+    let (sender, receiver) = oneshot::channel();
+    let work = move || {
+        let _ = sender.send(name_services::addresses(&host, port));
+    };
+    let started = std::thread::Builder::new().name("lookup".to_owned()).stack_size(LOOKUP_STACK).spawn(work);
+    started
+        .map_err(|error| io::Error::other(format!("cannot start a thread: {}", why_no_process(&error))))?;
+    receiver.await.map_err(|_| io::Error::other("the thread failed"))?
 }
 
 /// Explains why a Unix socket cannot be connected to.

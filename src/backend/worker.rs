@@ -1,0 +1,58 @@
+//! Runs blocking work on one state (a file system may hang) in a separate thread.
+
+use std::sync::mpsc;
+
+use tokio::sync::oneshot;
+
+/// Enough for the deepest JSON that is read, and small where memory is limited.
+const STACK: usize = 512 * 1024;
+
+type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// Runs jobs on one state, one after the other.
+pub enum Worker<S> {
+    /// In a thread, which ends with this, or with the process.
+    Thread(mpsc::Sender<Job<S>>),
+    /// No thread could be started (`RLIMIT_NPROC`).
+    Here(Box<S>),
+}
+
+impl<S: Send + 'static> Worker<S> {
+    /// Starts the thread.
+    pub fn start(name: &str, state: S) -> Worker<S> {
+        let (sender, jobs) = mpsc::channel::<Job<S>>();
+        let (give, given) = mpsc::channel::<S>();
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        let started = thread.spawn(move || {
+            let Ok(mut state) = given.recv() else { return };
+            jobs.into_iter().for_each(|job| job(&mut state));
+        });
+        let given = match started {
+            Ok(_) => give.send(state).map_err(|mpsc::SendError(state)| state),
+            Err(_) => Err(state),
+        };
+        match given {
+            Ok(()) => Worker::Thread(sender),
+            Err(state) => Worker::Here(Box::new(state)),
+        }
+    }
+
+    /// Runs a job after all earlier ones, unless the future has been dropped by then.
+    pub fn run<T: Send + 'static>(
+        &mut self,
+        act: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + 'static {
+        let (sender, reply) = oneshot::channel();
+        let job = move |state: &mut S| {
+            if !sender.is_closed() {
+                let _ = sender.send(act(state));
+            }
+        };
+        match self {
+            // A thread that has ended drops the job, and with it the reply.
+            Worker::Thread(jobs) => drop(jobs.send(Box::new(job))),
+            Worker::Here(state) => job(state),
+        }
+        async { reply.await.ok() }
+    }
+}
