@@ -8,7 +8,7 @@
 //! | `settings` `report` [`identity`] `outer` | arguments and environment become one resolved, checked value; what dlock prints |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
-//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `home` `input` `readiness` [`name_services`] `process_limit` `random` `secret` | values, time, files named by users, and the exit |
+//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `process_limit` `random` `secret` | values, time, files named by users, and the exit |
 
 pub mod backend;
 pub mod child;
@@ -17,7 +17,6 @@ mod commands;
 mod duration;
 pub mod exit;
 mod glob;
-mod home;
 pub mod identity;
 mod input;
 pub mod lease;

@@ -269,18 +269,6 @@ mod tests {
     }
 
     #[test]
-    fn only_an_exclusive_hold_can_be_entered_in_another_mode() {
-        let modes = [Mode::Exclusive, Mode::Shared, Mode::Slots(2), Mode::Slots(3)];
-        for outer in modes {
-            for inner in modes {
-                let expected = outer == Mode::Exclusive || inner == outer;
-                assert_eq!(inner.fits_inside(outer), expected, "{inner:?} inside {outer:?}");
-            }
-        }
-        assert_eq!((Mode::of_slots(1), Mode::of_slots(2)), (Mode::Exclusive, Mode::Slots(2)));
-    }
-
-    #[test]
     fn a_token_is_unique_and_does_not_show() {
         let token = Token::random();
         assert_eq!(token.reveal().len(), 32);

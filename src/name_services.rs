@@ -1,7 +1,9 @@
-//! Look-ups of users and hosts.
+//! Look-ups of users and hosts, and of the home directory of this user.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::Once;
 
 use nix::unistd::{Uid, User};
@@ -10,6 +12,16 @@ use nix::unistd::{Uid, User};
 pub fn user(uid: Uid) -> Option<User> {
     use_built_in();
     User::from_uid(uid).ok().flatten()
+}
+
+/// Returns the home directory in `HOME`, if that is an absolute path, else the one of the user database, the same from
+/// cron and from a terminal; `None` if the user has none.
+pub fn home(home: Option<&OsStr>) -> Option<PathBuf> {
+    let named = home.map(PathBuf::from).filter(|home| home.is_absolute());
+    named.or_else(|| {
+        let user = user(nix::unistd::geteuid())?;
+        Some(user.dir).filter(|home| home.is_absolute())
+    })
 }
 
 /// Returns the addresses of a host. Blocks as long as its name services do.

@@ -5,14 +5,10 @@
 mod acquire;
 mod backends;
 mod break_lock;
-mod check;
 mod command_line;
 mod common_arguments;
 mod configuration;
-mod doctor;
 mod document;
-mod limits;
-mod outputs;
 mod run;
 mod show;
 mod source;
@@ -26,20 +22,19 @@ mod value;
 pub use self::acquire::{AcquireArguments, AcquirePlan};
 pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
-pub use self::check::{CheckPlan, Proof};
 pub use self::command_line::{
-    Command, CompletionsArguments, ManArguments, Request, ShellArgument, command, file_of, format_of, parse,
-    partial_common_arguments,
+    Command, CompletionsArguments, DoctorArguments, ManArguments, Request, ShellArgument, command, file_of,
+    format_of, parse, partial_common_arguments,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
-pub use self::doctor::DoctorArguments;
-pub use self::outputs::OutputFiles;
-pub use self::run::{RunArguments, RunPlan, known, program_failure};
+pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
-pub use self::tokens::{CheckArguments, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan};
+pub use self::tokens::{
+    CheckArguments, CheckPlan, Proof, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan,
+};
 pub use self::value::OnLost;

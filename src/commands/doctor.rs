@@ -18,7 +18,7 @@ const PROBLEMS: u8 = 1;
 /// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    let target = StoreTarget::of_doctor(arguments);
+    let target = StoreTarget::of_doctor(&arguments.common);
     execute(&reporter, target, |target| &target.notices, async |target| diagnose(target, arguments).await)
 }
 

@@ -11,7 +11,7 @@ use crate::settings::{ReleaseArguments, TokenPlan};
 
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    execute(&reporter, TokenPlan::of_release(arguments), |plan| &plan.target.notices, free)
+    execute(&reporter, TokenPlan::new(&arguments.token, "release"), |plan| &plan.target.notices, free)
 }
 
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::limits::{check, check_note, check_ttl};
+use super::table::{check, check_note, check_ttl};
 use super::target::{check_wait, one_name};
 use super::value::checked;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};

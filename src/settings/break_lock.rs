@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::limits::check_note;
+use super::table::check_note;
 use super::target::checked_name;
 use super::value::{Setting, checked};
 use super::{CommonArguments, Source, StoreTarget};

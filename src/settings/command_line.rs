@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use super::{
-    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
-    LogFormat, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
+    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, LogFormat,
+    ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
 };
 use crate::exit::Failure;
 
@@ -58,6 +58,18 @@ pub enum Command {
     Release(Box<ReleaseArguments>),
     /// Check whether the lock is still held: 0 yes, 76 no
     Check(Box<CheckArguments>),
+}
+
+/// `dlock doctor`
+#[derive(Debug, Default, Args)]
+#[command(after_help = "With --help: examples, environment and exit status.", after_long_help = include_str!("help/doctor.txt"))]
+pub struct DoctorArguments {
+    /// Print one JSON object instead of text
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub common: CommonArguments,
 }
 
 #[derive(Debug, Default, Args)]

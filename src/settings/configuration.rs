@@ -55,7 +55,7 @@ impl Configuration {
             if let Some(document) = Document::read(Path::new(SYSTEM_FILE), 0)? {
                 configuration.add(document)?;
             }
-            if let Some(home) = crate::home::directory(input::variable("HOME").as_deref()) {
+            if let Some(home) = crate::name_services::home(input::variable("HOME").as_deref()) {
                 let path = home.join(USER_FILE);
                 match Document::read(&path, 1) {
                     Err(_) if is_out_of_reach(&path) => {}

@@ -9,14 +9,13 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
-use super::limits::{DEFAULT_TTL, check, check_min_hold, check_note, check_ttl};
 use super::value::{OnLost, Setting, described, of_environment, of_flag};
 use super::{Source, Sourced};
 use crate::child::stop::Orphans;
 use crate::duration::show;
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::acquire::{Patience, Wait};
-use crate::lease::validity::Terms;
+use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
 
 /// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
 /// what else clap has to know; the environment variable; the default; the check of the value.
@@ -263,6 +262,48 @@ impl Settings {
             }
             source => source.failure(format!("{why}; shorten it or lengthen {longer}")),
         })
+    }
+}
+
+/// The longest `--min-hold`: a lock that outlives its dlock for longer is a mistake.
+const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
+/// The limit of `--note` and `--reason`, which are stored beside the lock.
+const LONGEST_NOTE: usize = 1000;
+/// The default lease: how long a crashed host blocks other clients.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// Checks the value of a setting, if it is set.
+///
+/// # Errors
+/// It is out of range (64, or 78 if it does not come from the command line).
+pub(super) fn check<T>(
+    setting: &Option<Sourced<T>>,
+    limit: impl FnOnce(&T) -> Result<(), String>,
+) -> Result<(), Failure> {
+    match setting {
+        Some(Sourced { value, source }) => limit(value).map_err(|error| source.failure(error)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_ttl(ttl: &Duration) -> Result<(), String> {
+    match (SHORTEST_TTL..=LONGEST_TTL).contains(ttl) {
+        true => Ok(()),
+        false => Err(format!("{} is not between 1s and 24h", show(*ttl))),
+    }
+}
+
+fn check_min_hold(min_hold: &Duration) -> Result<(), String> {
+    match *min_hold > LONGEST_MIN_HOLD {
+        true => Err(format!("{} is not between 0 and {}", show(*min_hold), show(LONGEST_MIN_HOLD))),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn check_note(note: &str) -> Result<(), String> {
+    match note.len() > LONGEST_NOTE {
+        true => Err(format!("{} bytes are too many, at most {LONGEST_NOTE}", note.len())),
+        false => Ok(()),
     }
 }
 

@@ -77,6 +77,17 @@ impl StoreTarget {
         Ok(StoreTarget { store, connect_timeout, accepted: backend.accepted, notices })
     }
 
+    /// Returns the store for `dlock doctor`, whose checks report the warnings about it, accepted or not.
+    ///
+    /// # Errors
+    /// Bad values (64), bad configuration or URL (78).
+    pub fn of_doctor(arguments: &CommonArguments) -> Result<StoreTarget, Failure> {
+        let mut target = StoreTarget::of(arguments, &[])?;
+        let found = [target.store.warning(), target.store.insecure().map(str::to_owned)];
+        target.notices.retain(|notice| found.iter().flatten().all(|found| found != notice));
+        Ok(target)
+    }
+
     /// Whether the configuration accepts this hazard.
     pub fn accepts(&self, hazard: &Hazard) -> bool {
         match hazard {

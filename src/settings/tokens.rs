@@ -1,20 +1,23 @@
-//! `dlock renew`, `release` and `check`: their options, the plans of the first two, and the sources of a token.
+//! `dlock renew`, `release` and `check`: their options and plans, and the sources of a token.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::limits::{check, check_ttl};
-use super::target::one_name;
+use super::table::{check, check_ttl};
+use super::target::{checked_name, one_name};
 use super::value::checked;
-use super::{CommonArguments, Source, Sourced, StoreTarget};
-use crate::backend::io_text;
+use super::{CommonArguments, Configuration, Source, Sourced, StoreTarget};
+use crate::backend::url::Url;
+use crate::backend::{Location, io_text, registry};
 use crate::duration;
 use crate::exit::Failure;
 use crate::input;
 use crate::lock::{LockName, Token};
+use crate::outer::{OuterHold, OuterHolds};
 
 /// Arguments of the commands that take a token.
 #[derive(Debug, Default, Args)]
@@ -99,7 +102,7 @@ const PIPE_WITHIN: Duration = Duration::from_secs(5);
 
 const NO_TOKEN: &str =
     "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
-pub(super) const ONE_NAME: &str = "one NAME, and no token: every user of this host can read a command line; use \
+const ONE_NAME: &str = "one NAME, and no token: every user of this host can read a command line; use \
                                    DLOCK_TOKEN or --token-file";
 
 impl TokenPlan {
@@ -107,7 +110,7 @@ impl TokenPlan {
     ///
     /// # Errors
     /// A bad option, name or token, or none (64); bad environment or URL (78).
-    fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
+    pub fn new(arguments: &TokenArguments, command: &str) -> Result<TokenPlan, Failure> {
         let name = one_name(&arguments.names, ONE_NAME, &format!("{command} nightly"))?;
         TokenPlan::of_name(arguments, name)
     }
@@ -116,18 +119,10 @@ impl TokenPlan {
     ///
     /// # Errors
     /// A bad token, or none (64); bad environment or URL (78).
-    pub(super) fn of_name(arguments: &TokenArguments, name: LockName) -> Result<TokenPlan, Failure> {
+    fn of_name(arguments: &TokenArguments, name: LockName) -> Result<TokenPlan, Failure> {
         let target = StoreTarget::of(&arguments.common, std::slice::from_ref(&name))?;
         let token = token(&arguments.token_file)?.ok_or_else(|| Failure::usage(NO_TOKEN))?;
         Ok(TokenPlan { name, target, token })
-    }
-
-    /// Returns the plan of `dlock release`.
-    ///
-    /// # Errors
-    /// A bad option, name or token, or none (64); bad environment or URL (78).
-    pub fn of_release(arguments: &ReleaseArguments) -> Result<TokenPlan, Failure> {
-        TokenPlan::new(&arguments.token, "release")
     }
 }
 
@@ -176,5 +171,102 @@ fn token_of(text: &[u8]) -> Result<Token, String> {
     match text.chars().any(char::is_control) {
         true => Err("has line breaks or control characters: a token is one line".into()),
         false => Ok(Token::from_text(text)),
+    }
+}
+
+pub struct CheckPlan {
+    /// The locks that must all still be held.
+    pub proofs: Vec<Proof>,
+    pub connect_timeout: Duration,
+    /// Notices to print once, before a store is contacted.
+    pub notices: Vec<String>,
+}
+
+/// A lock, and the token that must own it.
+pub struct Proof {
+    pub name: LockName,
+    pub token: Token,
+    pub store: Rc<dyn Location>,
+    /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
+    pub help: &'static str,
+}
+
+/// `DLOCK_HELD` names stores without secrets, and without the connection options of a URL.
+const NAME_THE_STORE: &str =
+    "; DLOCK_HELD contains no passwords and certificates: name the store with DLOCK_BACKEND or -b";
+
+impl CheckPlan {
+    /// Finds the locks to check: the one of the token option, else the holds that this process runs under,
+    /// else the one of the token in the environment.
+    ///
+    /// # Errors
+    /// A bad option, name or token, or no lock to check (64); bad environment or URL (78).
+    pub fn new(arguments: &CheckArguments) -> Result<CheckPlan, Failure> {
+        let name = match arguments.token.names.as_slice() {
+            [] => None,
+            [name] => Some(checked_name(name)?),
+            _ => return Err(Failure::usage(ONE_NAME)),
+        };
+        let common = &arguments.token.common;
+        let outer = OuterHolds::of_environment();
+        let is_meant = |hold: &&OuterHold| name.as_ref().is_none_or(|name| name.as_str() == hold.name);
+        let inside: Vec<&OuterHold> = match &arguments.token.token_file {
+            None => outer.holds().iter().filter(is_meant).collect(),
+            Some(_) => Vec::new(),
+        };
+        if inside.is_empty() {
+            return CheckPlan::of_token(&arguments.token, name);
+        }
+        // A store that the holds name need not be configured, and no default is assumed.
+        let configuration = Configuration::read(common)?;
+        let backend = configuration.named_backend(common, name.as_slice())?;
+        let named = match &backend {
+            Some(_) => Some(StoreTarget::new(common, configuration.backend(backend.as_ref())?, &[])?),
+            None => None,
+        };
+        let by_option = matches!(backend, Some(Sourced { source: Source::Flag(_), .. }));
+        let mut proofs = Vec::new();
+        for hold in inside {
+            let name = checked_name(hold.name.as_ref())?;
+            let (store, help) = match &named {
+                Some(target) if by_option || target.store.display() == hold.backend => {
+                    (target.store.clone(), "")
+                }
+                _ => (store_of(hold)?, NAME_THE_STORE),
+            };
+            proofs.push(Proof { name, token: hold.token(), store, help });
+        }
+        let connect_timeout = common.connect_timeout()?;
+        Ok(CheckPlan {
+            proofs,
+            connect_timeout,
+            notices: named.map_or_else(Vec::new, |target| target.notices),
+        })
+    }
+
+    fn of_token(arguments: &TokenArguments, name: Option<LockName>) -> Result<CheckPlan, Failure> {
+        let name = name.ok_or_else(|| {
+            Failure::usage(
+                "no lock name, and no DLOCK_HELD to find it in: run this under dlock run, or did you mean: dlock check \
+                 nightly",
+            )
+        })?;
+        let TokenPlan { name, target, token } = TokenPlan::of_name(arguments, name)?;
+        let StoreTarget { store, connect_timeout, notices, .. } = target;
+        Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
+    }
+}
+
+/// Returns the store of a hold from its entry in `DLOCK_HELD`.
+fn store_of(hold: &OuterHold) -> Result<Rc<dyn Location>, Failure> {
+    let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
+    // The entry has the URL in its decoded form, as in messages.
+    let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
+    let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
+    let store = Url::parse(&value).and_then(|url| registry::parse(&url, &environment));
+    let store = store.map_err(|error| wrong(error.to_string()))?;
+    match store.display() == hold.backend {
+        true => Ok(store),
+        false => Err(wrong(format!("'{}' cannot be read back", hold.backend))),
     }
 }

@@ -51,7 +51,7 @@ impl Location {
         let directory = if nix::unistd::geteuid().is_root() {
             PathBuf::from(SYSTEM_DIRECTORY)
         } else {
-            crate::home::directory(environment("HOME").as_deref().map(OsStr::new))
+            crate::name_services::home(environment("HOME").as_deref().map(OsStr::new))
                 .ok_or_else(|| UrlError::new("file: needs a home directory, and this user has none: name a directory, such as file:///var/lock/jobs"))?
                 .join(USER_DIRECTORY)
         };
