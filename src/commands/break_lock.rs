@@ -211,25 +211,20 @@ impl Breaking<'_> {
         let mut status = Exit::SUCCESS;
         for holder in left {
             let whose = describe_holder(holder, store);
-            let removed = self.store.remove(&plan.name, holder);
-            match within(plan.target.connect_timeout, removed).await? {
-                Removal::Removed => self.reporter.warning(&format!(
-                    "{name} was removed from {whose}: its command may still run beside that of the next holder, \
-                    until it notices"
-                )),
-                Removal::Changed => {
-                    self.reporter.warning(&format!(
-                        "{name} is no longer held as shown: nothing was removed"
-                    ));
-                    status = Exit::CONTENDED;
-                }
-                Removal::Impossible => {
-                    self.reporter.warning(&format!(
-                        "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that \
-                        process, and the lock is free"
-                    ));
-                    status = Exit::CONTENDED;
-                }
+            let removed = within(plan.target.connect_timeout, self.store.remove(name, holder)).await?;
+            self.reporter.warning(&match removed {
+                Removal::Removed => format!(
+                    "{name} was removed from {whose}: its command may still run beside that of the next holder, until \
+                     it notices"
+                ),
+                Removal::Changed => format!("{name} is no longer held as shown: nothing was removed"),
+                Removal::Impossible => format!(
+                    "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that process, and \
+                     the lock is free"
+                ),
+            });
+            if removed != Removal::Removed {
+                status = Exit::CONTENDED;
             }
         }
         if status == Exit::SUCCESS {

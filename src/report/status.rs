@@ -42,20 +42,12 @@ fn show(duration: Duration) -> String {
 /// The number of characters of a note that are shown; the JSON has all of it.
 const LONGEST_NOTE: usize = 60;
 
+const STATUS_COLUMNS: &[&str] =
+    &["LOCK", "STATE", "HOST", "PID", "USER", "COMMAND", "FOR", "LEASE", "FENCING TOKEN", "NOTE"];
+
 /// Returns the locks as a table, with the store in the first line.
 pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
-    let mut table = Table::new(&[
-        "LOCK",
-        "STATE",
-        "HOST",
-        "PID",
-        "USER",
-        "COMMAND",
-        "FOR",
-        "LEASE",
-        "FENCING TOKEN",
-        "NOTE",
-    ]);
+    let mut table = Table::new(STATUS_COLUMNS);
     for lock in &seen.locks {
         let mut name = Some(&lock.name);
         let mut row = |cells: Vec<Cell>| {
@@ -87,16 +79,10 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
 
 fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     let (what, colour) = state(lock.mode, holder);
-    let lease = match holder.remaining {
-        Some(rest) => show(rest),
-        None if holder.immortal => "for ever".to_owned(),
-        None => "-".to_owned(),
-    };
+    let lease = holder.remaining.map(show).or(holder.immortal.then(|| "for ever".to_owned()));
     let mut cells = vec![Cell::new(&what).coloured(colour)];
     cells.extend(who(holder.identity.as_ref()));
-    cells.push(Cell::new(&holder.age.map_or("-".to_owned(), show)));
-    cells.push(Cell::new(&lease));
-    cells.push(Cell::new(&holder.fencing.map_or("-".to_owned(), |fencing| fencing.to_string())));
+    cells.extend([Cell::known(holder.age.map(show)), Cell::known(lease), Cell::known(holder.fencing)]);
     cells.push(remark(&remarks(holder)));
     cells
 }
@@ -123,8 +109,7 @@ fn waiter_cells(position: usize, waiter: &Waiter) -> Vec<Cell> {
     };
     let mut cells = vec![Cell::new(&format!("waits #{position}{wants}")).coloured(Colour::Cyan)];
     cells.extend(who(waiter.identity.as_ref()));
-    cells.push(Cell::new(&show(waiter.waiting)));
-    cells.extend([Cell::new("-"), Cell::new("-")]);
+    cells.extend([Cell::new(&show(waiter.waiting)), Cell::new("-"), Cell::new("-")]);
     let note = waiter.identity.as_ref().map(|identity| note_and_job(identity).join("; ")).unwrap_or_default();
     cells.push(remark(&note));
     cells
@@ -178,10 +163,8 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
             let mut cells =
                 vec![Cell::new(&local_time(began(*at, record))), Cell::new(&outcome).coloured(colour)];
             cells.extend(who(Some(&record.identity)));
-            cells.push(Cell::new(&show(Duration::from_millis(record.waited_ms))));
-            cells.push(Cell::new(
-                &record.held_ms.map_or("-".to_owned(), |ms| show(Duration::from_millis(ms))),
-            ));
+            let times = [Some(record.waited_ms), record.held_ms];
+            cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show(Duration::from_millis(ms))))));
             cells.push(remark(&why(record)));
             table.add(cells);
         }

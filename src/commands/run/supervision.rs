@@ -220,17 +220,13 @@ impl Supervision<'_> {
             }
             Event::NotPermitted(pid) => {
                 self.outcome.not_permitted = true;
-                self.run.reporter.error(&format!(
-                    "{}: process {pid} may not be signalled by this user (a setuid command?)",
-                    self.run.plan.label()
-                ));
+                self.report(&format!("process {pid} may not be signalled by this user (a setuid command?)"));
             }
             Event::StillAlive(pid) => {
                 let who =
                     if pid == 0 { "a process that cannot be found".into() } else { format!("process {pid}") };
-                self.run.reporter.error(&format!(
-                    "{}: {who} has not died of SIGKILL; the lock is kept as long as that can be done",
-                    self.run.plan.label()
+                self.report(&format!(
+                    "{who} has not died of SIGKILL; the lock is kept as long as that can be done"
                 ));
             }
             Event::Overdue(alive) => {
@@ -238,9 +234,8 @@ impl Supervision<'_> {
                     0 => "the last process of the command died too late".to_owned(),
                     alive => format!("{alive} processes of the command are not known to be dead"),
                 };
-                self.run.reporter.error(&format!(
-                    "{}: {what}: its lease may have ended, and the next holder may run beside it",
-                    self.run.plan.label()
+                self.report(&format!(
+                    "{what}: its lease may have ended, and the next holder may run beside it"
                 ));
             }
             Event::Ended(ended) => {
@@ -255,6 +250,10 @@ impl Supervision<'_> {
             Event::GuardLost(why) => return self.guard_lost(why),
         }
         Step::GoOn
+    }
+
+    fn report(&self, error: &str) {
+        self.run.reporter.error(&format!("{}: {error}", self.run.plan.label()));
     }
 
     /// If dlock was already stopping the command, the outcome keeps that reason.

@@ -55,6 +55,11 @@ impl Cell {
         Cell::cut(text, LONGEST_TEXT)
     }
 
+    /// Returns a cell for a value that may be unknown.
+    pub(super) fn known(value: Option<impl ToString>) -> Cell {
+        value.map_or_else(|| Cell::new("-"), |value| Cell::new(&value.to_string()))
+    }
+
     /// Returns a cell of foreign text, cut to this number of characters.
     pub(super) fn cut(text: &str, longest: usize) -> Cell {
         let text = match text.char_indices().nth(longest) {
