@@ -94,31 +94,12 @@ mod tests {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
         for bad in [
-            "",
-            " ",
-            "1M",
-            "-1s",
-            "1h 30",
-            "s",
-            "1..5s",
-            "1s2",
-            "5S",
-            "1e3",
-            "inf",
-            "NaN",
-            ".",
-            "9999999999d",
-            "1 2",
-            "1 2s",
-            "1. 5s",
-            "2month",
-            "1h 1M",
-            "1y",
-            "99999999999999999999d",
-            "0.0001h",
+            "", " ", "1M", "-1s", "1h 30", "s", "1..5s", "1s2", "5S", "1e3", "inf", "NaN", ".", "999999d",
+            "1 2", "1 2s", "1. 5s", "2month", "1h 1M", "1y", "0.0001h",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        assert!(parse(&"9".repeat(20)).is_err() && parse(&format!("{}d", "9".repeat(20))).is_err());
     }
 
     #[test]

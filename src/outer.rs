@@ -93,23 +93,4 @@ mod tests {
             assert!(holds.entries().is_empty() && holds.tokens().is_empty(), "{garbage}");
         }
     }
-
-    #[test]
-    fn only_a_living_dlock_is_believed() {
-        let name = LockName::new("a").expect("good name");
-        let us = crate::identity::of_this_process(String::new(), None);
-        let held = |pid: u32, start: u64, store: &str| {
-            let json = serde_json::json!([{"name": "a", "token": "t", "backend": store, "pid": pid, "start": start,
-                "boot": us.boot}]);
-            OuterHolds::parse(&json.to_string())
-        };
-        assert!(held(us.pid, us.start, "file:///x").claims(&name, "file:///x"));
-        assert!(!held(us.pid, us.start, "file:///y").claims(&name, "file:///x"));
-        assert!(!held(us.pid, us.start + 1, "file:///x").claims(&name, "file:///x"));
-        assert_eq!(
-            held(us.pid, us.start + 1, "file:///y").tokens().len(),
-            1,
-            "the store is queried nevertheless"
-        );
-    }
 }
