@@ -175,7 +175,7 @@ mod alarm {
 
     impl WallClockWatch {
         /// Starts to watch. If the kernel does not support it, [`WallClockWatch::was_set`] never resolves.
-        pub fn new() -> WallClockWatch {
+        pub fn start() -> WallClockWatch {
             let timer = Timer::on(ClockId::CLOCK_REALTIME);
             let watch = timer.and_then(|timer| Readiness::of(&timer).map(|readiness| (timer, readiness)));
             let watch = WallClockWatch(watch.ok());
@@ -203,12 +203,6 @@ mod alarm {
                     return;
                 }
             }
-        }
-    }
-
-    impl Default for WallClockWatch {
-        fn default() -> Self {
-            WallClockWatch::new()
         }
     }
 }
@@ -250,12 +244,11 @@ mod alarm {
     }
 
     /// Reports when the wall clock was set; not supported on this system.
-    #[derive(Default)]
     pub struct WallClockWatch;
 
     impl WallClockWatch {
         /// Starts to watch.
-        pub fn new() -> WallClockWatch {
+        pub fn start() -> WallClockWatch {
             WallClockWatch
         }
 

@@ -72,7 +72,7 @@ pub async fn keep(
     let mut validity = lease_state.validity;
     // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
     let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
-    let wall_clock = WallClockWatch::new();
+    let wall_clock = WallClockWatch::start();
     let mut due = due_after(validity, terms);
     let mut pause = MIN_PAUSE;
     let mut is_failing = false;

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
@@ -138,11 +137,6 @@ impl RunPlan {
             )));
         }
         Ok(RunPlan { first, names, mode, target, terms, program: find(&command)?, settings })
-    }
-
-    /// Returns after how long the command is stopped, if ever.
-    pub fn max_runtime(&self) -> Option<Duration> {
-        Some(self.settings.max_runtime()).filter(|limit| !limit.is_zero())
     }
 
     /// Returns the locks as shown in messages.

@@ -39,11 +39,12 @@ impl Run<'_> {
             stopped: Some(Stopped::Guard(why)),
             ..RunOutcome::at_first(held)
         };
+        let max_runtime = plan.settings.max_runtime();
         let mut supervision = Supervision {
             run: self,
             supervisor,
             settle_at: Some(Moment::now() + SETTLE_AFTER),
-            max_runtime_at: plan.max_runtime().map(|limit| Moment::now() + limit),
+            max_runtime_at: (!max_runtime.is_zero()).then(|| Moment::now() + max_runtime),
             command_stopped: false,
             resume_when_ours: None,
             checked: false,
@@ -300,8 +301,8 @@ impl Supervision<'_> {
     fn on_max_runtime(&mut self) {
         let plan = self.run.plan;
         self.max_runtime_at = None;
-        if let (None, Some(limit)) = (&self.outcome.stopped, plan.max_runtime()) {
-            self.outcome.stopped = Some(Stopped::MaxRuntime(limit));
+        if self.outcome.stopped.is_none() {
+            self.outcome.stopped = Some(Stopped::MaxRuntime(plan.settings.max_runtime()));
             self.supervisor.terminate(Moment::now() + plan.terms.grace);
         }
     }
