@@ -36,13 +36,6 @@ pub(super) struct Awaited {
     pub(super) has_arrived: bool,
 }
 
-/// The sidecar of a lock while it is changed.
-struct Opened {
-    /// `None`: nothing is to be written.
-    sidecar: Option<Sidecar>,
-    ledger: Ledger,
-}
-
 impl LockDirectory {
     /// Creates the state without touching the file system. The watches also report their events to `changes`.
     pub(super) fn new(location: Location, changes: UnboundedSender<()>) -> LockDirectory {
@@ -65,7 +58,7 @@ impl LockDirectory {
             _ => None,
         };
         let loss = self.loss(purpose, name)?;
-        let Opened { mut sidecar, ledger: before } = self.open(name, purpose)?;
+        let (mut sidecar, before) = self.open(name, purpose)?;
         let is_ours = |held: &&HeldFile| is_holder(held, purpose);
         let mut gate = match self.held.as_ref().filter(is_ours) {
             Some(held) if held.owns_flock => Gate::Passed(held.entry.gate),
@@ -116,9 +109,8 @@ impl LockDirectory {
                 let owns_flock = taken.is_some();
                 let entry = ledger.holders.iter().find(|entry| entry.ticket == ticket);
                 if let Some((file, entry)) = taken.take().or(lock_file).zip(entry) {
-                    let held = HeldFile::announce(entry.clone(), file, owns_flock, sidecar)
-                        .map_err(|error| describe(&error, "lock", &sidecar_path))?;
-                    self.held = Some(held);
+                    let held = HeldFile::announce(entry.clone(), file, owns_flock, sidecar);
+                    self.held = Some(held.map_err(|error| describe(&error, "lock", &sidecar_path))?);
                 }
             }
             (Effect::Wait(ticket), Purpose::Claim(claim), _)
@@ -197,16 +189,16 @@ impl LockDirectory {
         }
     }
 
-    /// Opens the sidecar. If that fails, a holder goes on with what it knows.
-    fn open(&mut self, name: &LockName, purpose: &Purpose) -> Result<Opened, StoreError> {
+    /// Opens the sidecar. If that fails, a holder goes on with what it knows, and nothing is to be written.
+    fn open(&mut self, name: &LockName, purpose: &Purpose) -> Result<(Option<Sidecar>, Ledger), StoreError> {
         let path = self.location.sidecar_path(name);
-        let mut known = Opened { sidecar: None, ledger: Ledger::default() };
+        let mut known = Ledger::default();
         let held = self.held.as_mut().filter(|held| is_holder(held, purpose));
-        known.ledger.holders.extend(held.as_ref().map(|held| held.entry.clone()));
+        known.holders.extend(held.as_ref().map(|held| held.entry.clone()));
         if matches!(purpose, Purpose::Release(_)) {
             self.awaited = None;
             if held.is_none() && self.position.is_none() {
-                return Ok(known);
+                return Ok((None, known));
             }
         }
         let opened = match purpose {
@@ -220,10 +212,10 @@ impl LockDirectory {
                     ledger.incomplete |= held.is_some_and(|held| held.follow(&sidecar, &path));
                 }
                 self.adopt(&mut ledger);
-                Ok(Opened { sidecar: Some(sidecar), ledger })
+                Ok((Some(sidecar), ledger))
             }
-            (Ok(None), _) | (Err(_), Purpose::Release(_)) => Ok(known),
-            (Err(_), Purpose::Renew(_)) if held.is_some_and(|held| held.owns_flock) => Ok(known),
+            (Ok(None), _) | (Err(_), Purpose::Release(_)) => Ok((None, known)),
+            (Err(_), Purpose::Renew(_)) if held.is_some_and(|held| held.owns_flock) => Ok((None, known)),
             // The sidecar is not readable for this user: only whether the lock is free can be seen, unless this process
             // holds it.
             (Err(error), Purpose::Claim(claim))
@@ -234,7 +226,7 @@ impl LockDirectory {
                         Ok(None)
                     ) =>
             {
-                Ok(known)
+                Ok((None, known))
             }
             (Err(error), _) => Err(describe(&error, "use", &path)),
         }

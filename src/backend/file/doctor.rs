@@ -100,20 +100,20 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
     let real = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let led = if real == directory { String::new() } else { format!(", leads to {}", real.display()) };
     let owner = metadata.uid();
-    let found =
-        format!("{}, of {}, mode {:04o}{led}", directory.display(), user(owner), metadata.mode() & 0o7777);
+    let (shown, mode) = (directory.display(), metadata.mode() & 0o7777);
+    let found = format!("{shown}, of {}, mode {mode:04o}{led}", user(owner));
     let open = real.ancestors().find(|above| {
         fs::metadata(above).is_ok_and(|metadata| metadata.mode() & (OTHERS_WRITE | STICKY) == OTHERS_WRITE)
     });
     if let Some(open) = open {
+        let open = open.display();
         return Finding::problem(
             "directory",
             found,
             format!(
-                "every user may replace what is in {}, lock files too: then two commands run at once",
-                open.display()
+                "every user may replace what is in {open}, lock files too: then two commands run at once"
             ),
-            format!("chmod o-w {0}, or chmod +t {0} if every user is to use it", open.display()),
+            format!("chmod o-w {open}, or chmod +t {open} if every user is to use it"),
         );
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
@@ -121,10 +121,7 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
             "directory",
             found,
             "every user may make a file there before dlock does; dlock rejects such a file, and the lock with it (77)",
-            format!(
-                "chmod o-w {0}; users who share locks share it by a group: chmod 2770 {0}",
-                directory.display()
-            ),
+            format!("chmod o-w {shown}; users who share locks share it by a group: chmod 2770 {shown}"),
         );
     }
     if owner != 0 && owner != nix::unistd::geteuid().as_raw() {

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::backend::ledger::GateMode;
+use nix::sys::stat::{major, minor};
+
 use crate::lock::{Holder, Mode};
 
 /// Returns the holder of the lock on the file, if the kernel shows one: not without `/proc`, nor for processes in other
@@ -13,28 +14,22 @@ use crate::lock::{Holder, Mode};
 pub(super) fn holder_of(path: &Path) -> Option<(Mode, Holder)> {
     let file = fs::symlink_metadata(path).ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let (flock, pid) = locks.lines().filter_map(parse).find_map(|lock| {
-        let same_device = lock.device == (major(file.dev()), minor(file.dev()));
-        (lock.inode == file.ino() && same_device).then_some((lock.flock, lock.pid))
-    })?;
+    let identity = (major(file.dev()), minor(file.dev()), file.ino());
+    let Lock { mode, pid, .. } = locks.lines().filter_map(parse).find(|lock| lock.file == identity)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let hint = match name.trim() {
         "" => format!("process {pid}"),
         name => format!("process {pid}, {name}"),
-    };
-    let mode = match flock {
-        GateMode::Exclusive => Mode::Exclusive,
-        GateMode::Shared => Mode::Shared,
     };
     Some((mode, Holder { hint: Some(hint), ..Holder::default() }))
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
-    flock: GateMode,
+    mode: Mode,
     pid: i32,
-    device: (u64, u64),
-    inode: u64,
+    /// Major and minor number of the device, and the inode.
+    file: (u64, u64, u64),
 }
 
 /// Parses a line such as `1: FLOCK  ADVISORY  WRITE 708 08:01:131 0 EOF` (`proc_locks(5)`); that of a waiter has `->`
@@ -44,26 +39,16 @@ fn parse(line: &str) -> Option<Lock> {
     if words.next()? != "FLOCK" {
         return None;
     }
-    let flock = match words.nth(1)? {
-        "WRITE" => GateMode::Exclusive,
-        "READ" => GateMode::Shared,
+    let mode = match words.nth(1)? {
+        "WRITE" => Mode::Exclusive,
+        "READ" => Mode::Shared,
         _ => return None,
     };
     let pid = words.next()?.parse().ok()?;
     let mut file = words.next()?.split(':');
     let mut hex = || u64::from_str_radix(file.next()?, 16).ok();
-    let device = (hex()?, hex()?);
-    let inode = file.next()?.parse().ok()?;
-    Some(Lock { flock, pid, device, inode })
-}
-
-/// `makedev(3)`
-fn major(device: u64) -> u64 {
-    (device >> 8) & 0xFFF | (device >> 32) & !0xFFF
-}
-
-fn minor(device: u64) -> u64 {
-    device & 0xFF | (device >> 12) & !0xFF & 0xFFFF_FFFF
+    let (major, minor) = (hex()?, hex()?);
+    Some(Lock { mode, pid, file: (major, minor, file.next()?.parse().ok()?) })
 }
 
 #[cfg(test)]
@@ -72,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_kernels_list_is_read() {
-        let lock = Lock { flock: GateMode::Exclusive, pid: 708, device: (0xfe, 0x1), inode: 131 };
+        let lock = Lock { mode: Mode::Exclusive, pid: 708, file: (0xfe, 0x1, 131) };
         assert_eq!(parse("1: FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF"), Some(lock));
         for other in [
             "1: -> FLOCK  ADVISORY  WRITE 708 fe:01:131 0 EOF",

@@ -70,7 +70,7 @@ fn open_for_append(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the last outcomes, the latest first; none if there is no file. Malformed lines are skipped.
+/// Returns the last outcomes, the latest first; none if there is no file.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -80,10 +80,15 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<NotedRecord>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let lines = text.lines().rev().filter(|line| line.len() <= MAX_LINE);
-    let lines = lines.filter_map(|line| serde_json::from_str::<Line<Record>>(line).ok());
+    Ok(kept(&text).map(|(_, line)| (line.at, line.record)).collect())
+}
+
+/// Returns the lines that are kept, the latest first. Malformed lines are skipped.
+fn kept(text: &str) -> impl Iterator<Item = (&str, Line<Record>)> {
     let mut quota = Quota::default();
-    Ok(lines.filter(|line| quota.has_room_for(&line.record)).map(|line| (line.at, line.record)).collect())
+    let lines = text.lines().rev().filter(|line| line.len() <= MAX_LINE);
+    let lines = lines.filter_map(|line| Some((line, serde_json::from_str::<Line<Record>>(line).ok()?)));
+    lines.filter(move |(_, line)| quota.has_room_for(&line.record))
 }
 
 /// Returns the last part of the file, however large it is.
@@ -97,21 +102,14 @@ fn tail(mut file: File) -> io::Result<String> {
 
 fn shorten(path: &Path) -> io::Result<()> {
     let text = tail(open_existing(path, OpenOptions::new().read(true))?)?;
-    let mut quota = Quota::default();
-    let keep = |line: &&str| {
-        serde_json::from_str::<Line<Record>>(line).is_ok_and(|line| quota.has_room_for(&line.record))
-    };
-    let mut kept: Vec<&str> = text.lines().rev().filter(keep).collect();
-    kept.reverse();
-    let kept = kept.join("\n") + "\n";
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let new = Path::new(&name);
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(new);
+    let mut lines: Vec<&str> = kept(&text).map(|(line, _)| line).collect();
+    lines.reverse();
+    let new = path.with_added_extension(std::process::id().to_string());
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
     let result = written.and_then(|mut file| {
-        trust::share(&file, new);
-        file.write_all(kept.as_bytes())?;
-        fs::rename(new, path)
+        trust::share(&file, &new);
+        file.write_all((lines.join("\n") + "\n").as_bytes())?;
+        fs::rename(&new, path)
     });
     if result.is_err() {
         let _ = fs::remove_file(new);

@@ -69,10 +69,7 @@ pub(super) fn number_at(path: &Path) -> Option<(u64, u64)> {
 
 /// Returns whether the path still leads to the open file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
-    match (number_of(file), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(there)) => open == (there.dev(), there.ino()),
-        _ => false,
-    }
+    number_of(file).is_ok_and(|number| number_at(path) == Some(number))
 }
 
 /// Takes the kernel's lock on the file at this path, if it is free.
