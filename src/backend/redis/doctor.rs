@@ -318,3 +318,15 @@ fn setting_of(reply: &Value) -> Option<String> {
     };
     text(Some(value)).map(shortened)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_store_needs_a_long_lease() {
+        for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
+            assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
+        }
+    }
+}

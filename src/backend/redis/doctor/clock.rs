@@ -46,7 +46,7 @@ pub struct Reading {
     /// How long the reply took.
     pub(super) took: Duration,
     /// In microseconds since 1970.
-    pub server_time: i128,
+    pub server_time: u64,
     /// By how many microseconds it is ahead of this host's clock, assuming that it was read halfway between request and
     /// reply.
     pub offset: i128,
@@ -63,13 +63,50 @@ pub async fn read(
     let reply = request.await?;
     let took = Moment::now() - start;
     let host_time = i128::from(before) + (took / 2).as_micros() as i128;
-    let reading = |server_time: i128| Reading { took, server_time, offset: server_time - host_time };
+    let reading = |server_time| Reading { took, server_time, offset: i128::from(server_time) - host_time };
     Ok(time_of(&reply).map(reading))
 }
 
 /// Returns the time in the reply to `TIME`, in microseconds since 1970.
-fn time_of(reply: &Value) -> Option<i128> {
+fn time_of(reply: &Value) -> Option<u64> {
     let Value::Array(parts) = reply else { return None };
-    let part = |index: usize| text(parts.get(index))?.parse::<i128>().ok();
+    let part = |index: usize| text(parts.get(index))?.parse::<u64>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::diagnosis::Level;
+
+    #[test]
+    fn clocks_may_be_a_second_apart_and_not_an_hour() {
+        for (micros, level, words) in [
+            (120, Level::Ok, "0.12ms ahead of"),
+            (-999_000, Level::Ok, "999ms behind"),
+            (5_000_000, Level::Warning, "5s ahead of"),
+            (-60_000_000, Level::Warning, "1m behind"),
+            (7_200_000_000, Level::Problem, "2h ahead of"),
+            (-7_200_000_000, Level::Problem, "2h behind"),
+        ] {
+            let finding = finding(micros);
+            assert_eq!(finding.level, level, "{micros}");
+            assert!(finding.found.contains(words), "{}", finding.found);
+        }
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_not_read() {
+        for (seconds, micros, time) in [
+            ("1769824800", "123456", Some(1_769_824_800_123_456)),
+            ("18446744073709", "551615", Some(u64::MAX)),
+            ("18446744073709", "551616", None),
+            ("18446744073710", "0", None),
+            ("-1", "0", None),
+            ("1", "x", None),
+        ] {
+            let parts = [seconds, micros].map(|part| Value::BulkString(part.into()));
+            assert_eq!(time_of(&Value::Array(parts.into())), time, "{seconds} {micros}");
+        }
+    }
 }

@@ -175,16 +175,16 @@ async fn facts_of(node: &mut NodeClient) -> Result<Facts, StoreError> {
 
 /// Reads a node's marker `dlock#since` at the time `now`, in microseconds. After a restart the marker is outdated until
 /// the next claim; that shows in its run id.
-fn memory_of(since: Option<&str>, now: i128, run: Option<&str>) -> Option<Memory> {
+fn memory_of(since: Option<&str>, now: u64, run: Option<&str>) -> Option<Memory> {
     let Some(since) = since else { return Some(Memory { age: Duration::ZERO, is_new: true }) };
     let mut fields = since.split(' ');
     let since = fields.next()?;
-    let at: i128 = since.trim_start_matches('-').parse().ok()?;
+    let at: u64 = since.trim_start_matches('-').parse().ok()?;
     let recorded_run = fields.nth(1).filter(|run| !run.is_empty());
     if recorded_run.zip(run).is_some_and(|(recorded, run)| recorded != run) {
         return Some(Memory { age: Duration::ZERO, is_new: false });
     }
-    let age = Duration::from_millis(u64::try_from(now / 1000 - at).unwrap_or_default());
+    let age = Duration::from_millis((now / 1000).saturating_sub(at));
     Some(Memory { age, is_new: !since.starts_with('-') })
 }
 
