@@ -78,8 +78,9 @@ impl RedisStore {
         let first = nodes.current().clone();
         let replies =
             nodes.pool.request(&self.location, &first, &requests, "", RequestOptions::default()).await?;
-        let [lock, _, _, revoked] = <[CommandReply; 4]>::try_from(replies).map_err(|_| nonsense())?;
-        let (lock, revoked) = (value_of(lock)?, value_of(revoked)?);
+        // All of them have to be extended, so a key of another type is an error, whichever it is.
+        let replies: Vec<Value> = replies.into_iter().map(value_of).collect::<Result<_, _>>()?;
+        let [lock, _, _, revoked] = <[Value; 4]>::try_from(replies).map_err(|_| nonsense())?;
         match number(Some(&lock)) {
             Some(1) => {
                 Ok(Renewal::Held { lease: Some(claim.ttl), revoked: text(Some(&revoked)).map(revocation) })

@@ -79,6 +79,25 @@ fn a_lock_is_kept_whichever_of_its_keys_move_first() {
     }
 }
 
+/// The lock is still there with its token, but a key beside it is not dlock's: that renewal is not one.
+#[test]
+fn a_side_key_of_another_type_fails_a_renewal_key_by_key() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), TTL), "go");
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    let member = cluster.left(moving).into_iter().find(|key| key.starts_with("dlock#member:"));
+    cluster.migrate(moving, &[&member.expect("a member")]);
+    await_renewal(&cluster, KEY);
+    let holder = "dlock#holder:{dlock:x}";
+    cluster.command_at(KEY, &["SET", holder, "foreign"]);
+    let output = held.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert!(output.stderr.contains("the lock could not be renewed in time"), "{}", output.stderr);
+    cluster.command_at(KEY, &["DEL", holder]);
+    cluster.finish(moving);
+    until(SOON, "the end of the lease", || cluster.command_at(KEY, &["EXISTS", KEY]) == Value::Int(0));
+}
+
 /// A release is not done key by key: the lock ends with its lease.
 #[test]
 fn a_lock_released_while_its_keys_are_split_ends_with_its_lease() {
