@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::connection::RequestOptions;
 use super::reply::{self, LockReply, Outcome};
-use super::rights::{missing, trials};
 use super::script::{Acquire, Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
@@ -31,7 +30,7 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
-            let attempt = reply::attempt(reply.outcome, self.location.recipe)?;
+            let attempt = reply::attempt(reply.outcome, &self.location)?;
             if let Attempt::Granted(_) = attempt {
                 self.await_replicas(claim).await?;
             }
@@ -78,7 +77,6 @@ impl RedisStore {
         };
         let waits = intent == Intent::Enqueue;
         let can_be_notified = waits && !self.pubsub_denied;
-        let must_try = !self.examined && self.location.security.credentials.has_password();
         let acquire = Acquire {
             lease: millis(claim.ttl.max(claim.min_hold)),
             identity,
@@ -96,7 +94,7 @@ impl RedisStore {
             outer: claim.outer.iter().map(Token::reveal).collect(),
             must_nest: claim.requires_outer_hold,
             eviction: !self.examined,
-            trials: must_try.then(trials),
+            tries_rights: !self.examined && self.location.security.credentials.has_password(),
             ticket: as_node.ticket.map(|ticket| ticket.to_string()),
             restored: as_node.restored.map(|fencing| fencing.to_string()),
             node: as_node.id.clone(),
@@ -117,9 +115,6 @@ impl RedisStore {
             let _ = self.take_back(connection, claim).await;
         }
         let reply = reply?;
-        if let Outcome::Denied { denied } = &reply.outcome {
-            return Err(missing(denied, &self.location));
-        }
         let eviction = || Some(secret::scrubbed(reply.eviction.as_ref()?).into_owned());
         self.eviction = self.eviction.take().or_else(eviction);
         if can_be_notified && self.pubsub_denied && matches!(reply.outcome, Outcome::Busy(_)) {

@@ -193,6 +193,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::backend::redis::location::tests::location;
     use crate::backend::redis::reply::{self, LockReply};
     use crate::random::Xorshift;
 
@@ -246,7 +247,7 @@ mod tests {
             if let Ok(CommandReply::Value(value)) = reply_to(&bytes, channel)
                 && let Ok(reply) = reply::read::<LockReply>(&value)
             {
-                let _ = reply::attempt(reply.outcome, Default::default());
+                let _ = reply::attempt(reply.outcome, &location("redis://h").expect("good"));
             }
         }
     }

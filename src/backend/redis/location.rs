@@ -141,12 +141,12 @@ impl Location {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::backend::Location as _;
     use crate::backend::url::Url;
 
-    pub(super) fn location(text: &str) -> Result<Location, UrlError> {
+    pub fn location(text: &str) -> Result<Location, UrlError> {
         Location::from_url(&Url::parse(text)?, &|_| None)
     }
 

@@ -46,26 +46,39 @@ local late_after_ms, max_ahead = 50, 32
 -- The length of the longest value that is read from the lock. Longer values are data of other programs.
 local max_value_length = 8192
 
--- The first request of a user that had to authenticate includes trial commands that a lock needs sooner or later: a
--- missing permission must not be discovered while a command runs. The trials change nothing. A server that accepts no
--- writes, which the first trial shows, reports that error later from the operation itself; after a write that it lets
--- through, the operation would not get that error any more.
-if request.trials then
-  local places = {lock, holder, counter, queue, waiters, members .. token .. '?'}
-  local denied = {}
-  for which, trial in ipairs(request.trials) do
-    trial[2] = places[trial[2]]
+-- The first request of a user that had to authenticate tries what a lock needs sooner or later: a missing permission must
+-- not be discovered while a command runs. Nothing is changed, because the scratch key and the field do not exist, and
+-- the HSET lacks an argument. A server that accepts no writes, which the first trial shows, reports that error later
+-- from the operation itself; after a write that it lets through, the operation would not get that error any more.
+if request.tries_rights then
+  local scratch, denied = members .. token .. '?', {}
+  local trials = {
+    {'SET', scratch, 'x', 'XX'}, {'DEL', scratch}, {'PEXPIRE', scratch, 1}, {'HSET', scratch, 'x', 'y', 'z'},
+    {'ZADD', scratch, 'XX', 0, '?'}, {'ZREM', scratch, '?'}, {'TIME'}, {'GET', scratch}, {'TYPE', scratch},
+    {'EXISTS', scratch}, {'PTTL', scratch}, {'HMGET', scratch, '?'}, {'HGETALL', scratch}, {'HEXISTS', scratch, '?'},
+    {'HLEN', scratch}, {'ZRANGE', scratch, 0, 0}, {'ZSCORE', scratch, '?'}, {'ZRANK', scratch, '?'}, {'ZCARD', scratch}
+  }
+  -- Keys of another type are no obstacle: permissions are checked first.
+  for _, key in ipairs({lock, holder, counter, queue, waiters}) do
+    trials[#trials + 1] = {'HGET', key, '?'}
+    trials[#trials + 1] = {'HDEL', key, '?'}
+  end
+  for which, trial in ipairs(trials) do
     local reply = try(unpack(trial))
-    reply = type(reply) == 'table' and reply.err or ''
-    if string.find(reply, 'ermission', 1, true) or string.find(reply, 'user executing', 1, true) then
-      denied[#denied + 1] = {trial = which, message = reply}
-    elseif which == 1 and reply ~= '' then
+    local message = type(reply) == 'table' and reply.err or ''
+    if string.find(message, 'ermission', 1, true) or string.find(message, 'user executing', 1, true)
+      or string.find(message, 'Unknown ', 1, true) then
+      denied[#denied + 1] = {command = trial[1], key = trial[2], message = message}
+    elseif which == 1 and message ~= '' then
       break
     end
   end
   if denied[1] then
     return cjson.encode({outcome = 'denied', denied = denied})
   end
+end
+if request.operation == 'try_rights' then
+  return cjson.encode({outcome = 'done'})
 end
 
 local time = call('TIME')
@@ -908,7 +921,7 @@ end
 -- Stores the record of a run that did not begin.
 local function record_run()
   record_outcome(request.record)
-  return {outcome = 'recorded'}
+  return {outcome = 'done'}
 end
 
 -- Redlock: gives the hold the fencing token of the other nodes, or a larger one. If a majority has given the token

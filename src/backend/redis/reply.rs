@@ -6,7 +6,9 @@ use redis::Value;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::location::Location;
 use super::recipe::Recipe;
+use super::rights::MissingRights;
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, Loss, Refusal, Release, Renewal, StoreError};
 use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
@@ -111,7 +113,7 @@ pub(super) enum Outcome {
         notified: usize,
         removed: usize,
     },
-    Recorded,
+    Done,
     Fenced {
         fencing: String,
     },
@@ -137,11 +139,12 @@ pub(super) struct BusyReply {
     records: Vec<String>,
 }
 
-/// A right that a trial showed to be missing.
+/// A command that the server has denied to this user, or does not have.
 #[derive(Debug, Deserialize)]
 pub(super) struct DeniedTrial {
-    /// The position of the trial, from 1.
-    pub(super) trial: usize,
+    pub(super) command: String,
+    #[serde(default)]
+    pub(super) key: String,
     /// The server's error.
     pub(super) message: String,
 }
@@ -173,14 +176,14 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Value) -> Result<T, StoreError> 
 ///
 /// # Errors
 /// The reply is invalid, or says that the lock cannot be used.
-pub(super) fn attempt(outcome: Outcome, recipe: Recipe) -> Result<Attempt, StoreError> {
+pub(super) fn attempt(outcome: Outcome, location: &Location) -> Result<Attempt, StoreError> {
     match outcome {
         Outcome::Granted { fencing, lease, slot } => Ok(Attempt::Granted(Grant {
             fencing: Some(fencing.parse().ok().and_then(FencingToken::new).ok_or_else(nonsense)?),
             lease: Some(Duration::from_millis(lease)),
             slot,
         })),
-        Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, recipe))),
+        Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, location.recipe))),
         Outcome::CounterExhausted => {
             Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()))
         }
@@ -190,6 +193,7 @@ pub(super) fn attempt(outcome: Outcome, recipe: Recipe) -> Result<Attempt, Store
         }
         Outcome::OtherSlots { slots } => Ok(Attempt::Refused(Refusal::Slots(slots))),
         Outcome::OuterLost => Ok(Attempt::Refused(Refusal::OuterLost)),
+        Outcome::Denied { denied } => Err(MissingRights::of(&denied, location).error(location)),
         other => Err(unexpected(&other)),
     }
 }
@@ -325,6 +329,7 @@ pub(super) fn text(value: Option<&Value>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::location::tests::location;
 
     #[test]
     fn a_key_type_of_another_recipe_is_attributed_to_that_recipe() {
@@ -365,7 +370,7 @@ mod tests {
     fn replies_with_invalid_values_are_rejected() {
         let attempt = |json: &str| {
             let reply: LockReply = read(&Value::BulkString(json.into()))?;
-            attempt(reply.outcome, Recipe::Plain)
+            attempt(reply.outcome, &location("redis://h").expect("good"))
         };
         for json in [
             "",

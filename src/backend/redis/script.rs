@@ -59,7 +59,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "fef2625895c30cf9906023db022b177aa60fd7ad");
+static LOCK: Script = script!("lock.lua", "63c8f9a32b9f214149357e2dc69cdfb636c25885");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "91bb18de9d7be9745e660bfba95b10c02149f293");
@@ -130,6 +130,10 @@ pub(super) enum Operation<'a> {
     Record {
         record: String,
     },
+    /// Only tries the rights.
+    TryRights {
+        tries_rights: bool,
+    },
     Fence {
         fencing: String,
         counter_life: u64,
@@ -162,9 +166,8 @@ pub(super) struct Acquire<'a> {
     pub(super) must_nest: bool,
     /// Whether to report the eviction policy.
     pub(super) eviction: bool,
-    /// The commands to try first, for a user whose rights are not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) trials: Option<serde_json::Value>,
+    /// Whether to try first what a lock needs, for a user whose rights are not known.
+    pub(super) tries_rights: bool,
     /// The number in the queue that the nodes of a Redlock have agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ticket: Option<String>,

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::super::connection::server_error;
+use super::super::connection::{CommandReply, RequestOptions, server_error};
 use super::super::errors::{DeniedRight, is_unknown_command};
 use super::super::keys::{Keys, RESERVED};
 use super::super::recipe::Recipe;
-use super::super::rights::{MissingRights, TRIALS, Target, Trial, user};
+use super::super::reply::{LockReply, Outcome, nonsense, read};
+use super::super::rights::{MissingRights, user};
+use super::super::script::{Operation, ScriptRequest};
 use super::super::store::RedisStore;
 use super::{Examiner, refusing};
 use crate::backend::diagnosis::{Finding, short};
@@ -86,26 +88,30 @@ impl Examiner<'_> {
     /// The connection is broken.
     pub(super) async fn rights(&mut self, keys: &Keys, token: &Token) -> Result<bool, StoreError> {
         self.diagnosis.begin("rights");
-        let mut eval = redis::cmd("EVAL");
+        let scratch = format!("{}{}?", keys.members, token.reveal());
+        let write = redis::cmd("SET").arg(scratch).arg("x").arg("XX").clone();
         // The declared key needs both kinds of access.
-        eval.arg("return 1").arg(1).arg(&keys.lock);
-        let command = |(command, target, arguments): &Trial| {
-            redis::cmd(command).arg(target.key(keys, token.reveal())).arg(*arguments).clone()
-        };
-        let commands: Vec<Cmd> = TRIALS.iter().map(command).chain([eval]).collect();
-        let replies = self.all(&commands).await?;
-        let tried = TRIALS.iter().copied().chain([("EVAL", Target::Lock, &[][..])]);
+        let eval = redis::cmd("EVAL").arg("return 1").arg(1).arg(&keys.lock).clone();
+        let [written, evaluated] =
+            <[Value; 2]>::try_from(self.all(&[write, eval]).await?).map_err(|_| nonsense())?;
+        let state = [&written, &evaluated].into_iter().find_map(|reply| refusing(server_error(reply)?));
         let mut needed = MissingRights::default();
-        let mut state = None;
-        for ((command, target, _), reply) in tried.zip(&replies) {
-            if !note(&mut needed, command, &target.pattern(&self.location), reply) {
-                state = state.or(server_error(reply).and_then(refusing));
+        if !note(&mut needed, "EVAL", &format!("~{}*", self.location.prefix()), &evaluated) && state.is_none()
+        {
+            let try_rights =
+                ScriptRequest::new(Operation::TryRights { tries_rights: true }, keys, token.reveal());
+            // Any other reply is left to the scratch lock.
+            let reply = self.connection.run_script(&try_rights, RequestOptions::default()).await;
+            if let Ok(CommandReply::Value(reply)) = reply
+                && let Ok(LockReply { outcome: Outcome::Denied { denied }, .. }) = read(&reply)
+            {
+                needed = MissingRights::of(&denied, &self.location);
             }
         }
         if needed.is_empty() {
             self.optional_rights(keys).await?;
         }
-        self.report_rights(&needed);
+        self.report_rights(&needed, state.as_ref());
         let is_usable = needed.is_empty() && state.is_none();
         // A replica has been reported already.
         if self.info.field("role") != Some("slave") {
@@ -135,7 +141,7 @@ impl Examiner<'_> {
         Ok(())
     }
 
-    fn report_rights(&self, needed: &MissingRights) {
+    fn report_rights(&self, needed: &MissingRights, state: Option<&Finding>) {
         let user = user(&self.location);
         let optional = &self.optional.missing;
         if !needed.is_empty() {
@@ -151,7 +157,7 @@ impl Examiner<'_> {
             let consequences = self.optional.consequences.join("; ");
             self.found(Finding::warning("rights", optional.found(user), consequences, optional.remedy(user)));
         }
-        if needed.is_empty() && optional.is_empty() {
+        if needed.is_empty() && optional.is_empty() && state.is_none() {
             let prefix = self.location.prefix();
             let found = format!("{user} has all rights needed on {prefix}* and {RESERVED}*");
             self.found(Finding::ok("rights", found));

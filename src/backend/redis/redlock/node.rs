@@ -9,7 +9,6 @@ use crate::backend::redis::claim::AsNode;
 use crate::backend::redis::connection::{Cancel, ReplyLimit, RequestOptions};
 use crate::backend::redis::errors::DependentRole;
 use crate::backend::redis::location::Location;
-use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::release::release;
 use crate::backend::redis::reply::{LockReply, Outcome, attempt, nonsense, unexpected};
@@ -142,7 +141,8 @@ impl NodeClient {
             let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
             connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });
         }
-        NodeReply::of(self.store.request_lock(claim, intent, tracking, as_node).await?)
+        let reply = self.store.request_lock(claim, intent, tracking, as_node).await?;
+        NodeReply::of(reply, &self.store.location)
     }
 
     /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
@@ -184,8 +184,8 @@ pub(super) struct NodeReply {
 }
 
 impl NodeReply {
-    fn of(reply: LockReply) -> Result<NodeReply, StoreError> {
-        let attempt = attempt(reply.outcome, Recipe::Plain)?;
+    fn of(reply: LockReply, location: &Location) -> Result<NodeReply, StoreError> {
+        let attempt = attempt(reply.outcome, location)?;
         let mark = reply.node.ok_or_else(nonsense)?;
         Ok(NodeReply {
             age: Duration::from_millis(mark.age),
