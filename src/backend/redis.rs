@@ -16,8 +16,6 @@ mod nodes;
 mod recipe;
 mod redirect;
 mod redlock;
-mod release;
-mod replicas;
 mod reply;
 mod request;
 mod rights;
@@ -29,10 +27,10 @@ mod store;
 
 use std::time::Duration;
 
+use self::claim::{release, text_of};
 use self::connection::{PushEvent, RequestOptions};
 pub use self::location::Location;
 use self::redlock::RedlockStore;
-use self::release::{release, text_of};
 use self::script::{Operation, ScriptRequest, millis};
 use self::store::RedisStore;
 use super::admin::LockAdmin;
@@ -72,7 +70,12 @@ impl Backend for RedisStore {
             let request = ScriptRequest::new(renew, &keys, claim.token.reveal());
             let options = RequestOptions { tracking: true, ..RequestOptions::default() };
             let reply = match self.request(&request, options).await {
-                Err(error) if claim.mode == Mode::Exclusive && self.is_moving(&error) => {
+                // The lock's keys are being migrated between nodes of a cluster.
+                Err(error)
+                    if claim.mode == Mode::Exclusive
+                        && self.location.is_cluster()
+                        && error.is_transient() =>
+                {
                     return self.renew_by_key(claim, claim.ttl.max(rest)).await;
                 }
                 reply => reply?,

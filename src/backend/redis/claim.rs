@@ -1,15 +1,29 @@
-//! Acquiring a lock from a server: one request, and the steps that may follow its reply.
+//! Acquiring a lock from a server: one request, the steps that may follow its reply, and the release.
 
 use std::time::Duration;
 
-use super::connection::RequestOptions;
-use super::reply::{self, LockReply, Outcome};
+use redis::Cmd;
+
+use super::connection::{Connection, RequestOptions, server_error};
+use super::errors::refusal;
+use super::keys::Keys;
+use super::redirect::Asking;
+use super::reply::{self, LockReply, Outcome, nonsense, number};
 use super::script::{Acquire, Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
-use crate::lock::{Claim, Mode, Token};
+use crate::lock::{Claim, Mode, Record, Token};
 use crate::random::jitter;
 use crate::secret;
+
+/// The maximum wait for the replicas.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// And at most this fraction of the lease: the rest is needed to stop the command in good order.
+const LEASE_FRACTION: u32 = 4;
+
+fn wait_limit(claim: &Claim) -> Duration {
+    MAX_WAIT.min(claim.ttl / LEASE_FRACTION)
+}
 
 /// What a claim has besides for a node of a Redlock; the default is for a server that is not one.
 #[derive(Clone, Default)]
@@ -140,6 +154,52 @@ impl RedisStore {
         };
         Busy { again, ..busy }
     }
+
+    /// Returns the command that waits for the replicas after a claim, if any are required. It is sent with the claim, so it
+    /// costs no round trip. It does not give consensus (Redis, "WAIT"): a replica that has not confirmed can still be
+    /// promoted, and a master that is cut off with its replicas can confirm what the others never receive.
+    fn wait_for_replicas(&self, claim: &Claim) -> Option<Cmd> {
+        let count = self.location.wait_replicas;
+        let wait = redis::cmd("WAIT").arg(count).arg(wait_limit(claim).as_millis() as u64).clone();
+        (count > 0).then_some(wait)
+    }
+
+    /// Waits until the required number of replicas have confirmed the grant, or releases the lock.
+    ///
+    /// # Errors
+    /// Too few replicas confirmed, or the server did not report how many. Nothing is left of the claim if the server
+    /// replies.
+    async fn await_replicas(&mut self, claim: &Claim) -> Result<(), StoreError> {
+        let Some(wait) = self.wait_for_replicas(claim) else { return Ok(()) };
+        let mut connection = self.take_connection()?;
+        let reply = connection.trailing_reply(&wait).await?;
+        let required = self.location.wait_replicas;
+        let error = match (number(Some(&reply)), server_error(&reply)) {
+            (Some(count), _) if count >= i64::from(required) => {
+                self.connection = Some(connection);
+                return Ok(());
+            }
+            (Some(count), _) => StoreError::unreachable(format!(
+                "only {count} of {required} replicas have confirmed the lock within {} ms (wait_replicas)",
+                wait_limit(claim).as_millis()
+            )),
+            (None, Some(error)) => refusal(error, false),
+            (None, None) => nonsense(),
+        };
+        match self.take_back(connection, claim).await {
+            Ok(()) => Err(error),
+            // The lock may still be held, which the caller has to know.
+            Err(_) => Err(StoreError::unanswered(error.to_string())),
+        }
+    }
+
+    /// Releases a lock over the connection that it was granted on, even if another server has become the one to use.
+    async fn take_back(&self, mut connection: Connection, claim: &Claim) -> Result<(), StoreError> {
+        let keys = self.keys(&claim.name);
+        connection.asking = Asking::No;
+        let release = release(&keys, claim, Duration::ZERO, None);
+        connection.run_script(&release, RequestOptions::default()).await.map(drop)
+    }
 }
 
 /// The pause of a waiter that cannot be notified and is not one of the first two in the queue: the longer the further back
@@ -149,4 +209,21 @@ fn slow_poll(position: u32) -> Option<Duration> {
     const LONGEST: Duration = Duration::from_millis(1500);
     let most = (SHORTEST * 2 * position.checked_sub(1)?).min(LONGEST);
     (position > 2).then(|| most / 3 + jitter(most * 2 / 3))
+}
+
+/// Returns the request that releases a lock and stores the record, if there is one; the lock is kept without its owner
+/// for the `rest`.
+pub(super) fn release<'a>(
+    keys: &'a Keys,
+    claim: &'a Claim,
+    rest: Duration,
+    record: Option<&Record>,
+) -> ScriptRequest<'a> {
+    let release = Operation::Release { rest: millis(rest), record: record.map(text_of) };
+    ScriptRequest::new(release, keys, claim.token.reveal())
+}
+
+/// A record as it is stored; an empty string if it cannot be written as JSON, which is not known to happen.
+pub(super) fn text_of(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default()
 }

@@ -5,9 +5,8 @@
 
 mod exchange;
 mod handshake;
+mod notifications;
 mod opening;
-mod options;
-mod push;
 mod reply;
 
 use combine::parser::combinator::AnySendSyncPartialState;
@@ -16,9 +15,8 @@ use redis::{Cmd, ServerError, Value};
 
 pub(super) use self::exchange::{Cancel, ReplyLimit};
 use self::handshake::Handshake;
-use self::options::Switch;
-pub(super) use self::options::{RequestOptions, subscribe, tracking};
-pub(super) use self::push::PushEvent;
+use self::notifications::Switch;
+pub(super) use self::notifications::{PushEvent, RequestOptions, subscribe, tracking};
 pub(super) use self::reply::{CommandReply, value_of};
 use super::errors::DependentRole;
 use super::redirect::Asking;
@@ -32,7 +30,6 @@ const MAX_REPLY_SIZE: usize = 128 * 1024;
 /// The same for the list of the nodes of a cluster, each of which may have many ranges of slots.
 const MAX_LONG_REPLY_SIZE: usize = 4 * MAX_REPLY_SIZE;
 
-/// A connection to one server.
 pub(super) struct Connection {
     stream: BoundedStream,
     decoder: Decoder<AnySendSyncPartialState, PointerOffset<[u8]>>,

@@ -30,7 +30,6 @@ use crate::duration::show;
 use crate::lock::{LockName, Token};
 
 const PINGS: usize = 100;
-/// How often the server's clock is read.
 const CLOCK_READINGS: usize = 5;
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
@@ -122,7 +121,6 @@ impl Examiner<'_> {
         self.connection.exchange(&[], command).await.map(|(_, reply)| reply)
     }
 
-    /// Authenticates and selects the database.
     async fn authenticate(&mut self, is_secret: bool) -> Result<(), Finding> {
         self.diagnosis.begin("authentication");
         // An error reply to the PING, even that the server is not ready, is left to the check of the rights.

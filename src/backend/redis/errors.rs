@@ -73,7 +73,6 @@ impl DeniedRight {
     }
 }
 
-/// Whether the server does not have the command.
 pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.code() == "ERR" && error.details().is_some_and(|details| details.starts_with("unknown command"))
 }

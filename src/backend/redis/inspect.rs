@@ -51,7 +51,6 @@ impl RedisStore {
         self.with_connection(request, options).await
     }
 
-    /// Sends one request about one key.
     pub(super) async fn request_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {
         let replies = self.request_each(&[(key.to_owned(), command)], RequestOptions::default()).await;
         value_of(replies?.pop().ok_or_else(nonsense)?)

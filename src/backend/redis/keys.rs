@@ -22,7 +22,6 @@ pub enum Index {
 }
 
 impl Index {
-    /// Returns the key that a lock is listed in.
     pub fn of(self, lock: &str) -> String {
         match self {
             Index::OfDatabase => INDEX.to_owned(),
@@ -57,7 +56,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Returns the keys of a lock.
     pub fn new(prefix: &str, index: Index, recipe: Recipe, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
         let (tail, others) = (tail(&lock), recipe.others(&lock));

@@ -15,12 +15,9 @@ use crate::lock::{LockName, Mode};
 /// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
 pub struct Location {
-    /// The servers, and how they are related.
     pub(super) topology: Topology,
     database: Option<u32>,
-    /// The credentials, and TLS.
     pub(super) security: Security,
-    /// The credentials for the sentinels.
     pub(super) sentinel_credentials: Credentials,
     /// How other programs take the same locks.
     pub(super) recipe: Recipe,
@@ -60,7 +57,6 @@ impl backend::Location for Location {
         )
     }
 
-    /// The warning about the number of nodes.
     fn warning(&self) -> Option<String> {
         let Topology::Redlock(nodes) = &self.topology else { return None };
         match nodes.len() {
@@ -99,12 +95,10 @@ impl Location {
         nodes.iter().map(node).collect()
     }
 
-    /// Whether a majority of independent servers decides on locks.
     pub(super) fn is_redlock(&self) -> bool {
         matches!(self.topology, Topology::Redlock(_))
     }
 
-    /// The keys of a lock.
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         let index = match self.topology {
             Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Index::OfDatabase,
@@ -119,17 +113,14 @@ impl Location {
         matches!(self.topology, Topology::Cluster(_) | Topology::Sentinel { .. })
     }
 
-    /// Whether the servers are nodes of a Redis Cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))
     }
 
-    /// The number of the database.
     pub(super) fn database(&self) -> u32 {
         self.database.unwrap_or(0)
     }
 
-    /// The prefix of the keys of locks.
     pub(super) fn prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or(self.recipe.prefix())
     }
@@ -143,25 +134,9 @@ impl Location {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::backend::Location as _;
     use crate::backend::url::Url;
 
     pub fn location(text: &str) -> Result<Location, UrlError> {
         Location::from_url(&Url::parse(text)?, &|_| None)
-    }
-
-    #[test]
-    fn reserved_keys_cannot_be_named() {
-        let name = LockName::new("dlock#fencing:{a}").expect("good name");
-        assert!(location("redis://h?prefix=").expect("good").check_name(&name).is_err());
-        assert!(location("redis://h").expect("good").check_name(&name).is_ok());
-    }
-
-    #[test]
-    fn keys_reserved_by_redisson_cannot_be_lock_names() {
-        let name = LockName::new("redisson_lock_token:{a}").expect("good name");
-        let checked = |url: &str| location(url).expect("good").check_name(&name).is_ok();
-        assert!(!checked("redis://h?prefix=&recipe=redisson"));
-        assert!(checked("redis://h?recipe=redisson") && checked("redis://h?prefix="));
     }
 }

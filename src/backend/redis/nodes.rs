@@ -20,10 +20,8 @@ use crate::backend::net::Address;
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The maximum number of redirections of a request before the nodes are considered inconsistent.
 pub(super) const MAX_REDIRECTIONS: usize = 5;
-/// The maximum number of nodes that are stored.
 const MAX_NODES: usize = 256;
 
-/// The nodes of a cluster.
 pub(super) struct ClusterNodes {
     /// The known nodes; the first is the current one. Never empty.
     pub(super) known: Vec<Address>,
@@ -53,12 +51,10 @@ impl ClusterNodes {
         }
     }
 
-    /// The current node.
     pub(super) fn current(&self) -> &Address {
         &self.known[0]
     }
 
-    /// Makes this the current node.
     pub(super) fn prefer(&mut self, node: Address) {
         self.is_proven &= node == *self.current();
         self.known.retain(|known| *known != node);
@@ -68,7 +64,6 @@ impl ClusterNodes {
         self.asking = Asking::No;
     }
 
-    /// Makes the next known node the current one.
     pub(super) fn skip_current(&mut self) {
         self.known.rotate_left(1);
         self.is_proven = false;
@@ -76,7 +71,6 @@ impl ClusterNodes {
         self.asking = Asking::No;
     }
 
-    /// Adds the nodes of a reply to `CLUSTER SLOTS`.
     pub(super) fn add_nodes(&mut self, reply: &Value) {
         for range in ranges(reply, self.current()) {
             for node in range.nodes {
@@ -162,7 +156,6 @@ pub(super) struct Range {
     pub(super) nodes: Vec<Address>,
 }
 
-/// The command that lists all slots and nodes.
 pub(super) fn slots_command() -> Cmd {
     redis::cmd("CLUSTER").arg("SLOTS").clone()
 }

@@ -38,7 +38,6 @@ pub struct Others {
 
 /// The prefix of the keys that Redisson uses for its locks.
 const REDISSON_OWN: &str = "redisson_lock_";
-/// The prefixes of the keys of python-redis-lock, and of its signals.
 const PYTHON_LOCK: &str = "lock:";
 const PYTHON_SIGNAL: &str = "lock-signal:";
 
@@ -56,7 +55,6 @@ impl Recipe {
         })
     }
 
-    /// Its name in URLs.
     pub fn name(self) -> &'static str {
         match self {
             Recipe::Plain => "plain",

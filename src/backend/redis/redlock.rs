@@ -37,11 +37,9 @@ use crate::lock::{Claim, LockName, Record};
 pub struct RedlockStore {
     location: Location,
     nodes: RedlockNodes,
-    /// The claim that was requested last.
     latest: Option<LatestClaim>,
 }
 
-/// The claim that was requested last.
 struct LatestClaim {
     claim: Rc<Claim>,
     ticket: QueueTicket,
@@ -51,7 +49,6 @@ struct LatestClaim {
     hold: Option<Hold>,
 }
 
-/// A hold that a majority of nodes has granted.
 struct Hold {
     fencing: u64,
     /// The replies to the claim that arrived, or will arrive, after the outcome was decided.

@@ -145,7 +145,6 @@ pub(super) struct DeniedTrial {
     pub(super) command: String,
     #[serde(default)]
     pub(super) key: String,
-    /// The server's error.
     pub(super) message: String,
 }
 
@@ -154,11 +153,9 @@ pub(super) struct DeniedTrial {
 pub(super) struct NodeMark {
     /// How long the node has remembered everything written to it, in ms.
     pub(super) age: u64,
-    /// The node's unique id.
     pub(super) id: String,
     /// The node had received no request before that.
     pub(super) is_new: bool,
-    /// The claim's number in the queue.
     pub(super) number: Option<String>,
 }
 
@@ -330,34 +327,6 @@ pub(super) fn text(value: Option<&Value>) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::backend::redis::location::tests::location;
-
-    #[test]
-    fn a_key_type_of_another_recipe_is_attributed_to_that_recipe() {
-        use Recipe::{Plain, PythonRedisLock, Redisson};
-        let second = Some(Duration::from_secs(1));
-        for (kind, remaining, recipe, expected) in [
-            ("string", second, Plain, None),
-            ("string", None, Plain, Some("without expiry")),
-            ("string", second, PythonRedisLock, None),
-            ("string", second, Redisson, Some("(recipe=plain)")),
-            ("string", None, Redisson, Some("(recipe=plain)")),
-            ("hash", second, Redisson, None),
-            ("hash", None, Redisson, Some("without expiry")),
-            ("hash", second, Plain, Some("(recipe=redisson)")),
-            ("hash", second, PythonRedisLock, Some("(recipe=redisson)")),
-            ("rwlock", second, Plain, Some("RReadWriteLock")),
-            ("rwlock", second, Redisson, Some("RReadWriteLock")),
-            ("list", None, Plain, Some("recipe=python-redis-lock")),
-            ("list", None, PythonRedisLock, Some("recipe=python-redis-lock")),
-        ] {
-            let hint = hint(kind, remaining, recipe);
-            let fits = match expected {
-                Some(expected) => hint.as_deref().is_some_and(|hint| hint.contains(expected)),
-                None => hint.is_none(),
-            };
-            assert!(fits, "{kind} {recipe:?}: {hint:?}");
-        }
-    }
 
     #[test]
     fn waiters_ask_one_after_another_when_the_lease_ends() {

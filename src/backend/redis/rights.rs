@@ -13,7 +13,6 @@ use crate::backend::StoreError;
 #[derive(Debug, Default)]
 pub(super) struct MissingRights {
     commands: BTreeSet<String>,
-    /// Commands that the server does not have.
     absent: BTreeSet<String>,
     /// Patterns of keys (`~`) and channels (`&`).
     patterns: BTreeSet<String>,
@@ -49,7 +48,6 @@ impl MissingRights {
         };
     }
 
-    /// Returns what is missing.
     pub(super) fn found(&self, user: &str) -> String {
         let patterns = self.patterns.iter().map(|pattern| pattern[1..].to_owned()).collect();
         let parts = [

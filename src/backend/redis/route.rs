@@ -9,7 +9,6 @@ use super::sentinel::Sentinels;
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 
-/// The route from a location to the server that has a lock.
 pub(super) enum Route {
     /// Always this server.
     Fixed(Address),
@@ -99,7 +98,6 @@ impl Route {
         matches!((self, outcome), (Route::Sentinel(_), Err(StoreError::Unavailable { .. })))
     }
 
-    /// Whether the server is known to have been replaced.
     pub(super) fn is_replaced(&mut self) -> bool {
         match self {
             Route::Sentinel(sentinels) => sentinels.is_replaced(),
@@ -137,7 +135,6 @@ impl Route {
     }
 }
 
-/// The request has to be sent to another server.
 pub(super) fn replaced() -> StoreError {
     StoreError::resharding("the sentinels have named another master since")
 }

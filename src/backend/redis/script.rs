@@ -124,7 +124,6 @@ pub(super) enum Operation<'a> {
         revocation: Option<String>,
     },
     Delete {
-        /// The digest of the foreign value.
         digest: &'a str,
     },
     Record {
@@ -229,12 +228,10 @@ impl<'a> ScriptRequest<'a> {
     }
 }
 
-/// Returns a time in ms.
 pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the argument of a script.
 pub(super) fn json(request: &impl Serialize) -> String {
     serde_json::to_string(request).expect("texts, numbers and lists of them are JSON")
 }

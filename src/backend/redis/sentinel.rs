@@ -26,7 +26,6 @@ const TRUST_DURATION: Duration = Duration::from_secs(1);
 /// How long to wait for the sentinels when a decision depends on their reply.
 const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
 
-/// The sentinels of a service.
 pub(super) struct Sentinels {
     pub(super) hosts: Vec<Host>,
     /// The name of the master and its replicas.
@@ -38,13 +37,11 @@ pub(super) struct Sentinels {
 /// The server that the sentinels have named.
 struct Master {
     address: Address,
-    /// When the sentinels were queried.
     queried: Moment,
     /// The sentinels now name another one.
     is_former: bool,
 }
 
-/// A query to the sentinels in progress.
 struct Query {
     started: Moment,
     reply: Pin<Box<dyn Future<Output = Result<Choice, StoreError>>>>,

@@ -1,6 +1,5 @@
 //! The slots of a Redis Cluster.
 
-/// The number of slots.
 pub(super) const SLOTS: u16 = 16384;
 
 /// The part of a key that determines its slot: between the first `{` and the next `}`, unless it is empty (Redis
@@ -11,7 +10,6 @@ pub(super) fn hash_tag(key: &str) -> Option<&str> {
     (!tag.is_empty()).then_some(tag)
 }
 
-/// The slot of a whole key.
 pub(super) fn slot_of_key(key: &str) -> u16 {
     slot_of(hash_tag(key).unwrap_or(key).as_bytes())
 }

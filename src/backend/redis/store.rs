@@ -14,7 +14,6 @@ use crate::backend::StoreError;
 use crate::backend::net::Address;
 use crate::lock::LockName;
 
-/// The store.
 pub struct RedisStore {
     pub(super) location: Location,
     pub(super) route: Route,
@@ -94,11 +93,6 @@ impl RedisStore {
             Recipe::Plain | Recipe::PythonRedisLock => COUNTER_TTL,
         };
         self.counter_ttl.unwrap_or(default)
-    }
-
-    /// Whether the error is due to the lock's keys being migrated between nodes of a cluster.
-    pub(super) fn is_moving(&self, error: &StoreError) -> bool {
-        self.location.is_cluster() && error.is_transient()
     }
 
     pub(super) fn is_tracking(&self) -> bool {

@@ -97,7 +97,41 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("rediss://h?cert_file=/x", "cert_file= and key_file= go together"),
     ("rediss://h?key_file=/x", "cert_file= and key_file= go together"),
     ("rediss://h?insecure=maybe", "insecure= is true or false, not 'maybe'"),
+    (
+        "redis://h?prefix=dlock:&recipe=python-redis-lock",
+        "the locks of python-redis-lock begin with 'lock:', so prefix= must too, not 'dlock:'",
+    ),
+    (
+        "redlock://h?recipe=redisson",
+        "recipe=redisson is for locks on one server, and those of redlock:// are on a majority of several",
+    ),
+    (
+        "redlock://h?recipe=python-redis-lock",
+        "recipe=python-redis-lock is for locks on one server, and those of redlock:// are on a majority of several",
+    ),
+    (
+        "redis-sentinel://h/locks?sentinel_password=x",
+        "unknown option 'sentinel_password' for redis-sentinel:// (known: sentinel_username, sentinel_password_file, recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)",
+    ),
+    ("redis-sentinel://h/locks?wait_replicas=-1", "wait_replicas= is a number of replicas, not '-1'"),
+    (
+        "redis://h?sentinel_password_file=/x",
+        "unknown option 'sentinel_password_file' for redis:// (known: recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)",
+    ),
+    (
+        "redis-cluster://",
+        "redis-cluster:// takes some of the cluster's nodes, such as redis-cluster://h1,h2,h3",
+    ),
+    ("redis-cluster://h/1", "a Redis Cluster has no databases: leave it out"),
+    ("redis-cluster://h?db=1", "a Redis Cluster has no databases: leave it out"),
+    ("redlock://h/1?db=1", "the database is given twice: as a path and as db="),
+    ("redis+unix:", SOCKET),
+    ("redis+unix://h/run/redis.sock", SOCKET),
+    ("redis+unix:redis.sock", SOCKET),
 ];
+
+#[cfg(feature = "redis")]
+const SOCKET: &str = "redis+unix: takes the path of a socket, such as redis+unix:///run/redis.sock";
 
 #[cfg(feature = "redis")]
 const SENTINELS: &str = "redis-sentinel:// takes the sentinels and the name of the service, such as redis-sentinel://h1,h2,h3/service";

@@ -193,4 +193,18 @@ fn names_of_side_keys_are_refused() {
         );
         assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
     }
+    #[cfg(feature = "redis")]
+    {
+        let run = |options: &str| {
+            let url = format!("redis://127.0.0.1:1/0?{options}");
+            place.run().backend(url).name("redisson_lock_token:{a}").command(["touch", "t"]).output()
+        };
+        let refused = run("prefix=&recipe=redisson");
+        let why = "its key would begin with redisson_lock_, which Redisson keeps for itself\n";
+        assert_eq!(refused.exit, Exit::Code(64));
+        assert!(refused.stderr.ends_with(why), "{}", refused.stderr);
+        for options in ["recipe=redisson", "prefix="] {
+            assert_eq!(run(options).exit, Exit::Code(69), "{options}: the name is valid");
+        }
+    }
 }

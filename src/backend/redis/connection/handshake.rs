@@ -177,7 +177,6 @@ fn not_a_node(server: &Address) -> StoreError {
     StoreError::Config(format!("{server} is not a node of a Redis Cluster: use redis:// or redlock://"))
 }
 
-/// A command that only cluster nodes support.
 fn member() -> Cmd {
     redis::cmd("CLUSTER").arg("MYID").clone()
 }

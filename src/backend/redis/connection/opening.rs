@@ -3,7 +3,7 @@
 use combine::stream::decoder::Decoder;
 
 use super::handshake::Handshake;
-use super::options::Switch;
+use super::notifications::Switch;
 use super::{Connection, MAX_REPLY_SIZE};
 use crate::backend::StoreError;
 use crate::backend::net::{self, Address, BoundedStream};

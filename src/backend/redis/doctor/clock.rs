@@ -43,7 +43,6 @@ pub(super) fn finding(offset: i128) -> Finding {
 
 /// The server's clock at one time.
 pub struct Reading {
-    /// How long the reply took.
     pub(super) took: Duration,
     /// In microseconds since 1970.
     pub server_time: u64,

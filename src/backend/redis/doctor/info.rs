@@ -18,7 +18,6 @@ pub struct Info {
     settings: HashMap<&'static str, String>,
 }
 
-/// The settings that are checked.
 pub(super) const SETTINGS: &[&str] =
     &["save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write", "timeout"];
 
@@ -46,7 +45,6 @@ impl Info {
         Info { fields, settings: HashMap::new() }
     }
 
-    /// Adds a setting.
     pub(super) fn set(&mut self, name: &'static str, value: String) {
         self.settings.insert(name, value);
     }
@@ -67,7 +65,6 @@ impl Info {
         self.field("redis_mode") == Some("sentinel")
     }
 
-    /// Returns all findings.
     pub(super) fn findings(&self) -> Vec<Finding> {
         if self.is_sentinel() {
             return vec![self.version(), sentinel()];

@@ -243,7 +243,6 @@ fn optional_trials(keys: &Keys) -> Vec<OptionalTrial> {
     trials
 }
 
-/// Acquires, renews and releases the lock.
 async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
     let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
     store.connect().await.map_err(|error| failed("connect again", error))?;

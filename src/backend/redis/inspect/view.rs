@@ -75,7 +75,6 @@ struct HolderReply {
 struct WaiterReply {
     mode: String,
     slots: String,
-    /// Its number in the queue.
     number: String,
     identity: String,
 }
@@ -100,7 +99,6 @@ pub(super) struct HistoryReply {
 /// The state of a lock as far as it has been read.
 pub(super) struct View {
     pub(super) keys: Keys,
-    /// The number of holders and waiters read so far.
     pub(super) holders: u64,
     pub(super) waiters: u64,
     pub(super) is_whole: bool,
@@ -132,7 +130,6 @@ impl View {
         LockRequest { lock, tail, holders_seen: self.holders, waiters_seen: self.waiters }
     }
 
-    /// Adds one reply.
     pub(super) fn add(&mut self, reply: LockReply, now: u64, recipe: Recipe) {
         let (kind, mode, remaining) = (reply.kind.as_str(), reply.mode.as_str(), time(reply.remaining));
         self.age(now);

@@ -17,7 +17,6 @@ pub enum Topology {
     Server(Address),
     /// The master of a service that these sentinels monitor.
     Sentinel {
-        /// The addresses of the sentinels.
         sentinels: Vec<Host>,
         /// The name of the master and its replicas.
         service: String,

@@ -13,7 +13,6 @@ use super::{MAX_REDIRECTIONS, Range, at, ranges, slots_command};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 
-/// The maximum number of requests in one write.
 const REQUESTS_PER_WRITE: usize = 512;
 
 /// Connections, and the owners of slots that are known through them.
@@ -21,7 +20,6 @@ const REQUESTS_PER_WRITE: usize = 512;
 pub struct Pool {
     connections: Vec<(Address, Connection)>,
     owners: HashMap<u16, Address>,
-    /// The node of the last request.
     last: Option<Address>,
 }
 
@@ -120,13 +118,11 @@ impl Pool {
         at(node, error)
     }
 
-    /// Takes over a connection.
     pub fn adopt(&mut self, node: Address, connection: Connection) {
         self.connections.retain(|(address, _)| *address != node);
         self.connections.push((node, connection));
     }
 
-    /// Removes and returns the connection of the last request.
     pub fn take_last(&mut self) -> Option<(Address, Connection)> {
         let last = self.last.take()?;
         let there = self.connections.iter().position(|(address, _)| *address == last)?;

@@ -36,7 +36,6 @@ impl Round {
         replies.map(|(node, reply)| (node, reply.vote(&self.claim))).collect()
     }
 
-    /// The nodes at which the claim is queued.
     pub(super) fn queued(&self) -> Vec<usize> {
         self.replies.nodes(|reply| reply.number.is_some())
     }
@@ -60,7 +59,6 @@ impl Round {
 }
 
 impl RedlockStore {
-    /// Makes one attempt to acquire the lock.
     pub(super) async fn claim(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
         let claim = Rc::new(claim.clone());
         self.state_of(&claim).hold = None;
@@ -264,7 +262,6 @@ impl RedlockStore {
     }
 }
 
-/// The message for nodes that do not count yet.
 fn not_counted_yet(some: usize, count: usize, rest: Duration) -> String {
     let seconds = rest.as_secs().max(1);
     let (have, are, do_not) = match some {

@@ -91,7 +91,6 @@ mod tests {
         Busy { holders, more: 0, position: None, promised: false, again }
     }
 
-    /// Whether the lock is held, and the merged reply.
     fn of(replies: &[Busy], granted: usize) -> (bool, Busy) {
         match contention(replies, granted, 3) {
             Contention::Held(busy) => (true, busy),

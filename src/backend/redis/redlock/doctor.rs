@@ -209,7 +209,6 @@ fn quorum_of(reached: usize, count: usize, quorum: usize) -> Finding {
     }
 }
 
-/// Checks that each node is a separate server.
 fn independence(facts: &[Facts]) -> Finding {
     let problem = |found: String| {
         Finding::problem(
@@ -239,7 +238,6 @@ fn independence(facts: &[Facts]) -> Finding {
     }
 }
 
-/// The names of two nodes that report the same.
 fn pair_with_same(facts: &[Facts], what: impl Fn(&Facts) -> Option<&str>) -> Option<(&str, &str)> {
     facts.iter().enumerate().find_map(|(index, one)| {
         let is_same = |other: &&Facts| what(one).is_some() && what(one) == what(other);

@@ -13,7 +13,6 @@ use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revoca
 
 /// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The number of records that the history of a lock shows.
 const OUTCOMES: usize = 40;
 
 impl RedlockStore {

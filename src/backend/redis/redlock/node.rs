@@ -5,13 +5,12 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::verdict::NodeVote;
-use crate::backend::redis::claim::AsNode;
+use crate::backend::redis::claim::{AsNode, release};
 use crate::backend::redis::connection::{Cancel, ReplyLimit, RequestOptions};
 use crate::backend::redis::errors::DependentRole;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::redirect::Asking;
-use crate::backend::redis::release::release;
-use crate::backend::redis::reply::{LockReply, Outcome, attempt, nonsense, unexpected};
+use crate::backend::redis::reply::{LockReply, NodeMark, Outcome, attempt, nonsense, unexpected};
 use crate::backend::redis::script::{By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
 use crate::backend::{Attempt, Backend, Intent, StoreError};
@@ -30,9 +29,7 @@ pub(super) fn limit(lease: Duration) -> Duration {
     (lease / PART_OF_LEASE).clamp(SHORTEST_LIMIT, LONGEST_LIMIT)
 }
 
-/// The client of one node.
 pub(super) struct NodeClient {
-    /// The index of the node.
     pub(super) node: usize,
     pub(super) store: RedisStore,
     /// Ends the wait for the reply to a claim.
@@ -176,7 +173,6 @@ pub(super) struct NodeReply {
     pub(super) age: Duration,
     /// The node had received no request before that.
     pub(super) is_new: bool,
-    /// The node's unique id.
     pub(super) id: String,
     /// The claim's number in the node's queue.
     pub(super) number: Option<u64>,
@@ -186,14 +182,9 @@ pub(super) struct NodeReply {
 impl NodeReply {
     fn of(reply: LockReply, location: &Location) -> Result<NodeReply, StoreError> {
         let attempt = attempt(reply.outcome, location)?;
-        let mark = reply.node.ok_or_else(nonsense)?;
-        Ok(NodeReply {
-            age: Duration::from_millis(mark.age),
-            is_new: mark.is_new,
-            id: mark.id,
-            number: mark.number.and_then(|number| number.parse().ok()),
-            attempt,
-        })
+        let NodeMark { age, id, is_new, number } = reply.node.ok_or_else(nonsense)?;
+        let number = number.and_then(|number| number.parse().ok());
+        Ok(NodeReply { age: Duration::from_millis(age), is_new, id, number, attempt })
     }
 
     /// The number that the node gave the hold.

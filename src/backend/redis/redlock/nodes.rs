@@ -19,7 +19,6 @@ use crate::backend::{Backend, Change, Hazard, Location as _, StoreError};
 /// for one that hangs.
 pub(super) const STRAGGLERS: Duration = Duration::from_millis(250);
 
-/// The nodes of one Redlock.
 pub(super) struct RedlockNodes {
     all: Vec<Node>,
     /// The number of requests that have completed.
@@ -75,7 +74,6 @@ impl RedlockNodes {
         self.all.len()
     }
 
-    /// The size of a majority.
     pub(super) fn quorum(&self) -> usize {
         self.all.len() / 2 + 1
     }
@@ -257,7 +255,6 @@ impl RedlockNodes {
         self.until(|_: &mut RedlockNodes| (is_decided() || replies.is_complete()).then_some(())).await;
     }
 
-    /// Waits until no reply is pending.
     pub(super) async fn complete<A: Clone>(&mut self, replies: &Replies<A>) {
         self.decided_or_complete(replies, || false).await;
     }

@@ -13,7 +13,6 @@ type PendingReply<A> = Option<Result<A, StoreError>>;
 #[derive(Clone)]
 pub(super) struct Replies<A> {
     by_node: Rc<RefCell<BTreeMap<usize, PendingReply<A>>>>,
-    /// The number of nodes of the Redlock.
     count: usize,
     quorum: usize,
 }
@@ -38,7 +37,6 @@ impl<A: Clone> Replies<A> {
         self.by_node.borrow().values().filter(|reply| reply.is_none()).count()
     }
 
-    /// Whether no reply is pending.
     pub(super) fn is_complete(&self) -> bool {
         self.pending() == 0
     }
@@ -49,7 +47,6 @@ impl<A: Clone> Replies<A> {
         by_node.iter().filter_map(|(node, reply)| Some((*node, reply.clone()?.ok()?))).collect()
     }
 
-    /// Returns the errors so far.
     pub(super) fn failed(&self) -> Vec<(usize, StoreError)> {
         let by_node = self.by_node.borrow();
         by_node.iter().filter_map(|(node, reply)| Some((*node, reply.clone()?.err()?))).collect()

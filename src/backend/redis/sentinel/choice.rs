@@ -5,7 +5,6 @@ use crate::backend::net::Address;
 /// The view of one sentinel on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opinion {
-    /// The server that is the master.
     pub master: Address,
     /// The number of the fail-over that made it the master: a later one is larger (Redis Sentinel specification,
     /// "Configuration epochs").

@@ -20,7 +20,6 @@ use crate::backend::url::Host;
 /// cost no more.
 const STRAGGLER_LIMIT: Duration = Duration::from_millis(250);
 
-/// The reply of a sentinel.
 pub enum SentinelReply {
     /// It monitors the service. The values are its replies to the requests after that for the master's address.
     Knows(Opinion, Vec<Value>),
@@ -141,7 +140,6 @@ fn command_about(subcommand: &str, service: &str) -> Cmd {
     redis::cmd("SENTINEL").arg(subcommand).arg(service).clone()
 }
 
-/// The elements of a list.
 pub fn items(list: &Value) -> &[Value] {
     match list {
         Value::Array(items) => items,

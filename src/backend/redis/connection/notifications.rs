@@ -1,6 +1,7 @@
-//! Notifications that a server is requested to send: enabled along with a request, once for each connection.
+//! Notifications that a server is requested to send: enabled along with a request, once for each connection; and which
+//! of them concern the lock.
 
-use redis::{Cmd, Value};
+use redis::{Cmd, PushKind, Value};
 
 use super::{Connection, has_name, server_error};
 
@@ -9,7 +10,6 @@ use super::{Connection, has_name, server_error};
 pub struct RequestOptions<'a> {
     /// Notifications of changes to the keys that this request reads.
     pub tracking: bool,
-    /// Messages on this channel.
     pub channel: Option<&'a str>,
     /// A command sent after it, whose reply is read [later](Connection::trailing_reply), if at all.
     pub trailing: Option<&'a Cmd>,
@@ -24,6 +24,19 @@ pub(super) enum Switch {
     On,
     /// The server has rejected it.
     Refused,
+}
+
+/// A push of a server. A later variant takes precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PushEvent {
+    /// Waiters far ahead have been called.
+    Look,
+    /// Waiters ahead have been called.
+    Next,
+    /// The lock's key was changed.
+    Touched,
+    /// It is the turn of this waiter.
+    Called,
 }
 
 impl Connection {
@@ -49,6 +62,26 @@ impl Connection {
             }
         }
     }
+
+    /// Returns the event of a push, if it concerns the lock. `invalidate` names the keys that were changed, or none if
+    /// all were; other keys that were read do not matter.
+    pub(super) fn push_event(&self, kind: &PushKind, data: &[Value]) -> Option<PushEvent> {
+        match (kind, data) {
+            (PushKind::Invalidate, [Value::Array(keys)]) => {
+                let is_lock =
+                    |key: &Value| matches!(key, Value::BulkString(key) if key == self.lock.as_bytes());
+                keys.iter().any(is_lock).then_some(PushEvent::Touched)
+            }
+            (PushKind::Invalidate, _) => Some(PushEvent::Touched),
+            (PushKind::Message, [_, Value::BulkString(event)]) => match event.as_slice() {
+                b"called" => Some(PushEvent::Called),
+                b"next" => Some(PushEvent::Next),
+                b"look" => Some(PushEvent::Look),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// Notifications of changes to each key read here by other clients, but not by this connection.
@@ -56,7 +89,6 @@ pub fn tracking() -> Cmd {
     redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP").clone()
 }
 
-/// Messages on this channel.
 pub fn subscribe(channel: &str) -> Cmd {
     redis::cmd("SUBSCRIBE").arg(channel).clone()
 }
