@@ -51,6 +51,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         return commands::complete::complete(words);
     }
     let inherited = inherited.naming_descriptors(&arguments);
+    let arguments = settings::in_order(arguments);
     match settings::parse(&arguments) {
         Ok(Request::Help(text)) => commands::print(&text),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),

@@ -13,6 +13,7 @@ mod run;
 mod show;
 mod source;
 mod status;
+mod suggestion;
 mod table;
 mod tables;
 mod target;
@@ -32,6 +33,7 @@ pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
+pub use self::suggestion::in_order;
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
 pub use self::tokens::{

@@ -92,6 +92,17 @@ pub fn options(scheme: &str) -> Option<&'static [&'static str]> {
     Store::of(scheme)?.parser.as_ref().map(|parser| (parser.options)(scheme))
 }
 
+/// Whether the URLs of some store begin with this scheme.
+pub fn is_scheme(text: &str) -> bool {
+    Store::of(&text.to_ascii_lowercase()).is_some()
+}
+
+/// Returns the options of the URLs of all stores in this build.
+pub fn all_options() -> Vec<&'static str> {
+    let schemes = known().into_iter().filter_map(|beginning| beginning.split(':').next());
+    schemes.filter_map(options).flatten().copied().collect()
+}
+
 /// Returns a backend URL as it was written, without possible secrets: the value of an option that its store does not
 /// have may be the password of a misspelt one.
 pub fn redacted(text: &str) -> String {

@@ -131,6 +131,7 @@ impl Alias {
     /// No URL, a bad one, a duplicate, or an unknown key (78).
     pub(super) fn backend(&self, named_by: Source) -> Result<BackendSettings, Failure> {
         let Some(Sourced { value: text, source: url_source }) = self.get("url") else {
+            self.check_key_without_url()?;
             return Err(Source::File(self.place.clone()).failure("this backend has no url"));
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
@@ -181,6 +182,19 @@ impl Alias {
             _ => None,
         };
         Ok(self.keys.iter().filter(move |key| Some(key.name.as_str()) != unused))
+    }
+
+    /// Checks, for a table without a URL, that each key is an option of some store.
+    fn check_key_without_url(&self) -> Result<(), Failure> {
+        let known = registry::all_options();
+        let is_unknown = |key: &&Key| Key::is_option(&key.name) && !known.contains(&key.name.as_str());
+        self.keys.iter().find(is_unknown).map_or(Ok(()), |Key { name, place, .. }| {
+            Err(Failure::config(format!(
+                "{place}: unknown key '{name}' in [backends.{}], which has no url: known are {} and the options of a URL",
+                self.name,
+                KEYS.join(", ")
+            )))
+        })
     }
 
     /// Checks that each key is an option of the store. A store that this build lacks is not checked.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use super::suggestion;
 use super::{
     AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, LogFormat,
     ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
@@ -136,6 +137,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
     };
     match parse(own) {
         Ok(Cli { command: Command::Run(mut run) }) => {
+            run.meant = run.names.get(1).and_then(|second| meant_by(own, &run.names[0], second));
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
         }
@@ -148,8 +150,50 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
         }
+        Err(error) if error.kind() == ErrorKind::InvalidSubcommand && is_first_word(&error, own) => {
+            Err(Failure::usage(suggestion::unknown_command(arguments, &<Cli>::command())))
+        }
+        // An option of the command, which was typed without a separator.
+        Err(error) if error.kind() == ErrorKind::UnknownArgument && command.is_none() => {
+            let before = own.iter().take_while(|word| word.to_str() != argument_of(&error)).count();
+            match parse(&own[..before]) {
+                Ok(Cli { command: Command::Run(run) }) if run.names.len() > 1 && run.shell.is_none() => {
+                    let meant = meant_by(own, &run.names[0], &run.names[1]).unwrap_or_default();
+                    Err(Failure::usage(format!("no command: did you mean: {meant}")))
+                }
+                _ => Err(Failure::usage(one_line(&error, own))),
+            }
+        }
         Err(error) => Err(Failure::usage(one_line(&error, own))),
     }
+}
+
+/// Returns the run that these arguments without a separator were probably meant to be: the command begins with the
+/// second word.
+fn meant_by(own: &[OsString], name: &OsStr, second: &OsStr) -> Option<String> {
+    let position =
+        |word: &OsStr, after: usize| Some(after + own[after..].iter().position(|own| own == word)?);
+    let at = position(second, position(name, 2)? + 1)?;
+    let words: Vec<_> = own[2..].iter().map(|word| word.to_string_lossy()).collect();
+    let (before, command) = words.split_at(at - 2);
+    Some(suggestion::run(&before.join(" "), command.iter().map(AsRef::as_ref)))
+}
+
+/// Returns the argument that clap rejects.
+fn argument_of(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// Whether the subcommand that clap does not know is one of dlock itself, not of `dlock config`.
+fn is_first_word(error: &clap::Error, arguments: &[OsString]) -> bool {
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(text)) => text,
+        _ => return false,
+    };
+    arguments.get(1).is_some_and(|first| first == OsStr::new(word))
 }
 
 /// Returns the description of all commands and options, from which completions and man pages are generated.

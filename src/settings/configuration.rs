@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::backends::{is_alias, wrong_url};
 use super::document::Document;
+use super::suggestion;
 use super::tables::{LockTable, Tables};
 use super::value::of_environment;
 use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
@@ -128,6 +129,10 @@ impl Configuration {
         if is_alias(value) {
             return self.alias(value, source.clone());
         }
+        let scheme = value.split(':').next().unwrap_or_default();
+        if let Some(meant) = suggestion::backend(value).filter(|_| !registry::is_scheme(scheme)) {
+            return Err(wrong_url(source, meant));
+        }
         let url = Url::parse(value).map_err(|error| wrong_url(source, error))?;
         Ok(BackendSettings::of_url(url, source.clone()))
     }
@@ -139,8 +144,12 @@ impl Configuration {
                 [] => "no configuration file names any".to_owned(),
                 known => format!("known are {}", known.join(", ")),
             };
+            if let Some(meant) = suggestion::backend(name) {
+                return Err(wrong_url(&named_by, meant));
+            }
             // The word is not repeated: it may be a misplaced password.
-            let error = format!("no backend of this name: {known}; a URL has a colon, as file:///srv/locks");
+            let error =
+                format!("no backend of this name: {known}; a URL has a colon, such as file:///srv/locks");
             return Err(wrong_url(&named_by, error));
         };
         alias.backend(named_by)

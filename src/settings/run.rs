@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::suggestion;
 use super::target::{check_wait, checked_name, contradiction};
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget, file_of};
 use crate::child::{Program, ProgramError};
@@ -61,6 +62,10 @@ pub struct RunArguments {
     /// Everything after the first `--`; `None` when there is none.
     #[arg(skip)]
     pub command: Option<Vec<OsString>>,
+
+    /// The line with a separator before the second word, for a line without a command.
+    #[arg(skip)]
+    pub meant: Option<String>,
 }
 
 pub struct RunPlan {
@@ -168,12 +173,10 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
         (Some(command), None) if !command.is_empty() => Ok(command.clone()),
         (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
         (command, None) => {
-            let mut words = arguments.names.iter().map(|word| word.to_string_lossy().into_owned());
-            let name = words.next().unwrap_or_else(|| "nightly".into());
-            let rest: Vec<String> = words.collect();
-            let example =
-                if rest.is_empty() || command.is_some() { "./backup.sh".into() } else { rest.join(" ") };
-            Err(Failure::usage(format!("no command: did you mean: dlock run {name} -- {example}")))
+            let name = arguments.names.first().map_or("nightly".into(), |name| name.to_string_lossy());
+            let example = || suggestion::run(&name, std::iter::empty());
+            let meant = arguments.meant.clone().filter(|_| command.is_none()).unwrap_or_else(example);
+            Err(Failure::usage(format!("no command: did you mean: {meant}")))
         }
     }
 }

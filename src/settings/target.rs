@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::suggestion;
 use super::{BackendSettings, CommonArguments, Configuration, Settings, Source, Warning};
 use crate::backend::registry;
 use crate::backend::{Hazard, Location};
@@ -121,6 +122,9 @@ pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
     let text = name
         .to_str()
         .ok_or_else(|| Failure::usage(format!("NAME '{}': a lock name is valid UTF-8", name.display())))?;
+    if let Some(why) = suggestion::name(text) {
+        return Err(Failure::usage(format!("NAME '{}' {why}", registry::redacted(text))));
+    }
     LockName::new(text).map_err(|error| {
         let shown: String = text.chars().take(40).collect();
         Failure::usage(format!("NAME '{shown}': {error}"))

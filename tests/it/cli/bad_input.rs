@@ -11,7 +11,7 @@ const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a 
 fn a_subcommand_is_needed() {
     assert_usage([
         (&[][..], "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help"),
-        (&["frobnicate", "x"], "unrecognized subcommand 'frobnicate'"),
+        (&["frobnicate", "x"], "unknown command 'frobnicate': did you mean: dlock run frobnicate -- x"),
     ]);
 }
 

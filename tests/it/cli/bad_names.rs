@@ -31,7 +31,7 @@ fn a_bad_name_among_several_is_named_and_none_is_taken() {
 fn names_without_a_command_are_refused_with_an_example() {
     assert_usage([
         (&["run", "a", "b"][..], "no command: did you mean: dlock run a -- b"),
-        (&["run", "-w", "5", "a", "b", "-s", "c"], "no command: did you mean: dlock run a -- b c"),
+        (&["run", "-w", "5", "a", "b", "-s", "c"], "no command: did you mean: dlock run -w 5 a -- b -s c"),
         (&["run", "a", "b", "--"], "no command: did you mean: dlock run a -- ./backup.sh"),
     ]);
 }

@@ -13,9 +13,10 @@ const PORT: &str = "the port after a host must be from 1 to 65535 (a password en
 const WRONG: &[(&str, &str)] = &[
     (
         "prod",
-        "no backend of this name: no configuration file names any; a URL has a colon, as file:///srv/locks",
+        "no backend of this name: no configuration file names any; a URL has a colon, such as file:///srv/locks",
     ),
-    ("/var/lock", "a backend URL begins with a scheme and a colon"),
+    ("/var/lock", "'/var/lock' is not a backend URL: did you mean file:///var/lock"),
+    ("fiel:///var/lock", "unknown scheme 'fiel': did you mean file:///var/lock"),
     ("://h", "a backend URL begins with a scheme and a colon"),
     ("1file:", "a backend URL begins with a scheme and a colon"),
     ("file:///a b", "a backend URL may not contain spaces or control characters"),

@@ -14,3 +14,4 @@ pub mod quoted_secrets;
 pub mod reports;
 #[cfg(feature = "redis")]
 pub mod secrets;
+mod suggestions;

@@ -40,7 +40,7 @@ fn every_command_reads_the_configuration() {
 fn an_unknown_alias_is_reported_with_its_position_and_the_known_ones() {
     let place = Place::new();
     let table = "[backends.prod]\nurl = \"file:///a\"\n[backends.test]\nurl = \"file:///b\"\n";
-    let known = "no backend of this name: known are prod, test; a URL has a colon, as file:///srv/locks";
+    let known = "no backend of this name: known are prod, test; a URL has a colon, such as file:///srv/locks";
     let top = format!("backend = \"prdo\"\n{table}");
     let of_lock = format!("{table}[locks.other]\nttl = \"1m\"\nbackend = \"prdo\"\n");
     for (run, place_named) in [
@@ -55,7 +55,7 @@ fn an_unknown_alias_is_reported_with_its_position_and_the_known_ones() {
         assert_eq!(refused(&place, &output, 78), format!("{place_named}: {known}"));
     }
     let output = run(&place, "").backend("prod").command(["touch", "t"]).output();
-    let line = "--backend: no backend of this name: no configuration file names any; a URL has a colon, as \
+    let line = "--backend: no backend of this name: no configuration file names any; a URL has a colon, such as \
                 file:///srv/locks";
     assert_eq!(refused(&place, &output, 78), line);
 }
