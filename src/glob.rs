@@ -53,6 +53,21 @@ impl Pattern {
         self.0.iter().map(one).collect()
     }
 
+    /// Returns the name that a text means where no pattern is allowed: `\\*` is a literal `*`. `None` if a `*`, `?` or `[`
+    /// in it is not escaped.
+    pub fn exact(text: &str) -> Option<String> {
+        let mut exact = String::new();
+        let mut letters = text.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '*' | '?' | '[' => return None,
+                '\\' => exact.push(letters.next_if(|next| "*?[\\".contains(*next)).unwrap_or(letter)),
+                _ => exact.push(letter),
+            }
+        }
+        Some(exact)
+    }
+
     /// Returns whether the whole text matches. Takes at most as many steps as the product of both lengths.
     pub fn matches(&self, text: &str) -> bool {
         let parts = &self.0;

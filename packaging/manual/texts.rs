@@ -62,7 +62,7 @@ const STATUSES: &[Sentence] = &[
 ];
 
 const VARIABLES: &[Sentence] = &[
-    ("DLOCK_BACKEND", "Where the lock lives, when `-b` is not given.", None),
+    ("DLOCK_BACKEND", "Where the lock lives, when `-b` is not given. It must not be empty (78).", None),
     (
         "DLOCK_CONFIG",
         "The configuration file that is read instead of the two below, when `--config` is not given.",

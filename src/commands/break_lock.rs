@@ -26,7 +26,13 @@ const MARGIN: Duration = Duration::from_millis(200);
 
 pub fn break_lock(arguments: &BreakArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    let plan = BreakPlan::new(arguments);
+    let plan =
+        BreakPlan::new(arguments).and_then(|plan| match plan.options.yes || std::io::stdin().is_terminal() {
+            true => Ok(plan),
+            false => Err(Failure::usage(
+                "break asks for confirmation, and standard input is not a terminal: give --yes",
+            )),
+        });
     execute(&reporter, plan, |plan| &plan.target.notices, async |plan| run(plan, &reporter).await)
 }
 
@@ -75,7 +81,7 @@ impl Breaking<'_> {
             let before = before.unwrap_or_default();
             self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }
-        if self.needs_confirmation() {
+        if !self.plan.options.yes {
             if !self.is_confirmed() {
                 self.reporter.warning(&format!("{name} is left unchanged"));
                 return Ok(Exit::CONTENDED);
@@ -106,10 +112,6 @@ impl Breaking<'_> {
 
     fn say(&self, line: &str) -> Exit {
         super::print(&format!("{}\n", printable(line)))
-    }
-
-    fn needs_confirmation(&self) -> bool {
-        !self.plan.options.yes && std::io::stdin().is_terminal()
     }
 
     fn is_confirmed(&self) -> bool {

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::backend::StoreError;
 use crate::exit::Exit;
 use crate::report::printable;
 use crate::settings::{self, CommonArguments, StoreTarget};
@@ -26,6 +27,14 @@ pub const REQUEST: &str = "__complete";
 
 /// The time limit for the names of locks.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Which locks are offered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Those of which the store keeps anything: a holder, waiters or a history.
+    All,
+    Held,
+}
 
 /// Returns the words of a completion request, if this is one.
 pub fn asked_for(arguments: &[OsString]) -> Option<&[OsString]> {
@@ -41,7 +50,9 @@ pub fn complete(words: &[OsString]) -> Exit {
     let current = current.strip_prefix('=').unwrap_or(&current);
     let before: Vec<String> = before.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let typed: Vec<OsString> = before.iter().map(OsString::from).collect();
-    let names = || lock_names(settings::partial_common_arguments(&typed));
+    let is_break = before.get(1).is_some_and(|command| command == "break");
+    let which = if is_break { Which::Held } else { Which::All };
+    let names = || lock_names(settings::partial_common_arguments(&typed), which);
     super::print(&text(&command_line::completion(&settings::command(), &before, current, &names)))
 }
 
@@ -58,11 +69,11 @@ fn text(completion: &Completion) -> String {
 
 /// Returns the names of the locks on the backend that is named on the command line, in the environment or in
 /// the configuration; none if they are not available in time: a file system may hang as well as a network.
-fn lock_names(common: CommonArguments) -> Vec<String> {
+fn lock_names(common: CommonArguments, which: Which) -> Vec<String> {
     let (sender, receiver) = mpsc::channel();
     let query = move || {
         // The receiver is gone after the time limit.
-        let _ = sender.send(names_on_backend(common).unwrap_or_default());
+        let _ = sender.send(names_on_backend(common, which).unwrap_or_default());
     };
     if std::thread::Builder::new().spawn(query).is_err() {
         return Vec::new();
@@ -79,11 +90,19 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-fn names_on_backend(common: CommonArguments) -> Option<Vec<String>> {
+fn names_on_backend(common: CommonArguments, which: Which) -> Option<Vec<String>> {
     let target = StoreTarget::of(&common, &[]).ok()?;
     let runtime = super::event_loop().ok()?;
-    let names = runtime.block_on(async { target.store.open().list().await }).ok()?;
-    Some(names.into_iter().map(|name| name.as_str().to_owned()).collect())
+    let names = runtime.block_on(async {
+        let mut store = target.store.open();
+        let names = store.list().await?;
+        if which == Which::All {
+            return Ok(names);
+        }
+        let locks = store.inspect(&names, None).await?.locks.into_iter();
+        Ok::<_, StoreError>(locks.filter(|lock| !lock.holders.is_empty()).map(|lock| lock.name).collect())
+    });
+    Some(names.ok()?.into_iter().map(|name| name.as_str().to_owned()).collect())
 }
 
 #[cfg(test)]

@@ -29,9 +29,12 @@ pub struct Record {
     /// How long the run held the lock, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
-    /// The holder that kept the run from getting the lock.
+    /// The holder that kept the run from getting its locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Identity>,
+    /// The lock that it held, if that is another one of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_lock: Option<String>,
     /// Why the lock was revoked.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

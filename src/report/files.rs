@@ -55,7 +55,8 @@ impl Files {
     /// A file cannot be written (64, or 78 when a configuration file names it).
     pub fn check(&mut self, wanted: &OutputFiles) -> Result<(), Failure> {
         if let Some(Sourced { value, source }) = &wanted.report {
-            let target = Target::find(value).map_err(|error| source.failure(reason(&error)))?;
+            let path = if value == "-" { Path::new("/dev/stderr") } else { value };
+            let target = Target::find(path).map_err(|error| source.failure(reason(&error)))?;
             self.report = Some(Sourced { value: target, source: source.clone() });
         }
         if let Some(Sourced { value, source }) = &wanted.metrics {

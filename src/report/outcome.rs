@@ -119,6 +119,8 @@ pub struct RunReport {
     pub released: Option<bool>,
     /// The holder of the lock that could not be acquired.
     pub holder: Option<Holder>,
+    /// That lock.
+    pub held_lock: Option<LockName>,
     /// Why the lock was broken.
     pub reason: Option<String>,
     /// The message that says why the command did not run to its end under the lock.
@@ -146,6 +148,7 @@ impl RunReport {
             held: None,
             released: None,
             holder: None,
+            held_lock: None,
             reason: None,
             error: None,
         }
@@ -214,9 +217,16 @@ impl RunReport {
             waited_ms: milliseconds(self.waited),
             held_ms: self.held.map(milliseconds),
             holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
+            held_lock: self.other_lock(lock),
             reason: self.reason.as_deref().map(short),
             error: self.error.as_deref().map(short),
         }
+    }
+
+    /// Returns the lock that could not be acquired, if it is another one than this.
+    fn other_lock(&self, lock: usize) -> Option<String> {
+        let own = self.locks.get(lock).map(|lock| &lock.name);
+        self.held_lock.as_ref().filter(|held| Some(*held) != own).map(|held| held.as_str().to_owned())
     }
 
     fn dlock_exit(&self) -> i32 {

@@ -196,7 +196,9 @@ fn outcome(record: &Record) -> (String, Colour) {
 fn why(record: &Record) -> String {
     let why = match (&record.holder, &record.error) {
         (Some(holder), _) => {
-            Some(format!("held by {} (pid {}, {}, {})", holder.host, holder.pid, holder.user, holder.command))
+            let lock = record.held_lock.as_ref().map(|lock| format!("{lock} is ")).unwrap_or_default();
+            let Identity { host, pid, user, command, .. } = holder;
+            Some(format!("{lock}held by {host} (pid {pid}, {user}, {command})"))
         }
         (None, error) => error.clone(),
     };

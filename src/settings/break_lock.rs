@@ -1,6 +1,6 @@
 //! `dlock break`: its options and its plan.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::Args;
 
@@ -9,6 +9,7 @@ use super::target::checked_name;
 use super::value::{Setting, checked};
 use super::{CommonArguments, Source, StoreTarget};
 use crate::exit::Failure;
+use crate::glob::Pattern;
 use crate::lease::acquire::Wait;
 use crate::lock::{FencingToken, LockName};
 
@@ -21,10 +22,10 @@ use crate::lock::{FencingToken, LockName};
 )]
 pub struct BreakArguments {
     /// Name of the lock
-    #[arg(value_name = "NAME", num_args = 0..)]
+    #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
 
-    /// Do not ask for confirmation, even on a terminal
+    /// Do not ask for confirmation; required without a terminal
     #[arg(short, long, help_heading = "Break")]
     pub yes: bool,
 
@@ -57,6 +58,17 @@ fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
     number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
 }
 
+/// Returns the name, which must not be a pattern: only what was shown is broken.
+fn exact_name(name: &OsStr) -> Result<LockName, Failure> {
+    let text = checked_name(name)?;
+    match Pattern::exact(text.as_str()) {
+        Some(exact) => checked_name(OsStr::new(&exact)),
+        None => Err(Failure::usage(format!(
+            "NAME '{text}': break takes an exact name, not a pattern (\\* is a literal *)"
+        ))),
+    }
+}
+
 pub struct BreakPlan<'a> {
     pub options: &'a BreakArguments,
     pub target: StoreTarget,
@@ -71,7 +83,7 @@ impl<'a> BreakPlan<'a> {
     /// Bad names and values (64), bad environment or URL (78).
     pub fn new(arguments: &'a BreakArguments) -> Result<BreakPlan<'a>, Failure> {
         let name = match arguments.names.as_slice() {
-            [name] => checked_name(name)?,
+            [name] => exact_name(name)?,
             [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
             _ => return Err(Failure::usage("break takes one NAME: a lock is broken on its own")),
         };

@@ -170,7 +170,7 @@ settings! {
     note: String, "--note", option("Lock"), check(|note: &String| check_note(note));
     /// Suppress contention messages, notices and warnings
     quiet: bool, "--quiet", default(false);
-    /// Write the outcome to this file, as JSON
+    /// Write the outcome to this file, as JSON; - is standard error
     report: PathBuf, "--report", option("Output");
     /// Add the outcome to this file for node_exporter's textfile collector
     metrics_file: PathBuf, "--metrics-file", option("Output");

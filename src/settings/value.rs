@@ -79,11 +79,25 @@ pub(super) fn of_flag<T: Setting>(matches: &ArgMatches, key: &str, flag: &'stati
     is_given.then(|| Sourced { value: value.clone(), source: Source::Flag(flag) })
 }
 
+/// Rejects a variable that is set and empty: the default in its place could be a lock for this host only.
+///
+/// # Errors
+/// It is set and empty (78).
+pub(super) fn refuse_empty(name: &'static str) -> Result<(), Failure> {
+    match input::is_empty_variable(name) {
+        true => Err(Source::Environment(name).failure("it is set and empty: set it to a value, or unset it")),
+        false => Ok(()),
+    }
+}
+
 /// Returns the value of a variable, if it is set.
 ///
 /// # Errors
 /// It has an invalid value (78).
 pub(super) fn of_environment<T: Setting>(name: &'static str) -> Result<Option<Sourced<T>>, Failure> {
+    if name == "DLOCK_BACKEND" {
+        refuse_empty(name)?;
+    }
     let source = Source::Environment(name);
     let Some(value) = input::variable(name) else { return Ok(None) };
     let parsed = utf8(&value)

@@ -40,6 +40,7 @@ impl<'a> Run<'a> {
                 report.outcome = Outcome::Contended;
                 report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.holder = busy.holders.first().cloned();
+                report.held_lock = Some(lock.claim.name.clone());
                 report.error = Some(line);
                 Ok(None)
             }

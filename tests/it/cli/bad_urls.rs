@@ -189,6 +189,20 @@ fn an_empty_backend_counts_as_unset() {
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
 }
 
+/// An unset secret of a CI job must not lead to a lock for this host only.
+#[test]
+fn a_variable_that_is_set_and_empty_is_invalid() {
+    for variable in ["DLOCK_BACKEND", "DLOCK_CONFIG"] {
+        for options in [&[][..], &["-q"]] {
+            let place = Place::new();
+            let run = place.bare().env(variable, "").arg("run").args(options).args(["x", "--", "touch", "t"]);
+            let output = refused_in(&place, run);
+            let line = format!("dlock: {variable}: it is set and empty: set it to a value, or unset it\n");
+            assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
+        }
+    }
+}
+
 #[test]
 fn a_backend_that_is_not_text_is_invalid() {
     let url = OsStr::from_bytes(b"file:///\xff");

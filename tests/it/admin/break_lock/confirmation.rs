@@ -62,7 +62,7 @@ fn any_reply_but_yes_declines() {
 }
 
 #[test]
-fn with_yes_or_without_a_terminal_no_prompt_is_shown() {
+fn with_yes_no_prompt_is_shown() {
     for store in Store::each() {
         let mut run = working(store.run());
         let mut terminal = at_a_terminal(&store, &["--yes"]);
@@ -73,6 +73,25 @@ fn with_yes_or_without_a_terminal_no_prompt_is_shown() {
         let mut run = working(store.run());
         assert_ended(&breaking(&store).output());
         assert_broken(&store, "x", &mut run);
+    }
+}
+
+/// Neither an empty standard input nor one that declines is a confirmation.
+#[test]
+fn without_a_terminal_yes_has_to_be_given() {
+    let line = "dlock: break asks for confirmation, and standard input is not a terminal: give --yes\n";
+    for store in Store::each() {
+        let mut run = working(store.run());
+        for input in ["", "n\n", "y\n"] {
+            let mut unconfirmed = store.place.bare().args(["break", "-b", store.url(), "x"]);
+            unconfirmed = unconfirmed.stdin(std::process::Stdio::piped());
+            let mut unconfirmed = unconfirmed.spawn();
+            let mut keyboard = unconfirmed.take_stdin();
+            let _ = std::io::Write::write_all(&mut keyboard, input.as_bytes());
+            drop(keyboard);
+            assert_eq!(unconfirmed.wait().outcome(), (Exit::Code(64), "", line), "{input:?}");
+        }
+        run.assert_running();
     }
 }
 

@@ -72,7 +72,8 @@ fn a_store_that_hangs_later_is_unavailable() {
 #[test]
 fn an_unreachable_store_is_unavailable() {
     let store = Store::file();
-    let output = store.place.bare().args(["break", "-b", "redis://127.0.0.1:1/0"]).name("x").output();
+    let output =
+        store.place.bare().args(["break", "--yes", "-b", "redis://127.0.0.1:1/0"]).name("x").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.starts_with("dlock: x on redis://127.0.0.1:1/0: "), "{}", output.stderr);
 }

@@ -29,9 +29,9 @@ fn breaking(store: &Store) -> Dlock {
     breaking_of(store, "x")
 }
 
-/// `dlock break` of a lock of this store.
+/// `dlock break` of a lock of this store, without confirmation.
 fn breaking_of(store: &Store, name: &str) -> Dlock {
-    store.place.bare().arg("break").args(["-b", store.url()]).name(name)
+    store.place.bare().args(["break", "--yes"]).args(["-b", store.url()]).name(name)
 }
 
 /// A run whose command prints the fencing token, reports that it is ready, and works until it is stopped.

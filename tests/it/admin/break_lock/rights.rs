@@ -14,7 +14,7 @@ fn a_user_without_write_permission_is_refused() {
     waiter.await_stderr("waiting");
     let dlock = |user: &str| {
         let url = format!("redis://{user}:s3cret@127.0.0.1:{}/0", redis.port());
-        store.place.bare().arg("break").env("DLOCK_BACKEND", url).name("x").output()
+        store.place.bare().args(["break", "--yes"]).env("DLOCK_BACKEND", url).name("x").output()
     };
     let none = ["ACL", "SETUSER", "none", "on", ">s3cret", "-@all", "+ping"];
     let read = ["ACL", "SETUSER", "read", "on", ">s3cret", "%R~*", "&*", "+@all"];
@@ -27,7 +27,7 @@ fn a_user_without_write_permission_is_refused() {
         assert!(!output.stderr.contains("s3cret") && output.stderr.lines().count() == 1, "{}", output.stderr);
     }
     let wrong = format!("redis://read:wrong@127.0.0.1:{}/0", redis.port());
-    let output = store.place.bare().arg("break").env("DLOCK_BACKEND", wrong).name("x").output();
+    let output = store.place.bare().args(["break", "--yes"]).env("DLOCK_BACKEND", wrong).name("x").output();
     assert_eq!(output.exit, Exit::Code(77), "{output:?}");
     run.assert_running();
     waiter.assert_running();

@@ -90,7 +90,7 @@ fn without_pushes_the_break_is_seen_at_the_next_renewal() {
     let old = format!("{}&protocol=resp2", store.url());
     let mut run = working(store.place.run().backend(&old).args(["--ttl", "3s"]));
     pretend_other_host(&store);
-    let breaks = store.place.bare().arg("break").args(["-b", &old]).name("x").output();
+    let breaks = store.place.bare().args(["break", "--yes", "-b", &old]).name("x").output();
     assert_ended(&breaks);
     assert_eq!(run.wait().exit, Exit::Code(76));
 }

@@ -37,6 +37,22 @@ fn invalid_values_are_refused_before_the_store_is_queried() {
 }
 
 #[test]
+fn a_pattern_is_rejected_and_an_escaped_one_is_a_name() {
+    for store in Store::each() {
+        for pattern in ["ha*", "h?", "[a]x", "x["] {
+            let output = super::breaking_of(&store, pattern).output();
+            let line = format!(
+                "dlock: NAME '{pattern}': break takes an exact name, not a pattern (\\* is a literal *)\n"
+            );
+            assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+        }
+        let output = super::breaking_of(&store, r"ha\*").output();
+        let line = format!("ha* on {} is free\n", store.url());
+        assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));
+    }
+}
+
+#[test]
 fn a_reason_of_a_thousand_bytes_is_short_enough() {
     for store in Store::each() {
         let output = breaking(&store).args(["--reason", &"x".repeat(1000)]).output();

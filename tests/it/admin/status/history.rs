@@ -42,6 +42,24 @@ fn run(store: &Store, text: &str) -> Output {
     store.run().sh(text).output()
 }
 
+/// Of several locks, the one that was held is named in the history of the others.
+#[test]
+fn the_reason_names_the_lock_that_was_held() {
+    for store in Store::each() {
+        let mut held = holding(store.run().no_name().name("zz"));
+        let output = store.run().no_name().args(["aa", "zz"]).command(["true"]).output();
+        assert_eq!(output.exit, Exit::Code(75));
+        drop(held.take_stdin());
+        held.wait();
+        let why = |name: &str| {
+            let shown = status(&store).args(["--history", name]).output().stdout;
+            shown.lines().find(|line| line.contains("contended")).expect("the run").to_owned()
+        };
+        assert!(why("aa").contains("zz is held by "), "{}", why("aa"));
+        assert!(why("zz").contains("held by ") && !why("zz").contains("is held by "), "{}", why("zz"));
+    }
+}
+
 /// Every key, in a fixed order.
 #[test]
 fn an_outcome_is_recorded_completely() {

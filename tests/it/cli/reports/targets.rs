@@ -134,7 +134,7 @@ fn files_of_others_in_a_world_writable_directory_are_refused() {
 #[test]
 fn a_descriptor_that_is_open_is_written_to() {
     let store = Store::file();
-    for path in ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"] {
+    for path in ["-", "/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"] {
         let run = store.run().args(["--report", path]).sh("echo before >&2");
         let output = run.output();
         let (before, report) = output.stderr.split_once('\n').unwrap();

@@ -28,6 +28,28 @@ fn a_reply_is_a_kind_and_values_with_descriptions() {
     }
 }
 
+/// A lock that has ended cannot be broken; it can be run again.
+#[test]
+fn break_is_offered_the_locks_that_are_held() {
+    for store in crate::support::store::Store::each() {
+        let ended = store.run().command(["true"]).output();
+        assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+        let mut held = store.run().no_name().name("held").stdin(std::process::Stdio::piped());
+        held = held.sh("echo ready; exec cat");
+        let mut held = held.spawn();
+        held.await_ready();
+        let offered = |command: &str| {
+            let words = ["dlock", command, "-b", store.url(), ""];
+            ask(&store.place, &words).stdout
+        };
+        assert_eq!(offered("break"), "values\nheld\tlock\n");
+        // A store may list the others too.
+        assert!(offered("run").contains("held\tlock\n"));
+        drop(held.take_stdin());
+        assert_eq!(held.wait().exit, Exit::Code(0));
+    }
+}
+
 /// Messages would disturb the command line.
 #[test]
 fn an_unreachable_backend_yields_no_values() {
