@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
 use crate::report::{Reporter, is_unsafe, printable};
-use crate::settings::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue, Source};
+use crate::settings::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue, Source, Sourced};
 
 pub fn config(arguments: &ConfigArguments) -> Exit {
     let ConfigCommand::Show(arguments) = &arguments.command;
@@ -43,13 +43,14 @@ fn lines(head: String, remark: String, table: &ShownTable) -> String {
     let widest = table.values.iter().map(|known| key(&known.key).chars().count()).max().unwrap_or(0);
     let mut rows = vec![(head, remark)];
     let mut unset = Vec::new();
-    for known in &table.values {
-        match &known.value {
-            Some(value) => {
-                rows.push((format!("{:widest$} = {}", key(&known.key), toml(value)), origin(known)))
-            }
-            None => unset.push(known.key.as_str()),
-        }
+    for ShownValue { key: name, known, overridden } in &table.values {
+        let Some(Sourced { value, source }) = known else {
+            unset.push(name.as_str());
+            continue;
+        };
+        let instead = overridden.as_ref().map(|source| format!(", overridden by {source}"));
+        let origin = printable(&format!("{source}{}", instead.unwrap_or_default()));
+        rows.push((format!("{:widest$} = {}", key(name), toml(value)), origin));
     }
     let width = rows.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);
     let mut text = String::from("\n");
@@ -63,12 +64,6 @@ fn lines(head: String, remark: String, table: &ShownTable) -> String {
         text.push_str(&format!("# not set: {}\n", unset.join(", ")));
     }
     text
-}
-
-fn origin(known: &ShownValue) -> String {
-    let overridden = known.overridden.as_ref();
-    let instead = overridden.map(|source| format!(", overridden by {source}")).unwrap_or_default();
-    printable(&format!("{}{instead}", known.source))
 }
 
 /// A key, quoted where TOML requires it.
@@ -117,15 +112,19 @@ fn tables(tables: &[ShownTable]) -> Value {
     object
 }
 
-fn entry(known: &ShownValue) -> Value {
-    let mut entry = match &known.source {
+fn entry(shown: &ShownValue) -> Value {
+    let (value, source) = match &shown.known {
+        Some(Sourced { value, source }) => (value, source),
+        None => (&Value::Null, &Source::Default),
+    };
+    let mut entry = match source {
         Source::Default => json!({ "source": "default" }),
         Source::Flag(flag) => json!({ "source": "flag", "flag": flag }),
         Source::Environment(name) => json!({ "source": "environment", "variable": name }),
         Source::File(place) => json!({ "source": "file", "file": &*place.file, "line": place.line }),
     };
-    entry["value"] = json!(known.value);
-    if let Some(source) = &known.overridden {
+    entry["value"] = value.clone();
+    if let Some(source) = &shown.overridden {
         entry["overridden_by"] = source.to_string().into();
     }
     entry

@@ -75,12 +75,9 @@ pub struct ShownTable {
 
 /// One key of a table.
 pub struct ShownValue {
-    /// The key.
     pub key: String,
-    /// The value; `None` if it is not set and there is no default.
-    pub value: Option<Value>,
-    /// Where it came from.
-    pub source: Source,
+    /// `None` if it is not set and there is no default.
+    pub known: Option<Sourced<Value>>,
     /// The source that overrides it.
     pub overridden: Option<Source>,
 }
@@ -150,10 +147,10 @@ impl Configuration {
         let tables = self.tables.locks.iter().filter(|table| table.text != EVERY);
         let shown = tables.map(|table| {
             let values = table.settings.values().into_iter().zip(above.values());
-            let written = values.filter(|(value, _)| value.value.is_some());
-            let overridden = written
-                .map(|(value, above)| ShownValue { overridden: above.value.map(|_| above.source), ..value });
-            ShownTable { name: table.text.clone(), values: overridden.collect() }
+            let written = values.filter(|(value, _)| value.known.is_some());
+            let overridden = |above: ShownValue| above.known.map(|known| known.source);
+            let values = written.map(|(value, above)| ShownValue { overridden: overridden(above), ..value });
+            ShownTable { name: table.text.clone(), values: values.collect() }
         });
         shown.collect()
     }
@@ -169,15 +166,11 @@ impl Configuration {
 impl Settings {
     /// Returns every key, without secrets.
     fn values(&self) -> Vec<ShownValue> {
-        let values = self.shown().into_iter().map(|(key, known)| {
-            let (value, source) = match known {
-                Some(Sourced { value: Value::String(url), source }) if key == "backend" => {
-                    (Some(registry::redacted(&url).into()), source)
-                }
-                Some(Sourced { value, source }) => (Some(value), source),
-                None => (None, Source::Default),
-            };
-            ShownValue { key: key.to_owned(), value, source, overridden: None }
+        let values = self.shown().into_iter().map(|(key, mut known)| {
+            if let ("backend", Some(Sourced { value: Value::String(url), .. })) = (key, &mut known) {
+                *url = registry::redacted(url);
+            }
+            ShownValue { key: key.to_owned(), known, overridden: None }
         });
         values.collect()
     }
@@ -196,8 +189,8 @@ impl Alias {
             _ => key.value.value.clone(),
         };
         let shown = |key: &str, value: Value, source: &Source| {
-            let (key, source) = (key.to_owned(), source.clone());
-            ShownValue { key, value: Some(value), source, overridden: None }
+            let known = Some(Sourced { value, source: source.clone() });
+            ShownValue { key: key.to_owned(), known, overridden: None }
         };
         let keys = self.keys_in_effect().into_iter().flatten();
         let keys = keys.map(|key| shown(&key.name, text(key).into(), &key.value.source));
