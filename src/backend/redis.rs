@@ -17,7 +17,6 @@ mod recipe;
 mod redirect;
 mod redlock;
 mod reply;
-mod request;
 mod rights;
 mod route;
 mod script;

@@ -11,7 +11,7 @@ use crate::clock::{Moment, wall_micros};
 use crate::duration::show;
 
 /// The differences between the two clocks from which on a warning is given, and a problem.
-const CLOCK_WARNING: Duration = Duration::from_secs(1);
+pub const CLOCK_WARNING: Duration = Duration::from_secs(1);
 const CLOCK_PROBLEM: Duration = Duration::from_secs(3600);
 
 /// Returns the finding for a server whose clock is `offset` microseconds ahead of this host's.

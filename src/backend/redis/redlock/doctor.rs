@@ -8,7 +8,7 @@ use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
 use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
-use crate::backend::redis::doctor::clock;
+use crate::backend::redis::doctor::clock::{self, CLOCK_WARNING};
 use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::text;
@@ -20,8 +20,6 @@ use crate::duration::show;
 const SILENCE: Duration = Duration::from_secs(4);
 /// The interval at which the listener is notified that a node is still being checked.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(400);
-/// The difference between the clocks of two nodes from which on a warning is given.
-const CLOCK_WARNING: Duration = Duration::from_secs(1);
 /// The default lease, for which a node that has lost its data does not count.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
