@@ -39,7 +39,8 @@ pub trait EntryStore {
     fn write(&mut self, name: &LockName, write: &Write) -> impl Future<Output = Result<Written, StoreError>>;
 
     /// Begins to watch these entries, in place of those that were watched before, and reports what has happened since
-    /// the revision of the list too. Returns whether that is possible.
+    /// the revision of the list too: the removal of each one, and, except for [`Watch::Entry`], each new value. Returns
+    /// whether that is possible.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -140,7 +141,7 @@ pub struct Plan<T> {
     pub writes: Vec<Write>,
     /// The last write grants the lock, with its revision as the fencing token.
     pub is_granted_by_revision: bool,
-    /// What to watch.
+    /// What to watch, by the orders of the entries.
     pub watch: Vec<Watch>,
     /// The outcomes to add to the document beside the entries, and the last fencing token with them.
     pub outcomes: Vec<NotedRecord>,
@@ -292,7 +293,16 @@ pub fn plan<T>(
             _ => {}
         }
     }
-    Some(Plan { value, writes, is_granted_by_revision, watch, outcomes })
+    let order_of = |ticket: u64| {
+        let holder = before.holders.iter().find(|holder| holder.ticket == ticket);
+        holder.map_or(ticket, |holder| holder.family)
+    };
+    let watch = watch.into_iter().map(|one| match one {
+        // A nested one has no entry of its own.
+        Watch::Holder(ticket) => Watch::Holder(order_of(ticket)),
+        other => other,
+    });
+    Some(Plan { value, writes, is_granted_by_revision, watch: watch.collect(), outcomes })
 }
 
 /// Returns the entry of a claim that waits.

@@ -148,7 +148,10 @@ impl Entries {
             }
             Write::Swap { order, value, lease, .. } => {
                 store(*order, value, *lease);
-                self.notify(name, |watch| *watch == Watch::Waiter(*order));
+                self.notify(
+                    name,
+                    |watch| matches!(watch, Watch::Holder(one) | Watch::Waiter(one) if one == order),
+                );
             }
             Write::Extend { order, lease } => {
                 let mut locks = self.locks.borrow_mut();
@@ -210,8 +213,8 @@ impl EntryStore for EntryClient {
             };
             let entry = listing.entries.iter().find(|entry| entry.order == order);
             let has_happened = match watch {
-                Watch::Waiter(_) => entry.is_none_or(|entry| entry.version > since),
-                _ => entry.is_none(),
+                Watch::Entry(_) => entry.is_none(),
+                _ => entry.is_none_or(|entry| entry.version > since),
             };
             if has_happened {
                 let _ = self.sender.send(());
