@@ -18,6 +18,11 @@ pub trait Location {
     /// Returns whether the store's locks have leases, rather than ending with a process.
     fn keeps_leases(&self) -> bool;
 
+    /// Returns whether the locks are for this host only.
+    fn is_on_this_host(&self) -> bool {
+        false
+    }
+
     /// Returns why the store does not support this mode; `None` if it does.
     fn refuses(&self, _mode: Mode) -> Option<&'static str> {
         None

@@ -172,6 +172,7 @@ impl Configuration {
         if settings.backend.is_none() {
             settings.backend = self.named_of(names, RUN_APART)?;
         }
+        settings.require_server = settings.require_server.or_else(|| self.tables.require_server.clone());
         Ok(settings)
     }
 

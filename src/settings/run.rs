@@ -128,6 +128,11 @@ impl RunPlan {
             false => Mode::of_slots(settings.slots()),
         };
         let target = StoreTarget::new(&arguments.common, backend, &names)?;
+        if settings.require_server() && target.store.is_on_this_host() {
+            let source = settings.require_server.as_ref().map_or(&Source::Default, |known| &known.source);
+            let why = format!("{source}: a lock on {} would be for this host only", target.store.display());
+            return Err(Failure::config(why));
+        }
         if let Some(why) = target.store.refuses(mode) {
             let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
             return Err(source.failure(format!("{}: {why}", target.store.display())));

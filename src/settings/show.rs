@@ -159,7 +159,11 @@ impl Configuration {
     fn of_other_locks(&self) -> Settings {
         let table = self.tables.locks.iter().find(|table| table.text == EVERY);
         let settings = table.map(|table| table.settings.clone()).unwrap_or_default();
-        settings.over(Settings { backend: self.tables.backend.clone(), ..Settings::default() })
+        settings.over(Settings {
+            backend: self.tables.backend.clone(),
+            require_server: self.tables.require_server.clone(),
+            ..Settings::default()
+        })
     }
 }
 

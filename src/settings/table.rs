@@ -170,6 +170,8 @@ settings! {
     note: String, "--note", option("Lock"), check(|note: &String| check_note(note));
     /// Suppress contention messages, notices and warnings
     quiet: bool, "--quiet", default(false);
+    /// Reject a lock that would be for this host only
+    require_server: bool, "--require-server", option("Lock"), default(false);
     /// Write the outcome to this file, as JSON; - is standard error
     report: PathBuf, "--report", option("Output");
     /// Add the outcome to this file for node_exporter's textfile collector

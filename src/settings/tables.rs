@@ -18,6 +18,7 @@ use crate::glob::Pattern;
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) backend: Option<Sourced<String>>,
+    pub(super) require_server: Option<Sourced<bool>>,
     pub(super) backends: Vec<Alias>,
     /// `[locks."PATTERN"]`
     pub(super) locks: Vec<LockTable>,
@@ -33,7 +34,7 @@ pub(super) struct LockTable {
     pub(super) settings: Settings,
 }
 
-const KEYS: &[&str] = &["backend", "backends", "locks"];
+const KEYS: &[&str] = &["backend", "require_server", "backends", "locks"];
 
 impl Tables {
     /// Parses a file.
@@ -46,6 +47,7 @@ impl Tables {
         for (key, value) in in_order(root.get_ref()) {
             match key.get_ref().as_ref() {
                 "backend" => tables.backend = Some(known(document, "backend", value)?),
+                "require_server" => tables.require_server = Some(known(document, "require_server", value)?),
                 "backends" => {
                     for (name, value) in document.entries("backends", value)? {
                         tables.backends.push(alias(document, name, value)?);
@@ -68,6 +70,7 @@ impl Tables {
     /// Merges a later file, which overrides it key by key.
     pub(super) fn add(&mut self, later: Tables) {
         self.backend = later.backend.or(self.backend.take());
+        self.require_server = later.require_server.or(self.require_server.take());
         for alias in later.backends {
             match self.backends.iter_mut().find(|known| known.name == alias.name) {
                 Some(known) => known.add(alias.keys, alias.accept),

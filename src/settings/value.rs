@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
@@ -64,6 +64,7 @@ where
 pub(super) fn described<T: Setting>(option: Arg, help: &str, default: Option<Value>) -> Arg {
     let help = help.trim();
     let help = match default {
+        Some(Value::Bool(_)) => help.to_owned(),
         Some(Value::String(default)) => format!("{help} [default: {default}]"),
         Some(default) => format!("{help} [default: {default}]"),
         None => help.to_owned(),
@@ -238,6 +239,9 @@ impl Setting for bool {
     const VALUE_NAME: &'static str = "";
     fn parse(text: &str) -> Result<bool, String> {
         text.parse().map_err(|_| "expected true or false".to_owned())
+    }
+    fn option(option: Arg) -> Arg {
+        option.action(ArgAction::SetTrue)
     }
     fn read(value: &DeValue<'_>) -> Result<bool, String> {
         match value {

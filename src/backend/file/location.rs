@@ -178,6 +178,10 @@ impl crate::backend::Location for Location {
         false
     }
 
+    fn is_on_this_host(&self) -> bool {
+        true
+    }
+
     /// A file system may have locks that are not managed by this host's kernel alone.
     fn warning(&self) -> Option<String> {
         let existing = self.directory.ancestors().find(|directory| directory.exists())?;

@@ -7,7 +7,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 const LOCKS: &str = "backend, wait, retry, ttl, grace, max_runtime, min_hold, orphans, on_lost, slots, \
-                     conflict_exit_code, note, quiet, report, metrics_file";
+                     conflict_exit_code, note, quiet, require_server, report, metrics_file";
 const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
 
 /// Asserts that each of these texts is refused with this line, whatever command is run.
@@ -34,8 +34,14 @@ fn assert_wrong<'a>(cases: impl IntoIterator<Item = (&'a str, String)>) {
 fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
     let locks = |pattern: &str| format!("in [locks.\"{pattern}\"]: known are {LOCKS}");
     assert_wrong([
-        ("bakend = \"x\"", "FILE:1:1: unknown key 'bakend': known are backend, backends, locks".to_owned()),
-        ("# ü\n\n[lock.x]\n", "FILE:3:2: unknown key 'lock': known are backend, backends, locks".into()),
+        (
+            "bakend = \"x\"",
+            "FILE:1:1: unknown key 'bakend': known are backend, require_server, backends, locks".to_owned(),
+        ),
+        (
+            "# ü\n\n[lock.x]\n",
+            "FILE:3:2: unknown key 'lock': known are backend, require_server, backends, locks".into(),
+        ),
         ("[locks.x]\nttl = 1\n  tll = 1\n", format!("FILE:3:3: unknown key 'tll' {}", locks("x"))),
         ("locks.\"ü*\" = { tll = 1 }", format!("FILE:1:16: unknown key 'tll' {}", locks("ü*"))),
         ("[locks]\nx.ttl.y = 1\n", "FILE:2:3: ttl: expected a string or a number, found a table".into()),

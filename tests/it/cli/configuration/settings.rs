@@ -9,7 +9,7 @@ fn every_setting_of_a_file_is_read() {
     let place = Place::new();
     let text = "backend = \"file:\"\n[locks.x]\nwait = \"1m\"\nretry = 5\nttl = 90.5\ngrace = \"2s\"\nmax_runtime = \"1h\"\n\
                 min_hold = \"1d\"\norphans = \"wait\"\non_lost = \"warn\"\nslots = 7\nconflict_exit_code = 0\nnote = \"n\"\n\
-                quiet = true\nreport = \"/r.json\"\nmetrics_file = \"/m.prom\"";
+                quiet = true\nrequire_server = true\nreport = \"/r.json\"\nmetrics_file = \"/m.prom\"";
     for (key, value) in [
         ("backend", "\"file:\""),
         ("wait", "\"1m\""),
@@ -24,6 +24,7 @@ fn every_setting_of_a_file_is_read() {
         ("conflict_exit_code", "0"),
         ("note", "\"n\""),
         ("quiet", "true"),
+        ("require_server", "true"),
         ("report", "\"/r.json\""),
         ("metrics_file", "\"/m.prom\""),
     ] {
@@ -57,6 +58,24 @@ fn the_settings_of_a_file_do_what_their_flags_do() {
     noted.await_ready();
     let busy = place.run().command(["true"]).output();
     assert!(busy.stderr.contains("note: theirs"), "{}", busy.stderr);
+}
+
+#[test]
+fn a_lock_for_this_host_only_is_rejected_where_a_server_is_required() {
+    let place = Place::new();
+    let on = |source: &str| format!("{source}: a lock on {} would be for this host only", place.url());
+    let flag = place.run().arg("--require-server").command(["touch", "t"]).output();
+    assert_eq!(refused(&place, &flag, 78), on("--require-server"));
+    let default = place.run().no_backend().args(["-q", "--require-server"]).command(["touch", "t"]).output();
+    assert!(refused(&place, &default, 78).ends_with(" would be for this host only"), "{default:?}");
+    let backend = format!("backend = \"{}\"\n", place.url());
+    for text in
+        [format!("require_server = true\n{backend}"), format!("{backend}[locks.x]\nrequire_server = true\n")]
+    {
+        let line = 1 + text.lines().position(|line| line.starts_with("require")).unwrap();
+        let output = run(&place, &text).command(["touch", "t"]).output();
+        assert_eq!(refused(&place, &output, 78), on(&format!("FILE:{line}")));
+    }
 }
 
 /// Whatever other errors there are, they are known.

@@ -69,6 +69,7 @@ slots              = 1        # default
 conflict_exit_code = 75       # default
 note               = "ours"   # c.toml:14
 quiet              = true     # --quiet
+require_server     = false    # default
 # not set: report, metrics_file
 "#;
     assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), in_this_build(expected));
@@ -94,6 +95,7 @@ on_lost            = "kill"      # default
 slots              = 1           # default
 conflict_exit_code = 0           # c.toml:12
 quiet              = false       # default
+require_server     = false       # default
 # not set: note, report, metrics_file
 "#;
     let arguments = ["nightly-db", "-b", "v1.2"];
