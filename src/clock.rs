@@ -1,8 +1,7 @@
 //! Time that counts through suspend. The only module that reads the operating system's clocks.
 //!
 //! `std::time::Instant` is `CLOCK_MONOTONIC`, which stands still while a host is suspended (rust-lang/rust#87906), so
-//! that a lease would end at the store long before it ends here. Deadlines are therefore kept on `CLOCK_BOOTTIME`. On
-//! systems other than Linux only `CLOCK_MONOTONIC` is available (on macOS it counts through sleep).
+//! that a lease would end at the store long before it ends here. Deadlines are therefore kept on `CLOCK_BOOTTIME`.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -10,10 +9,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-#[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
-#[cfg(not(target_os = "linux"))]
-const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
 /// A moment on the clock that counts through suspend: the time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -75,7 +71,6 @@ pub fn boot_id() -> String {
         .unwrap_or_default()
 }
 
-#[cfg(target_os = "linux")]
 mod alarm {
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd};
@@ -207,58 +202,5 @@ mod alarm {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-mod alarm {
-    use std::io;
-
-    use super::Moment;
-
-    /// A timer for the event loop; here on the runtime's own clock.
-    pub struct Alarm;
-
-    impl Alarm {
-        /// Creates an alarm.
-        ///
-        /// # Errors
-        /// None on this system.
-        pub fn new() -> io::Result<Alarm> {
-            Ok(Alarm)
-        }
-
-        /// Creates an alarm that needs no descriptor, like every alarm on this system.
-        pub fn without_descriptor() -> Alarm {
-            Alarm
-        }
-
-        /// Waits until the moment is past.
-        pub async fn until(&self, at: Moment) {
-            loop {
-                let now = Moment::now();
-                if now >= at {
-                    return;
-                }
-                // At most a second at a time: the runtime's clock may stand still while `CLOCK_MONOTONIC` counts.
-                tokio::time::sleep((at - now).min(std::time::Duration::from_secs(1))).await;
-            }
-        }
-    }
-
-    /// Reports when the wall clock was set; not supported on this system.
-    pub struct WallClockWatch;
-
-    impl WallClockWatch {
-        /// Starts to watch.
-        pub fn start() -> WallClockWatch {
-            WallClockWatch
-        }
-
-        /// Never resolves.
-        pub async fn was_set(&self) {
-            std::future::pending().await
-        }
-    }
-}
-
-#[cfg(target_os = "linux")]
 pub use alarm::Timer;
 pub use alarm::{Alarm, WallClockWatch};

@@ -10,6 +10,9 @@
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
 //! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `process_limit` `random` `secret` | values, time, files named by users, and the exit |
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("dlock needs Linux: elsewhere it could not find every process of a command to stop it");
+
 pub mod backend;
 pub mod child;
 pub mod clock;

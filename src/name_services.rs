@@ -43,7 +43,7 @@ pub fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 fn use_built_in() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
+        #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
         {
             use std::ffi::{c_char, c_int};
 

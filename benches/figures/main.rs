@@ -7,23 +7,15 @@
 //! is an interpreter that has redis-py.
 //! With an argument (`cargo bench -- memory`), only the sections whose name contains it are measured.
 
-#[cfg(target_os = "linux")]
 mod death;
-#[cfg(target_os = "linux")]
 mod footprint;
-#[cfg(target_os = "linux")]
 mod redlock;
-#[cfg(target_os = "linux")]
 mod servers;
-#[cfg(target_os = "linux")]
 mod startup;
-#[cfg(target_os = "linux")]
 mod stats;
-#[cfg(target_os = "linux")]
 mod waiting;
 
 /// What every section needs: the binary, the stores, and the number of runs.
-#[cfg(target_os = "linux")]
 pub struct Bench {
     /// The dlock under test, a copy whose path no other process runs.
     dlock: std::path::PathBuf,
@@ -34,7 +26,6 @@ pub struct Bench {
     runs: usize,
 }
 
-#[cfg(target_os = "linux")]
 impl Bench {
     fn file_url(&self) -> String {
         format!("file://{}", self.dir.display())
@@ -55,12 +46,6 @@ impl Bench {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn main() {
-    println!("figures: measured on Linux only (smaps_rollup, schedstat)");
-}
-
-#[cfg(target_os = "linux")]
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     // This program is also the command that runs under dlock.
@@ -76,7 +61,6 @@ fn main() {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let runs = match std::env::var("DLOCK_FIGURES_RUNS") {
         Ok(runs) => runs.parse()?,
@@ -124,7 +108,6 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Builds the binary to measure with the flags of a release, which are in packaging/build.sh.
-#[cfg(target_os = "linux")]
 fn build() -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures");
     let status = std::process::Command::new("packaging/build.sh")

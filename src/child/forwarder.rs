@@ -107,7 +107,7 @@ impl Forwarder {
 
     /// Starts forwarding: the command has been started.
     pub(super) fn begin(&mut self, group: Group) {
-        if cfg!(target_os = "linux") && group == Group::Shared {
+        if group == Group::Shared {
             self.fork_at = Some(Moment::now() + WITNESS_AFTER);
         }
     }
@@ -274,7 +274,6 @@ fn fork_witness(argv: sys::ArgvMemory) -> nix::Result<i32> {
     }
     // Other threads may exist: only async-signal-safe calls, and nothing is allocated.
     let _ = SigSet::all().thread_set_mask();
-    #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     argv.rename_process(WITNESS_NAME);
     if getppid() != dlock {

@@ -148,7 +148,6 @@ impl Guard {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
             self.has_settled = true;
-            #[cfg(target_os = "linux")]
             sys::raise_priority();
         }
     }

@@ -101,9 +101,6 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
 }
 
 fn become_subreaper() {
-    // Since Linux 3.4. On other systems orphans are inherited by init, and only the command's process group can be
-    // stopped.
-    #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 

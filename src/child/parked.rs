@@ -67,7 +67,6 @@ fn run_parked(
 ) -> ! {
     // When the guard dies the command dies with it, even if dlock dies in the same instant. A setuid exec clears this
     // (prctl(2), PR_SET_PDEATHSIG).
-    #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     if getppid().as_raw() != guard {
         sys::exit_now(0);

@@ -162,10 +162,7 @@ pub enum Received<M> {
 
 /// A broken pipe is an error, not a signal; on systems without such a flag, SIGPIPE is ignored or blocked in both
 /// processes.
-#[cfg(target_os = "linux")]
 const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
-#[cfg(not(target_os = "linux"))]
-const NO_SIGNAL: MsgFlags = MsgFlags::empty();
 
 /// Far above the size of any message: `DLOCK_HELD` is the largest part.
 const LARGEST: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::sys::Disposition;
 
@@ -20,7 +20,8 @@ pub enum WhileWaiting {
 }
 
 /// The signals with another meaning than ending dlock while it waits. Every other catchable signal, including the
-/// real-time ones, ends a waiting dlock and is forwarded to a running command, except [`SYNCHRONOUS`].
+/// real-time ones, ends a waiting dlock and is forwarded to a running command. So does the signal of a fault when a process
+/// sends it: a fault itself kills even if its signal is blocked (`signal(7)`).
 const SPECIAL: &[(i32, WhileWaiting)] = &[
     (libc::SIGTSTP, WhileWaiting::Stop),
     (libc::SIGTTIN, WhileWaiting::Stop),
@@ -31,15 +32,6 @@ const SPECIAL: &[(i32, WhileWaiting)] = &[
     (libc::SIGCHLD, WhileWaiting::Nothing),
     (libc::SIGPIPE, WhileWaiting::Nothing),
 ];
-
-/// Faults of the program itself. On Linux a fault kills even if its signal is blocked (`signal(7)`), so these signals,
-/// when sent by a process, can be handled like others. On other systems they keep their default action.
-#[cfg(target_os = "linux")]
-pub const SYNCHRONOUS: &[i32] = &[];
-/// See the Linux definition.
-#[cfg(not(target_os = "linux"))]
-pub const SYNCHRONOUS: &[i32] =
-    &[libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// After one of these was forwarded, the processes that remain when the command ends still belong to the command.
 pub const ENDING: &[i32] = &[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
@@ -88,7 +80,6 @@ pub(super) const OF_TERMINAL: &[i32] = &[
 
 impl Origin {
     /// Derives the origin from `si_code` and `si_pid` of `sigaction(2)`.
-    #[cfg(target_os = "linux")]
     fn of(signal: i32, code: i32, pid: i32) -> Origin {
         match code {
             libc::SI_KERNEL if OF_TERMINAL.contains(&signal) => Origin::Terminal,
@@ -100,13 +91,7 @@ impl Origin {
 
 /// Returns the signals that are blocked in every process of dlock, and read from a [`Source`] instead.
 pub fn handled() -> SigSet {
-    let mut set = SigSet::all();
-    for signal in SYNCHRONOUS {
-        if let Ok(signal) = Signal::try_from(*signal) {
-            set.remove(signal);
-        }
-    }
-    set
+    SigSet::all()
 }
 
 /// Blocks the handled signals in this thread and returns the previous mask.
@@ -119,7 +104,6 @@ pub fn block() -> io::Result<SigSet> {
     Ok(before)
 }
 
-#[cfg(target_os = "linux")]
 mod source {
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd};
@@ -189,67 +173,6 @@ mod source {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-mod source {
-    use std::io;
-
-    use tokio::signal::unix::{Signal, SignalKind, signal};
-
-    use super::{Arrival, Origin};
-
-    /// The signals that are forwarded on every system; their origin is unknown here.
-    const FORWARDED: &[i32] = &[
-        libc::SIGHUP,
-        libc::SIGINT,
-        libc::SIGQUIT,
-        libc::SIGTERM,
-        libc::SIGUSR1,
-        libc::SIGUSR2,
-        libc::SIGALRM,
-        libc::SIGCONT,
-        libc::SIGTSTP,
-        libc::SIGTTIN,
-        libc::SIGTTOU,
-        libc::SIGWINCH,
-        libc::SIGCHLD,
-    ];
-
-    /// The handled signals, for the event loop.
-    pub struct Source(std::cell::RefCell<Vec<(i32, Signal)>>);
-
-    impl Source {
-        /// Installs the runtime's handlers and unblocks the signals for them.
-        ///
-        /// # Errors
-        /// A handler cannot be installed.
-        pub fn new() -> io::Result<Source> {
-            let mut sources = Vec::new();
-            for number in FORWARDED {
-                sources.push((*number, signal(SignalKind::from_raw(*number))?));
-            }
-            super::handled().thread_unblock()?;
-            Ok(Source(std::cell::RefCell::new(sources)))
-        }
-
-        /// Waits for the next signal. Dropping the future loses none.
-        pub async fn next(&self) -> Arrival {
-            std::future::poll_fn(|context| {
-                for (number, source) in self.0.borrow_mut().iter_mut() {
-                    if source.poll_recv(context).is_ready() {
-                        return std::task::Poll::Ready(Arrival {
-                            signal: *number,
-                            origin: Origin::Process(0),
-                        });
-                    }
-                }
-                std::task::Poll::Pending
-            })
-            .await
-        }
-    }
-}
-
-#[cfg(target_os = "linux")]
 pub use source::Descriptor;
 pub use source::Source;
 
@@ -257,7 +180,6 @@ pub use source::Source;
 mod tests {
     use super::*;
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn an_alarm_is_not_of_the_terminal() {
         let kernel = |signal| Origin::of(signal, libc::SI_KERNEL, 0);

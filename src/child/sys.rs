@@ -26,8 +26,7 @@ pub fn fork() -> nix::Result<ForkResult> {
 /// process, so the child must make only plain calls and exec.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.3, and on other systems; any refusal of the cgroup.
-#[cfg(target_os = "linux")]
+/// `ENOSYS` before Linux 5.3; any refusal of the cgroup.
 pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
     /// From linux/sched.h; the constant of the libc crate is a 32-bit integer, which cannot hold it.
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -44,16 +43,10 @@ pub fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
     })
 }
 
-/// See the Linux definition.
-#[cfg(not(target_os = "linux"))]
-pub fn fork_into_cgroup(_cgroup: BorrowedFd<'_>) -> nix::Result<ForkResult> {
-    Err(Errno::ENOSYS)
-}
-
 /// Makes all threads allocate from one heap. A further heap costs each run of a thread some calls of the kernel, and
 /// dlock's few threads seldom allocate at the same time.
 pub fn share_heap() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg(target_env = "gnu")]
     // SAFETY: mallopt(3) takes integers; there is one thread yet.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
@@ -116,7 +109,6 @@ pub fn kill(pid: i32, signal: i32) -> nix::Result<()> {
 ///
 /// # Errors
 /// `ESRCH` if it is gone, `ENOSYS` before Linux 5.3.
-#[cfg(target_os = "linux")]
 pub fn pidfd_open(pid: i32) -> nix::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes integers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -128,7 +120,6 @@ pub fn pidfd_open(pid: i32) -> nix::Result<OwnedFd> {
 ///
 /// # Errors
 /// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
-#[cfg(target_os = "linux")]
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> nix::Result<()> {
     let no_info: *const libc::siginfo_t = std::ptr::null();
     // SAFETY: a null siginfo means "as kill(2) would" (pidfd_send_signal(2)).
@@ -198,19 +189,16 @@ pub fn raise_default(signal: i32) {
 }
 
 /// The nice value of a process that a busy host must not delay.
-#[cfg(target_os = "linux")]
 const RAISED: i32 = -10;
 
 /// The time slice of such a process, in ns, the shortest that the kernel accepts (`sched_setattr(2)`, Linux 6.12). It runs
 /// soon after it wakes, because it asks for little.
-#[cfg(target_os = "linux")]
 const TIME_SLICE: u64 = 100_000;
 
 /// Makes the calling thread run soon after it wakes, on a busy host too, and locks the pages that it has touched in
 /// memory. Not by a real-time policy: when the kernel waits in a loop for a process of lower priority, as it does where
 /// two processes remove the same entry of `/proc`, both would stand still. Each step that needs a privilege or a newer
 /// kernel changes nothing without it.
-#[cfg(target_os = "linux")]
 pub fn raise_priority() {
     // SAFETY: getpriority(2) and setpriority(2) take integers.
     let nice = unsafe {
@@ -239,14 +227,11 @@ pub fn is_pending(signal: i32) -> bool {
 
 /// Discards the pending instances of these signals, which are blocked.
 pub fn discard_pending(signals: &SigSet) {
-    #[cfg(target_os = "linux")]
     {
         let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: a null siginfo is not written; the set and `no_time` outlive the calls.
         while unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &no_time) } > 0 {}
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = signals;
 }
 
 /// The memory that `ps` shows as the command line, so that a process can change it.
@@ -257,7 +242,7 @@ pub struct ArgvMemory {
 }
 
 impl ArgvMemory {
-    /// Finds the memory. On Linux the kernel stores the arguments contiguously.
+    /// Finds the memory: the kernel stores the arguments contiguously.
     ///
     /// # Safety
     /// `argc` and `argv` are those that the C start-up code passed to `main`, and nothing reads `argv` after
@@ -283,9 +268,8 @@ impl ArgvMemory {
 
     /// Replaces the command line, as far as it fits, and the name of the process. Async-signal-safe.
     pub fn rename_process(self, name: &CStr) {
-        #[cfg(target_os = "linux")]
         let _ = nix::sys::prctl::set_name(name);
-        if self.start.is_null() || cfg!(not(target_os = "linux")) {
+        if self.start.is_null() {
             return;
         }
         let shown = &name.to_bytes()[..name.count_bytes().min(self.len)];
@@ -302,12 +286,9 @@ impl ArgvMemory {
 pub fn sleep_without_descriptors() -> ! {
     /// The last descriptor that is closed, one by one, before Linux 5.9.
     const LAST: i32 = 4096;
-    #[cfg(target_os = "linux")]
     // SAFETY: close_range(2) takes integers; `u32::MAX` means every descriptor from 0 on. Their owners are never dropped,
     // as this does not return.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) } == 0;
-    #[cfg(not(target_os = "linux"))]
-    let closed = false;
     for fd in 0..if closed { 0 } else { LAST } {
         // SAFETY: see above.
         let _ = unsafe { libc::close(fd) };
@@ -324,10 +305,7 @@ pub fn sleep_without_descriptors() -> ! {
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
     let mut control = nix::cmsg_space!([RawFd; 1]);
     let mut slices = [IoSliceMut::new(bytes)];
-    #[cfg(target_os = "linux")]
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    #[cfg(not(target_os = "linux"))]
-    let flags = MsgFlags::empty();
     let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
     let mut passed = None;
     for message in received.cmsgs()? {

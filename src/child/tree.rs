@@ -219,7 +219,6 @@ impl Tree {
 
     /// Signals a process whose pid may have been reused: a pidfd pins the process, which is signalled only if its
     /// parent is still the one under which it was found, or a subreaper of dlock has inherited it.
-    #[cfg(target_os = "linux")]
     fn signal_pinned(&self, member: Member, signal: i32) -> nix::Result<()> {
         use std::os::fd::AsFd;
         let pinned = sys::pidfd_open(member.pid);
@@ -236,11 +235,6 @@ impl Tree {
             // An old kernel, or a sandbox that does not know the call: kill(2) gives the true result there.
             Err(_) => sys::kill(member.pid, signal),
         }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn signal_pinned(&self, member: Member, signal: i32) -> nix::Result<()> {
-        sys::kill(member.pid, signal)
     }
 }
 

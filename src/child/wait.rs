@@ -87,7 +87,6 @@ pub fn reap_exiting(pid: i32) {
 
 /// Returns whether a child ends within that time. Without pidfds, returns true.
 fn has_ended(pid: i32, within: Duration) -> bool {
-    #[cfg(target_os = "linux")]
     if let Ok(pidfd) = super::sys::pidfd_open(pid) {
         use std::os::fd::AsFd;
 

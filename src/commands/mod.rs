@@ -111,7 +111,6 @@ pub fn report_invalid_command_line(failure: &Failure, wanted: &OutputFiles, repo
 /// Prevents core dumps of this process from here on: neither to a file nor to a pipe of `core_pattern`.
 fn forbid_core_dump() {
     use nix::sys::resource::{Resource, setrlimit};
-    #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
 }

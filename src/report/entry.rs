@@ -14,10 +14,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 /// Opens a directory to create files in it, which needs no right to list it.
-#[cfg(target_os = "linux")]
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
-#[cfg(not(target_os = "linux"))]
-const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_CLOEXEC);
 /// Opens a file without following a link, waiting for the other end of a FIFO, or acquiring a terminal.
 const CAREFUL: OFlag =
     OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY).union(OFlag::O_CLOEXEC);

@@ -68,7 +68,7 @@ impl StoreTarget {
         if !backend.accepted.contains(&Warning::Insecure) {
             notices.extend(store.insecure().map(str::to_owned));
         }
-        let what = crate::child::why_proc_is_unusable().filter(|_| cfg!(target_os = "linux"));
+        let what = crate::child::why_proc_is_unusable();
         if let Some(what) = what {
             notices.push(format!(
                 "{what}: when the command has to be stopped, its grandchildren get SIGKILL without SIGTERM before"

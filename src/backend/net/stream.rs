@@ -22,16 +22,12 @@ use crate::process_limit::why_no_process;
 /// Enough for a name service of the C library, and small where memory is limited.
 const LOOKUP_STACK: usize = 512 * 1024;
 /// Seconds without a packet after which the kernel probes a connection, ...
-#[cfg(target_os = "linux")]
 const PROBE_AFTER: u32 = 5;
 /// ... seconds between two probes, ...
-#[cfg(target_os = "linux")]
 const PROBE_EVERY: u32 = 2;
 /// ... how many of them may go unanswered, ...
-#[cfg(target_os = "linux")]
 const PROBES: u32 = 3;
 /// ... and for how many milliseconds any data may stay unacknowledged.
-#[cfg(target_os = "linux")]
 const UNANSWERED_MS: u32 = 10_000;
 
 /// Connects to a server, with TLS if there are settings for it; sends nothing yet.
@@ -170,7 +166,6 @@ fn keep_alive(tcp: &TcpStream) {
     use nix::sys::socket::{setsockopt, sockopt};
     // On a system that rejects any of these options it is detected later.
     let _ = setsockopt(tcp, sockopt::KeepAlive, &true);
-    #[cfg(target_os = "linux")]
     {
         let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
         let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);

@@ -1,12 +1,8 @@
 //! The sleep of the guard between events: a message, a signal (a child), or a moment.
 
 use std::io;
-#[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
-#[cfg(not(target_os = "linux"))]
-use std::time::Duration;
 
-#[cfg(target_os = "linux")]
 use nix::poll::PollFlags;
 use nix::poll::{PollFd, PollTimeout, poll};
 
@@ -14,13 +10,11 @@ use super::mailbox::Mailbox;
 use crate::child::signals::{self, Arrival};
 use crate::clock::{self, Moment};
 
-#[cfg(target_os = "linux")]
 pub(super) struct EventWait {
     timer: clock::Timer,
     signals: signals::Descriptor,
 }
 
-#[cfg(target_os = "linux")]
 impl EventWait {
     pub(super) fn new() -> io::Result<EventWait> {
         Ok(EventWait { timer: clock::Timer::new()?, signals: signals::Descriptor::new(&signals::handled())? })
@@ -41,24 +35,5 @@ impl EventWait {
         self.timer.take_expiry();
         let arrivals = std::iter::from_fn(|| self.signals.next());
         arrivals.filter(|arrival| arrival.signal != libc::SIGCHLD).collect()
-    }
-}
-
-/// Without signalfd and timerfd: checks for ended children every few milliseconds.
-#[cfg(not(target_os = "linux"))]
-pub(super) struct EventWait;
-
-#[cfg(not(target_os = "linux"))]
-impl EventWait {
-    pub(super) fn new() -> io::Result<EventWait> {
-        Ok(EventWait)
-    }
-
-    pub(super) fn wait(&self, dlock: &Mailbox, until: Option<Moment>) -> Vec<Arrival> {
-        let most = Duration::from_millis(10);
-        let wait = until.map_or(most, |until| (until - Moment::now()).min(most));
-        let mut fds: Vec<PollFd> = dlock.poll_fd().into_iter().collect();
-        let _ = poll(&mut fds, PollTimeout::from(wait.as_millis() as u16));
-        Vec::new()
     }
 }

@@ -3,7 +3,7 @@
 use crate::backend::diagnosis::Finding;
 
 pub fn findings() -> Vec<Finding> {
-    if cfg!(target_os = "linux") { vec![processes()] } else { vec![elsewhere()] }
+    vec![processes()]
 }
 
 /// Checks how the processes of a command are found when it has to be stopped.
@@ -22,14 +22,4 @@ fn processes() -> Finding {
             Finding::ok("processes", format!("found one by one in /proc; no cgroup of their own: {why}"))
         }
     }
-}
-
-fn elsewhere() -> Finding {
-    Finding::warning(
-        "processes",
-        "this system is not Linux",
-        "only the command's process group is stopped, and only while the command itself lives; what was started in other \
-         groups goes on",
-        "run commands that must not outlive their lock on Linux",
-    )
 }

@@ -318,7 +318,6 @@ impl Supervision<'_> {
         if is_due(self.settle_at) {
             self.settle_at = None;
             // A busy host must not delay a renewal. The priority of the command, which was forked before, does not change.
-            #[cfg(target_os = "linux")]
             sys::raise_priority();
         }
         let guard_lost = self.supervisor.on_time();
