@@ -74,24 +74,30 @@ fn position_of_command(arguments: &[OsString]) -> Option<usize> {
 
 /// Returns what is wrong with a first word that is not a command. `arguments` begin with the program's own name.
 pub fn unknown_command(arguments: &[OsString], root: &Command) -> String {
-    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
-    let (word, rest) = words.split_first().map_or(("", &[][..]), |(word, rest)| (word.as_ref(), rest));
+    let words: Vec<_> = arguments.iter().skip(1).map(|word| shown(&word.to_string_lossy())).collect();
+    let (word, rest) = words.split_first().map_or(("", &[][..]), |(word, rest)| (word.as_str(), rest));
     let commands = root.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
     let meant = match SYNONYMS.iter().find(|(synonym, _)| *synonym == word) {
         Some((_, command)) => (*command).to_owned(),
         None => match nearest(word, commands) {
             Some(command) => format!("dlock {command}"),
-            None => run(word, rest.iter().map(AsRef::as_ref)),
+            None => run(word, rest.iter().map(String::as_str)),
         },
     };
     format!("unknown command '{word}': did you mean: {meant}")
 }
 
-/// Returns the command line that runs these words under this lock.
-pub fn run<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<&str> = words.skip_while(|word| *word == "--").collect();
+/// Returns the command line that runs these words under this lock; `before` is the lock, with options before it.
+pub fn run<'a>(before: &str, words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<String> = words.skip_while(|word| *word == "--").map(shown).collect();
     let command = if words.is_empty() { "./backup.sh".into() } else { words.join(" ") };
-    format!("dlock run {name} -- {command}")
+    let before: Vec<String> = before.split(' ').map(shown).collect();
+    format!("dlock run {} -- {command}", before.join(" "))
+}
+
+/// Returns a word as it may be repeated: a URL without secrets.
+fn shown(word: &str) -> String {
+    if word.contains("://") { registry::redacted(word) } else { word.to_owned() }
 }
 
 /// Returns what is wrong with a word that was probably not meant as the name of a lock.

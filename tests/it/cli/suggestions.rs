@@ -33,6 +33,24 @@ fn a_run_without_a_separator_suggests_the_words_that_were_typed() {
 }
 
 #[test]
+fn no_secret_is_repeated() {
+    assert_usage([
+        (
+            &["run", "-b", "redis://u:s3cret@h", "x", "curl", "-s", "ftp://u:s3cret@h"][..],
+            "no command: did you mean: dlock run -b redis://u:***@h x -- curl -s ftp://u:***@h",
+        ),
+        (
+            &["run", "--backend=redis://u:s3cret@h", "x", "ls", "-l"],
+            "no command: did you mean: dlock run --backend=redis:*** x -- ls -l",
+        ),
+        (
+            &["redis://u:s3cret@h", "x"],
+            "unknown command 'redis://u:***@h': did you mean: dlock run redis://u:***@h -- x",
+        ),
+    ]);
+}
+
+#[test]
 fn a_name_that_is_a_url_or_has_a_dash_says_what_was_meant() {
     let command = ["--", "touch", "t"];
     for (name, why) in [
