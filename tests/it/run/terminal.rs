@@ -235,12 +235,12 @@ fn alone_on_a_terminal_the_command_has_its_own_foreground_group() {
     let place = Place::new();
     let mut terminal = Terminal::bash(&place);
     terminal.line("\"$DLOCK\" run x -- \"$PROBE\" terminal");
-    terminal.expect("{\"foreground\":true,\"group_of_its_own\":true}\n");
+    terminal.expect("{\"group_of_its_own\":true,\"foreground\":true}\n");
     terminal.line("");
     await_shell(&terminal);
     let probe = crate::support::probe::path();
     let mut terminal = alone(&place, &[probe.to_str().unwrap(), "terminal"]);
-    terminal.expect("{\"foreground\":true,\"group_of_its_own\":true}\n");
+    terminal.expect("{\"group_of_its_own\":true,\"foreground\":true}\n");
     terminal.line("");
     assert_eq!(terminal.wait(), Exit::Code(0));
 }
@@ -255,7 +255,7 @@ fn detecting_that_dlock_is_alone_in_its_group_is_reliable() {
                 for _ in 0..50 {
                     let place = Place::new();
                     let mut terminal = alone(&place, &[probe.to_str().unwrap(), "terminal"]);
-                    terminal.expect("{\"foreground\":true,\"group_of_its_own\":true}\n");
+                    terminal.expect("{\"group_of_its_own\":true,\"foreground\":true}\n");
                 }
             });
         }
@@ -341,7 +341,7 @@ fn a_script_on_a_terminal_keeps_dlock_and_its_command_in_its_own_group() {
     place.script("script", "#!/bin/sh\n\"$DLOCK\" run x -- \"$PROBE\" terminal\n\"$DLOCK\" run x -- cat\n");
     let mut terminal = Terminal::bash(&place);
     terminal.line("./script; echo status=$?");
-    terminal.expect("{\"foreground\":true,\"group_of_its_own\":false}\n");
+    terminal.expect("{\"group_of_its_own\":false,\"foreground\":true}\n");
     terminal.line("");
     terminal.process("cat");
     terminal.line("through");
