@@ -110,6 +110,12 @@ pub fn redacted(text: &str) -> String {
     url::redacted(text, options(&scheme).unwrap_or_default())
 }
 
+/// Returns the schemes of all stores, also of those that this build lacks.
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    let beginnings = STORES.iter().flat_map(|store| store.beginnings);
+    beginnings.filter_map(|beginning| beginning.split(':').next())
+}
+
 /// Returns how the URLs of the stores in this build begin.
 pub fn known() -> Vec<&'static str> {
     let built = STORES.iter().filter(|store| store.parser.is_some());

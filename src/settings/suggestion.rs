@@ -129,8 +129,7 @@ pub fn backend(text: &str) -> Option<String> {
         format!("redis://{text}")
     } else {
         let (scheme, rest) = text.split_once("://")?;
-        let beginnings = registry::known();
-        let near = nearest(scheme, beginnings.iter().filter_map(|known| known.split(':').next()))?;
+        let near = nearest(scheme, registry::schemes())?;
         // The rest may contain a password.
         let rest = if rest.contains(['@', '?']) { "..." } else { rest };
         return Some(format!("unknown scheme '{scheme}': did you mean {near}://{rest}"));
