@@ -64,11 +64,13 @@ func (l *locks) obey(words []string) string {
 	defer cancel()
 	err := attempt(ctx)
 	var taken *redsync.ErrTaken
+	// Near the end of a lease some nodes have let it go already: neither side has a majority.
+	var takenThere *redsync.ErrNodeTaken
 	switch {
 	case err == nil:
 		l.held[name] = mutex
 		return "held"
-	case errors.As(err, &taken), errors.Is(err, redsync.ErrFailed):
+	case errors.As(err, &taken), errors.As(err, &takenThere), errors.Is(err, redsync.ErrFailed):
 		return "busy"
 	default:
 		return fmt.Sprint("error ", err)
