@@ -1,10 +1,13 @@
 //! The signals that dlock handles, as one table, and their source for the event loop.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::sys::Disposition;
+use crate::readiness::Readiness;
 
 /// What a signal does to dlock before the command is started. While the command runs, every handled signal is forwarded
 /// to it, once.
@@ -104,77 +107,64 @@ pub fn block() -> io::Result<SigSet> {
     Ok(before)
 }
 
-mod source {
-    use std::io;
-    use std::os::fd::{AsFd, BorrowedFd};
+/// Blocked signals as a descriptor (`signalfd(2)`).
+pub struct Descriptor(SignalFd);
 
-    use nix::sys::signalfd::{SfdFlags, SignalFd};
+impl Descriptor {
+    /// Opens the descriptor for the given signals, close-on-exec and non-blocking.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(signals: &SigSet) -> io::Result<Descriptor> {
+        Ok(Descriptor(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
 
-    use super::{Arrival, Origin};
-    use crate::readiness::Readiness;
-
-    /// Blocked signals as a descriptor (`signalfd(2)`).
-    pub struct Descriptor(SignalFd);
-
-    impl Descriptor {
-        /// Opens the descriptor for the given signals, close-on-exec and non-blocking.
-        ///
-        /// # Errors
-        /// No descriptor is left.
-        pub fn new(signals: &nix::sys::signal::SigSet) -> io::Result<Descriptor> {
-            Ok(Descriptor(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
-        }
-
-        /// Returns the next pending signal, except a SIGPIPE caused by this process's own writing.
-        pub fn next(&self) -> Option<Arrival> {
-            loop {
-                let info = self.0.read_signal().ok()??;
-                let signal = info.ssi_signo as i32;
-                if signal == libc::SIGPIPE && info.ssi_pid == std::process::id() {
-                    continue;
-                }
-                let origin = Origin::of(signal, info.ssi_code, info.ssi_pid as i32);
-                return Some(Arrival { signal, origin });
+    /// Returns the next pending signal, except a SIGPIPE caused by this process's own writing.
+    pub fn next(&self) -> Option<Arrival> {
+        loop {
+            let info = self.0.read_signal().ok()??;
+            let signal = info.ssi_signo as i32;
+            if signal == libc::SIGPIPE && info.ssi_pid == std::process::id() {
+                continue;
             }
-        }
-    }
-
-    impl AsFd for Descriptor {
-        fn as_fd(&self) -> BorrowedFd<'_> {
-            self.0.as_fd()
-        }
-    }
-
-    /// The handled signals, for the event loop.
-    pub struct Source {
-        descriptor: Descriptor,
-        readiness: Readiness,
-    }
-
-    impl Source {
-        /// Starts to read the signals that [`super::block`] blocked.
-        ///
-        /// # Errors
-        /// No descriptor is left.
-        pub fn new() -> io::Result<Source> {
-            let descriptor = Descriptor::new(&super::handled())?;
-            Ok(Source { readiness: Readiness::of(&descriptor)?, descriptor })
-        }
-
-        /// Waits for the next signal. Dropping the future loses none.
-        pub async fn next(&self) -> Arrival {
-            loop {
-                if let Some(arrival) = self.descriptor.next() {
-                    return arrival;
-                }
-                self.readiness.wait().await;
-            }
+            let origin = Origin::of(signal, info.ssi_code, info.ssi_pid as i32);
+            return Some(Arrival { signal, origin });
         }
     }
 }
 
-pub use source::Descriptor;
-pub use source::Source;
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The handled signals, for the event loop.
+pub struct Source {
+    descriptor: Descriptor,
+    readiness: Readiness,
+}
+
+impl Source {
+    /// Starts to read the signals that [`block`] blocked.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Source> {
+        let descriptor = Descriptor::new(&handled())?;
+        Ok(Source { readiness: Readiness::of(&descriptor)?, descriptor })
+    }
+
+    /// Waits for the next signal. Dropping the future loses none.
+    pub async fn next(&self) -> Arrival {
+        loop {
+            if let Some(arrival) = self.descriptor.next() {
+                return arrival;
+            }
+            self.readiness.wait().await;
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

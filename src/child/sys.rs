@@ -227,11 +227,9 @@ pub fn is_pending(signal: i32) -> bool {
 
 /// Discards the pending instances of these signals, which are blocked.
 pub fn discard_pending(signals: &SigSet) {
-    {
-        let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a null siginfo is not written; the set and `no_time` outlive the calls.
-        while unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &no_time) } > 0 {}
-    }
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a null siginfo is not written; the set and `no_time` outlive the calls.
+    while unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &no_time) } > 0 {}
 }
 
 /// The memory that `ps` shows as the command line, so that a process can change it.

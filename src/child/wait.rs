@@ -95,6 +95,5 @@ fn has_ended(pid: i32, within: Duration) -> bool {
         let timeout = PollTimeout::try_from(within.as_millis()).unwrap_or(PollTimeout::MAX);
         return poll(&mut fds, timeout) != Ok(0);
     }
-    let _ = (pid, within);
     true
 }

@@ -166,13 +166,11 @@ fn keep_alive(tcp: &TcpStream) {
     use nix::sys::socket::{setsockopt, sockopt};
     // On a system that rejects any of these options it is detected later.
     let _ = setsockopt(tcp, sockopt::KeepAlive, &true);
-    {
-        let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
-        let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);
-        let _ = setsockopt(tcp, sockopt::TcpKeepCount, &PROBES);
-        // Covers data that is sent as well: without it the kernel retries for a quarter of an hour.
-        let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
-    }
+    let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
+    let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);
+    let _ = setsockopt(tcp, sockopt::TcpKeepCount, &PROBES);
+    // Covers data that is sent as well: without it the kernel retries for a quarter of an hour.
+    let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
 }
 
 async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> {
