@@ -18,11 +18,6 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Whether an environment variable is set and empty, as an unset secret of a CI job is.
-pub fn is_empty_variable(name: &str) -> bool {
-    std::env::var_os(name).is_some_and(|value| value.is_empty())
-}
-
 /// Opens a regular file for reading. Symbolic links are followed, because Kubernetes mounts its secrets as such;
 /// whatever the path leads to, opening it neither blocks (`O_NONBLOCK`, `fifo(7)`) nor acquires a controlling terminal.
 ///

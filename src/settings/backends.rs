@@ -131,7 +131,7 @@ impl Alias {
     /// No URL, a bad one, a duplicate, or an unknown key (78).
     pub(super) fn backend(&self, named_by: Source) -> Result<BackendSettings, Failure> {
         let Some(Sourced { value: text, source: url_source }) = self.get("url") else {
-            self.check_key_without_url()?;
+            self.check_keys_without_url()?;
             return Err(Source::File(self.place.clone()).failure("this backend has no url"));
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
@@ -184,11 +184,14 @@ impl Alias {
         Ok(self.keys.iter().filter(move |key| Some(key.name.as_str()) != unused))
     }
 
+    /// Returns the first key that is neither one of every backend nor one of these options.
+    fn unknown_key(&self, options: &[&str]) -> Option<&Key> {
+        self.keys.iter().find(|key| Key::is_option(&key.name) && !options.contains(&key.name.as_str()))
+    }
+
     /// Checks, for a table without a URL, that each key is an option of some store.
-    fn check_key_without_url(&self) -> Result<(), Failure> {
-        let known = registry::all_options();
-        let is_unknown = |key: &&Key| Key::is_option(&key.name) && !known.contains(&key.name.as_str());
-        self.keys.iter().find(is_unknown).map_or(Ok(()), |Key { name, place, .. }| {
+    fn check_keys_without_url(&self) -> Result<(), Failure> {
+        self.unknown_key(&registry::all_options()).map_or(Ok(()), |Key { name, place, .. }| {
             Err(Failure::config(format!(
                 "{place}: unknown key '{name}' in [backends.{}], which has no url: known are {} and the options of a URL",
                 self.name,
@@ -200,8 +203,7 @@ impl Alias {
     /// Checks that each key is an option of the store. A store that this build lacks is not checked.
     fn check_keys(&self, url: &Url) -> Result<(), Failure> {
         let Some(known) = registry::options(&url.scheme) else { return Ok(()) };
-        let is_unknown = |key: &&Key| Key::is_option(&key.name) && !known.contains(&key.name.as_str());
-        self.keys.iter().find(is_unknown).map_or(Ok(()), |Key { name, place, .. }| {
+        self.unknown_key(known).map_or(Ok(()), |Key { name, place, .. }| {
             let others = known.iter().filter(|option| Key::is_option(option));
             let all: Vec<&str> = KEYS.iter().chain(others).copied().collect();
             Err(Failure::config(format!(

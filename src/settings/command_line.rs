@@ -137,7 +137,9 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
     };
     match parse(own) {
         Ok(Cli { command: Command::Run(mut run) }) => {
-            run.meant = run.names.get(1).and_then(|second| meant_by(own, &run.names[0], second));
+            if command.is_none() && run.shell.is_none() {
+                run.meant = meant_by(own, &run.names);
+            }
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
         }
@@ -156,21 +158,23 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         // An option of the command, which was typed without a separator.
         Err(error) if error.kind() == ErrorKind::UnknownArgument && command.is_none() => {
             let before = own.iter().take_while(|word| word.to_str() != argument_of(&error)).count();
-            match parse(&own[..before]) {
-                Ok(Cli { command: Command::Run(run) }) if run.names.len() > 1 && run.shell.is_none() => {
-                    let meant = meant_by(own, &run.names[0], &run.names[1]).unwrap_or_default();
-                    Err(Failure::usage(format!("no command: did you mean: {meant}")))
-                }
-                _ => Err(Failure::usage(one_line(&error, own))),
-            }
+            let meant = match parse(&own[..before]) {
+                Ok(Cli { command: Command::Run(run) }) if run.shell.is_none() => meant_by(own, &run.names),
+                _ => None,
+            };
+            Err(Failure::usage(match meant {
+                Some(meant) => format!("no command: did you mean: {meant}"),
+                None => one_line(&error, own),
+            }))
         }
         Err(error) => Err(Failure::usage(one_line(&error, own))),
     }
 }
 
 /// Returns the run that these arguments without a separator were probably meant to be: the command begins with the
-/// second word.
-fn meant_by(own: &[OsString], name: &OsStr, second: &OsStr) -> Option<String> {
+/// second of the words that were taken for names, if there is one.
+fn meant_by(own: &[OsString], names: &[OsString]) -> Option<String> {
+    let [name, second, ..] = names else { return None };
     let position =
         |word: &OsStr, after: usize| Some(after + own[after..].iter().position(|own| own == word)?);
     let at = position(second, position(name, 2)? + 1)?;

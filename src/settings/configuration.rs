@@ -10,7 +10,7 @@ use super::backends::{is_alias, wrong_url};
 use super::document::Document;
 use super::suggestion;
 use super::tables::{LockTable, Tables};
-use super::value::{of_environment, refuse_empty};
+use super::value::{of_environment, variable};
 use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
 use crate::backend::registry;
 use crate::backend::url::Url;
@@ -45,10 +45,7 @@ impl Configuration {
     pub fn read(arguments: &CommonArguments) -> Result<Configuration, Failure> {
         let named = match &arguments.config {
             Some(path) => Some(("--config", path.clone())),
-            None => {
-                refuse_empty("DLOCK_CONFIG")?;
-                input::variable("DLOCK_CONFIG").map(|path| ("DLOCK_CONFIG", PathBuf::from(path)))
-            }
+            None => variable("DLOCK_CONFIG")?.map(|path| ("DLOCK_CONFIG", PathBuf::from(path))),
         };
         let mut configuration = Configuration { files: Vec::new(), tables: Tables::default() };
         if let Some((by, path)) = named {

@@ -103,7 +103,7 @@ const PIPE_WITHIN: Duration = Duration::from_secs(5);
 const NO_TOKEN: &str =
     "no token: set DLOCK_TOKEN to what dlock acquire has printed, or give the file with --token-file";
 const ONE_NAME: &str = "one NAME, and no token: every user of this host can read a command line; use \
-                                   DLOCK_TOKEN or --token-file";
+                        DLOCK_TOKEN or --token-file";
 
 impl TokenPlan {
     /// Checks all arguments and reads the token.

@@ -1,6 +1,6 @@
 //! The types of settings: parsed from an option, a variable or a file, and shown as they would be written there.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use super::{Source, Sourced};
 use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
-use crate::input;
 use crate::lease::acquire::Wait;
 use crate::lock::Mode;
 
@@ -80,14 +79,21 @@ pub(super) fn of_flag<T: Setting>(matches: &ArgMatches, key: &str, flag: &'stati
     is_given.then(|| Sourced { value: value.clone(), source: Source::Flag(flag) })
 }
 
-/// Rejects a variable that is set and empty: the default in its place could be a lock for this host only.
+/// The variables that may not be empty, as an unset secret of a CI job is: the default in their place could be a lock for
+/// this host only.
+const NEVER_EMPTY: &[&str] = &["DLOCK_BACKEND", "DLOCK_CONFIG"];
+
+/// Reads a variable; an empty one counts as unset.
 ///
 /// # Errors
-/// It is set and empty (78).
-pub(super) fn refuse_empty(name: &'static str) -> Result<(), Failure> {
-    match input::is_empty_variable(name) {
-        true => Err(Source::Environment(name).failure("it is set and empty: set it to a value, or unset it")),
-        false => Ok(()),
+/// It is empty and may not be (78).
+pub(super) fn variable(name: &'static str) -> Result<Option<OsString>, Failure> {
+    match std::env::var_os(name) {
+        Some(value) if value.is_empty() && NEVER_EMPTY.contains(&name) => {
+            let why = "it is set and empty: set it to a value, or unset it";
+            Err(Source::Environment(name).failure(why))
+        }
+        value => Ok(value.filter(|value| !value.is_empty())),
     }
 }
 
@@ -96,11 +102,8 @@ pub(super) fn refuse_empty(name: &'static str) -> Result<(), Failure> {
 /// # Errors
 /// It has an invalid value (78).
 pub(super) fn of_environment<T: Setting>(name: &'static str) -> Result<Option<Sourced<T>>, Failure> {
-    if name == "DLOCK_BACKEND" {
-        refuse_empty(name)?;
-    }
     let source = Source::Environment(name);
-    let Some(value) = input::variable(name) else { return Ok(None) };
+    let Some(value) = variable(name)? else { return Ok(None) };
     let parsed = utf8(&value)
         .and_then(|text| T::parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
     match parsed {
