@@ -99,8 +99,7 @@ pub fn is_scheme(text: &str) -> bool {
 
 /// Returns the options of the URLs of all stores in this build.
 pub fn all_options() -> Vec<&'static str> {
-    let schemes = known().into_iter().filter_map(|beginning| beginning.split(':').next());
-    schemes.filter_map(options).flatten().copied().collect()
+    schemes().filter_map(options).flatten().copied().collect()
 }
 
 /// Returns a backend URL as it was written, without possible secrets: the value of an option that its store does not

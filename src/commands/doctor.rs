@@ -25,7 +25,7 @@ pub fn doctor(arguments: &DoctorArguments) -> Exit {
 async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<Exit, Failure> {
     let alarm = Alarm::new().map_err(super::no_event_loop)?;
     let mut diagnosis = examine(target, &alarm).await?;
-    diagnosis.findings.extend(host::findings());
+    diagnosis.findings.push(host::processes());
     let text = if arguments.json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
     Ok(match super::print(&text) {
         Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),

@@ -128,7 +128,7 @@ impl Sidecar {
         let has_new_waiter = ledger.waiters.len() > self.waiters;
         let limit = MAX_CONTENT as usize - if has_new_waiter { FOR_HOLDERS } else { 0 };
         if text.len() > limit {
-            return Err(io::Error::other("there is no room for one more waiter or holder"));
+            return Err(io::Error::other("no space is left for another waiter or holder"));
         }
         let mut large_content = None;
         if text.len() > PAGE {

@@ -74,7 +74,7 @@ pub async fn change<S: DocumentStore, T>(
         let (value, effect) = match decide(&mut ledger, &now) {
             Step::Done { value, effect, .. } => (value, effect),
             Step::Exhausted => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
-            Step::PassGate(_) => unreachable!("there is no gate"),
+            Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
         };
         let done = Done { value, is_watched: true, fencing: None };
         if ledger == before && !matches!(effect, Effect::Wait(_)) {

@@ -251,7 +251,7 @@ pub fn plan<T>(
     let (value, effect, watch) = match decide(&mut after, &view) {
         Step::Done { value, effect, watch } => (value, effect, watch),
         Step::Exhausted => return None,
-        Step::PassGate(_) => unreachable!("there is no gate"),
+        Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
     };
     let outcomes = std::mem::take(&mut after.outcomes);
     let is_new = |token: &str| !before.holders.iter().any(|holder| holder.token == token);

@@ -2,12 +2,8 @@
 
 use crate::backend::diagnosis::Finding;
 
-pub fn findings() -> Vec<Finding> {
-    vec![processes()]
-}
-
 /// Checks how the processes of a command are found when it has to be stopped.
-fn processes() -> Finding {
+pub fn processes() -> Finding {
     if let Some(what) = crate::child::why_proc_is_unusable() {
         return Finding::warning(
             "processes",

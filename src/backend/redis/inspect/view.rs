@@ -18,12 +18,12 @@ pub(super) struct LookRequest<'a> {
     pub(super) token: Option<&'a str>,
     /// The type of a lock's key by the recipe.
     pub(super) own_type: &'static str,
-    pub(super) locks: Vec<LockRequest<'a>>,
+    pub(super) locks: Vec<StateRequest<'a>>,
 }
 
 /// Asks for the state of one lock, without the holders and waiters that have been read already.
 #[derive(Serialize)]
-pub(super) struct LockRequest<'a> {
+pub(super) struct StateRequest<'a> {
     lock: &'a str,
     tail: &'a str,
     holders_seen: u64,
@@ -35,12 +35,12 @@ pub(super) struct LockRequest<'a> {
 pub(super) struct LookReply {
     /// In ms since 1970.
     pub(super) now: u64,
-    pub(super) locks: Vec<LockReply>,
+    pub(super) locks: Vec<StateReply>,
 }
 
 /// The state of one lock. Numbers that are stored beside the lock are texts, because they may be anything.
 #[derive(Deserialize)]
-pub(super) struct LockReply {
+pub(super) struct StateReply {
     /// The type of the key, or `none`.
     kind: String,
     /// Empty for the lock of another program, `?` for one in an unknown format.
@@ -125,12 +125,12 @@ impl View {
     }
 
     /// Returns the request for what has not been read yet.
-    pub(super) fn request(&self) -> LockRequest<'_> {
+    pub(super) fn request(&self) -> StateRequest<'_> {
         let Keys { lock, tail, .. } = &self.keys;
-        LockRequest { lock, tail, holders_seen: self.holders, waiters_seen: self.waiters }
+        StateRequest { lock, tail, holders_seen: self.holders, waiters_seen: self.waiters }
     }
 
-    pub(super) fn add(&mut self, reply: LockReply, now: u64, recipe: Recipe) {
+    pub(super) fn add(&mut self, reply: StateReply, now: u64, recipe: Recipe) {
         let (kind, mode, remaining) = (reply.kind.as_str(), reply.mode.as_str(), time(reply.remaining));
         self.age(now);
         self.state.mode = mode_of(mode, reply.slots.parse().unwrap_or(0));

@@ -209,7 +209,7 @@ impl EntryStore for EntryClient {
         self.shared.watches.borrow_mut().retain(|watched| !watched.sender.same_channel(&self.sender));
         for watch in watch {
             let (Watch::Entry(order) | Watch::Holder(order) | Watch::Waiter(order)) = *watch else {
-                unreachable!("there is no gate")
+                unreachable!("only a store with native locks has a gate")
             };
             let entry = listing.entries.iter().find(|entry| entry.order == order);
             let has_happened = match watch {
