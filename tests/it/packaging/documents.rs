@@ -11,6 +11,8 @@ mod migration;
 mod pipelines;
 pub mod sandbox;
 
+use std::sync::LazyLock;
+
 pub use sandbox::Sandbox;
 
 /// The languages of the blocks, each of which has a test.
@@ -38,7 +40,7 @@ struct Document {
     text: &'static str,
 }
 
-fn documents() -> Vec<Document> {
+static DOCUMENTS: LazyLock<Vec<Document>> = LazyLock::new(|| {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let pages = std::fs::read_dir(root.join("packaging/manual/pages")).unwrap();
     let mut paths: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
@@ -49,11 +51,11 @@ fn documents() -> Vec<Document> {
         path: path.strip_prefix(root).unwrap().display().to_string(),
     };
     paths.into_iter().map(document).collect()
-}
+});
 
 /// The blocks of all documents in a language.
 pub fn blocks(language: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = documents().iter().flat_map(blocks_of).collect();
+    let mut blocks: Vec<Block> = DOCUMENTS.iter().flat_map(blocks_of).collect();
     blocks.retain(|block| block.language == language);
     assert!(!blocks.is_empty(), "no document has a block of {language}");
     blocks
@@ -87,7 +89,7 @@ fn blocks_of(document: &Document) -> Vec<Block> {
 
 #[test]
 fn every_block_is_in_a_language_that_a_test_runs() {
-    for block in documents().iter().flat_map(blocks_of) {
+    for block in DOCUMENTS.iter().flat_map(blocks_of) {
         assert!(LANGUAGES.contains(&block.language), "{}: {:?}", block.place, block.language);
     }
 }
@@ -103,7 +105,7 @@ fn every_option_that_a_document_names_exists() {
         })
         .map(|help| String::from_utf8(help).unwrap())
         .collect();
-    for document in documents() {
+    for document in DOCUMENTS.iter() {
         let words =
             document.text.split(|c: char| c.is_whitespace() || "`'\"(),;|".contains(c)).filter(|word| {
                 word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
@@ -121,7 +123,7 @@ fn every_option_that_a_document_names_exists() {
 /// Commands have to be in blocks, so that tests run them.
 #[test]
 fn no_command_of_a_page_is_outside_of_a_block() {
-    for document in documents() {
+    for document in DOCUMENTS.iter() {
         let mut inside = false;
         for (index, line) in document.text.lines().enumerate() {
             inside ^= line.starts_with("```");
