@@ -20,8 +20,8 @@ use super::command::CommandProcess;
 use super::killer::Killer;
 use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Received, ToGuard};
-use super::signals::{self, Arrival, Origin};
-use super::stop::{Deadlines, Input, Orphans, Output, Stop};
+use super::signals::{self, Arrival, Origin, StopSignal};
+use super::stop::{Deadlines, Input, Orphans, Output, Stop, StopOptions};
 use super::sys;
 use super::terminal::Terminal;
 use super::wait::{self, Change};
@@ -41,7 +41,7 @@ pub(super) struct Guard {
     settle_at: Option<Moment>,
     /// They were taken.
     has_settled: bool,
-    grace: Duration,
+    options: StopOptions,
     stop: Stop,
     /// The guard cannot do its work. When it exits, dlock takes over.
     failed: bool,
@@ -70,6 +70,8 @@ impl Guard {
         cgroup_path: Option<CgroupPath>,
         cgroup: Option<Cgroup>,
     ) -> Guard {
+        let options =
+            StopOptions { orphans: Orphans::Leave, signal: StopSignal::TERM, grace: Duration::ZERO };
         Guard {
             dlock: Mailbox::new(control),
             command,
@@ -79,8 +81,8 @@ impl Guard {
             standby: Standby::default(),
             settle_at: None,
             has_settled: false,
-            grace: Duration::ZERO,
-            stop: Stop::new(Orphans::Leave, Duration::ZERO),
+            options,
+            stop: Stop::new(options.orphans, options.grace),
             failed: false,
             measure_at: None,
             killing: None,
@@ -180,14 +182,14 @@ impl Guard {
     fn handle(&mut self, message: ToGuard) {
         match message {
             ToGuard::Keep => self.kept.extend(self.dlock.take_descriptor()),
-            ToGuard::Start { group, until, orphans, grace, keeps } => {
+            ToGuard::Start { group, until, stop, keeps } => {
                 if keeps != self.kept.len() {
                     let why = "the guard process has no descriptor left for the lock";
                     self.report(Event::GuardLost(why.into()));
                     return self.act(Input::Kill);
                 }
-                self.grace = grace;
-                self.stop = Stop::new(orphans, grace);
+                self.options = stop;
+                self.stop = Stop::new(stop.orphans, stop.grace);
                 self.start(group, until);
             }
             ToGuard::Arm(until) => {
@@ -249,7 +251,7 @@ impl Guard {
             self.signal_command(signal);
         } else if signals::ENDING.contains(&signal) {
             // Only background processes are left (`--orphans wait`).
-            self.act(Input::Terminate { kill_at: Moment::now() + self.grace });
+            self.act(Input::Terminate { kill_at: Moment::now() + self.options.grace });
         }
     }
 

@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::CgroupPath;
-use super::stop::{Deadlines, Orphans};
+use super::stop::{Deadlines, StopOptions};
 use super::sys;
 use crate::clock::Moment;
 
@@ -53,10 +52,8 @@ pub enum ToGuard {
         group: Group,
         /// The deadlines of the lease; `None` without a lease.
         until: Option<Deadlines>,
-        /// `--orphans`
-        orphans: Orphans,
-        /// `--grace`
-        grace: Duration,
+        /// How the tree is stopped.
+        stop: StopOptions,
         /// The number of descriptors sent before.
         keeps: usize,
     },
@@ -66,7 +63,7 @@ pub enum ToGuard {
     Received(i32),
     /// Forward this signal to the command.
     Forward(i32),
-    /// SIGTERM now, SIGKILL at this moment.
+    /// The stop signal now, SIGKILL at this moment.
     Terminate {
         /// When SIGKILL follows.
         kill_at: Moment,

@@ -1,10 +1,13 @@
 //! The signals that dlock handles, as one table, and their source for the event loop.
 
+use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use serde::{Deserialize, Serialize};
 
 use super::sys::Disposition;
 use crate::readiness::Readiness;
@@ -47,6 +50,64 @@ pub fn while_waiting(signal: i32) -> WhileWaiting {
 /// Returns whether this process ignores the signal.
 pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
+}
+
+/// The signal that dlock sends first when it has to stop the command; SIGKILL follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopSignal(i32);
+
+impl StopSignal {
+    /// SIGTERM
+    pub const TERM: StopSignal = StopSignal(libc::SIGTERM);
+
+    /// Parses a name (`TERM`, `SIGTERM`, `RTMIN+3`, in any case) or a number.
+    ///
+    /// # Errors
+    /// It is not a signal, or not one that asks a command to end.
+    pub fn parse(text: &str) -> Result<StopSignal, &'static str> {
+        let number = text.parse().ok().or_else(|| number_of(&text.to_ascii_uppercase()));
+        match number {
+            Some(libc::SIGKILL) => Err("KILL always follows, after --grace: name the signal before it"),
+            Some(libc::SIGSTOP | libc::SIGCONT) => Err("STOP and CONT do not end a command"),
+            // The C library keeps the numbers between these ranges for itself (signal(7)).
+            Some(number) if (1..32).contains(&number) || real_time().contains(&number) => {
+                Ok(StopSignal(number))
+            }
+            _ => Err("expected the name or the number of a signal, such as INT or 2"),
+        }
+    }
+
+    /// Returns its number.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+/// Its name without `SIG`.
+impl fmt::Display for StopSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Signal::try_from(self.0) {
+            Ok(signal) => f.write_str(&signal.as_str()["SIG".len()..]),
+            Err(_) => write!(f, "RTMIN+{}", self.0 - libc::SIGRTMIN()),
+        }
+    }
+}
+
+fn real_time() -> RangeInclusive<i32> {
+    libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
+
+/// Returns the number of the signal with this name, in upper case.
+fn number_of(name: &str) -> Option<i32> {
+    let name = name.strip_prefix("SIG").unwrap_or(name);
+    let offset = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<i32>().ok() };
+    if let Some(rest) = name.strip_prefix("RTMIN") {
+        return libc::SIGRTMIN().checked_add(offset(rest)?);
+    }
+    if let Some(rest) = name.strip_prefix("RTMAX") {
+        return libc::SIGRTMAX().checked_add(offset(rest)?);
+    }
+    format!("SIG{name}").parse().ok().map(|signal: Signal| signal as i32)
 }
 
 /// A signal that dlock received.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::signals::StopSignal;
 use crate::clock::Moment;
 
 /// The moments until which the lease allows the tree to live. All of them come before the earliest end of the lease at
@@ -49,6 +50,17 @@ pub enum Orphans {
     Kill,
 }
 
+/// How the tree is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopOptions {
+    /// `--orphans`
+    pub orphans: Orphans,
+    /// `--stop-signal`
+    pub signal: StopSignal,
+    /// The time between this signal and SIGKILL (`--grace`).
+    pub grace: Duration,
+}
+
 /// An event of the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -58,7 +70,7 @@ pub enum Input {
     Arm(Deadlines),
     /// The tree needs this much time to die, in addition to what every tree gets.
     Reserve(Duration),
-    /// SIGTERM now, SIGKILL at the given moment at the latest.
+    /// The stop signal now, SIGKILL at the given moment at the latest.
     Terminate {
         /// When SIGKILL follows.
         kill_at: Moment,
@@ -83,7 +95,7 @@ pub enum Input {
 pub enum Output {
     /// Report to dlock that the deadline came without a renewal.
     ReportDeadline,
-    /// Send SIGTERM and SIGCONT to every process of the tree.
+    /// Send the stop signal and SIGCONT to every process of the tree.
     Terminate,
     /// Send SIGKILL to every process of the tree, repeatedly until it is gone.
     Kill,

@@ -13,7 +13,7 @@ use super::killer::Killer;
 use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
-use super::stop::{Deadlines, Orphans};
+use super::stop::{Deadlines, StopOptions};
 use super::sys;
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
@@ -93,8 +93,7 @@ impl Supervisor {
         &mut self,
         mut launch: Launch,
         until: Option<Deadlines>,
-        orphans: Orphans,
-        grace: Duration,
+        stop: StopOptions,
         kept: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut our_pids = vec![self.guard];
@@ -108,7 +107,7 @@ impl Supervisor {
             self.channel.send(&ToGuard::Keep, Some(*descriptor))?;
         }
         let keeps = kept.len();
-        let message = ToGuard::Start { group: launch.group, until, orphans, grace, keeps };
+        let message = ToGuard::Start { group: launch.group, until, stop, keeps };
         self.channel.send(&message, None)?;
         // Only now: from here on the command runs, and the guard has its deadline.
         let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
@@ -169,7 +168,7 @@ impl Supervisor {
         self.heartbeat.due().filter(|_| !self.finished)
     }
 
-    /// Sends SIGTERM to the whole tree now, and SIGKILL at the given moment.
+    /// Sends the stop signal to the whole tree now, and SIGKILL at the given moment.
     pub fn terminate(&mut self, kill_at: Moment) {
         self.stop(&ToGuard::Terminate { kill_at });
     }

@@ -11,7 +11,8 @@ use toml::de::DeValue;
 
 use super::value::{OnLost, Setting, described, of_environment, of_flag};
 use super::{Source, Sourced};
-use crate::child::stop::Orphans;
+use crate::child::signals::StopSignal;
+use crate::child::stop::{Orphans, StopOptions};
 use crate::duration::show;
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::acquire::{Patience, Wait};
@@ -152,7 +153,9 @@ settings! {
     retry: Duration, "--retry", option("Lock"), default(Duration::ZERO);
     /// Length of the lease: how long a crashed host blocks the others
     ttl: Duration, "--ttl", option("Lock"), variable("DLOCK_TTL"), default(DEFAULT_TTL), check(check_ttl);
-    /// Time between SIGTERM and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    /// Signal that is sent first when the command must be stopped; SIGKILL follows after the grace
+    stop_signal: StopSignal, "--stop-signal", option("Command"), default(StopSignal::TERM);
+    /// Time between the stop signal and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
     grace: Duration, "--grace", option("Command");
     /// Stop the command after this long and exit 124; 0 means never
     max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
@@ -212,6 +215,11 @@ impl Settings {
     /// Returns how long to wait and retry.
     pub fn patience(&self) -> Patience {
         Patience { wait: self.wait(), retry: self.retry() }
+    }
+
+    /// Returns how the command is stopped, with this grace.
+    pub fn stop_options(&self, grace: Duration) -> StopOptions {
+        StopOptions { orphans: self.orphans(), signal: self.stop_signal(), grace }
     }
 
     /// Returns the note, if there is one.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 use super::{Source, Sourced};
+use crate::child::signals::StopSignal;
 use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
@@ -235,6 +236,16 @@ impl Setting for u8 {
     }
     fn shown(&self) -> Value {
         (*self).into()
+    }
+}
+
+impl Setting for StopSignal {
+    const VALUE_NAME: &'static str = "SIG";
+    fn parse(text: &str) -> Result<StopSignal, String> {
+        StopSignal::parse(text).map_err(str::to_owned)
+    }
+    fn shown(&self) -> Value {
+        self.to_string().into()
     }
 }
 

@@ -61,13 +61,16 @@ impl Guard {
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
 
-    /// Sends SIGTERM and SIGCONT once to every process of the tree, until SIGKILL is due.
+    /// Sends the stop signal and SIGCONT once to every process of the tree, until SIGKILL is due.
     pub(super) fn terminate(&mut self) {
         let until = self.stop.kill_at();
+        // SIGCONT last: a stopped process acts on the signal before it only when it is continued.
+        let signals = [self.options.signal.number(), libc::SIGCONT];
         let group_first = !self.command.is_reaped && (self.command.has_own_group() || !procfs::is_usable());
         if group_first {
-            self.signal_command(libc::SIGTERM);
-            self.signal_command(libc::SIGCONT);
+            for signal in signals {
+                self.signal_command(signal);
+            }
         }
         let tree = self.tree();
         let mut not_permitted = Vec::new();
@@ -76,7 +79,7 @@ impl Guard {
                 return Next::Stop;
             }
             let has_got_it = group_first && self.command.shares_group_with(member.pid);
-            for signal in [libc::SIGTERM, libc::SIGCONT] {
+            for signal in signals {
                 if !has_got_it
                     && tree.signal(member, signal) == Err(Errno::EPERM)
                     && !procfs::is_zombie(member.pid)

@@ -53,11 +53,8 @@ impl Run<'_> {
         let kept: Vec<BorrowedFd<'_>> =
             held.iter().flat_map(|held| &held.kept).map(|descriptor| descriptor.as_fd()).collect();
         let deadlines = supervision.deadlines();
-        if supervision
-            .supervisor
-            .start(launch, deadlines, plan.settings.orphans(), plan.terms.grace, &kept)
-            .is_err()
-        {
+        let stop = plan.settings.stop_options(plan.terms.grace);
+        if supervision.supervisor.start(launch, deadlines, stop, &kept).is_err() {
             let why = supervision.supervisor.failure_of_guard().await;
             supervision.supervisor.kill_tree().await;
             return failed(why);

@@ -20,6 +20,7 @@ pub mod random_faults;
 pub mod resource_limits;
 pub mod scale;
 pub mod signals;
+pub mod stop_signals;
 pub mod terminal;
 pub mod transparency;
 pub mod tree;

@@ -6,8 +6,8 @@ use crate::support::running::Exit;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
-const LOCKS: &str = "backend, wait, retry, ttl, grace, max_runtime, min_hold, orphans, on_lost, slots, \
-                     conflict_exit_code, note, quiet, require_server, report, metrics_file";
+const LOCKS: &str = "backend, wait, retry, ttl, stop_signal, grace, max_runtime, min_hold, orphans, on_lost, \
+                     slots, conflict_exit_code, note, quiet, require_server, report, metrics_file";
 const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
 
 /// Asserts that each of these texts is refused with this line, whatever command is run.
@@ -85,6 +85,17 @@ fn an_invalid_value_is_named_with_line_and_column() {
         (
             "[locks.x]\non_lost = \"eat\"",
             "FILE:2:11: on_lost: invalid value 'eat'; possible: kill, warn".into(),
+        ),
+        (
+            "[locks.x]\nstop_signal = \"KILL\"",
+            "FILE:2:15: stop_signal: invalid value 'KILL': KILL always follows, after --grace: name the signal before \
+             it"
+                .into(),
+        ),
+        (
+            "[locks.x]\nstop_signal = 99",
+            "FILE:2:15: stop_signal: invalid value '99': expected the name or the number of a signal, such as INT or 2"
+                .into(),
         ),
         (
             "[locks.x]\nslots = 0",

@@ -7,7 +7,7 @@ use crate::support::running::Exit;
 #[test]
 fn every_setting_of_a_file_is_read() {
     let place = Place::new();
-    let text = "backend = \"file:\"\n[locks.x]\nwait = \"1m\"\nretry = 5\nttl = 90.5\ngrace = \"2s\"\nmax_runtime = \"1h\"\n\
+    let text = "backend = \"file:\"\n[locks.x]\nwait = \"1m\"\nretry = 5\nttl = 90.5\nstop_signal = \"sigusr1\"\ngrace = \"2s\"\nmax_runtime = \"1h\"\n\
                 min_hold = \"1d\"\norphans = \"wait\"\non_lost = \"warn\"\nslots = 7\nconflict_exit_code = 0\nnote = \"n\"\n\
                 quiet = true\nrequire_server = true\nreport = \"/r.json\"\nmetrics_file = \"/m.prom\"";
     for (key, value) in [
@@ -15,6 +15,7 @@ fn every_setting_of_a_file_is_read() {
         ("wait", "\"1m\""),
         ("retry", "\"5s\""),
         ("ttl", "\"1m30s500ms\""),
+        ("stop_signal", "\"USR1\""),
         ("grace", "\"2s\""),
         ("max_runtime", "\"1h\""),
         ("min_hold", "\"1d\""),
