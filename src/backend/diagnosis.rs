@@ -78,6 +78,59 @@ impl Finding {
     }
 }
 
+/// What users have to know of any store before they rely on its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Whether of several clients that claim a free lock at once exactly one gets it.
+    AtomicGrant,
+    /// Whether a lock that was granted can be lost, and by what.
+    Loss,
+    /// Whether a session keeps to one server, with nothing in between that distributes requests.
+    OneServer,
+    /// Which clock ends a lease, with which resolution, and when the lock of a crashed holder is free at the latest.
+    LeaseClock,
+}
+
+impl Question {
+    /// All questions, in the order in which they are shown.
+    pub const ALL: [Question; 4] =
+        [Question::AtomicGrant, Question::Loss, Question::OneServer, Question::LeaseClock];
+
+    /// Returns the question in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Question::AtomicGrant => "Is a grant atomic here?",
+            Question::Loss => "Can a granted lock be lost, and by what?",
+            Question::OneServer => "Does a session keep to one server?",
+            Question::LeaseClock => {
+                "Whose clock ends a lease, and how long does a crashed holder block others?"
+            }
+        }
+    }
+}
+
+/// The answer to a [`Question`]. It contains no secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// One word that stays the same from version to version: `yes`, `no`, `unknown`, or whose clock it is.
+    pub answer: &'static str,
+    /// The reason, or the details.
+    pub detail: String,
+}
+
+impl Answer {
+    /// Creates an answer.
+    pub fn new(answer: &'static str, detail: impl Into<String>) -> Answer {
+        Answer { answer, detail: scrubbed(&detail.into()).into_owned() }
+    }
+
+    /// The answer of an examination that ended before.
+    pub fn unknown() -> Answer {
+        Answer::new("unknown", "the checks ended before that")
+    }
+}
+
 /// A message sent while a store is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -85,6 +138,8 @@ pub enum Note {
     Begins(&'static str),
     /// Something was found.
     Found(Finding),
+    /// A question is answered.
+    Answered(Question, Answer),
     /// A lease of this length suits the response time of the store.
     Ttl(Duration),
 }
@@ -109,6 +164,11 @@ impl Diagnosis {
     /// Reports a finding.
     pub fn found(&self, finding: Finding) {
         self.send(Note::Found(finding));
+    }
+
+    /// Answers a question.
+    pub fn answer(&self, question: Question, answer: Answer) {
+        self.send(Note::Answered(question, answer));
     }
 
     /// Reports which lease suits the response time of the store.

@@ -131,11 +131,13 @@ impl LedgerStore for FileStore {
     }
 
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        let diagnosis = diagnosis.clone();
-        Box::pin(self.work(move |directory| {
-            doctor::examine(&directory.location, &diagnosis);
-            Ok(())
-        }))
+        Box::pin(async move {
+            let (location, checked) = (self.location.clone(), diagnosis.clone());
+            match self.work(move |_| Ok(doctor::examine(&location, &checked))).await? {
+                true => doctor::race(&self.location, diagnosis).await,
+                false => Ok(()),
+            }
+        })
     }
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {

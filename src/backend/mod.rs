@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod location;
 #[cfg(feature = "redis")]
 pub mod net;
+pub mod race;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;

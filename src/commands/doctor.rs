@@ -81,6 +81,7 @@ fn take(note: Note, diagnosis: &mut DoctorReport) -> Option<&'static str> {
     match note {
         Note::Begins(step) => return Some(step),
         Note::Found(finding) => diagnosis.findings.push(finding),
+        Note::Answered(question, answer) => diagnosis.answers.push((question, answer)),
         Note::Ttl(ttl) => diagnosis.recommended_ttl = Some(ttl),
     }
     None

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::status::{Colour, Style, painted};
 use super::{json, milliseconds, printable};
-use crate::backend::diagnosis::{Finding, Level};
+use crate::backend::diagnosis::{Answer, Finding, Level, Question};
 use crate::duration::show;
 
 /// The findings on one store.
@@ -15,6 +15,8 @@ pub struct DoctorReport {
     backend: String,
     /// The findings, in the order in which they were made.
     pub findings: Vec<Finding>,
+    /// The answers that were found.
+    pub answers: Vec<(Question, Answer)>,
     /// A lease that suits the latency of the store, if known.
     pub recommended_ttl: Option<Duration>,
 }
@@ -24,7 +26,12 @@ const WIDTH: usize = 100;
 
 impl DoctorReport {
     pub fn of(backend: &str) -> DoctorReport {
-        DoctorReport { backend: backend.to_owned(), findings: Vec::new(), recommended_ttl: None }
+        DoctorReport {
+            backend: backend.to_owned(),
+            findings: Vec::new(),
+            answers: Vec::new(),
+            recommended_ttl: None,
+        }
     }
 
     pub fn problems(&self) -> usize {
@@ -35,11 +42,21 @@ impl DoctorReport {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
 
+    fn answer(&self, question: Question) -> Answer {
+        let known = self.answers.iter().find(|(answered, _)| *answered == question);
+        known.map_or_else(Answer::unknown, |(_, answer)| answer.clone())
+    }
+
     pub fn json(&self) -> String {
+        let answer = |question: Question| {
+            let Answer { answer, detail } = self.answer(question);
+            json!({ "question": question, "answer": answer, "detail": detail })
+        };
         json::line(&json!({
             "version": 1,
             "backend": self.backend,
             "findings": self.findings,
+            "answers": Question::ALL.map(answer),
             "problems": self.problems(),
             "warnings": self.count(Level::Warning),
             "recommended_ttl_ms": self.recommended_ttl.map(milliseconds),
@@ -63,6 +80,18 @@ impl DoctorReport {
             text.push('\n');
         }
         text.push('\n');
+        // Nothing is known of a store that cannot be reached.
+        let questions = if self.answers.is_empty() { &[][..] } else { &Question::ALL };
+        for &question in questions {
+            let Answer { answer, detail } = self.answer(question);
+            let indent = 4;
+            let lines = wrapped(&printable(&format!("{answer}: {detail}")), indent, "");
+            let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
+            text.push_str(&format!("{}\n{lines}", question.text()));
+        }
+        if !questions.is_empty() {
+            text.push('\n');
+        }
         if let Some(ttl) = self.recommended_ttl {
             text.push_str(&format!("Recommended: --ttl {}\n", show(ttl)));
         }

@@ -8,10 +8,11 @@ use std::path::Path;
 use super::lock_file::{self, try_lock};
 use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
-use super::{Location, sidecar};
-use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
-use crate::backend::io_text;
-use crate::backend::ledger::GateMode;
+use super::{FileStore, Location, sidecar};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Question, p50_and_p99, short};
+use crate::backend::ledger::{Contender, GateMode};
+use crate::backend::race::{self, CLIENTS};
+use crate::backend::{StoreError, io_text};
 use crate::clock::Moment;
 use crate::lock::LockName;
 use crate::random;
@@ -33,28 +34,38 @@ struct Scratch {
     sidecars: [File; 2],
 }
 
-/// Examines a directory; blocks as long as its file system does.
-pub(super) fn examine(location: &Location, examination: &Diagnosis) {
+/// Lets several clients claim the same lock at once, then removes its files.
+///
+/// # Errors
+/// The lock files cannot be used; what is left of them is a free lock.
+pub(super) async fn race(location: &Location, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+    let Ok(name) = scratch_name() else { return Ok(()) };
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|_| Contender::new(FileStore::new(location.clone()))).collect();
+    let result = race::race(&mut clients, &name, diagnosis).await;
+    for path in [location.lock_path(&name), location.sidecar_path(&name)] {
+        let _ = fs::remove_file(path);
+    }
+    result
+}
+
+/// Examines a directory; blocks as long as its file system does. Returns whether locks can be taken there.
+pub(super) fn examine(location: &Location, examination: &Diagnosis) -> bool {
     let found = |finding| examination.found(finding);
     examination.begin("directory");
-    if let Err(finding) = location.prepare().map_err(|error| {
-        unusable("directory", &error.to_string(), "let this user make it, or name another directory")
-    }) {
-        return found(finding);
-    }
-    let directory = &location.directory;
-    let metadata = match fs::metadata(directory) {
-        Ok(metadata) if metadata.is_dir() => metadata,
-        Ok(_) => return found(unusable("directory", "it is not a directory", "name a directory")),
-        Err(error) => {
-            let remedy = format!("make it: mkdir -p -m 0700 {}", directory.display());
-            return found(unusable("directory", &io_text(&error), &remedy));
+    let directory = match directory(location) {
+        Ok(directory) => directory,
+        Err(finding) => {
+            found(finding);
+            return false;
         }
     };
-    found(owner_and_mode(directory, &metadata));
-    found(file_system(directory));
+    let file_system = file_system(&location.directory);
+    answer(examination, &directory, &file_system);
+    found(directory);
+    found(file_system);
     examination.begin("room");
-    let room = room(directory);
+    let room = room(&location.directory);
     let is_full = room.as_ref().is_some_and(|finding| finding.consequence.is_some());
     examination.begin("writing");
     match Scratch::create(location) {
@@ -68,6 +79,7 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) {
             if is_full {
                 room.into_iter().for_each(found);
             }
+            false
         }
         Ok(scratch) => {
             found(Finding::ok("writing", "lock files and sidecar files can be made and written"));
@@ -78,12 +90,46 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) {
             if let Ok(finding) = latency(&scratch) {
                 found(finding);
             }
+            true
         }
     }
-    found(Finding::ok(
-        "lease",
-        "none: a lock lasts as long as its dlock lives, also while that is stopped; --ttl means nothing here",
-    ));
+}
+
+/// Returns the finding about the directory, or the one for a directory that cannot be used.
+fn directory(location: &Location) -> Result<Finding, Finding> {
+    location.prepare().map_err(|error| {
+        unusable("directory", &error.to_string(), "let this user make it, or name another directory")
+    })?;
+    let directory = &location.directory;
+    match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(owner_and_mode(directory, &metadata)),
+        Ok(_) => Err(unusable("directory", "it is not a directory", "name a directory")),
+        Err(error) => {
+            let remedy = format!("make it: mkdir -p -m 0700 {}", directory.display());
+            Err(unusable("directory", &io_text(&error), &remedy))
+        }
+    }
+}
+
+/// Answers what follows from the directory and its file system. There is no lease on `file:`.
+fn answer(examination: &Diagnosis, directory: &Finding, file_system: &Finding) {
+    let server = match file_system.level {
+        Level::Ok => Answer::new("yes", "the kernel of this host"),
+        _ => Answer::new("unknown", &file_system.found),
+    };
+    let loss = match (&directory.consequence, file_system.level) {
+        (Some(consequence), _) => Answer::new("yes", consequence),
+        (None, Level::Ok) => Answer::new(
+            "no",
+            "the kernel keeps it until the holder's last process has ended, unless its lock file is removed or replaced",
+        ),
+        (None, _) => Answer::new("unknown", &file_system.found),
+    };
+    let clock = "there is no lease and --ttl means nothing here: the lock of a crashed holder is free as soon as the last \
+                 process of that holder has ended";
+    examination.answer(Question::Loss, loss);
+    examination.answer(Question::OneServer, server);
+    examination.answer(Question::LeaseClock, Answer::new("none", clock));
 }
 
 fn unusable(check: &'static str, found: &str, remedy: &str) -> Finding {
@@ -182,8 +228,7 @@ impl Scratch {
             let what = what.to_owned();
             move |error: io::Error| (what, error)
         };
-        let name = format!("dlock-doctor-{}", random::id());
-        let name = LockName::new(&name).map_err(|error| (name, io::Error::other(error)))?;
+        let name = scratch_name().map_err(failed("name a lock"))?;
         let twice = |path: &Path, open: fn(&Path) -> io::Result<File>| {
             let files = open(path).and_then(|file| Ok([file, open(path)?]));
             let _ = fs::remove_file(path);
@@ -195,6 +240,10 @@ impl Scratch {
         sidecars[0].write_all_at(&[b' '; PAGE], 0).map_err(failed("write a sidecar file"))?;
         Ok(Scratch { locks, sidecars })
     }
+}
+
+fn scratch_name() -> io::Result<LockName> {
+    LockName::new(&format!("dlock-doctor-{}", random::id())).map_err(io::Error::other)
 }
 
 /// Checks whether the file system excludes a second descriptor, in both ways that dlock needs.

@@ -17,12 +17,12 @@ use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::connection::{Connection, server_error};
 use super::errors::{code_and_text, describe, shortened};
 use super::location::Location;
-use super::reply::text;
+use super::reply::{number, text};
 use super::rights::user;
 use super::route::Route;
 use super::store::RedisStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Diagnosis, Finding, p50_and_p99, short};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, p50_and_p99, short};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::clock::Moment;
@@ -34,6 +34,10 @@ const CLOCK_READINGS: usize = 5;
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
 const REPLIES_PER_TTL: u32 = 100;
+
+/// Leases are set by `PX`, and a waiter tries again when that of the holder has ended.
+const LEASE_CLOCK: &str = "in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless set) after its \
+                           last renewal, plus 1s for each crashed waiter ahead";
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
@@ -233,28 +237,49 @@ impl Examiner<'_> {
         if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas) {
             self.found(finding);
         }
+        self.diagnosis.answer(Question::Loss, self.info.losses());
         Ok(())
     }
 
-    /// Checks that a second connection reaches the same server.
+    /// Checks that a session stays at one server: a second connection reaches the same server, and each connection has
+    /// an identifier of its own that does not change.
     async fn server(&mut self, store: &RedisStore) -> Result<(), StoreError> {
-        let Some(run_id) = self.info.field("run_id").map(str::to_owned) else { return Ok(()) };
         self.diagnosis.begin("one server");
-        let mut other =
-            Connection::open(&self.location, &self.address, store.old_protocol || !self.connection.pushes)
-                .await?;
+        // Without arguments it only reports; every user may run it.
+        let hello = redis::cmd("HELLO");
+        let session = session_of(&self.request(&hello).await?);
+        let old_protocol = store.old_protocol || !self.connection.pushes;
+        let mut other = Connection::open(&self.location, &self.address, old_protocol).await?;
+        let other_session = session_of(&other.request_raw(&hello).await?);
         let info = redis::cmd("INFO").arg("server").clone();
-        let reply = other.request_raw(&info).await?;
-        let other_info = Info::of(&reply);
-        match other_info.field("run_id") {
-            Some(other_run_id) if other_run_id != run_id => self.found(Finding::problem(
-                "one server",
-                "two connections have reached two servers",
-                "two runs may take the same lock at the same time, each on another server",
-                "name one server: no load balancer, and no host name with the addresses of several servers",
-            )),
-            _ => self.found(Finding::ok("one server", "two connections have reached the same server")),
-        }
+        let other_info = Info::of(&other.request_raw(&info).await?);
+        let has_changed = session.is_some() && session_of(&self.request(&hello).await?) != session;
+        let runs = self.info.field("run_id").zip(other_info.field("run_id"));
+        let problem = if runs.is_some_and(|(run, other)| run != other) {
+            "two connections have reached two servers"
+        } else if has_changed {
+            "two requests of one connection have reached two sessions"
+        } else if session.is_some() && session == other_session && runs.is_some() {
+            "two connections have reached the same session"
+        } else {
+            let (answer, found) = match runs {
+                Some(_) => ("yes", "two connections have reached the same server"),
+                None => ("unknown", "the server does not report its run_id (INFO)"),
+            };
+            self.diagnosis.answer(Question::OneServer, Answer::new(answer, found));
+            if runs.is_some() {
+                self.found(Finding::ok("one server", found));
+            }
+            return Ok(());
+        };
+        self.diagnosis.answer(Question::OneServer, Answer::new("no", problem));
+        self.found(Finding::problem(
+            "one server",
+            problem,
+            "two runs may take the same lock at the same time, or are not notified of their turn",
+            "name one server: no load balancer, no proxy that shares connections, and no host name with the addresses of \
+             several servers",
+        ));
         Ok(())
     }
 
@@ -271,6 +296,7 @@ impl Examiner<'_> {
         if let Some(best) = best {
             self.found(clock::finding(best.offset));
         }
+        self.diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
         Ok(())
     }
 
@@ -305,6 +331,18 @@ fn refusing(error: &ServerError) -> Option<Finding> {
 fn recommended_ttl(p99: Duration) -> Duration {
     let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
     SHORTEST_TTL.max(Duration::from_secs(seconds as u64))
+}
+
+/// Returns the identifier of the session in the reply to `HELLO`.
+fn session_of(reply: &Value) -> Option<i64> {
+    let is_id = |name: &Value| text(Some(name)) == Some("id");
+    match reply {
+        Value::Map(pairs) => pairs.iter().find(|(name, _)| is_id(name)).and_then(|(_, id)| number(Some(id))),
+        Value::Array(values) => {
+            values.chunks_exact(2).find(|pair| is_id(&pair[0])).and_then(|pair| number(Some(&pair[1])))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the value in the reply to `CONFIG GET` of one name.

@@ -14,13 +14,12 @@ use super::super::script::{Operation, ScriptRequest};
 use super::super::store::RedisStore;
 use super::{Examiner, refusing};
 use crate::backend::diagnosis::{Finding, short};
+use crate::backend::race::{CLIENTS, SCRATCH_LIFE, race, scratch_claim};
 use crate::backend::{Attempt, Backend, Intent, Release, Renewal, StoreError};
 use crate::clock::Moment;
-use crate::lock::{Claim, Identity, LockName, Mode, Token};
+use crate::lock::{Claim, LockName, Token};
 use crate::random;
 
-/// The expiry of a scratch key, in case it is not removed.
-const SCRATCH_LIFE: Duration = Duration::from_secs(10);
 /// The digest of `return 1`.
 const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
@@ -179,28 +178,11 @@ impl Examiner<'_> {
         // The name is not used again, so its fencing counter may expire soon.
         store.counter_ttl = Some(SCRATCH_LIFE);
         store.old_protocol |= !self.connection.pushes;
-        let claim = Claim {
-            name,
-            token,
-            mode: Mode::Exclusive,
-            ttl: SCRATCH_LIFE,
-            min_hold: Duration::ZERO,
-            identity: Identity {
-                pid: std::process::id(),
-                command: "dlock doctor".into(),
-                ..Identity::default()
-            },
-            outer: Vec::new(),
-            requires_outer_hold: false,
-        };
+        let claim = scratch_claim(&name, token);
         let start = Moment::now();
         let outcome = cycle(store, &claim).await;
         let took = Moment::now() - start;
-        let removals = [
-            redis::cmd("DEL").arg(&keys.fencing).clone(),
-            redis::cmd("ZREM").arg(&keys.index).arg(&keys.lock).clone(),
-        ];
-        self.all(&removals).await?;
+        let is_usable = outcome.is_ok();
         self.found(match outcome {
             Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
             Err(text) => Finding::problem(
@@ -210,7 +192,24 @@ impl Examiner<'_> {
                 "check that it is a complete Redis or Valkey server, without a proxy that lacks commands",
             ),
         });
-        Ok(())
+        let raced = if is_usable { self.race(store, &name).await } else { Ok(()) };
+        let removals = [
+            redis::cmd("DEL").arg(&keys.fencing).clone(),
+            redis::cmd("ZREM").arg(&keys.index).arg(&keys.lock).clone(),
+        ];
+        self.all(&removals).await?;
+        raced
+    }
+
+    async fn race(&self, store: &RedisStore, name: &LockName) -> Result<(), StoreError> {
+        let client = || {
+            let mut client = RedisStore::new(self.location.clone());
+            client.counter_ttl = Some(SCRATCH_LIFE);
+            client.old_protocol = store.old_protocol;
+            client
+        };
+        let mut clients: Vec<RedisStore> = (0..CLIENTS).map(|_| client()).collect();
+        race(&mut clients, name, self.diagnosis).await
     }
 }
 

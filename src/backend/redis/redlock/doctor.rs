@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
-use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, short};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Note, Question, short};
 use crate::backend::redis::doctor::clock::{self, CLOCK_WARNING};
 use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
@@ -22,6 +22,9 @@ const SILENCE: Duration = Duration::from_secs(4);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(400);
 /// The default lease, for which a node that has lost its data does not count.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+const LEASE_CLOCK: &str = "each its own, in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless \
+                           set) after its last renewal, plus 1s for each crashed waiter ahead";
 
 /// What a node reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,9 +63,10 @@ impl RedlockStore {
                 "name 3 or 5 independent masters",
             ));
         }
-        let mut ttl = Duration::ZERO;
+        let (mut ttl, mut answers) = (Duration::ZERO, Vec::new());
         for node in self.all() {
-            ttl = ttl.max(examine_node(self.nodes.location(node), diagnosis).await?);
+            let location = self.nodes.location(node);
+            ttl = ttl.max(examine_node(location, diagnosis, &mut answers).await?);
         }
         diagnosis.begin("independence");
         let replies = self.nodes.request(self.all(), Purpose::Other, SILENCE, facts_of);
@@ -72,19 +76,71 @@ impl RedlockStore {
             diagnosis.recommend_ttl(ttl);
         }
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        let together = [
-            quorum_of(facts.len(), count, quorum),
-            independence(&facts),
-            clocks(&facts),
-            memory(&facts, count),
-        ];
+        let (independence, clocks) = (independence(&facts), clocks(&facts));
+        diagnosis.answer(Question::AtomicGrant, atomic_grant(&answers, count, quorum));
+        diagnosis.answer(Question::Loss, losses(count, quorum));
+        diagnosis.answer(Question::OneServer, one_server(&answers, &independence));
+        diagnosis
+            .answer(Question::LeaseClock, Answer::new("nodes", format!("{LEASE_CLOCK}; {}", clocks.found)));
+        let together = [quorum_of(facts.len(), count, quorum), independence, clocks, memory(&facts, count)];
         together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())
     }
 }
 
-/// Checks one node, and reports the findings with its name. Returns the recommended lease.
-async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Duration, StoreError> {
+/// The answer of one node, with its name.
+type NodeAnswer = (String, Question, Answer);
+
+/// Returns the first answer of a node to the question that is `no`, with the name of the node.
+fn denial(answers: &[NodeAnswer], question: Question) -> Option<Answer> {
+    let is_no = |(_, asked, answer): &&NodeAnswer| *asked == question && answer.answer == "no";
+    answers
+        .iter()
+        .find(is_no)
+        .map(|(name, _, Answer { detail, .. })| Answer::new("no", format!("{name}: {detail}")))
+}
+
+fn atomic_grant(answers: &[NodeAnswer], count: usize, quorum: usize) -> Answer {
+    denial(answers, Question::AtomicGrant).unwrap_or_else(|| {
+        let yes = answers.iter().filter(|(_, asked, _)| *asked == Question::AtomicGrant);
+        match yes.clone().next() {
+            Some((_, _, Answer { detail, .. })) if yes.clone().count() >= quorum => Answer::new(
+                "yes",
+                format!("on {} of {count} nodes {detail}, and a lock needs {quorum}", yes.count()),
+            ),
+            _ => Answer::unknown(),
+        }
+    })
+}
+
+fn losses(count: usize, quorum: usize) -> Answer {
+    let enough = count + 1 - quorum;
+    Answer::new(
+        "yes",
+        format!(
+            "if {enough} of {count} nodes lose it within one lease; a node that may have forgotten locks does not count \
+             until the longest lease has ended"
+        ),
+    )
+}
+
+fn one_server(answers: &[NodeAnswer], independence: &Finding) -> Answer {
+    denial(answers, Question::OneServer).unwrap_or_else(|| {
+        let answer = match independence.level {
+            Level::Ok => "yes",
+            Level::Warning => "unknown",
+            Level::Problem => "no",
+        };
+        Answer::new(answer, &independence.found)
+    })
+}
+
+/// Checks one node, reports the findings with its name, and collects its answers. Returns the recommended lease.
+async fn examine_node(
+    location: &Location,
+    diagnosis: &Diagnosis,
+    answers: &mut Vec<NodeAnswer>,
+) -> Result<Duration, StoreError> {
     let mut store = RedisStore::new(location.clone());
     let (node_diagnosis, mut notes) = Diagnosis::new();
     let mut outcome = Err(StoreError::unanswered(format!("no answer within {}", show(SILENCE))));
@@ -110,6 +166,9 @@ async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Dura
                     diagnosis.begin(step);
                 }
                 Some(Note::Found(finding)) => diagnosis.found(of_node(location.display(), finding)),
+                Some(Note::Answered(question, answer)) => {
+                    answers.push((location.display().to_owned(), question, answer));
+                }
                 Some(Note::Ttl(recommended)) => ttl = recommended,
                 None => break,
             }

@@ -42,9 +42,18 @@ fn a_healthy_directory_has_only_good_findings() {
          ok       room         room for N KiB and N files\n\
          ok       exclusion    flock(N) and locks of single bytes keep two descriptors apart\n\
          ok       latency      pN Nms, pN Nms of N locks taken and given back\n\
-         ok       lease        none: a lock lasts as long as its dlock lives, also while that is stopped;\n\
-         \x20                     --ttl means nothing here\n\
+         ok       race         N races of N connections for a free lock had one winner each\n\
          ok       processes    a cgroup can be made: a whole tree is killed in one step\n\n\
+         Is a grant atomic here?\n\
+         \x20   yes: N races of N connections for a free lock had one winner each\n\
+         Can a granted lock be lost, and by what?\n\
+         \x20   no: the kernel keeps it until the holder's last process has ended, unless its lock file is\n\
+         \x20   removed or replaced\n\
+         Does a session keep to one server?\n\
+         \x20   yes: the kernel of this host\n\
+         Whose clock ends a lease, and how long does a crashed holder block others?\n\
+         \x20   none: there is no lease and --ttl means nothing here: the lock of a crashed holder is free as\n\
+         \x20   soon as the last process of that holder has ended\n\n\
          no problems, no warnings\n"
     );
     assert_eq!(

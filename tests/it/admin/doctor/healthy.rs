@@ -21,8 +21,38 @@ ok       clock           the server's clock is Nms ahead of this host's
 ok       notifications   RESPN: waiters are notified of their turn, holders of a lost lock
 ok       rights          default has all rights needed on dlock:* and dlock#*
 ok       lock            taken, renewed and given back in Nms
+ok       race            N races of N connections for a free lock had one winner each
 ok       processes       a cgroup can be made: a whole tree is killed in one step
 ";
+
+/// Each question with its answer, as text and in the words of JSON.
+const ANSWERS: [(&str, &str, &str, &str); 4] = [
+    (
+        "Is a grant atomic here?",
+        "atomic_grant",
+        "yes",
+        "N races of N connections for a free lock had one winner each",
+    ),
+    (
+        "Can a granted lock be lost, and by what?",
+        "loss",
+        "no",
+        "only if its key is removed by hand (DEL, FLUSHALL) or the server's disk is lost",
+    ),
+    (
+        "Does a session keep to one server?",
+        "one_server",
+        "yes",
+        "two connections have reached the same server",
+    ),
+    (
+        "Whose clock ends a lease, and how long does a crashed holder block others?",
+        "lease_clock",
+        "server",
+        "in steps of Nms; the lock of a crashed holder is free at most one --ttl (Ns unless set)\n    \
+         after its last renewal, plus Ns for each crashed waiter ahead",
+    ),
+];
 
 fn healthy() -> Redis {
     Redis::start_with(Options { persistent: true, ..Options::default() })
@@ -32,7 +62,10 @@ fn healthy() -> Redis {
 fn a_healthy_server_has_only_good_findings() {
     let (redis, place) = (healthy(), Place::new());
     let output = doctor(&place, &redis.url()).output();
-    let expected = format!("redis://N:N/N\n\n{FINDINGS}\nRecommended: --ttl Ns\nno problems, no warnings\n");
+    let answers =
+        ANSWERS.map(|(question, _, answer, detail)| format!("{question}\n    {answer}: {detail}\n")).concat();
+    let expected =
+        format!("redis://N:N/N\n\n{FINDINGS}\n{answers}\nRecommended: --ttl Ns\nno problems, no warnings\n");
     assert_eq!(
         (output.exit, without_numbers(&output.stdout).as_str(), output.stderr.as_str()),
         (Exit::Code(0), expected.as_str(), "")
@@ -52,10 +85,15 @@ fn the_findings_as_json_have_the_same_words() {
             )
         })
         .collect();
+    let answers = ANSWERS.map(|(_, question, answer, detail)| {
+        let detail = detail.replace("\n    ", " ");
+        format!("{{\"question\":\"{question}\",\"answer\":\"{answer}\",\"detail\":\"{detail}\"}}")
+    });
     let expected = format!(
-        "{{\"version\":N,\"backend\":\"redis://N:N/N\",\"findings\":[{}],\"problems\":N,\"warnings\":N,\
+        "{{\"version\":N,\"backend\":\"redis://N:N/N\",\"findings\":[{}],\"answers\":[{}],\"problems\":N,\"warnings\":N,\
          \"recommended_ttl_ms\":N}}\n",
-        findings.join(",")
+        findings.join(","),
+        answers.join(",")
     );
     // The placeholder for the line about processes ends the line, so the text comes from the object itself.
     let found = Findings::read(&output);

@@ -83,6 +83,14 @@ impl Findings {
         finding["found"].as_str().unwrap()
     }
 
+    /// The answer to a question: the word and the detail.
+    #[track_caller]
+    pub fn answer(&self, question: &str) -> (&str, &str) {
+        let answers = self.0["answers"].as_array().unwrap();
+        let answer = answers.iter().find(|answer| answer["question"] == question).unwrap();
+        (answer["answer"].as_str().unwrap(), answer["detail"].as_str().unwrap())
+    }
+
     /// The recommended lease, in ms.
     pub fn recommended_ttl_ms(&self) -> Option<u64> {
         self.0["recommended_ttl_ms"].as_u64()

@@ -268,4 +268,65 @@ fn two_servers_behind_one_address_are_a_problem() {
     let balancer = crate::admin::doctor::protocol::balancer(&[one.port(), other.port()]);
     let found = Findings::of(doctor(&Place::new(), &format!("redis://127.0.0.1:{balancer}/0")));
     assert_eq!(found.only("one server", "problem"), "two connections have reached two servers");
+    assert_eq!(found.answer("one_server"), ("no", "two connections have reached two servers"));
+    // Each grants the lock to one of its clients.
+    let raced = found.only("race", "problem");
+    assert_eq!(raced, "20 of 20 races of 8 connections for a free lock had several winners");
+    assert_eq!(found.answer("atomic_grant"), ("no", raced));
+}
+
+/// A proxy that distributes the requests of a session among its own, or shares one of its own among all clients.
+#[test]
+fn a_proxy_that_shares_sessions_is_a_problem() {
+    for (session, expected) in [
+        (None, "two requests of one connection have reached two sessions"),
+        (Some(7), "two connections have reached the same session"),
+    ] {
+        let requests = AtomicU32::new(0);
+        let session = move || session.unwrap_or_else(|| requests.fetch_add(1, Ordering::Relaxed));
+        let proxy = Fake::scripted(move |words| {
+            Some(match words[0].as_str() {
+                "HELLO" => format!("%2\r\n+server\r\n+redis\r\n+id\r\n:{}\r\n", session()).into_bytes(),
+                "INFO" => b"$14\r\nrun_id:the-one\r\n".to_vec(),
+                _ => b"-ERR\r\n".to_vec(),
+            })
+        });
+        let found = Findings::of(doctor(&Place::new(), &format!("redis://127.0.0.1:{}/0", proxy.port())));
+        assert_eq!(found.only("one server", "problem"), expected);
+        assert_eq!(found.answer("one_server"), ("no", expected));
+    }
+}
+
+/// What can lose a lock follows from persistence, eviction and replication.
+#[test]
+fn each_cause_of_a_lost_lock_is_named() {
+    let redis = Redis::start();
+    let loss = || {
+        let found = findings(&redis);
+        let (answer, detail) = found.answer("loss");
+        format!("{answer}: {detail}")
+    };
+    assert_eq!(loss(), "yes: by a restart of the server (all locks)");
+    set(&redis, "save", "3600 1");
+    assert_eq!(loss(), "yes: by a crash of the server (the locks since its last snapshot, or all)");
+    set(&redis, "appendonly", "yes");
+    for (appendfsync, time) in [("everysec", "second"), ("no", "half minute")] {
+        set(&redis, "appendfsync", appendfsync);
+        assert_eq!(loss(), format!("yes: by a crash of the server's host (the locks of the last {time})"));
+    }
+    set(&redis, "appendfsync", "always");
+    set(&redis, "maxmemory", "100mb");
+    let by_hand = "no: only if its key is removed by hand (DEL, FLUSHALL) or the server's disk is lost";
+    assert_eq!(loss(), by_hand);
+    set(&redis, "maxmemory-policy", "allkeys-lru");
+    assert_eq!(loss(), "yes: by eviction when the memory of the server is full");
+    let replica = Redis::start();
+    replica.command(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
+    until(SOON, "a replica that is up", || {
+        redis.command(&["INFO", "replication"]).text().contains("state=online")
+    });
+    assert_eq!(
+        loss(),
+        "yes: by a fail-over (the locks that were not replicated yet); eviction when the memory of the server is full"
+    );
 }
