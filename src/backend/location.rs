@@ -38,6 +38,18 @@ pub trait Location {
         None
     }
 
+    /// Returns the commands that give a user exactly the rights that dlock needs.
+    fn policy(&self) -> Policy;
+
     /// Returns the store.
     fn open(&self) -> Box<dyn LockAdmin>;
+}
+
+/// The commands that give a user the rights that dlock needs. They contain no secrets but placeholders for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// One per line, to be pasted.
+    pub commands: Vec<String>,
+    /// Where to run them, and what to fill in.
+    pub note: String,
 }

@@ -13,6 +13,7 @@ mod inspect;
 mod keys;
 mod location;
 mod nodes;
+mod policy;
 mod recipe;
 mod redirect;
 mod redlock;

@@ -5,11 +5,12 @@ mod host;
 use super::execute;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Note};
+use crate::backend::location::Policy;
 use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
 use crate::report::status::Style;
-use crate::report::{DoctorReport, Reporter};
+use crate::report::{DoctorReport, Reporter, printable};
 use crate::settings::{DoctorArguments, StoreTarget};
 
 const PROBLEMS: u8 = 1;
@@ -19,7 +20,17 @@ const PROBLEMS: u8 = 1;
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let target = StoreTarget::of_doctor(&arguments.common);
+    if arguments.policy {
+        return target.map_or_else(|failure| reporter.failure(&failure), |target| policy(&target, &reporter));
+    }
     execute(&reporter, target, |target| &target.notices, async |target| diagnose(target, arguments).await)
+}
+
+/// Prints the commands alone, so that they can be piped to the client of the store.
+fn policy(target: &StoreTarget, reporter: &Reporter) -> Exit {
+    let Policy { commands, note } = target.store.policy();
+    reporter.notices(&[note]);
+    super::print(&commands.iter().map(|command| format!("{}\n", printable(command))).collect::<String>())
 }
 
 async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<Exit, Failure> {

@@ -69,6 +69,10 @@ pub struct DoctorArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
+    /// Print the commands that give a user the rights that dlock needs, and contact no store
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    pub policy: bool,
+
     #[command(flatten)]
     pub common: CommonArguments,
 }

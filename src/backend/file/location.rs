@@ -9,6 +9,7 @@ use super::{FileStore, describe};
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
 use crate::backend::ledger::Contender;
+use crate::backend::location::Policy;
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
@@ -190,6 +191,22 @@ impl crate::backend::Location for Location {
             "{} is on {kind}: the lock is only as good as the locks of that file system, and hosts may not see each other's",
             self.directory.display()
         ))
+    }
+
+    /// Users who share locks share the directory by its group; new files in it take its group.
+    fn policy(&self) -> Policy {
+        let directory = self.directory.display().to_string().replace('\'', "'\\''");
+        let (options, note) = match self.is_default {
+            true => (
+                "-m 0700",
+                "the first run makes this directory itself; users who share locks have to name another",
+            ),
+            false => (
+                "-m 2770 -g GROUP",
+                "run this as root, with the group of the users who share locks filled in",
+            ),
+        };
+        Policy { commands: vec![format!("install -d {options} '{directory}'")], note: note.to_owned() }
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {

@@ -5,9 +5,11 @@ mod url;
 
 pub(super) use self::topology::Topology;
 use super::keys::{Index, Keys, RESERVED};
+use super::policy::policy;
 use super::recipe::Recipe;
 use crate::backend;
 use crate::backend::admin::LockAdmin;
+use crate::backend::location::Policy;
 use crate::backend::net::{Address, Credentials, Security};
 use crate::backend::url::UrlError;
 use crate::lock::{LockName, Mode};
@@ -76,6 +78,10 @@ impl backend::Location for Location {
 
     fn insecure(&self) -> Option<&'static str> {
         self.security.warning()
+    }
+
+    fn policy(&self) -> Policy {
+        policy(self)
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {

@@ -130,6 +130,17 @@ impl Recipe {
         }
     }
 
+    /// The patterns of the other keys and channels in an ACL rule.
+    pub fn patterns(self) -> &'static [&'static str] {
+        match self {
+            Recipe::Plain => &[],
+            Recipe::Redisson => {
+                &["~redisson_lock_token:*", "~redisson_lock_queue:*", "&redisson_lock__channel:*"]
+            }
+            Recipe::PythonRedisLock => &["~lock-signal:*"],
+        }
+    }
+
     /// The finding of `dlock doctor` about the recipe, if there is one.
     pub fn finding(self) -> Option<Finding> {
         let found = match self {

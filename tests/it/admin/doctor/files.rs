@@ -136,6 +136,9 @@ fn a_network_file_system_is_one_warning() {
     let lying = |run: Dlock| run.env("LD_PRELOAD", &library).env("FS_MAGIC", "0x6969");
     let found = Findings::of(lying(doctor(&place, &place.url())));
     assert_eq!(found.only("file system", "warning"), "NFS: locks are made elsewhere");
+    for question in ["loss", "one_server"] {
+        assert_eq!(found.answer(question), ("unknown", "NFS: locks are made elsewhere"));
+    }
     assert_eq!(found.at("problem"), [""; 0]);
 }
 

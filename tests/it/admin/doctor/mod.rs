@@ -5,6 +5,7 @@ mod files;
 mod healthy;
 mod host;
 mod output;
+mod policy;
 #[cfg(feature = "redis")]
 mod protocol;
 #[cfg(feature = "redis")]

@@ -9,7 +9,7 @@ use crate::support::running::Exit;
 const PASSWORD: &str = "s3cret";
 
 /// The commands that dlock uses, and the others that doctor checks.
-const ALL: &[&str] = &[
+pub const ALL: &[&str] = &[
     "+eval",
     "+evalsha",
     "+time",
