@@ -1,11 +1,12 @@
 //! The second phase: the command runs, the keepers renew its locks, signals are forwarded.
 
+mod renewal;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped, describe};
-use crate::backend::Loss;
+use super::outcome::{RunOutcome, Stopped};
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{Arrival, Origin};
 use crate::child::stop::Deadlines;
@@ -13,9 +14,7 @@ use crate::child::{Event, Supervisor, sys};
 use crate::clock::Moment;
 use crate::commands::or_never;
 use crate::lease::acquire_all::{HeldLock, Keepers};
-use crate::lease::keeper;
 use crate::lease::validity::{MARGIN, Validity};
-use crate::lock::Revocation;
 use crate::settings::OnLost;
 
 /// The longest grace after SIGTERM when the store has lost the lock and no other client holds it yet.
@@ -125,76 +124,6 @@ impl Supervision<'_> {
 
     fn validities(&self) -> impl Iterator<Item = &Validity> {
         self.outcome.locks.iter().filter_map(|lock| lock.validity.as_ref())
-    }
-
-    fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
-        match event {
-            keeper::Event::Renewed { validity, took } => {
-                let outcome = &mut self.outcome.locks[lock];
-                outcome.renewals.observe(took);
-                outcome.validity = validity;
-                outcome.trouble = None;
-                outcome.lease_ends = validity.map(|validity| validity.ends);
-                self.checked = false;
-                if let Some(deadlines) = self.deadlines() {
-                    self.supervisor.arm(deadlines);
-                }
-                self.confirmed(lock);
-            }
-            keeper::Event::Lost(loss) => self.on_lost(lock, loss),
-            keeper::Event::Revoked(revocation) => self.on_revoked(lock, revocation),
-            keeper::Event::Trouble(why) => {
-                let plan = self.run.plan;
-                let (name, store) = (&plan.names[lock], plan.target.store.display());
-                self.run.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
-                self.outcome.locks[lock].trouble = Some(why);
-            }
-        }
-    }
-
-    /// Called when this lock is confirmed, or is no longer needed: a command that waits for the last of them
-    /// is continued.
-    fn confirmed(&mut self, lock: usize) {
-        if let Some(unknown) = &mut self.resume_when_ours {
-            unknown.retain(|unknown| *unknown != lock);
-            if unknown.is_empty() {
-                self.resume_when_ours = None;
-                self.supervisor.resume();
-            }
-        }
-    }
-
-    fn on_lost(&mut self, lock: usize, loss: Loss) {
-        let plan = self.run.plan;
-        let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
-        if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
-            self.outcome.locks[lock].validity = None;
-            self.outcome.locks[lock].is_lost = true;
-            self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
-            return self.confirmed(lock);
-        }
-        // No deadline matters any more, whatever happens to the other locks.
-        self.outcome.locks.iter_mut().for_each(|lock| lock.validity = None);
-        if self.outcome.stopped.is_some() {
-            // The command is being stopped already, but another holder may be running now.
-            return self.supervisor.kill();
-        }
-        self.outcome.stopped = Some(Stopped::Lost(lock, loss));
-        // A stopped command must not run another instruction, nor run beside the command of another holder.
-        if loss == Loss::Taken || self.command_stopped {
-            return self.supervisor.kill();
-        }
-        let grace = plan.terms.grace.min(LONGEST_GRACE_AFTER_LOSS);
-        self.supervisor.terminate(Moment::now() + grace);
-    }
-
-    /// The lock stays held until the tree is dead, and is then released normally, whatever `--on-lost` is.
-    fn on_revoked(&mut self, lock: usize, revocation: Revocation) {
-        if self.outcome.stopped.is_none() {
-            self.outcome.stopped = Some(Stopped::Revoked(lock, revocation));
-            self.resume_when_ours = None;
-            self.supervisor.terminate(Moment::now() + self.run.plan.terms.grace);
-        }
     }
 
     fn on_child(&mut self, event: Event) -> Step {

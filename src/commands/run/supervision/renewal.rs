@@ -1,0 +1,81 @@
+//! What the keepers report: renewals, failures to renew, losses, revocations.
+
+use super::super::outcome::{Stopped, describe};
+use super::{LONGEST_GRACE_AFTER_LOSS, Supervision};
+use crate::backend::Loss;
+use crate::clock::Moment;
+use crate::lease::keeper;
+use crate::lock::Revocation;
+use crate::settings::OnLost;
+
+impl Supervision<'_> {
+    pub(super) fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
+        match event {
+            keeper::Event::Renewed { validity, took } => {
+                let outcome = &mut self.outcome.locks[lock];
+                outcome.renewals.observe(took);
+                outcome.validity = validity;
+                outcome.trouble = None;
+                outcome.lease_ends = validity.map(|validity| validity.ends);
+                self.checked = false;
+                if let Some(deadlines) = self.deadlines() {
+                    self.supervisor.arm(deadlines);
+                }
+                self.confirmed(lock);
+            }
+            keeper::Event::Lost(loss) => self.on_lost(lock, loss),
+            keeper::Event::Revoked(revocation) => self.on_revoked(lock, revocation),
+            keeper::Event::Trouble(why) => {
+                let plan = self.run.plan;
+                let (name, store) = (&plan.names[lock], plan.target.store.display());
+                self.run.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
+                self.outcome.locks[lock].trouble = Some(why);
+            }
+        }
+    }
+
+    /// Called when this lock is confirmed, or is no longer needed: a command that waits for the last of them
+    /// is continued.
+    pub(super) fn confirmed(&mut self, lock: usize) {
+        if let Some(unknown) = &mut self.resume_when_ours {
+            unknown.retain(|unknown| *unknown != lock);
+            if unknown.is_empty() {
+                self.resume_when_ours = None;
+                self.supervisor.resume();
+            }
+        }
+    }
+
+    fn on_lost(&mut self, lock: usize, loss: Loss) {
+        let plan = self.run.plan;
+        let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
+        if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
+            self.outcome.locks[lock].validity = None;
+            self.outcome.locks[lock].is_lost = true;
+            self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
+            return self.confirmed(lock);
+        }
+        // No deadline matters any more, whatever happens to the other locks.
+        self.outcome.locks.iter_mut().for_each(|lock| lock.validity = None);
+        if self.outcome.stopped.is_some() {
+            // The command is being stopped already, but another holder may be running now.
+            return self.supervisor.kill();
+        }
+        self.outcome.stopped = Some(Stopped::Lost(lock, loss));
+        // A stopped command must not run another instruction, nor run beside the command of another holder.
+        if loss == Loss::Taken || self.command_stopped {
+            return self.supervisor.kill();
+        }
+        let grace = plan.terms.grace.min(LONGEST_GRACE_AFTER_LOSS);
+        self.supervisor.terminate(Moment::now() + grace);
+    }
+
+    /// The lock stays held until the tree is dead, and is then released normally, whatever `--on-lost` is.
+    fn on_revoked(&mut self, lock: usize, revocation: Revocation) {
+        if self.outcome.stopped.is_none() {
+            self.outcome.stopped = Some(Stopped::Revoked(lock, revocation));
+            self.resume_when_ours = None;
+            self.supervisor.terminate(Moment::now() + self.run.plan.terms.grace);
+        }
+    }
+}
