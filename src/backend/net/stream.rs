@@ -236,5 +236,5 @@ fn socket_error(path: &Path, error: &io::Error) -> StoreError {
 }
 
 fn failed(error: &io::Error) -> StoreError {
-    StoreError::unreachable(format!("cannot connect: {}", io_text(error)))
+    StoreError::unreachable(io_text(error))
 }

@@ -235,13 +235,13 @@ mod on_redis {
         watch.await_stdout("\n");
         terminal.expect(&redis.url());
         redis.kill();
-        watch.await_stderr("cannot connect");
-        terminal.expect("cannot connect");
+        watch.await_stderr("connection refused");
+        terminal.expect("connection refused");
         // It is reported once, however long it lasts.
         let before = objects(&watch).len();
-        until(SOON, "more looks in vain", || terminal.screen().matches("cannot connect").count() > 3);
+        until(SOON, "more looks in vain", || terminal.screen().matches("connection refused").count() > 3);
         assert_eq!(
-            (watch.stderr().matches("cannot connect").count(), objects(&watch).len()),
+            (watch.stderr().matches("connection refused").count(), objects(&watch).len()),
             (1, before),
             "{}",
             watch.stderr()
