@@ -52,6 +52,14 @@ pub fn show(duration: Duration) -> String {
     }
 }
 
+/// Formats how long ago or how far away a moment is: rounded to seconds unless it is less than one.
+pub fn show_distance(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => show(duration),
+        _ => show(Duration::from_secs((duration + Duration::from_millis(500)).as_secs())),
+    }
+}
+
 /// Formats a duration so that [`parse`] returns the same.
 pub fn exact(duration: Duration) -> String {
     // humantime would continue with months and years.

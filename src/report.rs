@@ -24,9 +24,9 @@ pub use self::outcome::{Outcome, RunReport, Started};
 pub use self::status::began;
 pub use self::token_file::TokenFile;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
-use crate::duration::show;
+use crate::duration::show_distance;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
+use crate::lock::{FencingToken, Holder, Identity, LockName, LockState, Revocation};
 use crate::settings::{CommonArguments, LogFormat};
 
 /// Writes messages, with their level and format.
@@ -74,6 +74,11 @@ impl Reporter {
         }
     }
 
+    /// Writes a warning even with `-q`.
+    pub fn urgent(&self, message: &str) {
+        self.write("warning", message);
+    }
+
     /// Writes each of these notices; silenced by `-q`.
     pub fn notices(&self, notices: &[String]) {
         notices.iter().for_each(|notice| self.warning(notice));
@@ -89,11 +94,17 @@ impl Reporter {
         let _ = writeln!(std::io::stderr());
     }
 
-    /// Writes a detail, with `-v` only.
+    /// Writes a detail, with `-v` only; silenced by `-q`.
     pub fn detail(&self, message: &str) {
-        if self.verbose > 0 {
+        if self.verbose > 0 && !self.quiet {
             self.write("info", message);
         }
+    }
+
+    /// Reports that the lock was granted, with `-v` only.
+    pub fn granted(&self, name: &LockName, waited: Duration, fencing: Option<FencingToken>) {
+        let token = fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
+        self.detail(&format!("{name} was granted after {}{token}", show_distance(waited)));
     }
 
     /// Reports that another client holds the lock and that dlock gives up. Returns the message.
@@ -106,13 +117,28 @@ impl Reporter {
         will_wait: bool,
     ) -> String {
         let end = match will_wait {
-            true => format!("gave up after {}", show(waited)),
+            true => format!("gave up after {}", show_distance(waited)),
             false if kept_by(busy).is_some() => "not waiting".to_owned(),
             false => "not waiting, see --wait".to_owned(),
         };
         let line = format!("{}; {end}", describe(name, store, busy));
         self.warning(&line);
         line
+    }
+
+    /// Reports that the store cannot be reached and that dlock keeps trying, for `left` if there is a limit.
+    pub fn unreachable(&self, store: &str, error: &StoreError, left: Option<Duration>) {
+        if self.reports_waiting {
+            let end = left.map_or("again".to_owned(), |left| format!("for another {}", show_distance(left)));
+            self.write("info", &format!("cannot reach {store}: {error}; trying {end}"));
+        }
+    }
+
+    /// Reports that the store replies again.
+    pub fn reachable(&self, store: &str) {
+        if self.reports_waiting {
+            self.write("info", &format!("{store} replies again"));
+        }
     }
 
     pub fn reports_waiting(&self) -> bool {
@@ -208,16 +234,18 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
     let Some(identity) = &holder.identity else {
         let hint = holder.hint.as_ref().map(|hint| format!(", {hint}")).unwrap_or_default();
         let rest = match holder.remaining {
-            Some(rest) => format!(", for another {} at most", show(rest)),
+            Some(rest) => format!(", for another {} at most", show_distance(rest)),
             None => String::new(),
         };
         return format!("another program on {store} (not a dlock{hint}{rest})");
     };
-    let age = holder.age.map(|age| format!(" for {}", show(age))).unwrap_or_default();
+    let age = holder.age.map(|age| format!(" for {}", show_distance(age))).unwrap_or_default();
     let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
     if identity.unattended {
-        let rest =
-            holder.remaining.map(|rest| format!(", {} of the lease left", show(rest))).unwrap_or_default();
+        let rest = holder
+            .remaining
+            .map(|rest| format!(", {} of the lease left", show_distance(rest)))
+            .unwrap_or_default();
         return format!("a token of {} ({}, dlock acquire{note}){age}{rest}", identity.host, identity.user);
     }
     format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)

@@ -9,7 +9,7 @@ use super::{execute, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
-use crate::duration::show;
+use crate::duration::show_distance;
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
@@ -187,7 +187,7 @@ impl Breaking<'_> {
             let rest = match holder.remaining {
                 // For the others this was printed before.
                 Some(rest) if notified => {
-                    format!("; its lease ends in {} unless it is renewed", show(rest))
+                    format!("; its lease ends in {} unless it is renewed", show_distance(rest))
                 }
                 _ => String::new(),
             };

@@ -3,7 +3,7 @@
 use super::execute;
 use super::hold::look;
 use crate::backend::admin::LockAdmin;
-use crate::duration::show;
+use crate::duration::show_distance;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::report::{Reporter, lock_error, not_owned};
 use crate::settings::{CheckArguments, CheckPlan, Proof};
@@ -43,7 +43,8 @@ async fn check_one(
     let Some(holder) = state.holders.iter().find(|holder| holder.ours) else {
         return Err(not_owned(&state, display));
     };
-    let rest = holder.remaining.map(|rest| format!(", for another {}", show(rest))).unwrap_or_default();
+    let rest =
+        holder.remaining.map(|rest| format!(", for another {}", show_distance(rest))).unwrap_or_default();
     reporter.detail(&format!("{name} on {display}: held{rest}"));
     Ok(())
 }

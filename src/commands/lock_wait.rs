@@ -108,7 +108,14 @@ impl<'a> LockWait<'a> {
         let limits = self.patience.from(begin);
         let (last_busy, holder_is_ancestor) = (LastBusy::default(), Cell::new(false));
         let waits = self.patience.wait != Wait::No;
+        let is_failing = Cell::new(false);
+        let on_reply = || {
+            if is_failing.replace(false) {
+                self.reporter.reachable(self.store);
+            }
+        };
         let mut on_busy = |claim: &Claim, busy: &Busy| {
+            on_reply();
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
             holder_is_ancestor.set(ancestor);
@@ -121,11 +128,17 @@ impl<'a> LockWait<'a> {
             last_busy.note(claim, busy);
             Advice::Wait
         };
+        let mut on_failure = |error: &StoreError, until: Option<Moment>| {
+            if !is_failing.replace(true) {
+                self.reporter.unreachable(self.store, error, until.map(|until| until - Moment::now()));
+            }
+        };
         let mut context = WaitContext {
             give_up: &give_up,
             check_held: &check_held,
             alarm: self.alarm,
             on_busy: &mut on_busy,
+            on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
         let outcome = {
@@ -177,8 +190,14 @@ impl<'a> LockWait<'a> {
             outcome
         };
         let Some(Leaving { why, by, .. }) = leaving else {
-            let holder_is_ancestor = holder_is_ancestor.get();
-            return Ok(Awaited { outcome, holder_is_ancestor, waited: Moment::now() - begin });
+            let (holder_is_ancestor, waited) = (holder_is_ancestor.get(), Moment::now() - begin);
+            if let Ok((held, _)) = &outcome {
+                on_reply();
+                for (lock, held) in locks.iter().zip(held) {
+                    self.reporter.granted(&lock.claim.name, waited, held.grant.fencing);
+                }
+            }
+            return Ok(Awaited { outcome, holder_is_ancestor, waited });
         };
         if let Ok(granted) = outcome {
             // Granted at the same moment as the end was requested: release it.

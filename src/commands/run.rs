@@ -9,7 +9,7 @@ mod release;
 mod supervision;
 
 use super::{event_loop, no_event_loop};
-use crate::backend::StoreError;
+use crate::backend::{Release, StoreError};
 use crate::child::signals::Source;
 use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
 use crate::clock::{Alarm, Moment};
@@ -148,6 +148,11 @@ impl Run<'_> {
         let released = self.release_all(&locks, &held, &outcome, report).await;
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_released));
+        for (lock, released) in locks.iter().zip(&released) {
+            if let Ok(Release::Released) = released {
+                self.reporter.detail(&format!("{} was released", lock.claim.name));
+            }
+        }
         supervisor.dismiss();
         if let Some(failure) = too_late {
             return Err(failure);

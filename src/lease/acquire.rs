@@ -101,6 +101,9 @@ pub struct WaitContext<'a> {
     pub alarm: &'a Alarm,
     /// Called with the holders after each attempt that finds the lock busy.
     pub on_busy: &'a mut dyn FnMut(&Claim, &Busy) -> Advice,
+    /// Called with each failure of the store that is followed by another attempt, and with the end of these attempts,
+    /// if they have one.
+    pub on_failure: &'a mut dyn FnMut(&StoreError, Option<Moment>),
 }
 
 /// Every attempt gets at least this long, however little is left of the wait: the reply is worth more than a punctual
@@ -226,6 +229,9 @@ async fn acquire_with_retries(
                     return Err(NotGranted::Failed(error));
                 }
                 failures += 1;
+                if !ask_again && !transient {
+                    (context.on_failure)(&error, limits.retry_until);
+                }
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {
                     (_, true) => TRANSIENT_PAUSE / 2 + jitter(TRANSIENT_PAUSE),

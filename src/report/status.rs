@@ -9,7 +9,7 @@ use self::table::{Cell, Table};
 pub(super) use self::table::{Colour, painted};
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
-use crate::duration;
+use crate::duration::show_distance;
 use crate::input;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
 
@@ -28,14 +28,6 @@ impl Style {
             true => Style::Coloured,
             false => Style::Plain,
         }
-    }
-}
-
-/// Formats a duration for a table: milliseconds are dropped above one second.
-fn show(duration: Duration) -> String {
-    match duration.as_secs() {
-        0 => duration::show(duration),
-        seconds => duration::show(Duration::from_secs(seconds)),
     }
 }
 
@@ -79,10 +71,14 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
 
 fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     let (what, colour) = state(lock.mode, holder);
-    let lease = holder.remaining.map(show).or(holder.immortal.then(|| "for ever".to_owned()));
+    let lease = holder.remaining.map(show_distance).or(holder.immortal.then(|| "for ever".to_owned()));
     let mut cells = vec![Cell::new(&what).coloured(colour)];
     cells.extend(who(holder.identity.as_ref()));
-    cells.extend([Cell::known(holder.age.map(show)), Cell::known(lease), Cell::known(holder.fencing)]);
+    cells.extend([
+        Cell::known(holder.age.map(show_distance)),
+        Cell::known(lease),
+        Cell::known(holder.fencing),
+    ]);
     cells.push(remark(&remarks(holder)));
     cells
 }
@@ -109,7 +105,7 @@ fn waiter_cells(position: usize, waiter: &Waiter) -> Vec<Cell> {
     };
     let mut cells = vec![Cell::new(&format!("waits #{position}{wants}")).coloured(Colour::Cyan)];
     cells.extend(who(waiter.identity.as_ref()));
-    cells.extend([Cell::new(&show(waiter.waiting)), Cell::new("-"), Cell::new("-")]);
+    cells.extend([Cell::new(&show_distance(waiter.waiting)), Cell::new("-"), Cell::new("-")]);
     let note = waiter.identity.as_ref().map(|identity| note_and_job(identity).join("; ")).unwrap_or_default();
     cells.push(remark(&note));
     cells
@@ -130,7 +126,7 @@ fn who(identity: Option<&Identity>) -> [Cell; 4] {
 fn remarks(holder: &Holder) -> String {
     let mut remarks: Vec<String> = holder.hint.iter().cloned().collect();
     if let Some(ended) = holder.ended {
-        remarks.push(format!("ended {} ago", show(ended)));
+        remarks.push(format!("ended {} ago", show_distance(ended)));
     }
     remarks.extend(holder.revoked.as_ref().map(broken_by));
     remarks.extend(holder.identity.iter().flat_map(note_and_job));
@@ -164,7 +160,7 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
                 vec![Cell::new(&local_time(began(*at, record))), Cell::new(&outcome).coloured(colour)];
             cells.extend(who(Some(&record.identity)));
             let times = [Some(record.waited_ms), record.held_ms];
-            cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show(Duration::from_millis(ms))))));
+            cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
             cells.push(remark(&why(record)));
             table.add(cells);
         }

@@ -5,7 +5,7 @@ use super::outcome::{RunOutcome, Stopped, describe};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
-use crate::duration::show;
+use crate::duration::{show, show_distance};
 use crate::exit::{Exit, FailureKind};
 use crate::lease::acquire_all::HeldLock;
 use crate::report::{Outcome, RunReport, revoked};
@@ -57,7 +57,7 @@ impl Run<'_> {
                 Err(error) if !matches!(outcome.stopped, Some(Stopped::Deadline(_))) => {
                     let rest = outcome.locks[lock]
                         .lease_ends
-                        .map(|ends| format!("; it expires within {}", show(ends - Moment::now())));
+                        .map(|ends| format!("; it expires within {}", show_distance(ends - Moment::now())));
                     let rest = rest.unwrap_or_default();
                     self.reporter
                         .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));

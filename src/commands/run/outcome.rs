@@ -38,6 +38,8 @@ pub(super) struct LockOutcome {
     pub(super) lease_ends: Option<Moment>,
     /// The last failure to renew, since the last success.
     pub(super) trouble: Option<String>,
+    /// The user has been warned of it.
+    pub(super) has_warned: bool,
     /// It was lost and the command went on (`--on-lost warn`).
     pub(super) is_lost: bool,
     /// How long the acknowledged renewals took.
@@ -51,6 +53,7 @@ impl RunOutcome {
             validity: *validity,
             lease_ends: validity.map(|validity| validity.ends),
             trouble: None,
+            has_warned: false,
             is_lost: false,
             renewals: Histogram::of_renewals(),
         };

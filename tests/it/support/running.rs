@@ -53,6 +53,17 @@ impl Output {
     pub fn outcome(&self) -> (Exit, &str, &str) {
         (self.exit, &self.stdout, &self.stderr)
     }
+
+    /// The lines on standard error after the warnings of a run that its lock cannot be renewed, one for each lock.
+    #[track_caller]
+    pub fn after_renewal_warnings(&self) -> Vec<&str> {
+        let is_warning = |line: &str| {
+            let warned = line.split_once(": cannot renew on ").is_some_and(|(lock, _)| lock == "dlock: x");
+            let (_, left) = line.split_once("; the command will be stopped in ").unwrap_or_default();
+            warned && left.ends_with("s unless that changes")
+        };
+        self.stderr.lines().skip_while(|line| is_warning(line)).collect()
+    }
 }
 
 /// A started dlock; it and everything it started is killed when this value is dropped before its end.

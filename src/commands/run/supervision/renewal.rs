@@ -4,6 +4,7 @@ use super::super::outcome::{Stopped, describe};
 use super::{LONGEST_GRACE_AFTER_LOSS, Supervision};
 use crate::backend::Loss;
 use crate::clock::Moment;
+use crate::duration::show_distance;
 use crate::lease::keeper;
 use crate::lock::Revocation;
 use crate::settings::OnLost;
@@ -17,6 +18,11 @@ impl Supervision<'_> {
                 outcome.validity = validity;
                 outcome.trouble = None;
                 outcome.lease_ends = validity.map(|validity| validity.ends);
+                if std::mem::take(&mut outcome.has_warned) {
+                    let plan = self.run.plan;
+                    let (name, store) = (&plan.names[lock], plan.target.store.display());
+                    self.run.reporter.urgent(&format!("{name}: renewed on {store} again"));
+                }
                 self.checked = false;
                 if let Some(deadlines) = self.deadlines() {
                     self.supervisor.arm(deadlines);
@@ -25,13 +31,38 @@ impl Supervision<'_> {
             }
             keeper::Event::Lost(loss) => self.on_lost(lock, loss),
             keeper::Event::Revoked(revocation) => self.on_revoked(lock, revocation),
-            keeper::Event::Trouble(why) => {
-                let plan = self.run.plan;
-                let (name, store) = (&plan.names[lock], plan.target.store.display());
-                self.run.reporter.detail(&format!("{name} on {store}: cannot renew: {why}"));
-                self.outcome.locks[lock].trouble = Some(why);
-            }
+            keeper::Event::Trouble(why) => self.on_trouble(lock, why),
         }
+    }
+
+    /// Notes a failure to renew. The first one that leaves less than half of the lease is reported even with `-q`.
+    fn on_trouble(&mut self, lock: usize, why: String) {
+        let (plan, reporter) = (self.run.plan, self.run.reporter);
+        let (name, store) = (&plan.names[lock], plan.target.store.display());
+        let now = Moment::now();
+        let outcome = &mut self.outcome.locks[lock];
+        match outcome.validity {
+            Some(validity)
+                if validity.ends - now < plan.terms.ttl / 2
+                    && self.outcome.stopped.is_none()
+                    && !outcome.has_warned =>
+            {
+                outcome.has_warned = true;
+                let what = match plan.settings.on_lost() {
+                    OnLost::Kill => {
+                        format!("the command will be stopped in {}", show_distance(validity.term - now))
+                    }
+                    OnLost::Warn => {
+                        format!("the lock will be lost in {}", show_distance(validity.ends - now))
+                    }
+                };
+                reporter
+                    .urgent(&format!("{name}: cannot renew on {store}: {why}; {what} unless that changes"));
+            }
+            _ if outcome.trouble.is_some() => {}
+            _ => reporter.detail(&format!("{name} on {store}: cannot renew: {why}")),
+        }
+        outcome.trouble = Some(why);
     }
 
     /// Called when this lock is confirmed, or is no longer needed: a command that waits for the last of them

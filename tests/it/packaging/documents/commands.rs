@@ -83,7 +83,7 @@ fn the_steps_hold_the_lock_from_the_first_to_the_last() {
 fn the_messages_of_the_pages_are_those_of_dlock() {
     let sandbox = Sandbox::new();
     sandbox.plain.command(&["HSET", "myapp:billing", "an owner", "1"]);
-    sandbox.plain.command(&["PEXPIRE", "myapp:billing", "60000"]);
+    sandbox.plain.command(&["PEXPIRE", "myapp:billing", "50000"]);
     let output = sandbox.run("dlock run -b 'redis://redis.example.com?prefix=' myapp:billing -- true");
     let printed = String::from_utf8(output.stderr).unwrap();
     let here = format!("127.0.0.1:{}/0", sandbox.plain.port());

@@ -149,7 +149,11 @@ fn a_server_with_a_verified_certificate_is_used() {
 /// F01
 #[test]
 fn a_wait_continues_until_a_late_store_is_up() {
-    for option in [["--wait", "forever"], ["--wait", "60s"], ["--retry", "60s"]] {
+    for (option, end) in [
+        (["--wait", "forever"], "again"),
+        (["--wait", "60s"], "for another 1m"),
+        (["--retry", "60s"], "for another 1m"),
+    ] {
         let fixture = Fixture::new();
         fixture.proxy.refuse();
         let mut run = fixture.run().args(option).args(["-v"]).sh("echo ran; exit 3").spawn();
@@ -159,6 +163,15 @@ fn a_wait_continues_until_a_late_store_is_up() {
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(3), "ran\n"), "{}", output.stderr);
         assert!(!fixture.is_held());
+        let store = fixture.proxied_url();
+        let lines: Vec<&str> = output.stderr.lines().collect();
+        let [failure, recovery, grant, release] = lines[..] else { panic!("{}", output.stderr) };
+        let why = "the server closed the connection";
+        assert!(failure.starts_with(&format!("dlock: cannot reach {store}: {why}")), "{failure}");
+        assert!(failure.ends_with(&format!("; trying {end}")), "{failure}");
+        assert_eq!(recovery, format!("dlock: {store} replies again"));
+        assert!(grant.starts_with("dlock: x was granted after "), "{grant}");
+        assert_eq!(release, "dlock: x was released");
     }
 }
 

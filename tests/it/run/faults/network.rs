@@ -1,5 +1,6 @@
 //! A network that drops packets: a network namespace with a Redis in it, and a packet filter.
 
+use super::fixture::assert_one_loss;
 use super::timing::nanoseconds;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -123,7 +124,7 @@ fn lost_packets_end_the_command_in_time(which: &str) {
     assert!(last <= deadline + 1_000_000, "{:?} too late", Duration::from_nanos(last - deadline));
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
-    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    assert_one_loss(&output);
     until(SOON, "the end of the lease", || island.command(&["EXISTS", "dlock:x"]) == Value::Int(0));
     // The packets that TCP retransmits arrive now.
     island.heal();

@@ -155,7 +155,35 @@ fn with_on_lost_warn_the_command_continues_without_a_store() {
     fixture.go();
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\n"), "{}", output.stderr);
-    assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
+    let store = fixture.proxied_url();
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    let [warning, loss, release] = lines[..] else { panic!("{}", output.stderr) };
+    assert!(warning.starts_with(&format!("dlock: x: cannot renew on {store}")), "{warning}");
+    assert!(warning.contains("; the lock will be lost in ") && warning.ends_with("s unless that changes"));
+    assert!(loss.starts_with(&format!("dlock: x on {store}")), "{loss}");
+    assert!(loss.ends_with("; the command goes on (--on-lost warn)"), "{loss}");
+    assert!(release.starts_with(&format!("dlock: x on {store}")), "{release}");
+}
+
+/// F05: `-q` does not silence that the command is about to be stopped.
+#[test]
+fn a_failing_renewal_is_reported_once_and_its_recovery_too() {
+    let fixture = Fixture::new().ttl(12);
+    let mut run = fixture.witness_of(fixture.run().arg("-q"));
+    fixture.proxy.refuse();
+    run.await_stderr("unless that changes\n");
+    fixture.proxy.heal();
+    run.await_stderr("again\n");
+    fixture.go();
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\n"), "{}", output.stderr);
+    let store = fixture.proxied_url();
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    let [failure, recovery] = lines[..] else { panic!("{}", output.stderr) };
+    assert!(failure.starts_with(&format!("dlock: x: cannot renew on {store}: ")), "{failure}");
+    let (_, left) = failure.split_once("; the command will be stopped in ").expect("the time left");
+    assert!(["3s unless that changes", "2s unless that changes"].contains(&left), "{failure}");
+    assert_eq!(recovery, format!("dlock: x: renewed on {store} again"));
 }
 
 /// F12

@@ -39,17 +39,30 @@ fn held_by(holder: &Running, position: usize) -> String {
     )
 }
 
-/// The lines without the age of the holder, which must be a duration.
+/// What `-v` reports of a run that was granted the lock, without the wait and the token.
+const GRANTED: &str = "dlock: x was granted after AGE, fencing token N";
+/// And after its command.
+const RELEASED: &str = "dlock: x was released";
+
+/// The lines without the age of the holder or the wait, which must be a duration, and without the fencing token.
 #[track_caller]
 fn without_ages(text: &str) -> Vec<String> {
     let without = |line: &str| {
-        let (front, back) = line.split_once(" for ").unwrap_or_else(|| panic!("no age: {line:?}"));
-        let (age, back) = back.split_once(';').unwrap();
+        if line == RELEASED {
+            return line.to_owned();
+        }
+        let (before, end) = if line.contains(" was granted ") { (" after ", ',') } else { (" for ", ';') };
+        let (front, back) = line.split_once(before).unwrap_or_else(|| panic!("no age: {line:?}"));
+        let (age, back) = back.split_once(end).unwrap();
         assert!(
             age.starts_with(|first: char| first.is_ascii_digit()) && age.ends_with(['s', 'm', 'h']),
             "{age:?}"
         );
-        format!("{front} for AGE;{back}")
+        let back = match back.strip_prefix(" fencing token ") {
+            Some(token) => format!(" fencing token {}", token.parse::<u64>().map_or("not a number", |_| "N")),
+            None => back.to_owned(),
+        };
+        format!("{front}{before}AGE{end}{back}")
     };
     text.lines().map(without).collect()
 }
@@ -76,7 +89,8 @@ fn verbose_reports_the_wait_and_changes_of_the_holder() {
         queue.let_go("a");
         assert_ran([&mut a]);
         let output = verbose.run.wait();
-        assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), both.to_vec()));
+        let all = [&both[..], &[GRANTED.to_owned(), RELEASED.to_owned()]].concat();
+        assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), all));
         for reporter in [&mut in_ci, &mut in_json] {
             assert_eq!(reporter.run.wait().exit, Exit::Code(0));
         }
@@ -115,7 +129,8 @@ fn an_unchanged_holder_is_reported_once() {
         queue.let_go("holder");
         assert_ran([&mut holder]);
         let output = reporter.run.wait();
-        assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), vec![held_by(&holder, 1)]));
+        let all = [&held_by(&holder, 1), GRANTED, RELEASED].map(str::to_owned);
+        assert_eq!((output.exit, without_ages(&output.stderr)), (Exit::Code(0), all.to_vec()));
     }
 }
 
@@ -150,7 +165,9 @@ fn a_foreign_holder_is_reported_as_such() {
     assert_eq!(format!("{front}another AGE at most{back}"), expected);
     space.command(&["DEL", &space.key("x")]);
     let output = reporter.run.wait();
-    assert_eq!((output.exit, output.stderr), (Exit::Code(0), said));
+    assert_eq!(output.exit, Exit::Code(0));
+    let granted = output.stderr.strip_prefix(&said).expect("the same, and more");
+    assert_eq!(without_ages(granted), [GRANTED, RELEASED]);
 }
 
 /// Its clock runs a hundred times as fast, so that a minute passes soon.
@@ -171,5 +188,7 @@ fn the_wait_is_reported_again_each_minute() {
     let output = reporter.run.wait();
     assert_eq!(output.exit, Exit::Code(0));
     let lines = without_ages(&output.stderr);
-    assert!(lines.iter().all(|said| *said == held_by(&holder, 1)), "{lines:?}");
+    let (waiting, rest) = lines.split_at(lines.len() - 2);
+    assert!(waiting.iter().all(|said| *said == held_by(&holder, 1)), "{lines:?}");
+    assert_eq!(rest, [GRANTED, RELEASED]);
 }
