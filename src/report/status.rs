@@ -63,8 +63,9 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
         }
     }
     let mut text = format!("{}\n", printable(store));
-    if !table.is_empty() {
-        text.push_str(&table.to_text(style));
+    match table.is_empty() {
+        true => text.push_str("no lock is held or awaited\n"),
+        false => text.push_str(&table.to_text(style)),
     }
     text
 }

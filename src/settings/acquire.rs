@@ -112,8 +112,8 @@ impl AcquirePlan {
         let target = StoreTarget::new(&arguments.common, backend, std::slice::from_ref(&name))?;
         if !target.store.keeps_leases() {
             return Err(Failure::usage(format!(
-                "{unnamed}{} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, as \
-                 -b redis://HOST",
+                "{unnamed}{} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, such \
+                 as -b redis://HOST",
                 target.store.display()
             )));
         }

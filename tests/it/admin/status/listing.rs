@@ -18,7 +18,10 @@ fn held(store: &Store, names: &[&str]) -> crate::support::running::Running {
 fn without_a_name_all_used_locks_are_listed_in_order() {
     for store in Store::each() {
         assert_eq!(names(&store, []), [""; 0]);
-        assert_eq!(status(&store).output().outcome(), (Exit::Code(0), &*format!("{}\n", store.url()), ""));
+        assert_eq!(
+            status(&store).output().outcome(),
+            (Exit::Code(0), &*format!("{}\nno lock is held or awaited\n", store.url()), "")
+        );
         let _run = held(&store, &NAMES);
         assert_eq!(names(&store, []), NAMES);
         let table = status(&store).output().stdout;
@@ -54,7 +57,10 @@ fn patterns_select_locks() {
             assert_eq!(names, expected, "{patterns:?}");
         }
         let output = status(&store).arg("none*").output();
-        assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{}\n", store.url()), ""));
+        assert_eq!(
+            output.outcome(),
+            (Exit::Code(0), &*format!("{}\nno lock is held or awaited\n", store.url()), "")
+        );
     }
 }
 

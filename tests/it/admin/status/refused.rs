@@ -87,9 +87,12 @@ fn the_default_backend_is_named() {
         "dlock: no backend configured: locking for user {} on this host only ({default})\n",
         super::user()
     );
-    assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{default}\n"), &*notice));
+    assert_eq!(
+        output.outcome(),
+        (Exit::Code(0), &*format!("{default}\nno lock is held or awaited\n"), &*notice)
+    );
     let output = store.place.bare().args(["status", "-q", "x*"]).output();
-    assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{default}\n"), ""));
+    assert_eq!(output.outcome(), (Exit::Code(0), &*format!("{default}\nno lock is held or awaited\n"), ""));
 }
 
 #[test]

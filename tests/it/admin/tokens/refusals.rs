@@ -133,8 +133,8 @@ fn a_store_without_leases_refuses_acquire_and_names_stores_with_them() {
         || store.place.bare().args(["acquire", "--ttl", "10m", "--token-file", &store.place.arg("t"), "x"]);
     let why = |directory: &str| {
         format!(
-            "file://{directory} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, as \
-             -b redis://HOST\n"
+            "file://{directory} holds a lock only as long as a process does: use dlock run, or a store that keeps leases, such \
+             as -b redis://HOST\n"
         )
     };
     let named = run().args(["-b", store.url()]).output();

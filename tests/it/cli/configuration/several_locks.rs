@@ -120,5 +120,5 @@ fn status_lists_the_stores_it_has_not_queried() {
         assert_eq!(notices(silent), "", "{silent:?}");
     }
     let variable = status(&place, &text).env("DLOCK_BACKEND", "p");
-    assert_eq!(printed(variable), format!("file://{}\n", place.arg("p")));
+    assert_eq!(printed(variable), format!("file://{}\nno lock is held or awaited\n", place.arg("p")));
 }
