@@ -37,6 +37,6 @@ pub use self::suggestion::in_order;
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
 pub use self::tokens::{
-    CheckArguments, CheckPlan, Proof, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan,
+    CheckArguments, CheckPlan, Proof, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan, token_in,
 };
 pub use self::value::OnLost;

@@ -1,5 +1,6 @@
 //! `dlock acquire`: takes a lease without a process, to be renewed with its token.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use serde_json::json;
 use super::lock_wait::{Interruption, LockWait};
 use super::{execute, hold, within};
 use crate::backend::{Release, StoreError, io_text};
-use crate::child::signals::{self, Source};
+use crate::child::signals::{self, Source, WhileWaiting};
 use crate::clock::{Alarm, Moment};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, Identity, Token};
-use crate::report::{self, Reporter, TokenFile, milliseconds, to_stdout};
+use crate::report::{self, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
@@ -35,7 +36,9 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     let reporter = reporter.silenced(planned.as_ref().is_ok_and(|(plan, _)| plan.settings.quiet()));
     let work = async |(plan, token_file): &(AcquirePlan, Option<TokenFile>)| {
         let (json, token_file) = (arguments.json, token_file.as_ref());
-        Acquiring { plan, json, token_file, reporter: &reporter }.take_and_write_token().await
+        Acquiring { plan, json, token_file, reporter: &reporter, replaceable: RefCell::default() }
+            .take_and_write_token()
+            .await
     };
     execute(&reporter, planned, |(plan, _)| &plan.target.notices, work)
 }
@@ -71,6 +74,8 @@ struct Acquiring<'a> {
     /// The file for the token instead of standard output.
     token_file: Option<&'a TokenFile>,
     reporter: &'a Reporter,
+    /// The token in the file that was found to own nothing.
+    replaceable: RefCell<Option<Token>>,
 }
 
 impl Acquiring<'_> {
@@ -78,6 +83,12 @@ impl Acquiring<'_> {
         let plan = self.plan;
         let signals = Source::new().map_err(internal)?;
         let alarm = Alarm::new().map_err(internal)?;
+        match self.check_unless_signalled(&signals).await {
+            Err(signal) => return Ok(Exit::Signal(signal)),
+            // It may recover while the lock is waited for; the file is checked again before it is written.
+            Ok(Err(Failure { kind: FailureKind::Unavailable, .. })) => {}
+            Ok(checked) => checked?,
+        }
         let lock = Lock::new(self.claim(), plan.target.store.open());
         let lock_wait = LockWait {
             reporter: self.reporter,
@@ -106,11 +117,60 @@ impl Acquiring<'_> {
             }
             Err((lock, why)) => return Err(lock_wait.failure(&lock.claim, why)),
         };
-        if let Err(failure) = self.write_token(&held, &lock.claim, &lock_wait) {
+        let checked = self.check_token_file().await;
+        if let Err(failure) = checked.and_then(|()| self.write_token(&held, &lock.claim, &lock_wait)) {
             return Err(self.take_back(&lock, failure).await);
         }
         super::warn_of_hazard(&held, &plan.target, self.reporter);
         Ok(Exit::SUCCESS)
+    }
+
+    /// Checks the token file, unless a signal ends dlock.
+    ///
+    /// # Errors
+    /// The signal.
+    async fn check_unless_signalled(&self, signals: &Source) -> Result<Result<(), Failure>, i32> {
+        let ended = async {
+            loop {
+                let signal = signals.next().await.signal;
+                if signals::while_waiting(signal) == WhileWaiting::End && !signals::is_ignored(signal) {
+                    return signal;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            signal = ended => Err(signal),
+            checked = self.check_token_file() => Ok(checked),
+        }
+    }
+
+    /// Checks that the token in the file, if there is one, owns no lock: it would be lost, and the lock could not be
+    /// released. The lock that is being acquired does not count: it is granted only when that token has lost it.
+    ///
+    /// # Errors
+    /// It owns a lock, or the file cannot be read (64); the store could not be queried (69, 77, 78).
+    async fn check_token_file(&self) -> Result<(), Failure> {
+        let Some(file) = self.token_file else { return Ok(()) };
+        let (plan, path) = (self.plan, file.path().display());
+        let refuse = |why: String| Failure::usage(format!("--token-file: {why}"));
+        let token = settings::token_in(file.path());
+        let token = token.map_err(|error| refuse(format!("cannot read '{path}': {}", io_text(&error))))?;
+        let Some(token) = token.filter(|token| self.replaceable.borrow().as_ref() != Some(token)) else {
+            return Ok(());
+        };
+        let store = plan.target.store.display();
+        let owned = hold::lock_of(&mut *plan.target.store.open(), &token, plan.target.connect_timeout).await;
+        let unknown = format!("; whether the token in '{path}' still owns a lock is unknown");
+        match owned.map_err(|error| lock_error(&plan.name, store, &error, &unknown))? {
+            Some(name) if name != plan.name => Err(refuse(format!(
+                "the token in '{path}' still owns {name} on {store}: release it first, or name another file"
+            ))),
+            _ => {
+                self.replaceable.replace(Some(token));
+                Ok(())
+            }
+        }
     }
 
     fn claim(&self) -> Claim {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::within;
+use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::LockAdmin;
 use crate::backend::{Backend, Release, StoreError};
 use crate::exit::Failure;
@@ -20,6 +20,24 @@ pub(super) async fn look(
     let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?.whole()?;
     let state = inspection.locks.into_iter().next();
     state.ok_or_else(|| StoreError::unanswered("the store returned no state for it"))
+}
+
+/// Returns the lock that a token owns, among all locks of the store.
+pub(super) async fn lock_of(
+    store: &mut dyn LockAdmin,
+    token: &Token,
+    limit: Duration,
+) -> Result<Option<LockName>, StoreError> {
+    within(limit, store.connect()).await?;
+    let names = within(limit, store.list()).await?;
+    for names in names.chunks(LOCKS_AT_A_TIME) {
+        let seen = within(limit, store.inspect(names, Some(token))).await?.whole()?;
+        let owned = seen.locks.into_iter().find(|lock| lock.holders.iter().any(|holder| holder.ours));
+        if let Some(lock) = owned {
+            return Ok(Some(lock.name));
+        }
+    }
+    Ok(None)
 }
 
 /// The hold that a token owns.

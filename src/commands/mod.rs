@@ -90,6 +90,9 @@ fn warn_of_hazard(held: &[HeldLock], target: &StoreTarget, reporter: &Reporter) 
     }
 }
 
+/// The number of locks that are inspected within one time limit.
+const LOCKS_AT_A_TIME: usize = 1000;
+
 async fn or_never<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{execute, print_to_reader, within};
+use super::{LOCKS_AT_A_TIME, execute, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -11,9 +11,6 @@ use crate::lock::{LockName, NotedRecord};
 use crate::report::status::{Screen, Style, began, history_text, status_text};
 use crate::report::{Reporter, json, store_error};
 use crate::settings::{StatusArguments, StatusPlan};
-
-/// The number of locks that are inspected within one time limit.
-const LOCKS_AT_A_TIME: usize = 1000;
 
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);

@@ -1,6 +1,7 @@
 //! `dlock renew`, `release` and `check`: their options and plans, and the sources of a token.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -152,11 +153,28 @@ fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
 }
 
 fn read(path: &Path) -> Result<Token, String> {
-    let shown = path.display();
-    let content = input::read_file_or_pipe(path, LONGEST_CONTENT, PIPE_WITHIN)
-        .map_err(|error| format!("cannot read '{shown}': {}", io_text(&error)))?;
-    let line = content.strip_suffix(b"\n").unwrap_or(&content);
-    token_of(line).map_err(|error| format!("'{shown}' {error}"))
+    content(path)
+        .map_err(|error| format!("cannot read '{}': {}", path.display(), io_text(&error)))
+        .and_then(|content| token_of(&content).map_err(|error| format!("'{}' {error}", path.display())))
+}
+
+/// Returns the token in a file, if there is such a file and it may contain one.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn token_in(path: &Path) -> io::Result<Option<Token>> {
+    match content(path) {
+        Ok(content) => Ok(token_of(&content).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the content of a file without the line break at its end.
+fn content(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = input::read_file_or_pipe(path, LONGEST_CONTENT, PIPE_WITHIN)?;
+    content.pop_if(|last| *last == b'\n');
+    Ok(content)
 }
 
 /// Checks that a text can be a token: one line of limited length. The store decides whether it is one.

@@ -204,6 +204,49 @@ fn with_a_token_file_nothing_is_printed_on_standard_output() {
     assert_eq!(left_behind(&store.place), [store.place.path("token")]);
 }
 
+/// The lock of a lost token could not be released.
+#[test]
+fn a_token_that_still_owns_a_lock_is_not_overwritten() {
+    let store = Store::redis();
+    let path = store.place.arg("token");
+    let to_file =
+        |name: &str| dlock(&store, "acquire").args(["--ttl", "60s", "--token-file", &path]).name(name);
+    let refused = |owned: &str| {
+        format!(
+            "dlock: --token-file: the token in '{path}' still owns {owned} on {}: release it first, or name another \
+             file\n",
+            store.url()
+        )
+    };
+    assert_eq!(to_file("other lock").output().outcome(), (Exit::Code(0), "", ""));
+    let token = store.place.read("token");
+    for _ in 0..2 {
+        let output = to_file("x").args(["--wait", "1h"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(64), "", refused("other lock").as_str()));
+        assert_free(&store);
+    }
+    assert_eq!(store.place.read("token"), token);
+    let release = dlock(&store, "release").args(["--token-file", &path]).name("other lock");
+    assert_eq!(release.output().exit, Exit::Code(0));
+    assert_eq!(to_file("x").output().outcome(), (Exit::Code(0), "", ""));
+    assert_ne!(store.place.read("token"), token);
+
+    // It was written while the other one waited.
+    let token = store.place.read("token");
+    store.place.write("token", "");
+    let mut waiter = to_file("x").args(["-v", "--wait", "forever"]).spawn();
+    waiter.await_stderr("waiting");
+    assert_eq!(to_file("third").output().outcome(), (Exit::Code(0), "", ""));
+    let third = store.place.read("token");
+    assert_eq!(with(&store, token.trim_end(), "release", &[]).exit, Exit::Code(0));
+    let output = waiter.wait();
+    let line = refused("third").replace("file\n", "file; the lock was released\n");
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""));
+    assert!(output.stderr.ends_with(&line), "{}", output.stderr);
+    assert_free(&store);
+    assert_eq!(store.place.read("token"), third);
+}
+
 /// A server on which no release is possible: the lease expires.
 #[test]
 fn a_failed_release_is_reported() {
