@@ -37,6 +37,7 @@ pub use self::suggestion::in_order;
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
 pub use self::tokens::{
-    CheckArguments, CheckPlan, Proof, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan, token_in,
+    Check, CheckArguments, CheckPlan, Condition, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan,
+    token_in,
 };
 pub use self::value::OnLost;

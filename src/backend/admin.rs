@@ -27,6 +27,16 @@ pub trait LockAdmin: Backend {
         token: Option<&'a Token>,
     ) -> Reply<'a, Result<Inspection, StoreError>>;
 
+    /// Returns the last fencing token that was granted for this lock; `None` if the store has no record of one. It may
+    /// be too large if a later claim failed halfway.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    fn last_fencing_token<'a>(
+        &'a mut self,
+        name: &'a LockName,
+    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>>;
+
     /// Returns the last outcomes of a lock, the latest first.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::table::check_note;
 use super::target::checked_name;
-use super::value::{Setting, checked};
+use super::value::{Setting, checked, parse_fencing_token};
 use super::{CommonArguments, Source, StoreTarget};
 use crate::exit::Failure;
 use crate::glob::Pattern;
@@ -47,15 +47,6 @@ pub struct BreakArguments {
 
     #[command(flatten)]
     pub common: CommonArguments,
-}
-
-/// `--fencing-token`
-///
-/// # Errors
-/// The text is not a positive integer below 2^53.
-fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
-    let number = text.parse().ok().and_then(FencingToken::new);
-    number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
 }
 
 /// Returns the name, which must not be a pattern: only what was shown is broken.

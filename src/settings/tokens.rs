@@ -9,15 +9,15 @@ use std::time::Duration;
 use clap::Args;
 
 use super::table::{check, check_ttl};
-use super::target::{checked_name, one_name};
-use super::value::checked;
+use super::target::{checked_name, contradiction, one_name};
+use super::value::{checked, parse_fencing_token};
 use super::{CommonArguments, Configuration, Source, Sourced, StoreTarget};
 use crate::backend::url::Url;
 use crate::backend::{Location, io_text, registry};
 use crate::duration;
 use crate::exit::Failure;
 use crate::input;
-use crate::lock::{LockName, Token};
+use crate::lock::{FencingToken, LockName, Token};
 use crate::outer::{OuterHold, OuterHolds};
 
 /// Arguments of the commands that take a token.
@@ -77,6 +77,10 @@ pub struct ReleaseArguments {
 pub struct CheckArguments {
     #[command(flatten)]
     pub token: TokenArguments,
+
+    /// Check instead that no later fencing token than N has been granted for NAME
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_fencing_token), help_heading = "Lock")]
+    pub fencing_token: Option<FencingToken>,
 }
 
 /// A lock, and the token that owns it.
@@ -193,20 +197,27 @@ fn token_of(text: &[u8]) -> Result<Token, String> {
 }
 
 pub struct CheckPlan {
-    /// The locks that must all still be held.
-    pub proofs: Vec<Proof>,
+    /// They must all succeed.
+    pub checks: Vec<Check>,
     pub connect_timeout: Duration,
     /// Notices to print once, before a store is contacted.
     pub notices: Vec<String>,
 }
 
-/// A lock, and the token that must own it.
-pub struct Proof {
+/// A lock, and what must be true of it.
+pub struct Check {
     pub name: LockName,
-    pub token: Token,
+    pub condition: Condition,
     pub store: Rc<dyn Location>,
     /// The hint for a store that is named only by `DLOCK_HELD`, without its secrets.
     pub help: &'static str,
+}
+
+pub enum Condition {
+    /// This token owns it.
+    OwnedBy(Token),
+    /// No later fencing token has been granted.
+    NoTokenAfter(FencingToken),
 }
 
 /// `DLOCK_HELD` names stores without secrets, and without the connection options of a URL.
@@ -215,7 +226,8 @@ const NAME_THE_STORE: &str =
 
 impl CheckPlan {
     /// Finds the locks to check: the one of the token option, else the holds that this process runs under,
-    /// else the one of the token in the environment.
+    /// else the one of the token in the environment. A fencing token is checked at the store of the innermost hold of
+    /// that name, if there is one.
     ///
     /// # Errors
     /// A bad option, name or token, or no lock to check (64); bad environment or URL (78).
@@ -225,6 +237,9 @@ impl CheckPlan {
             [name] => Some(checked_name(name)?),
             _ => return Err(Failure::usage(ONE_NAME)),
         };
+        if arguments.fencing_token.is_some() && arguments.token.token_file.is_some() {
+            return contradiction("--fencing-token", "--token-file");
+        }
         let common = &arguments.token.common;
         let outer = OuterHolds::of_environment();
         let is_meant = |hold: &&OuterHold| name.as_ref().is_none_or(|name| name.as_str() == hold.name);
@@ -232,8 +247,17 @@ impl CheckPlan {
             None => outer.holds().iter().filter(is_meant).collect(),
             Some(_) => Vec::new(),
         };
+        let inside = match (arguments.fencing_token, &name) {
+            (Some(_), None) => {
+                return Err(Failure::usage(
+                    "--fencing-token: of which lock? dlock check --fencing-token N nightly",
+                ));
+            }
+            (Some(_), Some(_)) => inside.into_iter().last().into_iter().collect(),
+            (None, _) => inside,
+        };
         if inside.is_empty() {
-            return CheckPlan::of_token(&arguments.token, name);
+            return CheckPlan::of_token(arguments, name);
         }
         // A store that the holds name need not be configured, and no default is assumed.
         let configuration = Configuration::read(common)?;
@@ -243,7 +267,7 @@ impl CheckPlan {
             None => None,
         };
         let by_option = matches!(backend, Some(Sourced { source: Source::Flag(_), .. }));
-        let mut proofs = Vec::new();
+        let mut checks = Vec::new();
         for hold in inside {
             let name = checked_name(hold.name.as_ref())?;
             let (store, help) = match &named {
@@ -252,26 +276,38 @@ impl CheckPlan {
                 }
                 _ => (store_of(hold)?, NAME_THE_STORE),
             };
-            proofs.push(Proof { name, token: hold.token(), store, help });
+            let condition = arguments
+                .fencing_token
+                .map_or_else(|| Condition::OwnedBy(hold.token()), Condition::NoTokenAfter);
+            checks.push(Check { name, condition, store, help });
         }
         let connect_timeout = common.connect_timeout()?;
         Ok(CheckPlan {
-            proofs,
+            checks,
             connect_timeout,
             notices: named.map_or_else(Vec::new, |target| target.notices),
         })
     }
 
-    fn of_token(arguments: &TokenArguments, name: Option<LockName>) -> Result<CheckPlan, Failure> {
+    fn of_token(arguments: &CheckArguments, name: Option<LockName>) -> Result<CheckPlan, Failure> {
         let name = name.ok_or_else(|| {
             Failure::usage(
                 "no lock name, and no DLOCK_HELD to find it in: run this under dlock run, or did you mean: dlock check \
                  nightly",
             )
         })?;
-        let TokenPlan { name, target, token } = TokenPlan::of_name(arguments, name)?;
+        let (target, condition) = match arguments.fencing_token {
+            Some(token) => {
+                let target = StoreTarget::of(&arguments.token.common, std::slice::from_ref(&name))?;
+                (target, Condition::NoTokenAfter(token))
+            }
+            None => {
+                let TokenPlan { target, token, .. } = TokenPlan::of_name(&arguments.token, name.clone())?;
+                (target, Condition::OwnedBy(token))
+            }
+        };
         let StoreTarget { store, connect_timeout, notices, .. } = target;
-        Ok(CheckPlan { proofs: vec![Proof { name, token, store, help: "" }], connect_timeout, notices })
+        Ok(CheckPlan { checks: vec![Check { name, condition, store, help: "" }], connect_timeout, notices })
     }
 }
 

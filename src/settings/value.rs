@@ -16,7 +16,7 @@ use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
-use crate::lock::Mode;
+use crate::lock::{FencingToken, Mode};
 
 pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
     /// The name of the value in the help; completions are derived from it.
@@ -58,6 +58,15 @@ where
     F: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
 {
     clap::builder::NonEmptyStringValueParser::new().try_map(move |text: String| parse(&text))
+}
+
+/// `--fencing-token`
+///
+/// # Errors
+/// The text is not a positive integer below 2^53.
+pub(super) fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
+    let number = text.parse().ok().and_then(FencingToken::new);
+    number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
 }
 
 /// Completes the description of an option.

@@ -113,6 +113,13 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         })
     }
 
+    fn last_fencing_token<'a>(
+        &'a mut self,
+        name: &'a LockName,
+    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+        self.operate(name, Purpose::Operate, |ledger, _| Step::reply(FencingToken::new(ledger.fencing_token)))
+    }
+
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         self.0.history(name)
     }

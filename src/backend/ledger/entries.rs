@@ -337,27 +337,29 @@ pub async fn change<S: EntryStore, T>(
                 Written::Waiting | Written::Conflict => continue 'list,
             }
         }
-        let noted = note(store, name, listing.ledger().fencing_token, &plan.outcomes).await;
-        if matches!(purpose, Purpose::Record) {
-            noted?;
+        let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
+        let last = fencing.map_or(listing.ledger().fencing_token, FencingToken::number);
+        // The entry of a grant ends with its lease, but its token must be remembered.
+        let is_unrecorded = last > listing.beside.value.fencing_token && matches!(purpose, Purpose::Claim(_));
+        if is_unrecorded || !plan.outcomes.is_empty() {
+            let noted = note(store, name, last, &plan.outcomes).await;
+            if is_unrecorded || matches!(purpose, Purpose::Record) {
+                noted?;
+            }
         }
         let is_watched = plan.watch.is_empty() || store.watch(name, &plan.watch, listing.revision).await?;
-        let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
         return Ok(Done { value: plan.value, is_watched, fencing });
     }
     Err(busy_ledger(name))
 }
 
-/// Adds outcomes to the document beside the entries.
+/// Adds outcomes to the document beside the entries, and the last fencing token.
 async fn note<S: EntryStore>(
     store: &mut S,
     name: &LockName,
     fencing_token: u64,
     records: &[NotedRecord],
 ) -> Result<(), StoreError> {
-    if records.is_empty() {
-        return Ok(());
-    }
     for _ in 0..MAX_CONFLICTS {
         let Entry { order, version, mut value, .. } = store.list(name).await?.beside;
         value.fencing_token = value.fencing_token.max(fencing_token);

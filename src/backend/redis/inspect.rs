@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 
 use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
-use super::keys::INDEX;
+use super::keys::{INDEX, Keys};
 use super::reply::{Outcome, nonsense, read, text, unexpected};
 use super::script::{By, LOOK, Operation, ScriptRequest, json};
 use super::store::RedisStore;
@@ -214,6 +214,19 @@ impl LockAdmin for RedisStore {
         Box::pin(async move {
             self.connect().await?;
             self.inspect_locks(names, token).await
+        })
+    }
+
+    fn last_fencing_token<'a>(
+        &'a mut self,
+        name: &'a LockName,
+    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+        Box::pin(async move {
+            let Keys { fencing, .. } = self.keys(name);
+            self.connect().await?;
+            let last = self.request_one(&fencing, redis::cmd("GET").arg(&fencing).clone()).await?;
+            // What is not a number is replaced by the next grant.
+            Ok(text(Some(&last)).and_then(|number| FencingToken::new(number.parse().ok()?)))
         })
     }
 

@@ -73,6 +73,22 @@ impl LockAdmin for RedlockStore {
         })
     }
 
+    fn last_fencing_token<'a>(
+        &'a mut self,
+        name: &'a LockName,
+    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+        Box::pin(async move {
+            let name = name.clone();
+            let last = async move |node: &mut NodeClient| node.store.last_fencing_token(&name).await;
+            let replies = self.survey(last).await?.succeeded();
+            let mut tokens: Vec<Option<FencingToken>> = replies.into_iter().map(|(_, token)| token).collect();
+            tokens.sort_unstable_by(|one, other| other.cmp(one));
+            // A majority of the nodes has given each token that was granted. The missing nodes may be among them.
+            let missing = self.nodes.count() - tokens.len();
+            Ok(tokens.get(self.nodes.quorum() - 1 - missing).copied().flatten())
+        })
+    }
+
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         Box::pin(async move {
             let name = name.clone();

@@ -174,3 +174,43 @@ fn a_token_file_overrides_the_enclosing_run() {
     let output = store.run().sh(&format!("DLOCK_TOKEN=nonsense {inner}")).output();
     assert_eq!(output.outcome(), (Exit::Code(0), "", ""), "DLOCK_HELD comes before DLOCK_TOKEN");
 }
+
+/// The store of the hold is queried.
+#[test]
+fn under_a_run_a_fencing_token_is_checked_at_the_store_of_its_hold() {
+    let other = Store::file();
+    for store in Store::each() {
+        let text = check("-v --fencing-token $DLOCK_FENCING_TOKEN x; echo $? $DLOCK_FENCING_TOKEN");
+        let output = store.run().env("DLOCK_BACKEND", other.url()).sh(&text).output();
+        let (status, token) = output.stdout.trim().split_once(' ').expect("two words");
+        let line = format!("dlock: x on {}: no later fencing token than {token}\n", store.url());
+        assert_eq!((output.exit, status, output.stderr.as_str()), (Exit::Code(0), "0", line.as_str()));
+        let text = check("--fencing-token $(($DLOCK_FENCING_TOKEN - 1)) x");
+        let output = store.run().sh(&text).output();
+        let newer = token.parse::<u64>().unwrap();
+        assert_eq!((output.exit, output.stderr.lines().count()), (Exit::Code(76), 1), "{}", output.stderr);
+        assert!(
+            output.stderr.starts_with(&format!("dlock: x on {}: fencing token ", store.url())),
+            "{newer}"
+        );
+        // A name that this run does not hold is looked up in the named store.
+        let text = check(&format!("-b '{}' --fencing-token 1 y", other.url()));
+        assert_eq!(store.run().sh(&text).output().outcome(), (Exit::Code(0), "", ""));
+    }
+}
+
+#[test]
+fn a_fencing_token_is_checked_for_one_lock_and_without_another_token() {
+    let name = "--fencing-token: of which lock? dlock check --fencing-token N nightly";
+    let both = "--fencing-token and --token-file contradict each other: give one of them";
+    crate::wait::refusal::assert_usage([
+        (&["check", "--fencing-token", "7"][..], name),
+        (&["check", "--fencing-token", "7", "--token-file", "t", "x"], both),
+    ]);
+    for number in ["0", "-1", "x", "1.5", "9007199254740992"] {
+        let line = format!(
+            "invalid value '{number}' for '--fencing-token <N>': expected a positive integer, as dlock status shows it"
+        );
+        crate::wait::refusal::assert_usage([(&["check", "--fencing-token", number, "x"][..], line.as_str())]);
+    }
+}

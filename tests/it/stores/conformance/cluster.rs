@@ -139,6 +139,8 @@ mod slot_migration {
         fencing_tokens_grow_with_every_grant
         fencing_tokens_grow_over_a_wiped_store
         fencing_tokens_grow_over_a_deleted_lock
+        the_last_fencing_token_outlives_its_hold
+        a_script_can_check_that_no_later_fencing_token_was_granted
     } }
     checks! { rig; holder {
         busy_names_the_holder

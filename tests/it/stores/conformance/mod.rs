@@ -42,6 +42,7 @@ macro_rules! every_check {
             }
             fencing {
                 fencing_tokens_grow_with_every_grant
+                a_script_can_check_that_no_later_fencing_token_was_granted
             }
             holder {
                 busy_names_what_a_run_reports_of_itself
@@ -178,6 +179,7 @@ macro_rules! trait_checks {
                 fencing_tokens_grow_over_a_restart
                 fencing_tokens_grow_over_a_wiped_store
                 fencing_tokens_grow_over_a_deleted_lock
+                the_last_fencing_token_outlives_its_hold
             }
             holder {
                 busy_names_the_holder
