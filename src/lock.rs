@@ -2,6 +2,7 @@
 
 mod record;
 mod state;
+mod success;
 
 use std::fmt;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::{random, secret};
 
 pub use self::record::{NotedRecord, Record};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
+pub use self::success::{Due, NotDue, Success, UnknownFormat};
 
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.
@@ -213,6 +215,8 @@ pub struct Claim {
     /// One of them is a hold of this lock, according to its dlock, which is alive: without that hold nothing is
     /// granted.
     pub requires_outer_hold: bool,
+    /// `--once-per`: grant nothing if a run that began less than this long ago has succeeded.
+    pub once_per: Option<Duration>,
 }
 
 impl Claim {
@@ -227,6 +231,7 @@ impl Claim {
             identity: Identity::default(),
             outer: Vec::new(),
             requires_outer_hold: false,
+            once_per: None,
         }
     }
 }
@@ -241,6 +246,8 @@ pub struct Grant {
     pub lease: Option<Duration>,
     /// The slot of a semaphore, from 0; no other live holder has it.
     pub slot: Option<u32>,
+    /// The record of the last success was ignored because it lies this far in the future.
+    pub undated: Option<Duration>,
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub use self::token_file::TokenFile;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show_distance;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{FencingToken, Holder, Identity, LockName, LockState, Revocation};
+use crate::lock::{FencingToken, Holder, Identity, LockName, LockState, NotDue, Revocation};
 use crate::settings::{CommonArguments, LogFormat};
 
 /// Writes messages, with their level and format.
@@ -254,6 +254,20 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
 /// Describes the revocation of a hold of this lock.
 pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String {
     format!("{name} on {store}: the lock was {}", broken_by(revocation))
+}
+
+/// Describes why a run with `--once-per` is not due.
+pub fn not_due(name: &LockName, not_due: &NotDue) -> String {
+    let (ago, due_in) = (show_distance(not_due.ago), show_distance(not_due.due_in));
+    format!("{name} was done by {} {ago} ago; not due for another {due_in}", not_due.last.host)
+}
+
+/// Describes a record of the last success that was ignored because it lies this far in the future.
+pub fn undated(name: &LockName, store: &str, ahead: Duration) -> String {
+    let ahead = show_distance(ahead);
+    format!(
+        "{name} on {store}: its last success is dated {ahead} in the future, and is ignored: check the clock"
+    )
 }
 
 /// Describes a revocation as `broken by root@web-3: hangs`.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dlock::backend::registry;
 use dlock::backend::url::Url;
-use dlock::backend::{Attempt, Backend, Intent};
+use dlock::backend::{Attempt, Backend, Ending, Intent};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 
 use crate::Bench;
@@ -41,6 +41,7 @@ impl Store {
             identity: Identity::default(),
             outer: Vec::new(),
             requires_outer_hold: false,
+            once_per: None,
         };
         self.backend.connect().await?;
         let start = Instant::now();
@@ -50,7 +51,7 @@ impl Store {
             return Err(format!("{}: {attempt:?}", self.name).into());
         }
         let start = Instant::now();
-        self.backend.release(&claim, Duration::ZERO, None).await?;
+        self.backend.release(&claim, Duration::ZERO, Ending::default()).await?;
         Ok((acquired, start.elapsed()))
     }
 }

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub use self::location::Location;
-use crate::lock::{Claim, Grant, Holder, LockName, Mode, Record, Revocation};
+use crate::lock::{Claim, Grant, Holder, LockName, Mode, NotDue, Record, Revocation, UnknownFormat};
 
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -67,7 +67,7 @@ pub trait Backend {
 
     /// Releases what the claim has: the lock, or its queue position; otherwise changes nothing. May be repeated. If
     /// `rest` is not zero, the store keeps the lock for that long without its owner. The next waiter is then notified.
-    /// A `record` is added to the lock's history on a best-effort basis.
+    /// In the same step it stores what the `ending` says of the run.
     ///
     /// # Errors
     /// The store could not be queried; the lease expires by itself.
@@ -75,7 +75,7 @@ pub trait Backend {
         &'a mut self,
         claim: &'a Claim,
         rest: Duration,
-        record: Option<&'a Record>,
+        ending: Ending<'a>,
     ) -> Reply<'a, Result<Release, StoreError>>;
 
     /// Adds the record of a run that did not start, or that lost its lock, to the lock's history.
@@ -104,6 +104,29 @@ pub trait Backend {
     }
 }
 
+/// What a release stores about the run that ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending<'a> {
+    /// The record that is added to the lock's history, on a best-effort basis.
+    pub record: Option<&'a Record>,
+    /// The run counts for `--once-per`, and has held the lock for this long by the clock of its own host. Not stored for
+    /// a hold that is lost or revoked.
+    pub success: Option<Duration>,
+}
+
+impl<'a> Ending<'a> {
+    /// Returns the ending of a run that does not count for `--once-per`.
+    pub fn recorded(record: Option<&'a Record>) -> Ending<'a> {
+        Ending { record, success: None }
+    }
+
+    /// Returns the same ending without its record, for a release that is repeated: the first one may have stored it.
+    #[must_use]
+    pub fn repeated(self) -> Ending<'a> {
+        Ending { record: None, ..self }
+    }
+}
+
 /// How long the first waiter has to claim a free lock before it is the next waiter's turn.
 pub const CLAIM_WITHIN: Duration = Duration::from_millis(500);
 
@@ -125,6 +148,8 @@ pub enum Attempt {
     Busy(Busy),
     /// The claim cannot be granted in the current state; nothing of it is left in the store.
     Refused(Refusal),
+    /// The lock is free, but the claim is not due ([`Claim::once_per`]); nothing of it is left in the store.
+    NotDue(NotDue),
 }
 
 /// Why a lock is not available at the moment.
@@ -160,6 +185,8 @@ pub enum Refusal {
     Inside(Mode),
     /// This process runs inside a hold of this lock that its owner, which is alive, has lost.
     OuterLost,
+    /// The record of the last success, which decides whether the claim is due, cannot be read.
+    Success(UnknownFormat),
 }
 
 /// A notification from the store.
@@ -211,12 +238,14 @@ pub enum Loss {
 }
 
 /// The result of [`Backend::release`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The claim held the lock and no longer does; processes that have entered the hold may still be inside.
     Released,
     /// The store keeps the lock without its owner for the rest of the minimum hold time.
     Kept,
+    /// One of these, but the success could not be stored, for this reason.
+    Unrecorded(String),
     /// The claim still holds the lock, because the store cannot keep it without its owner: other processes are inside,
     /// or the minimum hold time has not expired. To be released again when the store [notifies](Backend::changed), and
     /// after this time at the latest.

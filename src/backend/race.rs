@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::diagnosis::{Answer, Diagnosis, Finding, Question};
-use super::{Attempt, Backend, Intent, StoreError};
+use super::{Attempt, Backend, Ending, Intent, StoreError};
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
 
 /// The number of clients, each of which has its own connection.
@@ -26,6 +26,7 @@ pub fn scratch_claim(name: &LockName, token: Token) -> Claim {
         identity: Identity { pid: std::process::id(), command: "dlock doctor".into(), ..Identity::default() },
         outer: Vec::new(),
         requires_outer_hold: false,
+        once_per: None,
     }
 }
 
@@ -53,7 +54,7 @@ pub async fn race<B: Backend>(
         for ((client, claim), attempt) in clients.iter_mut().zip(&claims).zip(attempts) {
             if let Attempt::Granted(_) = attempt? {
                 winners += 1;
-                client.release(claim, Duration::ZERO, None).await?;
+                client.release(claim, Duration::ZERO, Ending::default()).await?;
             }
         }
         match winners {

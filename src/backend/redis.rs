@@ -35,7 +35,7 @@ use self::script::{Operation, ScriptRequest, millis};
 use self::store::RedisStore;
 use super::admin::LockAdmin;
 use super::{
-    Attempt, Backend, CLAIM_WITHIN, Change, Hazard, Intent, Location as _, Release, Renewal, Reply,
+    Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Location as _, Release, Renewal, Reply,
     StoreError,
 };
 use crate::lock::{Claim, LockName, Mode, Record};
@@ -92,13 +92,13 @@ impl Backend for RedisStore {
         &'a mut self,
         claim: &'a Claim,
         rest: Duration,
-        record: Option<&'a Record>,
+        ending: Ending<'a>,
     ) -> Reply<'a, Result<Release, StoreError>> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
-            let request = release(&keys, claim, rest, record);
+            let request = release(&keys, claim, rest, ending);
             let reply = self.request(&request, RequestOptions::default()).await?;
-            let release = reply::release(&reply.outcome);
+            let release = reply::release(reply);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::lock_wait::{Interruption, LockWait};
 use super::{execute, hold, within};
-use crate::backend::{Release, StoreError, io_text};
+use crate::backend::{Ending, Release, StoreError, io_text};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -221,7 +221,7 @@ impl Acquiring<'_> {
     /// Releases the lock because its token could not be written.
     async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
         let mut backend = lock.backend();
-        let released = hold::release(&mut **backend, &lock.claim, Duration::ZERO, None);
+        let released = hold::release(&mut **backend, &lock.claim, Duration::ZERO, Ending::default());
         let then = match within(self.plan.terms.connect_timeout, released).await {
             Ok(Release::Released) => "the lock was released".to_owned(),
             Ok(_) => "the lock was no longer held".to_owned(),

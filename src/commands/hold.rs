@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::LockAdmin;
-use crate::backend::{Backend, Release, StoreError};
+use crate::backend::{Backend, Ending, Release, StoreError};
 use crate::exit::Failure;
-use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
+use crate::lock::{Claim, Holder, LockName, LockState, Token};
 use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
@@ -96,13 +96,14 @@ pub(super) async fn release<B: Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,
     rest: Duration,
-    record: Option<&Record>,
+    ending: Ending<'_>,
 ) -> Result<Release, StoreError> {
     store.connect().await?;
-    match store.release(claim, rest, record).await {
+    match store.release(claim, rest, ending).await {
         Err(StoreError::Unavailable { maybe_applied, .. }) => {
             store.connect().await?;
-            match store.release(claim, rest, record.filter(|_| !maybe_applied)).await? {
+            let ending = if maybe_applied { ending.repeated() } else { ending };
+            match store.release(claim, rest, ending).await? {
                 Release::NotHeld if maybe_applied => Ok(Release::Released),
                 release => Ok(release),
             }

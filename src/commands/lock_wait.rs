@@ -18,7 +18,7 @@ use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, LockName, Mode};
+use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
 use crate::report::{Reporter, lock_error, revoked};
 
 /// The interval between two messages that dlock still waits.
@@ -284,7 +284,14 @@ impl<'a> LockWait<'a> {
                     "{name} on {store}: the lock that this command runs under (DLOCK_HELD) was lost{consequence}"
                 ),
             ),
-            NotGranted::Contended(_) | NotGranted::GivenUp => Failure::internal("gave up without a reason"),
+            NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => Failure::config(format!(
+                "{name} on {store}: the record of its last success was stored by another dlock (format {format}, known: \
+                 {}){consequence}",
+                Success::FORMAT
+            )),
+            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
+                Failure::internal("gave up without a reason")
+            }
         }
     }
 

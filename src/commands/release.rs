@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::hold::{self, Hold};
 use super::{execute, within};
-use crate::backend::Release;
+use crate::backend::{Ending, Release};
 use crate::exit::{Exit, Failure};
 use crate::report::Reporter;
 use crate::settings::{ReleaseArguments, TokenPlan};
@@ -17,10 +17,12 @@ pub fn release(arguments: &ReleaseArguments) -> Exit {
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(plan).await?;
     let claim = hold.claim(hold.holder.lease.unwrap_or_default());
-    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, None);
+    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, Ending::default());
     match within(plan.target.connect_timeout, released).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
-        Ok(Release::Released | Release::Kept | Release::NotYet(_)) => Ok(Exit::SUCCESS),
+        Ok(Release::Released | Release::Kept | Release::Unrecorded(_) | Release::NotYet(_)) => {
+            Ok(Exit::SUCCESS)
+        }
         Err(error) => Err(hold.failed(&error)),
     }
 }

@@ -16,10 +16,10 @@ use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
-use crate::lease::acquire_all::Lock;
+use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, LockName, Token};
 use crate::outer::OuterHolds;
-use crate::report::{Files, Reporter, RunReport, Started};
+use crate::report::{Files, Reporter, RunReport, Started, undated};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
 
 use self::outcome::RunOutcome;
@@ -71,6 +71,7 @@ fn prepare(
     reporter: &Reporter,
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
+    plan.check_nesting(&OuterHolds::of_environment())?;
     let reporter = reporter.silenced(plan.settings.quiet());
     reporter.notices(&plan.target.notices);
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
@@ -127,16 +128,19 @@ impl Run<'_> {
         let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
         let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
-        let outcome = if too_late {
+        let mut outcome = if too_late {
             // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
             RunOutcome::never_ran(&held)
         } else {
             super::warn_of_hazard(&held, &self.plan.target, self.reporter);
+            self.warn_of_undated_success(&locks, &held);
             let launch = environment::launch(self.plan, &locks, &held, &outer);
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
         drop(keepers);
         self.note_outcome(&held, &outcome, report);
+        let counts = self.plan.settings.once_per.is_some() && report.succeeded() && !outcome.was_told_to_end;
+        outcome.success = counts.then_some(granted_at);
         report.held = Some(Moment::now() - granted_at);
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
@@ -162,16 +166,29 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Warns of a record that should not be trusted to say when the lock was last used with success.
+    fn warn_of_undated_success(&self, locks: &[Lock], held: &[HeldLock]) {
+        for (lock, held) in locks.iter().zip(held) {
+            if let Some(ahead) = held.grant.undated {
+                let (name, store) = (&lock.claim.name, self.plan.target.store.display());
+                self.reporter.warning(&undated(name, store, ahead));
+            }
+        }
+    }
+
     /// Returns the claims, each with its own store connection.
     fn locks(&self, outer: &OuterHolds) -> Vec<Lock> {
         let plan = self.plan;
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
         let lock = |name: &LockName| {
+            let once_per = plan.settings.once_per.as_ref().map(|known| known.value);
             let claim = Claim {
                 mode: plan.mode,
                 min_hold: plan.settings.min_hold(),
                 identity: identity.clone(),
-                outer: outer.tokens(),
+                // Inside a hold the last success would not be looked for.
+                outer: if once_per.is_some() { Vec::new() } else { outer.tokens() },
+                once_per,
                 requires_outer_hold: outer.claims(name, plan.target.store.display()),
                 ..Claim::new(name.clone(), Token::random(), plan.terms.ttl)
             };

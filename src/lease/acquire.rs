@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::SHORTEST_INTERVAL;
 use super::validity::{Terms, Validity};
-use crate::backend::{Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Intent, Refusal, StoreError};
+use crate::backend::{
+    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Ending, Intent, Refusal, StoreError,
+};
 use crate::clock::{Alarm, Moment};
-use crate::lock::{Claim, Grant, Revocation};
+use crate::lock::{Claim, Grant, NotDue, Revocation};
 use crate::random::jitter;
 
 /// How long to wait for a lock that another client holds.
@@ -74,6 +76,8 @@ pub enum NotGranted {
     Contended(Busy),
     /// The lock cannot be granted in the current state.
     Refused(Refusal),
+    /// The lock is free, but the claim is not due.
+    NotDue(NotDue),
     /// The lock was held while waiting for another one, and was revoked.
     Revoked(Revocation),
     /// The store failed, or gave no usable reply.
@@ -195,6 +199,10 @@ async fn acquire_with_retries(
                 jitter(RECONNECT)
             }
             Try::Replied(_, Attempt::Refused(refusal)) => return Err(NotGranted::Refused(refusal)),
+            Try::Replied(_, Attempt::NotDue(not_due)) => {
+                *maybe_stored = false;
+                return Err(NotGranted::NotDue(not_due));
+            }
             Try::Replied(_, Attempt::Busy(busy)) => {
                 *maybe_stored = limits.intent == Intent::Enqueue;
                 failures = 0;
@@ -377,7 +385,7 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
 pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     let _ = timeout(CLEAN_UP, async {
         let _ = timeout(CLEAN_UP * 3 / 4, backend.connect()).await;
-        backend.release(claim, Duration::ZERO, None).await
+        backend.release(claim, Duration::ZERO, Ending::default()).await
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingToken, Identity, LockName, Mode};
+use super::{FencingToken, Identity, LockName, Mode, Success};
 use crate::secret;
 
 /// The state of a hold.
@@ -117,6 +117,8 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// The waiters, in order.
     pub waiters: Vec<Waiter>,
+    /// The last success of a run with `--once-per`, if its format is known.
+    pub last_success: Option<Success>,
     /// Why nothing else is known about it.
     pub unknown: Option<Unknown>,
 }
@@ -144,7 +146,14 @@ impl Unknown {
 impl LockState {
     /// Returns the state of a lock without holders and waiters.
     pub fn free(name: LockName) -> LockState {
-        LockState { name, mode: None, holders: Vec::new(), waiters: Vec::new(), unknown: None }
+        LockState {
+            name,
+            mode: None,
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            last_success: None,
+            unknown: None,
+        }
     }
 
     /// Advances the state by this time, as if nothing had happened since.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{began, is_unsafe, milliseconds, time};
 use crate::backend::admin::Inspection;
-use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Waiter};
+use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotDue, NotedRecord, Success, Waiter};
 
 /// Formats one object on one line, safe for a terminal as [`super::printable`] text is, without changing its meaning.
 pub fn line(object: &Value) -> String {
@@ -49,6 +49,7 @@ fn lock(lock: &LockState, now: Duration) -> Value {
         "slots": slots,
         "holders": lock.holders.iter().map(|found| holder(found, now)).collect::<Value>(),
         "waiters": lock.waiters.iter().map(waiter).collect::<Value>(),
+        "last_success": lock.last_success.as_ref().map(success),
     })
 }
 
@@ -76,6 +77,23 @@ fn identity(identity: Option<&Identity>) -> Value {
         "note": identity.and_then(|identity| identity.note.as_ref()),
         "url": identity.and_then(|identity| identity.url.as_ref()),
     })
+}
+
+/// Returns a run with `--once-per` that ended with status 0.
+fn success(success: &Success) -> Value {
+    json!({
+        "host": success.host,
+        "pid": success.pid,
+        "user": success.user,
+        "granted_at": time(Duration::from_millis(success.granted_at)),
+        "ended_at": time(Duration::from_millis(success.ended_at)),
+        "fencing_token": success.fencing_token,
+    })
+}
+
+/// Returns why a run with `--once-per` is not due.
+pub(super) fn done(not_due: &NotDue) -> Value {
+    merged([success(&not_due.last), json!({"due_in_ms": milliseconds(not_due.due_in)})])
 }
 
 fn waiter(waiter: &Waiter) -> Value {

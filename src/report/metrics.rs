@@ -61,7 +61,11 @@ const FAMILIES: [(&str, Kind, &str); 8] = [
     (HOLD, Kind::Histogram(HOLD_BOUNDS), "From the grant of a lock to its release."),
     (RENEWAL, Kind::Histogram(RENEWAL_BOUNDS), "From the request to renew a lock to its acknowledgement."),
     (LAST_RUN, Kind::Gauge, "When the last run ended, whatever its outcome."),
-    (LAST_SUCCESS, Kind::Gauge, "When a command last ended with exit status 0."),
+    (
+        LAST_SUCCESS,
+        Kind::Gauge,
+        "When a command last ended with exit status 0, on another host too if dlock run --once-per found it done.",
+    ),
     (
         LAST_EXIT_STATUS,
         Kind::Gauge,
@@ -141,6 +145,11 @@ impl Metrics {
             series.set(LAST_RUN, now);
             if report.succeeded() {
                 series.set(LAST_SUCCESS, now);
+            } else if let Some(done) = &report.done {
+                // So that an alert on it can be the same on every host. A later run by hand is not forgotten.
+                let ended_at = done.last.ended_at as f64 / 1000.0;
+                let latest = series.get(LAST_SUCCESS).max(ended_at);
+                series.set(LAST_SUCCESS, latest);
             }
             match report.command {
                 Some(Ended::Exited(status)) => series.set(LAST_EXIT_STATUS, f64::from(status)),
@@ -213,6 +222,12 @@ impl Series<'_> {
     fn set(&mut self, family: &'static str, value: f64) {
         let series = format!("{family}{{name=\"{}\"}}", self.name);
         *sample_of(self.samples, family, &series) = value;
+    }
+
+    /// Returns the value of a sample; zero if it does not exist yet.
+    fn get(&mut self, family: &'static str) -> f64 {
+        let series = format!("{family}{{name=\"{}\"}}", self.name);
+        *sample_of(self.samples, family, &series)
     }
 
     fn count(&mut self, outcome: Outcome) {

@@ -10,13 +10,15 @@ use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
-use crate::lock::{FencingToken, Holder, Identity, LockName, Record};
+use crate::lock::{FencingToken, Holder, Identity, LockName, NotDue, Record};
 
 /// How a run ended, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The command ran under the lock to its end.
     Ran,
+    /// A run that began within `--once-per` had succeeded.
+    Done,
     /// Another client held the lock.
     Contended,
     Unavailable,
@@ -37,8 +39,9 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, with its serialized name.
-    pub(super) const ALL: [(Outcome, &str); 11] = [
+    pub(super) const ALL: [(Outcome, &str); 12] = [
         (Outcome::Ran, "ran"),
+        (Outcome::Done, "done"),
         (Outcome::Contended, "contended"),
         (Outcome::Unavailable, "unavailable"),
         (Outcome::Denied, "denied"),
@@ -121,6 +124,8 @@ pub struct RunReport {
     pub holder: Option<Holder>,
     /// That lock.
     pub held_lock: Option<LockName>,
+    /// The run because of which this one was not due.
+    pub done: Option<NotDue>,
     /// Why the lock was broken.
     pub reason: Option<String>,
     /// The message that says why the command did not run to its end under the lock.
@@ -149,6 +154,7 @@ impl RunReport {
             released: None,
             holder: None,
             held_lock: None,
+            done: None,
             reason: None,
             error: None,
         }
@@ -258,6 +264,7 @@ impl RunReport {
             "holder": self.holder.as_ref().map(|holder| json::holder(holder, now)),
             "reason": self.reason,
             "error": self.error,
+            "done": self.done.as_ref().map(json::done),
         }))
     }
 }

@@ -12,6 +12,7 @@ use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
+use crate::outer::OuterHolds;
 
 /// `dlock run`
 #[derive(Debug, Default, Args)]
@@ -140,6 +141,7 @@ impl RunPlan {
         let terms = settings.terms(target.connect_timeout)?;
         let first = names[0].clone();
         let names = in_order(names);
+        check_once_per(&settings, &names, mode)?;
         if names.len() > MOST_NAMES {
             let found = names.len();
             return Err(Failure::usage(format!(
@@ -147,6 +149,21 @@ impl RunPlan {
             )));
         }
         Ok(RunPlan { first, names, mode, target, terms, program: find(&command)?, settings })
+    }
+
+    /// Checks that a run with `--once-per` is not inside a hold of the same lock, where it would not be excluded.
+    ///
+    /// # Errors
+    /// It is (64, or 78 if the option does not come from the command line).
+    pub fn check_nesting(&self, outer: &OuterHolds) -> Result<(), Failure> {
+        let Some(once_per) = &self.settings.once_per else { return Ok(()) };
+        match outer.claims(&self.first, self.target.store.display()) {
+            true => Err(once_per.source.failure(format!(
+                "this command runs under a hold of {} already: give --once-per to the outer dlock run",
+                self.first
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Returns the locks as shown in messages.
@@ -227,6 +244,24 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
         (true, _, Some(slots)) if slots > 1 => contradiction(&format!("--slots {slots}"), "--exclusive"),
         _ => Ok(()),
     }
+}
+
+/// Checks that `--once-per` is for one lock with one holder.
+fn check_once_per(settings: &Settings, names: &[LockName], mode: Mode) -> Result<(), Failure> {
+    let Some(Sourced { source, .. }) = &settings.once_per else { return Ok(()) };
+    let slots = settings.slots.as_ref().map_or(&Source::Default, |slots| &slots.source);
+    let why = match (mode, slots) {
+        (Mode::Exclusive, _) if names.len() > 1 => format!("takes one NAME, these are {}", names.len()),
+        (Mode::Exclusive, _) => return Ok(()),
+        (Mode::Shared, _) => "needs an exclusive lock: not with --shared".to_owned(),
+        (Mode::Slots(count), Source::Flag(_)) => {
+            format!("needs an exclusive lock: not with --slots {count}")
+        }
+        (Mode::Slots(count), elsewhere) => {
+            format!("needs an exclusive lock, not {count} slots ({elsewhere})")
+        }
+    };
+    Err(source.failure(why))
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {

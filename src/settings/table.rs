@@ -161,6 +161,8 @@ settings! {
     max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
     /// Keep the lock at least this long, even if the command ends sooner
     min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
+    /// Do nothing if a run with this option that began less than this long ago has succeeded
+    once_per: Duration, "--once-per", option("Lock"), check(check_once_per);
     /// What to do with background processes left when the command has ended by itself
     orphans: Orphans, "--orphans", option("Command"), default(Orphans::Leave);
     /// What to do when the lock is lost: stop the command, or warn and let it go on
@@ -277,6 +279,9 @@ impl Settings {
 
 /// The longest `--min-hold`: a lock that outlives its dlock for longer is a mistake.
 const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
+/// The limits of `--once-per`: the record of a success is kept for longer ([`Success::KEPT`](crate::lock::Success)).
+const SHORTEST_ONCE_PER: Duration = Duration::from_secs(1);
+const LONGEST_ONCE_PER: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The limit of `--note` and `--reason`, which are stored beside the lock.
 const LONGEST_NOTE: usize = 1000;
 /// The default lease: how long a crashed host blocks other clients.
@@ -307,6 +312,13 @@ fn check_min_hold(min_hold: &Duration) -> Result<(), String> {
     match *min_hold > LONGEST_MIN_HOLD {
         true => Err(format!("{} is not between 0 and {}", show(*min_hold), show(LONGEST_MIN_HOLD))),
         false => Ok(()),
+    }
+}
+
+fn check_once_per(period: &Duration) -> Result<(), String> {
+    match (SHORTEST_ONCE_PER..=LONGEST_ONCE_PER).contains(period) {
+        true => Ok(()),
+        false => Err(format!("{} is not between 1s and 30d", show(*period))),
     }
 }
 

@@ -131,11 +131,19 @@ impl LockDirectory {
             Purpose::Claim(_) if written.is_err() => {
                 // A hold that others cannot read does not count.
                 self.held = None;
-                written?;
+                written.clone()?;
             }
             // What the sidecar records about a hold is information for others; what keeps it is the descriptors.
             Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
-            Purpose::Operate | Purpose::Record => written?,
+            Purpose::Operate | Purpose::Record => written.clone()?,
+        }
+        let unwritten = match &sidecar {
+            None => Some(format!("{} cannot be used", sidecar_path.display())),
+            Some(_) => written.err().map(|error| error.to_string()),
+        };
+        // Before the next waiter is notified: a claim that is not due has passed the gate in vain.
+        if let Some(file) = taken {
+            let _ = file.unlock();
         }
         // Only now: the next waiter must read that the lock is held, or that the queue has moved.
         if matches!(effect, Effect::Hold(_) | Effect::Leave | Effect::Free) {
@@ -158,7 +166,7 @@ impl LockDirectory {
         for event in watch {
             is_watched &= self.watch(name, event);
         }
-        Ok(Done { value, is_watched, fencing: None })
+        Ok(Done { value, is_watched, fencing: None, unwritten })
     }
 
     fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use super::{decide, view};
 use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
-    Again, Attempt, Backend, Busy, Change, Hazard, Intent, Release, Renewal, Reply, StoreError,
+    Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Release, Renewal, Reply, StoreError,
 };
 use crate::lock::{Claim, FencingToken, Grant, Holder, LockName, NotedRecord, Record, Revocation, Token};
 
@@ -63,11 +63,21 @@ impl<S: LedgerStore> Backend for Contender<S> {
         &'a mut self,
         claim: &'a Claim,
         rest: Duration,
-        record: Option<&'a Record>,
+        ending: Ending<'a>,
     ) -> Reply<'a, Result<Release, StoreError>> {
-        let (ours, record) = (claim.clone(), record.cloned());
-        self.operate(&claim.name, Purpose::Release(claim.clone()), move |ledger, observed| {
-            decide::release(ledger, observed, &ours, rest, record.as_ref())
+        let (ours, record, success) = (claim.clone(), ending.record.cloned(), ending.success);
+        let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
+            let ending = Ending { record: record.as_ref(), success };
+            decide::release(ledger, observed, &ours, rest, ending)
+        };
+        Box::pin(async move {
+            let done = self.0.change(&claim.name, Purpose::Release(claim.clone()), decide).await?;
+            Ok(match (done.value, done.unwritten) {
+                (Release::Released | Release::Kept, Some(why)) if success.is_some() => {
+                    Release::Unrecorded(why)
+                }
+                (release, _) => release,
+            })
         })
     }
 

@@ -9,10 +9,10 @@ use super::queue::{Turn, turn};
 use super::room::Room;
 use super::store::{Effect, Step, Watch};
 use super::value::{HolderEntry, Ledger, WaiterEntry};
-use super::{outcomes, view};
+use super::{outcomes, success, view};
 use crate::backend::admin::{Removal, Revoked};
-use crate::backend::{Attempt, Intent, Loss, Refusal, Release, Renewal};
-use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
+use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
+use crate::lock::{Claim, FencingToken, Grant, Holder, Mode, Record, Revocation};
 
 /// How often a process that left a hold in which others still are checks whether they have gone.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,7 +50,12 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
     if turn == Turn::Ours {
         match observed.gate() {
             Gate::Untried => return Step::PassGate(ledger.gate_for(claim.mode)),
-            Gate::Passed(gate) => return grant(ledger, observed, claim, gate),
+            Gate::Passed(gate) => {
+                return match success::due(ledger, observed, claim) {
+                    Ok(undated) => grant(ledger, observed, claim, gate, undated),
+                    Err(attempt) => leave(ledger, observed, claim, attempt),
+                };
+            }
             Gate::Closed => {}
         }
     }
@@ -84,17 +89,17 @@ pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: 
     Step::reply(Renewal::Held { lease, revoked })
 }
 
-/// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The `outcome` is
-/// recorded when the hold ends.
+/// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The record of
+/// the `ending` is added when the hold ends, and its success is stored at once.
 pub fn release(
     ledger: &mut Ledger,
     observed: &dyn Observed,
     claim: &Claim,
     rest: Duration,
-    outcome: Option<&Record>,
+    ending: Ending<'_>,
 ) -> Step<Release> {
-    let step = release_hold(ledger, observed, claim, rest);
-    if let Some(outcome) = outcome
+    let step = release_hold(ledger, observed, claim, rest, ending.success);
+    if let Some(outcome) = ending.record
         && !matches!(step, Step::Done { value: Release::NotYet(_), .. })
     {
         record(ledger, observed, outcome);
@@ -113,6 +118,7 @@ fn release_hold(
     observed: &dyn Observed,
     claim: &Claim,
     rest: Duration,
+    success: Option<Duration>,
 ) -> Step<Release> {
     let waited = ledger.position_of(claim.token.reveal()).is_some();
     leave_queue(ledger, claim);
@@ -128,14 +134,19 @@ fn release_hold(
         return done(Release::NotHeld, Effect::Leave);
     };
     let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
-    if !rest.is_zero() && mine.revoked.is_none() {
+    let success = success.filter(|_| mine.revoked.is_none() && observed.loss().is_none());
+    let success = success.map(|held| success::record(claim, mine, now, held));
+    let is_kept = !rest.is_zero() && mine.revoked.is_none();
+    if is_kept {
         mine.ended_at.get_or_insert(now.wall);
         mine.kept_until = Some(now.clock + rest);
-        if is_owners {
-            return done(Release::NotYet(rest), Effect::Leave);
+        if !is_owners {
+            mine.lease_ends = mine.kept_until;
         }
-        mine.lease_ends = mine.kept_until;
-        return done(Release::Kept, Effect::Leave);
+    }
+    ledger.success = success.or(ledger.success.take());
+    if is_kept {
+        return done(if is_owners { Release::NotYet(rest) } else { Release::Kept }, Effect::Leave);
     }
     let inside = ledger
         .holders
@@ -199,6 +210,15 @@ pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> S
 
 fn done<T>(value: T, effect: Effect) -> Step<T> {
     Step::Done { value, effect, watch: Vec::new() }
+}
+
+/// Removes a claim whose turn has come and that does not take it.
+fn leave(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, attempt: Attempt) -> Step<Attempt> {
+    leave_queue(ledger, claim);
+    if observed.lifetime() == Lifetime::Recorded {
+        call_next(ledger, observed, claim.mode);
+    }
+    done(attempt, Effect::Leave)
 }
 
 fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Step<Attempt> {
@@ -293,6 +313,7 @@ fn grant(
     observed: &dyn Observed,
     claim: &Claim,
     gate: Option<(u64, u64)>,
+    undated: Option<Duration>,
 ) -> Step<Attempt> {
     let next = observed.least_fencing_token().max(ledger.fencing_token.saturating_add(1));
     let Some(fencing) = FencingToken::new(next) else { return Step::Exhausted };
@@ -300,7 +321,8 @@ fn grant(
     ledger.incomplete &= ledger.gate_for(claim.mode) == GateMode::Shared;
     ledger.fencing_token = fencing.number();
     let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::beside(&ledger.holders).free_slot());
-    hold(ledger, observed, claim, Hold { mode: claim.mode, family: None, slot, fencing, gate }, Vec::new())
+    let granted = Hold { mode: claim.mode, family: None, slot, fencing, gate, undated };
+    hold(ledger, observed, claim, granted, Vec::new())
 }
 
 /// Enters the hold that the claim's process runs in.
@@ -323,7 +345,8 @@ fn enter(
         (Mode::Slots(_), _) => outer.slot,
         _ => None,
     };
-    let entered = Hold { mode: outer.mode, family: Some(outer.family), slot, fencing, gate: outer.gate };
+    let (mode, family, gate) = (outer.mode, Some(outer.family), outer.gate);
+    let entered = Hold { mode, family, slot, fencing, gate, undated: None };
     // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again.
     Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
 }
@@ -336,6 +359,8 @@ struct Hold {
     slot: Option<u32>,
     fencing: FencingToken,
     gate: Option<(u64, u64)>,
+    /// See [`Grant::undated`].
+    undated: Option<Duration>,
 }
 
 fn hold(
@@ -368,7 +393,7 @@ fn hold(
         identity: claim.identity.clone(),
     };
     let lease = entry.extend(claim, claim.min_hold, observed);
-    let grant = entry.grant(lease);
+    let grant = Grant { undated: hold.undated, ..entry.grant(lease) };
     ledger.holders.push(entry);
     Step::Done { value: Attempt::Granted(grant), effect: Effect::Hold(ticket), watch }
 }

@@ -76,7 +76,7 @@ pub async fn change<S: DocumentStore, T>(
             Step::Exhausted => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
             Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
         };
-        let done = Done { value, is_watched: true, fencing: None };
+        let done = Done { value, is_watched: true, fencing: None, unwritten: None };
         if ledger == before && !matches!(effect, Effect::Wait(_)) {
             return Ok(done);
         }

@@ -16,7 +16,7 @@ use super::{decide, outcomes};
 use crate::backend::StoreError;
 use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
-/// The order of the document beside the entries: the last fencing token and the last outcomes.
+/// The order of the document beside the entries: the last fencing token, the last success and the last outcomes.
 pub const BESIDE: u64 = 0;
 
 /// A store that orders the entries of a lock.
@@ -177,6 +177,7 @@ impl Listing {
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
         ledger.fencing_token = self.beside.value.fencing_token;
+        ledger.success = self.beside.value.success.clone();
         // A new ticket must not be the order of an entry.
         ledger.ticket = self.revision;
         for Entry { order, version, lease_ends, value } in &self.entries {
@@ -260,12 +261,15 @@ pub fn plan<T>(
     let is_granted_by_revision = grant.as_ref().is_some_and(|(_, fencing)| *fencing == view.next_revision);
     let granted = grant.as_ref().filter(|_| is_granted_by_revision).map(|(token, _)| token.as_str());
     let mut writes = Vec::new();
+    // First: the next holder must find it.
+    let Entry { version, value: mut beside, .. } = listing.beside.clone();
+    beside.success = after.success.clone();
     if let Some((_, fencing)) = grant.as_ref().filter(|_| !is_granted_by_revision) {
         // The store has lost revisions, but not this document, which assigns the tokens until they have caught up.
-        let Entry { version, mut value, .. } = listing.beside.clone();
-        value.fencing_token = *fencing;
-        writes.push(Write::Swap { order: BESIDE, version, value, lease: None });
+        beside.fencing_token = *fencing;
     }
+    let is_new = beside != listing.beside.value;
+    writes.extend(is_new.then_some(Write::Swap { order: BESIDE, version, value: beside, lease: None }));
     let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
     if let Purpose::Claim(claim) = purpose {
         if has_joined && !matches!(effect, Effect::Wait(_)) {
@@ -348,7 +352,7 @@ pub async fn change<S: EntryStore, T>(
             }
         }
         let is_watched = plan.watch.is_empty() || store.watch(name, &plan.watch, listing.revision).await?;
-        return Ok(Done { value: plan.value, is_watched, fencing });
+        return Ok(Done { value: plan.value, is_watched, fencing, unwritten: None });
     }
     Err(busy_ledger(name))
 }

@@ -15,6 +15,7 @@ pub mod outcomes;
 mod queue;
 mod room;
 mod store;
+mod success;
 mod value;
 mod view;
 

@@ -187,7 +187,7 @@ impl HolderEntry {
 
     /// Returns the reply to the claim that the entry was written for.
     pub(super) fn grant(&self, lease: Option<Duration>) -> Grant {
-        Grant { fencing: FencingToken::new(self.fencing_token), lease, slot: self.slot }
+        Grant { fencing: FencingToken::new(self.fencing_token), lease, slot: self.slot, undated: None }
     }
 }
 

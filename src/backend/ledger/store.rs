@@ -83,7 +83,7 @@ pub enum Watch {
 }
 
 /// The result of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
     /// The reply.
     pub value: T,
@@ -91,6 +91,8 @@ pub struct Done<T> {
     pub is_watched: bool,
     /// The fencing token of the grant, if the store assigns it by the order of its writes.
     pub fencing: Option<FencingToken>,
+    /// Why the ledger could not be stored, if the change counts nevertheless.
+    pub unwritten: Option<String>,
 }
 
 /// A store that keeps ledgers. It decides nothing.

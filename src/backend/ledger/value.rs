@@ -27,6 +27,9 @@ pub struct Ledger {
     /// The ledger was lost while the lock was held: not all holders may be recorded.
     #[serde(default, rename = "lost", skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
+    /// The last success of a run with `--once-per`. Kept as it is by runs without the option, whatever its format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<serde_json::Value>,
     /// The last outcomes, the latest last; empty if the store keeps them elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<NotedRecord>,
@@ -109,6 +112,7 @@ impl Default for Ledger {
             waiters: Vec::new(),
             name: None,
             incomplete: false,
+            success: None,
             outcomes: Vec::new(),
         }
     }

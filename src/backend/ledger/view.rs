@@ -7,7 +7,7 @@ use super::queue::Turn;
 use super::store::Watch;
 use super::value::{HolderEntry, Ledger};
 use crate::backend::{Again, Busy, Intent};
-use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, Mode, Token, Waiter};
+use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, Mode, Success, Token, Waiter};
 
 /// The number of holders that a claim is shown.
 const MAX_HOLDERS: usize = 16;
@@ -104,6 +104,8 @@ pub(super) fn state(
     token: Option<&Token>,
 ) -> LockState {
     let mut state = LockState::free(name.clone());
+    let last_success = ledger.success.as_ref().and_then(|stored| Success::parse(stored).ok());
+    state.last_success = last_success.filter(|success| success.is_kept(observed.now().wall / 1000));
     for entry in ledger.holders.iter().filter(|entry| entry.counts(observed)) {
         state.mode = Some(entry.mode);
         state.holders.push(holder(entry, observed, token));

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use redis::Cmd;
+use serde_json::json;
 
 use super::connection::{Connection, RequestOptions, server_error};
 use super::errors::refusal;
 use super::keys::Keys;
 use super::redirect::Asking;
 use super::reply::{self, LockReply, Outcome, nonsense, number};
-use super::script::{Acquire, Operation, ScriptRequest, millis};
+use super::script::{Acquire, Operation, ScriptRequest, ScriptSuccess, json, millis};
 use super::store::RedisStore;
-use crate::backend::{Again, Attempt, Backend, Busy, Intent, StoreError};
-use crate::lock::{Claim, Mode, Record, Token};
+use crate::backend::{Again, Attempt, Backend, Busy, Ending, Intent, StoreError};
+use crate::lock::{Claim, Identity, Mode, Record, Token};
 use crate::random::jitter;
 use crate::secret;
 
@@ -44,7 +45,7 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
-            let attempt = reply::attempt(reply.outcome, &self.location)?;
+            let attempt = reply::attempt(reply.outcome, claim.once_per, &self.location)?;
             if let Attempt::Granted(_) = attempt {
                 self.await_replicas(claim).await?;
             }
@@ -107,6 +108,7 @@ impl RedisStore {
             entry_ttl: millis(claim.ttl + claim.ttl / 2),
             outer: claim.outer.iter().map(Token::reveal).collect(),
             must_nest: claim.requires_outer_hold,
+            once_per: claim.once_per.map(millis),
             eviction: !self.examined,
             tries_rights: !self.examined && self.location.security.credentials.has_password(),
             ticket: as_node.ticket.map(|ticket| ticket.to_string()),
@@ -197,7 +199,7 @@ impl RedisStore {
     async fn take_back(&self, mut connection: Connection, claim: &Claim) -> Result<(), StoreError> {
         let keys = self.keys(&claim.name);
         connection.asking = Asking::No;
-        let release = release(&keys, claim, Duration::ZERO, None);
+        let release = release(&keys, claim, Duration::ZERO, Ending::default());
         connection.run_script(&release, RequestOptions::default()).await.map(drop)
     }
 }
@@ -211,15 +213,18 @@ fn slow_poll(position: u32) -> Option<Duration> {
     (position > 2).then(|| most / 3 + jitter(most * 2 / 3))
 }
 
-/// Returns the request that releases a lock and stores the record, if there is one; the lock is kept without its owner
-/// for the `rest`.
+/// Returns the request that releases a lock and stores its ending; the lock is kept without its owner for the `rest`.
 pub(super) fn release<'a>(
     keys: &'a Keys,
     claim: &'a Claim,
     rest: Duration,
-    record: Option<&Record>,
+    ending: Ending<'_>,
 ) -> ScriptRequest<'a> {
-    let release = Operation::Release { rest: millis(rest), record: record.map(text_of) };
+    let success = ending.success.map(|held| {
+        let Identity { host, pid, user, .. } = &claim.identity;
+        ScriptSuccess { by: json(&json!({"host": host, "pid": pid, "user": user})), held: millis(held) }
+    });
+    let release = Operation::Release { rest: millis(rest), record: ending.record.map(text_of), success };
     ScriptRequest::new(release, keys, claim.token.reveal())
 }
 

@@ -315,7 +315,7 @@ mod tests {
             if let Ok(CommandReply::Value(value)) = reply_to(&bytes, channel)
                 && let Ok(reply) = reply::read::<LockReply>(&value)
             {
-                let _ = reply::attempt(reply.outcome, &location("redis://h").expect("good"));
+                let _ = reply::attempt(reply.outcome, None, &location("redis://h").expect("good"));
             }
         }
     }

@@ -27,12 +27,12 @@ local function side(what)
   return 'dlock#' .. what .. ':' .. tail
 end
 local holder, counter, queue, waiters = side('holder'), recipe.counter or side('fencing'), side('queue'), side('waiters')
-local members, channels = side('member') .. ':', side('call') .. ':'
+local members, channels, success = side('member') .. ':', side('call') .. ':', side('success')
 -- Sorted sets: members by the end of their lease, vacant slots by number, and waiters for a slot by the end of their
 -- queue entry. They ensure that no step reads all members or all waiters of a lock, of which there may be thousands.
 local ends, vacant, slot_waiters = side('member-ends'), side('free-slots'), side('waiter-slots')
--- How long, in ms, a called waiter has to claim; how many outcomes are stored, and for how long; how long the index
--- outlives the last grant, and how long an entry in it outlives the expected end of its lock.
+-- How long, in ms, a called waiter has to claim; how many outcomes are stored; for how long they and the last success
+-- are; how long the index outlives the last grant, and how long an entry in it outlives the expected end of its lock.
 local claim_ms, max_outcomes, retention, index_margin = 500, 20, 2678400000, 86400000
 -- The same for a called waiter that polls, and that polls seldom because it was far back in the queue.
 local slow_claim_ms = 2000
@@ -508,6 +508,48 @@ local function fencing_of(id)
   return string.match(call('GET', members .. id) or '', '"fencing":(%d+)')
 end
 
+-- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left.
+local function advance_or_unlist()
+  advance_queue(nil)
+  if not mode and call('EXISTS', queue) == 0 then
+    try('ZREM', index, lock)
+  end
+end
+
+-- With `once_per`, whether a free lock may be granted: the reply to a claim that is not due, or whose record of the last
+-- success is in an unknown format; or how far, in ms, a record lies in the future that is ignored.
+local function check_success()
+  local text = call('GET', success)
+  if not text and ARGV[2] then
+    -- It may still exist on the node that the keys migrate from.
+    error('TRYAGAIN')
+  elseif not text then
+    return nil
+  end
+  local is_json, last = pcall(cjson.decode, text)
+  last = is_json and type(last) == 'table' and last or {}
+  if last.format ~= 1 or type(last.granted_at) ~= 'number' then
+    local format = tonumber(last.format)
+    return {outcome = 'other_success', format = format and format ~= 1 and tostring(format) or 'unknown'}
+  end
+  local ahead = last.granted_at - now
+  if ahead > request.once_per then
+    return nil, ahead
+  elseif ahead + request.once_per > 0 then
+    return {outcome = 'not_due', success = text, now = now}
+  end
+end
+
+-- Stores that a member's run has succeeded. The grant is not later than the client has held the lock by its own clock:
+-- the server's clock may have been set, or the hold recorded again. Returns why it could not be stored, if so.
+local function record_success()
+  local at, fencing = string.match(call('GET', members .. token) or '', '"at":(%d+)'), fencing_of(token)
+  local text = string.format('{"format":1,"granted_at":%.0f,"ended_at":%.0f,"fencing_token":%s,',
+    math.min(tonumber(at) or now, now - request.success.held), now, fencing or 'null')
+  local reply = try('SET', success, text .. string.sub(request.success.by, 2), 'PX', retention)
+  return reply.err
+end
+
 -- Redlock: since when, in ms, this node has kept everything that was written to it, and its id. A server that was
 -- restarted may have kept less, or older data. Without permission to query the run id, only the loss of all data is
 -- detected. A minus sign marks a node that received requests before that time.
@@ -552,10 +594,13 @@ local function acquire()
   local ticket, restored = tonumber(request.ticket), tonumber(request.restored)
   local eviction = request.eviction and eviction_policy() or nil
 
+  local undated = nil
   local function answer(fencing, slot)
     add_to_index(lease)
     read_lock()
-    return {outcome = 'granted', fencing = fencing, lease = lease, slot = tonumber(slot), eviction = eviction}
+    return {
+      outcome = 'granted', fencing = fencing, lease = lease, slot = tonumber(slot), undated = undated, eviction = eviction
+    }
   end
 
   -- Adds the claim as a member, and takes the lock if it is the first one.
@@ -611,6 +656,14 @@ local function acquire()
   end
 
   local function grant()
+    if request.once_per and not restored then
+      local reply, ahead = check_success()
+      if reply then
+        advance_or_unlist()
+        return reply
+      end
+      undated = ahead
+    end
     local fencing = next_fencing(restored or 0, request.counter_life, restored)
     if not fencing then
       return {outcome = 'counter_exhausted'}
@@ -848,18 +901,11 @@ local function end_membership(id, rest)
   end
 end
 
--- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left.
-local function advance_or_unlist()
-  advance_queue(nil)
-  if not mode and call('EXISTS', queue) == 0 then
-    try('ZREM', index, lock)
-  end
-end
-
 -- Ends the hold, or keeps it without its owner for `rest` ms unless it is revoked. Removes the queue entry in any case.
 local function release()
-  local rest, outcome = request.rest, mode and 'taken' or 'gone'
-  if mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1 then
+  local rest, outcome, unrecorded = request.rest, mode and 'taken' or 'gone', nil
+  local is_revoked = mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1
+  if is_revoked then
     rest = 0
   end
   record_outcome(request.record)
@@ -872,12 +918,15 @@ local function release()
   end
   if holds(token) then
     outcome = rest > 0 and 'kept' or 'released'
+    if request.success and not is_revoked then
+      unrecorded = record_success()
+    end
     end_membership(token, rest)
   else
     count_members()
   end
   advance_or_unlist()
-  return {outcome = outcome}
+  return {outcome = outcome, unrecorded = unrecorded}
 end
 
 -- Asks all members of a hold to give it up: they learn it from their next renewal, or at once because the lock's key

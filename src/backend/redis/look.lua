@@ -137,7 +137,8 @@ local function look(lock, tail, held, seen)
   return {
     kind = kind, mode = mode, slots = slots, remaining = rest, digest = digest,
     holders_seen = held, of_holders = of_held, waiters_seen = seen, of_waiters = of_line,
-    holders = holders[1] and holders or nil, waiters = line[1] and line or nil
+    holders = holders[1] and holders or nil, waiters = line[1] and line or nil,
+    success = text_of('dlock#success:' .. tail)
   }
 end
 

@@ -29,7 +29,8 @@ use self::queue::QueueTicket;
 use self::quorum::Replies;
 use super::location::Location;
 use crate::backend::{
-    Attempt, Backend, Change, Hazard, Intent, Location as _, Loss, Release, Renewal, Reply, StoreError,
+    Attempt, Backend, Change, Ending, Hazard, Intent, Location as _, Loss, Release, Renewal, Reply,
+    StoreError,
 };
 use crate::lock::{Claim, LockName, Record};
 
@@ -130,11 +131,11 @@ impl RedlockStore {
         nodes: impl IntoIterator<Item = usize>,
         claim: &Claim,
         rest: Duration,
-        record: Option<&Record>,
+        ending: Ending<'_>,
     ) -> Replies<Release> {
-        let (claim, record) = (claim.clone(), record.cloned());
+        let (claim, record, success) = (claim.clone(), ending.record.cloned(), ending.success);
         self.nodes.request(nodes, Purpose::Other, limit(claim.ttl), async move |node: &mut NodeClient| {
-            node.store.release(&claim, rest, record.as_ref()).await
+            node.store.release(&claim, rest, Ending { record: record.as_ref(), success }).await
         })
     }
 }
@@ -222,11 +223,11 @@ impl Backend for RedlockStore {
         &'a mut self,
         claim: &'a Claim,
         rest: Duration,
-        record: Option<&'a Record>,
+        ending: Ending<'a>,
     ) -> Reply<'a, Result<Release, StoreError>> {
         Box::pin(async move {
             self.latest.take_if(|latest| latest.is(claim));
-            let replies = self.request_release(self.all(), claim, rest, record);
+            let replies = self.request_release(self.all(), claim, rest, ending);
             self.nodes.decided_or_complete(&replies, || released(&replies).is_some()).await;
             // The other nodes have to receive the release as well; it is sent at the latest when their claims are
             // cancelled.
@@ -244,7 +245,8 @@ impl Backend for RedlockStore {
             let is_held = |latest: &&LatestClaim| latest.hold.is_some() && latest.claim.name == *name;
             let held = self.latest.as_ref().filter(is_held).map(|latest| Rc::clone(&latest.claim));
             if let Some(claim) = held.filter(|_| record.has_held()) {
-                return self.release(&claim, Duration::ZERO, Some(record)).await.map(drop);
+                let ending = Ending::recorded(Some(record));
+                return self.release(&claim, Duration::ZERO, ending).await.map(drop);
             }
             let (name, record) = (name.clone(), record.clone());
             let store = async move |node: &mut NodeClient| node.store.record(&name, &record).await;
@@ -295,6 +297,14 @@ fn released(replies: &Replies<Release>) -> Option<Release> {
     let is_kept = |release: &Release| *release == Release::Kept;
     if replies.has_majority(|release| is_kept(release) || *release == Release::Released) {
         return Some(if replies.nodes(is_kept).is_empty() { Release::Released } else { Release::Kept });
+    }
+    let mut unrecorded = replies.succeeded().into_iter().map(|(_, release)| release);
+    let unrecorded = unrecorded.find(|release| matches!(release, Release::Unrecorded(_)));
+    if unrecorded.is_some()
+        && replies.is_complete()
+        && replies.has_majority(|release| *release != Release::NotHeld)
+    {
+        return unrecorded;
     }
     replies.excludes_majority(|release| *release == Release::NotHeld).then_some(Release::NotHeld)
 }

@@ -11,7 +11,7 @@ use super::recipe::Recipe;
 use super::rights::MissingRights;
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, Loss, Refusal, Release, Renewal, StoreError};
-use crate::lock::{FencingToken, Grant, Holder, Identity, Mode, Revocation};
+use crate::lock::{Due, FencingToken, Grant, Holder, Identity, Mode, Revocation, Success, UnknownFormat};
 use crate::secret;
 
 /// The record of a member, as the scripts store it.
@@ -63,6 +63,9 @@ pub(super) struct LockReply {
     pub(super) outcome: Outcome,
     /// The eviction policy of the server, if it evicts keys, locks among them.
     pub(super) eviction: Option<String>,
+    /// Why the success of a run could not be stored.
+    #[serde(default, deserialize_with = "secret::optional_text")]
+    pub(super) unrecorded: Option<String>,
     /// The state of the node of a Redlock that replied to a claim.
     pub(super) node: Option<NodeMark>,
 }
@@ -75,8 +78,20 @@ pub(super) enum Outcome {
         fencing: String,
         lease: u64,
         slot: Option<u32>,
+        /// How far a record of the last success lies in the future that was ignored.
+        undated: Option<f64>,
     },
     Busy(BusyReply),
+    /// A run with `--once-per` that is not due.
+    NotDue {
+        /// The record of the last success.
+        success: String,
+        now: u64,
+    },
+    /// The record of the last success is in another format.
+    OtherSuccess {
+        format: String,
+    },
     /// The fencing counter has no next value below 2^53.
     CounterExhausted,
     /// The hold that the claim is nested in has another mode.
@@ -169,17 +184,31 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Value) -> Result<T, StoreError> 
     serde_json::from_str(&String::from_utf8_lossy(json)).map_err(|_| nonsense())
 }
 
-/// Returns the result of a claim.
+/// Returns the result of a claim with this period, if it has [one](crate::lock::Claim::once_per).
 ///
 /// # Errors
 /// The reply is invalid, or says that the lock cannot be used.
-pub(super) fn attempt(outcome: Outcome, location: &Location) -> Result<Attempt, StoreError> {
+pub(super) fn attempt(
+    outcome: Outcome,
+    once_per: Option<Duration>,
+    location: &Location,
+) -> Result<Attempt, StoreError> {
     match outcome {
-        Outcome::Granted { fencing, lease, slot } => Ok(Attempt::Granted(Grant {
+        Outcome::Granted { fencing, lease, slot, undated } => Ok(Attempt::Granted(Grant {
             fencing: Some(fencing.parse().ok().and_then(FencingToken::new).ok_or_else(nonsense)?),
             lease: Some(Duration::from_millis(lease)),
             slot,
+            undated: undated.and_then(time),
         })),
+        Outcome::NotDue { success, now } => {
+            let stored = serde_json::from_str(&success).map_err(|_| nonsense())?;
+            match Success::parse(&stored).map(|last| last.due(now, once_per.unwrap_or_default())) {
+                Ok(Due::Not(not_due)) => Ok(Attempt::NotDue(not_due)),
+                Ok(_) => Err(nonsense()),
+                Err(format) => Ok(Attempt::Refused(Refusal::Success(format))),
+            }
+        }
+        Outcome::OtherSuccess { format } => Ok(Attempt::Refused(Refusal::Success(UnknownFormat(format)))),
         Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, location.recipe))),
         Outcome::CounterExhausted => {
             Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()))
@@ -293,12 +322,13 @@ pub(super) fn renewal(outcome: &Outcome, lease: Duration) -> Result<Renewal, Sto
 ///
 /// # Errors
 /// The reply is invalid.
-pub(super) fn release(outcome: &Outcome) -> Result<Release, StoreError> {
-    match outcome {
-        Outcome::Released => Ok(Release::Released),
-        Outcome::Kept => Ok(Release::Kept),
-        Outcome::Gone | Outcome::Taken => Ok(Release::NotHeld),
-        other => Err(unexpected(other)),
+pub(super) fn release(reply: LockReply) -> Result<Release, StoreError> {
+    match (&reply.outcome, reply.unrecorded) {
+        (Outcome::Released | Outcome::Kept, Some(why)) => Ok(Release::Unrecorded(why)),
+        (Outcome::Released, None) => Ok(Release::Released),
+        (Outcome::Kept, None) => Ok(Release::Kept),
+        (Outcome::Gone | Outcome::Taken, _) => Ok(Release::NotHeld),
+        (other, _) => Err(unexpected(other)),
     }
 }
 
@@ -339,7 +369,7 @@ mod tests {
     fn replies_with_invalid_values_are_rejected() {
         let attempt = |json: &str| {
             let reply: LockReply = read(&Value::BulkString(json.into()))?;
-            attempt(reply.outcome, &location("redis://h").expect("good"))
+            attempt(reply.outcome, None, &location("redis://h").expect("good"))
         };
         for json in [
             "",

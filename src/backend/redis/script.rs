@@ -12,6 +12,7 @@
 //! | waiter-slots | sorted set: the tokens of the waiters for a slot, by the time in ms at which their queue entries expire |
 //! | member of a TOKEN | the record of one member; its time to live is the member's lease |
 //! | history | list: the last outcomes of runs that held the lock, the latest first, each after the time in ms |
+//! | success | the last success of a run with `--once-per`, as JSON |
 //! | missed | list: the same for runs that did not get it, which may be many more |
 //! | `dlock#since` | on a node of a Redlock: since when it has kept all data, in ms, after a minus if it received requests before that as well; a random text that no other node has; the run id of the server, without which the marker is not checked |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use, so that listing them needs no scan of all keys. In a Redis Cluster there is one for each slot |
@@ -59,10 +60,10 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "63c8f9a32b9f214149357e2dc69cdfb636c25885");
+static LOCK: Script = script!("lock.lua", "9f395f766357c4c6b4e4201dd61865c11e42295d");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "91bb18de9d7be9745e660bfba95b10c02149f293");
+pub(super) static LOOK: Script = script!("look.lua", "4d14e2384d5f19e354feab3f02a1c5d7f4fe4404");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -116,6 +117,8 @@ pub(super) enum Operation<'a> {
         rest: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
         record: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        success: Option<ScriptSuccess>,
     },
     Revoke {
         fencing: String,
@@ -143,6 +146,15 @@ pub(super) enum Operation<'a> {
     },
 }
 
+/// A success to be stored.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ScriptSuccess {
+    /// Host, process and user, as JSON.
+    pub(super) by: String,
+    /// How long the lock was held, by the clock of the client.
+    pub(super) held: u64,
+}
+
 /// A claim.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Acquire<'a> {
@@ -163,6 +175,9 @@ pub(super) struct Acquire<'a> {
     /// The tokens of the holds that it may be nested in, and whether it must be.
     pub(super) outer: Vec<&'a str>,
     pub(super) must_nest: bool,
+    /// `--once-per`
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) once_per: Option<u64>,
     /// Whether to report the eviction policy.
     pub(super) eviction: bool,
     /// Whether to try first what a lock needs, for a user whose rights are not known.

@@ -6,7 +6,7 @@ use crate::commands::lock_wait::{Interruption, LockWait};
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
-use crate::report::{Outcome, RunReport};
+use crate::report::{Outcome, RunReport, not_due};
 
 impl<'a> Run<'a> {
     /// Takes the locks. `None` if they are not held for a reason that is in the report.
@@ -42,6 +42,13 @@ impl<'a> Run<'a> {
                 report.holder = busy.holders.first().cloned();
                 report.held_lock = Some(lock.claim.name.clone());
                 report.error = Some(line);
+                Ok(None)
+            }
+            Err((lock, NotGranted::NotDue(done))) => {
+                self.reporter.warning(&not_due(&lock.claim.name, &done));
+                report.outcome = Outcome::Done;
+                report.exit = Exit::SUCCESS;
+                report.done = Some(done);
                 Ok(None)
             }
             Err((lock, why)) => {

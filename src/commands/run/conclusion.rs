@@ -55,16 +55,25 @@ impl Run<'_> {
             match released {
                 // A deadline means that the store does not reply, or that the lease has expired: no further message.
                 Err(error) if !matches!(outcome.stopped, Some(Stopped::Deadline(_))) => {
+                    let success = match outcome.success {
+                        Some(_) => ", nor its success be recorded",
+                        None => "",
+                    };
                     let rest = outcome.locks[lock]
                         .lease_ends
                         .map(|ends| format!("; it expires within {}", show_distance(ends - Moment::now())));
                     let rest = rest.unwrap_or_default();
-                    self.reporter
-                        .warning(&format!("{name} on {store}: could not be released: {error}{rest}"));
+                    self.reporter.warning(&format!(
+                        "{name} on {store}: could not be released{success}: {error}{rest}"
+                    ));
                 }
                 Ok(Release::NotHeld) if outcome.stopped.is_none() && !outcome.locks[lock].is_lost => {
                     self.reporter
                         .warning(&format!("{name} on {store}: was no longer held when the command ended"));
+                }
+                Ok(Release::Unrecorded(why)) => {
+                    let line = format!("{name} on {store}: its success could not be recorded: {why}");
+                    self.reporter.warning(&format!("{line}; it may run again before it is due"));
                 }
                 _ => {}
             }

@@ -22,6 +22,10 @@ pub(super) struct RunOutcome {
     pub(super) stopped: Option<Stopped>,
     /// Background processes are still alive.
     pub(super) orphans_left: bool,
+    /// A signal that ends a process was forwarded to the command, or came to it from the terminal.
+    pub(super) was_told_to_end: bool,
+    /// When the lock was granted, if the run counts for `--once-per`.
+    pub(super) success: Option<Moment>,
     /// Some process could not be signalled.
     pub(super) not_permitted: bool,
     /// The message about the last lock that was lost while the command went on.

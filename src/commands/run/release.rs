@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::Run;
 use super::outcome::{RunOutcome, Stopped};
-use crate::backend::{Backend, Release, StoreError};
+use crate::backend::{Backend, Ending, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
 use crate::commands::{hold, within};
@@ -25,7 +25,7 @@ const RECORD: Duration = Duration::from_millis(400);
 const LAST_RECORD: Duration = Duration::from_millis(80);
 
 pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
-    matches!(release, Ok(Release::Released | Release::Kept))
+    matches!(release, Ok(Release::Released | Release::Kept | Release::Unrecorded(_)))
 }
 
 struct Releasing<'a> {
@@ -103,6 +103,8 @@ impl Run<'_> {
         result: &Result<(), Failure>,
     ) {
         let report = match result {
+            // It would displace the run that it refers to.
+            Ok(()) if report.outcome == Outcome::Done => return,
             Err(failure) if matches!(failure.kind, FailureKind::Unavailable | FailureKind::Denied) => return,
             Err(failure) => report.clone().failed(failure),
             Ok(()) => report.clone(),
@@ -155,8 +157,10 @@ impl Run<'_> {
                 // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
-            let record = Some(&record).filter(|_| !uncertain);
-            let attempt = hold::release(&mut **backend, &lock.claim, rest, record);
+            let success = outcome.success.map(|granted_at| Moment::now() - granted_at);
+            let ending = Ending { record: Some(&record), success };
+            let ending = if uncertain { ending.repeated() } else { ending };
+            let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(again)) => {
                     stays.set(true);

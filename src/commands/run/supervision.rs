@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Run;
 use super::outcome::{RunOutcome, Stopped};
 use crate::child::protocol::{Ended, Launch};
-use crate::child::signals::{Arrival, Origin};
+use crate::child::signals::{self, Arrival, Origin};
 use crate::child::stop::Deadlines;
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::Moment;
@@ -192,6 +192,7 @@ impl Supervision<'_> {
 
     fn on_signal(&mut self, arrival: Arrival, keepers: &Keepers<'_>) -> Step {
         let Arrival { signal, origin } = arrival;
+        self.outcome.was_told_to_end |= signals::ENDING.contains(&signal);
         match signal {
             libc::SIGCHLD => match self.supervisor.guard_stopped() {
                 Some(Event::GuardLost(why)) => return self.guard_lost(why),

@@ -6,7 +6,7 @@ use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::ledger::{
     Effect, Gate, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch, decide,
 };
-use dlock::backend::{Attempt, CLAIM_WITHIN, Intent, Loss, Refusal, Release, Renewal};
+use dlock::backend::{Attempt, CLAIM_WITHIN, Ending, Intent, Loss, Refusal, Release, Renewal};
 use dlock::lock::{Claim, FencingToken, Holder, Identity, LockName, Mode, Revocation, Token};
 
 const X: Mode = Mode::Exclusive;
@@ -71,6 +71,7 @@ fn claim_of(ticket: u64, mode: Mode) -> Claim {
         identity: Identity::default(),
         outer: Vec::new(),
         requires_outer_hold: false,
+        once_per: None,
     }
 }
 
@@ -125,6 +126,7 @@ fn claimed(ledger: &mut Ledger, facts: &Facts, claim: &Claim) -> String {
         Step::Done { value: Attempt::Busy(busy), .. } if busy.promised => "promised".to_owned(),
         Step::Done { value: Attempt::Busy(_), .. } => "busy".to_owned(),
         Step::Done { value: Attempt::Refused(refusal), .. } => format!("{refusal:?}"),
+        Step::Done { value: Attempt::NotDue(_), .. } => "not due".to_owned(),
         Step::PassGate(mode) => format!("gate {mode:?}"),
         Step::Exhausted => "exhausted".to_owned(),
     }
@@ -304,7 +306,7 @@ fn a_renewal_never_creates_a_lock_that_is_lost() {
 }
 
 fn released(ledger: &mut Ledger, facts: &Facts, ticket: u64, rest: Duration) -> (Release, Effect) {
-    match decide::release(ledger, facts, &claim_of(ticket, X), rest, None) {
+    match decide::release(ledger, facts, &claim_of(ticket, X), rest, Ending::default()) {
         Step::Done { value, effect, .. } => (value, effect),
         step => panic!("{step:?}"),
     }
@@ -330,7 +332,7 @@ fn a_release_ends_only_what_the_claim_has_and_calls_the_next_waiters() {
     let mut inner = holder(8, X, None);
     inner.family = 7;
     let mut nested = ledger(&[holder(7, X, None), inner], &[]);
-    let step = decide::release(&mut nested, &DESCRIPTORS, &claim_of(7, X), Duration::ZERO, None);
+    let step = decide::release(&mut nested, &DESCRIPTORS, &claim_of(7, X), Duration::ZERO, Ending::default());
     let Step::Done { value: Release::NotYet(_), watch, .. } = step else { panic!("{step:?}") };
     assert_eq!(watch, [Watch::Holder(8)]);
     assert_eq!(released(&mut nested, &LEASES, 7, Duration::ZERO).0, Release::Released);

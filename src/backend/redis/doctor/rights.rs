@@ -15,7 +15,7 @@ use super::super::store::RedisStore;
 use super::{Examiner, refusing};
 use crate::backend::diagnosis::{Finding, short};
 use crate::backend::race::{CLIENTS, SCRATCH_LIFE, race, scratch_claim};
-use crate::backend::{Attempt, Backend, Intent, Release, Renewal, StoreError};
+use crate::backend::{Attempt, Backend, Ending, Intent, Release, Renewal, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, LockName, Token};
 use crate::random;
@@ -253,7 +253,11 @@ async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
     if !matches!(renewal, Renewal::Held { .. }) {
         return Err("it was gone at once".into());
     }
-    match store.release(claim, Duration::ZERO, None).await.map_err(|error| failed("give it back", error))? {
+    match store
+        .release(claim, Duration::ZERO, Ending::default())
+        .await
+        .map_err(|error| failed("give it back", error))?
+    {
         Release::Released => Ok(()),
         _ => Err("it was gone before it was given back".into()),
     }

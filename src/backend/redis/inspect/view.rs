@@ -8,7 +8,7 @@ use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::redis::reply::{HolderRecord, hint, mode_of, revocation, time};
-use crate::lock::{Holder, Identity, LockName, LockState, NotedRecord, Unknown, Waiter};
+use crate::lock::{Holder, Identity, LockName, LockState, NotedRecord, Success, Unknown, Waiter};
 
 /// Asks for the state of some locks.
 #[derive(Serialize)]
@@ -59,6 +59,8 @@ pub(super) struct StateReply {
     holders: Vec<HolderReply>,
     #[serde(default)]
     waiters: Vec<WaiterReply>,
+    /// The record of the last success; empty if there is none.
+    success: String,
 }
 
 #[derive(Deserialize)]
@@ -149,6 +151,8 @@ impl View {
         let is_complete = reply.holders_seen >= reply.of_holders && reply.waiters_seen >= reply.of_waiters;
         self.is_whole = !advanced || is_complete;
         (self.holders, self.waiters) = (reply.holders_seen, reply.waiters_seen);
+        self.state.last_success =
+            serde_json::from_str(&reply.success).ok().and_then(|stored| Success::parse(&stored).ok());
         if self.is_whole {
             self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
         }

@@ -10,8 +10,8 @@ use super::nodes::RedlockNodes;
 use super::quorum::Replies;
 use super::verdict::{NodeVote, Verdict, verdict};
 use super::{Hold, RedlockStore};
-use crate::backend::{Again, Attempt, Busy, Intent, Refusal, StoreError};
-use crate::lock::{Claim, FencingToken, Grant};
+use crate::backend::{Again, Attempt, Busy, Ending, Intent, Refusal, StoreError};
+use crate::lock::{Claim, FencingToken, Grant, NotDue};
 use crate::random::jitter;
 
 /// How often a claim that does not wait is tried while no client has a majority.
@@ -48,6 +48,26 @@ impl Round {
         first > 0 && first >= quorum.min(self.queued().len())
     }
 
+    /// Returns the latest success by which the claim is not due, according to any of these nodes, each by its own clock.
+    fn not_due(&self, nodes: &[usize]) -> Option<NotDue> {
+        let replies = self.replies.succeeded().into_iter().filter(|(node, _)| nodes.contains(node));
+        let not_due = replies.filter_map(|(_, reply)| match reply.attempt {
+            Attempt::NotDue(not_due) => Some(not_due),
+            _ => None,
+        });
+        not_due.max_by_key(|not_due| not_due.due_in)
+    }
+
+    /// Returns the largest [`Grant::undated`] of these nodes.
+    fn undated(&self, nodes: &[usize]) -> Option<Duration> {
+        let replies = self.replies.succeeded().into_iter().filter(|(node, _)| nodes.contains(node));
+        let undated = replies.filter_map(|(_, reply)| match reply.attempt {
+            Attempt::Granted(grant) => grant.undated,
+            _ => None,
+        });
+        undated.max()
+    }
+
     /// Two nodes with the same id, if there are any: the same server, or one a copy of the other.
     pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
         let replies = self.replies.succeeded();
@@ -68,7 +88,9 @@ impl RedlockStore {
             Intent::TakeNow => self.take(&round).await,
             Intent::Enqueue => self.wait(&round).await,
         };
-        if let Ok(Attempt::Refused(_)) | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt {
+        if let Ok(Attempt::Refused(_) | Attempt::NotDue(_))
+        | Err(StoreError::Denied(_) | StoreError::Config(_)) = &attempt
+        {
             // There is no further attempt, and no release, that would clean up.
             self.take_back(&round, |_| true).await;
         }
@@ -139,10 +161,14 @@ impl RedlockStore {
             );
             return Err(certain(StoreError::Config(text), is_clean));
         }
+        if let Some(not_due) = round.not_due(&counted) {
+            return Ok(Attempt::NotDue(not_due));
+        }
+        let undated = round.undated(&counted);
         let agreed = self.agree_on_fencing(round, counted).await;
         let lease = |(_, reply): (usize, NodeReply)| match reply.attempt {
             Attempt::Granted(grant) => grant.lease,
-            Attempt::Busy(_) | Attempt::Refused(_) => None,
+            Attempt::Busy(_) | Attempt::Refused(_) | Attempt::NotDue(_) => None,
         };
         let lease = round.replies.succeeded().into_iter().filter_map(lease).min();
         let (Some(fencing), Some(lease)) = (agreed, lease) else {
@@ -161,7 +187,7 @@ impl RedlockStore {
             is_untracked: intent == Intent::Enqueue,
         });
         self.repair_late_nodes();
-        Ok(Attempt::Granted(Grant { fencing: Some(token), lease: Some(lease), slot: None }))
+        Ok(Attempt::Granted(Grant { fencing: Some(token), lease: Some(lease), slot: None, undated }))
     }
 
     /// Returns the fencing token, or `None` if too few nodes give it.
@@ -210,7 +236,7 @@ impl RedlockStore {
         };
         let nodes: Vec<usize> = self.all().filter(may_hold).collect();
         let count = nodes.len();
-        let replies = self.request_release(nodes, &round.claim, Duration::ZERO, None);
+        let replies = self.request_release(nodes, &round.claim, Duration::ZERO, Ending::default());
         if !self.nodes.complete_within(limit(round.claim.ttl), &replies).await {
             self.nodes.cancel();
         }
@@ -234,7 +260,7 @@ impl RedlockStore {
             match reply.attempt {
                 Attempt::Busy(reply) => busy.push(reply),
                 Attempt::Refused(refusal) => refusals.push(refusal),
-                Attempt::Granted(_) => {}
+                Attempt::Granted(_) | Attempt::NotDue(_) => {}
             }
         }
         if let Some(refusal) = refusals.iter().find(|refusal| **refusal != Refusal::OuterLost) {

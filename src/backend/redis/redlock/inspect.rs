@@ -36,6 +36,8 @@ impl RedlockStore {
         lock.holders = holders.iter().filter_map(|reports| merge::holder(reports, quorum)).collect();
         lock.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
         let is_shown = |holder: &Holder| lock.holders.iter().any(|shown| shown.identity == holder.identity);
+        let successes = states.iter().filter_map(|state| state.last_success.clone());
+        lock.last_success = successes.max_by_key(|success| success.granted_at);
         lock.mode =
             states.iter().find(|state| state.holders.iter().any(is_shown)).and_then(|state| state.mode);
         lock.waiters = merge::waiters(states.iter().map(|state| state.waiters.as_slice()));

@@ -13,7 +13,7 @@ use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::reply::{LockReply, NodeMark, Outcome, attempt, nonsense, unexpected};
 use crate::backend::redis::script::{By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
-use crate::backend::{Attempt, Backend, Intent, StoreError};
+use crate::backend::{Attempt, Backend, Ending, Intent, StoreError};
 use crate::lock::{Claim, FencingToken};
 use crate::random;
 
@@ -133,13 +133,14 @@ impl NodeClient {
         as_node: AsNode,
     ) -> Result<NodeReply, StoreError> {
         let keys = self.store.keys(&claim.name);
-        let on_timeout = release(&keys, claim, Duration::ZERO, None).command(By::Digest, Asking::No);
+        let on_timeout =
+            release(&keys, claim, Duration::ZERO, Ending::default()).command(By::Digest, Asking::No);
         if let Some(connection) = &mut self.store.connection {
             let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
             connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });
         }
         let reply = self.store.request_lock(claim, intent, tracking, as_node).await?;
-        NodeReply::of(reply, &self.store.location)
+        NodeReply::of(reply, claim, &self.store.location)
     }
 
     /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
@@ -180,8 +181,8 @@ pub(super) struct NodeReply {
 }
 
 impl NodeReply {
-    fn of(reply: LockReply, location: &Location) -> Result<NodeReply, StoreError> {
-        let attempt = attempt(reply.outcome, location)?;
+    fn of(reply: LockReply, claim: &Claim, location: &Location) -> Result<NodeReply, StoreError> {
+        let attempt = attempt(reply.outcome, claim.once_per, location)?;
         let NodeMark { age, id, is_new, number } = reply.node.ok_or_else(nonsense)?;
         let number = number.and_then(|number| number.parse().ok());
         Ok(NodeReply { age: Duration::from_millis(age), is_new, id, number, attempt })
@@ -191,7 +192,7 @@ impl NodeReply {
     pub(super) fn fencing(&self) -> Option<u64> {
         match &self.attempt {
             Attempt::Granted(grant) => grant.fencing.map(FencingToken::number),
-            Attempt::Busy(_) | Attempt::Refused(_) => None,
+            Attempt::Busy(_) | Attempt::Refused(_) | Attempt::NotDue(_) => None,
         }
     }
 
@@ -206,7 +207,8 @@ impl NodeReply {
             Attempt::Granted(_) if claim.requires_outer_hold => {
                 return NodeVote { age: Duration::MAX, is_new: false, excluded_for: None };
             }
-            Attempt::Granted(_) => None,
+            // It would be granted if it were due.
+            Attempt::Granted(_) | Attempt::NotDue(_) => None,
             Attempt::Busy(busy) => {
                 let leases = busy.holders.iter().map(|holder| holder.lease.unwrap_or(Duration::MAX));
                 // Holders that are not listed may have any lease.

@@ -109,7 +109,8 @@ fn a_crontab_line_runs_the_job_or_skips_it_silently() {
             panic!("not a crontab line: {line}")
         };
         for field in [minute, hour, day, month, weekday] {
-            assert!(field == "*" || field.parse::<u8>().is_ok(), "{line}");
+            let is_number = |part: &str| part.parse::<u8>().is_ok();
+            assert!(field == "*" || field.split(',').all(is_number), "{line}");
         }
         assert!(!command.contains('%'), "cron makes a line end of an unescaped %: {line}");
 
@@ -126,5 +127,12 @@ fn a_crontab_line_runs_the_job_or_skips_it_silently() {
             "{line}"
         );
         sandbox.plain.command(&["DEL", "dlock:nightly"]);
+        if command.contains("--once-per") {
+            let done = sandbox.run(command);
+            let printed = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+            let seen = (done.status.code(), sandbox.take_ran(), printed);
+            assert_eq!(seen, (Some(0), String::new(), String::new()), "{line}");
+        }
+        sandbox.plain.command(&["DEL", "dlock#success:{dlock:nightly}"]);
     }
 }

@@ -4,7 +4,7 @@ use super::disturbance::{Disturbance, Patience};
 use super::rig::{Rig, open};
 use crate::support::SOON;
 use dlock::backend::{
-    Again, Attempt, Backend, Busy, Change, Intent, Loss, Release, Renewal, Reply, StoreError,
+    Again, Attempt, Backend, Busy, Change, Ending, Intent, Loss, Release, Renewal, Reply, StoreError,
 };
 use dlock::lock::{Claim, Grant, Holder, LockName, Mode, Token};
 use std::future::Future;
@@ -248,11 +248,21 @@ impl Client {
     }
 
     pub async fn release(&mut self) -> Release {
+        self.end(None).await
+    }
+
+    /// Releases the lock after a run that has succeeded, and has lasted for this long by its own clock.
+    pub async fn succeed(&mut self, held: Duration) -> Release {
+        self.end(Some(held)).await
+    }
+
+    async fn end(&mut self, success: Option<Duration>) -> Release {
+        let ending = Ending { record: None, success };
         let patience = self.disturbed().await;
         let mut is_repeated = false;
         loop {
             let release = match self.backend.connect().await {
-                Ok(()) => self.backend.release(&self.claim, Duration::ZERO, None).await,
+                Ok(()) => self.backend.release(&self.claim, Duration::ZERO, ending).await,
                 Err(error) => Err(error),
             };
             match release {
@@ -322,6 +332,7 @@ pub fn claim(name: &str) -> Claim {
         min_hold: Duration::ZERO,
         outer: Vec::new(),
         requires_outer_hold: false,
+        once_per: None,
         identity: dlock::identity::of_this_process("suite".into(), Some(format!("note of {name}"))),
     }
 }

@@ -13,7 +13,7 @@ use super::rig::Rig;
 use crate::support::place::Place;
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::ledger::{Ledger, Now};
-use dlock::backend::{Attempt, Intent, Release, StoreError};
+use dlock::backend::{Attempt, Ending, Intent, Release, StoreError};
 use dlock::lock::{Claim, LockName, Record, Token, Unknown};
 use std::pin::pin;
 use std::rc::Rc;
@@ -130,7 +130,10 @@ impl<S: Memory> Rig for MemoryRig<S> {
 
     fn foreign_unlock(&mut self, name: &str) {
         let (mut another, claim) = (self.open(), Self::claim_of_another(name));
-        assert_eq!(at_once(another.release(&claim, Duration::ZERO, None)), Ok(Release::Released));
+        assert_eq!(
+            at_once(another.release(&claim, Duration::ZERO, Ending::default())),
+            Ok(Release::Released)
+        );
     }
 
     fn waiters(&self, name: &str) -> usize {
@@ -203,7 +206,8 @@ fn assert_refused<S: Memory>(rig: MemoryRig<S>) {
         }
         let refused = client.backend.renew(&client.claim, Duration::ZERO).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-        let refused = client.backend.release(&client.claim, Duration::ZERO, Some(&record)).await;
+        let refused =
+            client.backend.release(&client.claim, Duration::ZERO, Ending::recorded(Some(&record))).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
         let refused = client.backend.record(&name, &record).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");

@@ -132,6 +132,9 @@ macro_rules! every_check {
                 a_waiting_run_is_granted_the_lock_when_min_hold_ends
                 the_min_hold_of_an_inner_run_is_respected
             }
+            once_per {
+                one_run_a_night
+            }
             revocation {
                 a_foreign_lock_is_removed_only_where_the_store_keeps_it
             }
@@ -239,6 +242,14 @@ macro_rules! trait_checks {
             min_hold {
                 a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold
                 a_release_within_min_hold_leaves_the_lock_without_a_holder
+            }
+            once_per {
+                a_success_is_found_within_the_period
+                claims_without_a_period_neither_look_nor_count
+                the_period_begins_with_the_grant
+                a_run_that_does_not_succeed_leaves_it_open
+                a_waiter_that_finds_it_done_passes_its_turn_on
+                a_held_lock_is_busy_even_if_the_next_run_is_not_due
             }
             revocation {
                 a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases

@@ -9,7 +9,7 @@ use crate::support::store::Store;
 use crate::support::wait::until;
 use dlock::backend::registry;
 use dlock::backend::url::Url;
-use dlock::backend::{Attempt, Backend, Intent, Release, Renewal};
+use dlock::backend::{Attempt, Backend, Ending, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
 use dlock::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext, acquire};
 use dlock::lease::validity::Terms;
@@ -40,6 +40,7 @@ impl Client {
             min_hold: Duration::ZERO,
             outer: Vec::new(),
             requires_outer_hold: false,
+            once_per: None,
             // Not of this process, which is an ancestor of every run: waiting for an ancestor is refused.
             identity: Identity { host: "elsewhere".into(), ..Identity::default() },
         };
@@ -60,7 +61,7 @@ impl Client {
 
     async fn release(&mut self) -> Release {
         self.backend.connect().await.unwrap();
-        self.backend.release(&self.claim, Duration::ZERO, None).await.unwrap()
+        self.backend.release(&self.claim, Duration::ZERO, Ending::default()).await.unwrap()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlock::backend::ledger::entries::Written;
 use dlock::backend::ledger::{Effect, Gate, Ledger, Observed, Purpose, Step, Watch, decide, document};
-use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Intent, Release, Renewal};
+use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Ending, Intent, Release, Renewal};
 use dlock::lock::{FencingToken, Revocation};
 
 use super::entries::has_happened;
@@ -66,6 +66,7 @@ impl Clients {
     pub(super) fn conclude(&self, state: &mut State, client: usize, step: Step<Attempt>, at: Duration) {
         let Step::Done { value, watch, .. } = step else { unreachable!("the gate is tried at once") };
         match value {
+            Attempt::NotDue(_) => unreachable!("no claim has a period"),
             Attempt::Granted(grant) => {
                 let fencing = grant.fencing.map_or(0, |fencing| fencing.number());
                 // A grant whose reply was lost is granted again, with the same token, and a nested client has the token
@@ -275,11 +276,11 @@ impl Clients {
         let (value, watch) = if self.entries {
             let purpose = Purpose::Release(claim.clone());
             self.request(state, &purpose, notifies, |ledger, observed| {
-                decide::release(ledger, observed, &claim, rest, None)
+                decide::release(ledger, observed, &claim, rest, Ending::default())
             })
         } else {
             let view = self.view(state, self.gate_of(state, client));
-            match decide::release(&mut ledger, &view, &claim, rest, None) {
+            match decide::release(&mut ledger, &view, &claim, rest, Ending::default()) {
                 Step::Done { value, watch, .. } => (value, watch),
                 step => unreachable!("a release passes no gate: {step:?}"),
             }

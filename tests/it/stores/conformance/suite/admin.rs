@@ -6,11 +6,11 @@ use dlock::backend::Renewal;
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
 
-fn name(text: &str) -> LockName {
+pub fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
-async fn seen(rig: &dyn Rig, text: &str) -> LockState {
+pub async fn seen(rig: &dyn Rig, text: &str) -> LockState {
     let mut seen = rig.open().inspect(&[name(text)], None).await.unwrap();
     assert_eq!(seen.locks.len(), 1);
     seen.locks.remove(0)

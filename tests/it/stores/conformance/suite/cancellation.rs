@@ -2,7 +2,7 @@
 
 use crate::stores::conformance::client::{Client, halfway};
 use crate::stores::conformance::rig::Rig;
-use dlock::backend::{Intent, Renewal};
+use dlock::backend::{Ending, Intent, Renewal};
 use std::time::Duration;
 
 /// More polls than any request takes.
@@ -63,7 +63,8 @@ pub async fn a_dropped_release_leaves_the_store_usable(rig: &mut dyn Rig) {
     for polls in 0..MANY {
         client.acquire().await;
         client.backend.connect().await.unwrap();
-        let whole = halfway(client.backend.release(&client.claim, Duration::ZERO, None), polls).await;
+        let whole =
+            halfway(client.backend.release(&client.claim, Duration::ZERO, Ending::default()), polls).await;
         // Whether it was executed or not: repeated, it is done.
         client.release().await;
         let mut next = Client::new(rig, "x");

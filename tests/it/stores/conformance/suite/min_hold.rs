@@ -7,7 +7,7 @@ use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
-use dlock::backend::{Release, Renewal};
+use dlock::backend::{Ending, Release, Renewal};
 use dlock::lock::{Holder, Mode};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -182,7 +182,7 @@ pub async fn a_release_within_min_hold_leaves_the_lock_without_a_holder(rig: &mu
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let began = Instant::now();
-    let release = owner.backend.release(&owner.claim, HOLD, None).await.unwrap();
+    let release = owner.backend.release(&owner.claim, HOLD, Ending::default()).await.unwrap();
     match rig.has_leases() {
         true => assert_eq!(release, Release::Kept),
         false => assert!(matches!(release, Release::NotYet(again) if again <= HOLD), "{release:?}"),
@@ -209,7 +209,7 @@ pub async fn a_slot_is_kept_for_min_hold(rig: &mut dyn Rig) {
     second.acquire().await;
     let began = Instant::now();
     let rest = HOLD;
-    first.backend.release(&first.claim, rest, None).await.unwrap();
+    first.backend.release(&first.claim, rest, Ending::default()).await.unwrap();
     let busy = slot().busy().await;
     assert_eq!((busy.holders.len(), busy.promised), (2, false));
     let waiting = slot().wait_beside().await;

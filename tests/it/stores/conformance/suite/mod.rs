@@ -9,6 +9,7 @@ pub mod min_hold;
 pub mod names;
 pub mod nesting;
 pub mod nesting_refused;
+pub mod once_per;
 pub mod ownership;
 pub mod queue;
 pub mod queue_of_runs;

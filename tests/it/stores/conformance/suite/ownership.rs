@@ -2,7 +2,7 @@
 
 use crate::stores::conformance::client::{Client, LONG, by_another};
 use crate::stores::conformance::rig::Rig;
-use dlock::backend::{Attempt, Loss, Release, Renewal};
+use dlock::backend::{Attempt, Ending, Loss, Release, Renewal};
 use dlock::lock::Token;
 use std::time::Duration;
 
@@ -48,7 +48,10 @@ pub async fn another_token_cannot_release(rig: &mut dyn Rig) {
     let another = by_another(&owner.claim);
     let mut elsewhere = Client::again(rig, &another.clone());
     assert_eq!(elsewhere.release().await, Release::NotHeld);
-    assert_eq!(owner.backend.release(&another, Duration::ZERO, None).await, Ok(Release::NotHeld));
+    assert_eq!(
+        owner.backend.release(&another, Duration::ZERO, Ending::default()).await,
+        Ok(Release::NotHeld)
+    );
     owner.assert_held().await;
     elsewhere.refused().await;
 }

@@ -4,7 +4,7 @@ use crate::stores::conformance::client::{Client, LONG};
 use crate::stores::conformance::rig::Rig;
 use crate::support::SOON;
 use dlock::backend::admin::{LockAdmin, Removal, Revoked};
-use dlock::backend::{Loss, Release, Renewal};
+use dlock::backend::{Ending, Loss, Release, Renewal};
 use dlock::lock::{FencingToken, Grant, Holder, LockName, Mode, Revocation};
 use std::time::{Duration, Instant};
 
@@ -113,7 +113,7 @@ pub async fn min_hold_does_not_apply_to_a_revoked_hold(rig: &mut dyn Rig) {
     owner.claim.min_hold = LONG;
     let grant = owner.acquire().await;
     assert_eq!(revoke(rig, grant).await, Revoked::Notified(1));
-    assert_eq!(owner.backend.release(&owner.claim, LONG, None).await, Ok(Release::Released));
+    assert_eq!(owner.backend.release(&owner.claim, LONG, Ending::default()).await, Ok(Release::Released));
     Client::new(rig, "x").acquire().await;
 }
 
@@ -122,7 +122,7 @@ pub async fn a_lock_without_a_running_holder_ends_at_once(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
     owner.claim.min_hold = LONG;
     let grant = owner.acquire().await;
-    owner.backend.release(&owner.claim, LONG, None).await.unwrap();
+    owner.backend.release(&owner.claim, LONG, Ending::default()).await.unwrap();
     // Without a lease it is kept by a record, once its owner has ended.
     drop(owner);
     let waiting = Client::new(rig, "x").wait_beside().await;

@@ -8,7 +8,7 @@ use crate::run::random_faults::fault_plan::Rng;
 use crate::stores::conformance::rig::open;
 use crate::support::SOON;
 use crate::support::masters::Masters;
-use dlock::backend::{Attempt, Intent};
+use dlock::backend::{Attempt, Ending, Intent};
 use dlock::lock::{Claim, LockName, Mode, Token};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -113,6 +113,7 @@ fn claim(mode: Mode) -> Claim {
         min_hold: Duration::ZERO,
         outer: Vec::new(),
         requires_outer_hold: false,
+        once_per: None,
         identity: dlock::identity::of_this_process("fencing".into(), None),
     }
 }
@@ -144,7 +145,7 @@ async fn claims(url: &str, mut draw: Rng, ledger: &RefCell<Ledger>, is_over: imp
             let _ = store.renew(&claim, Duration::ZERO).await;
         }
         if granted && draw.percent(50) {
-            let _ = store.release(&claim, Duration::ZERO, None).await;
+            let _ = store.release(&claim, Duration::ZERO, Ending::default()).await;
         }
     }
 }
@@ -230,7 +231,7 @@ async fn grant(url: &str) -> u64 {
         store.connect().await.unwrap();
         match store.try_acquire(&claim, Intent::TakeNow).await {
             Ok(Attempt::Granted(grant)) => {
-                store.release(&claim, Duration::ZERO, None).await.unwrap();
+                store.release(&claim, Duration::ZERO, Ending::default()).await.unwrap();
                 return grant.fencing.expect("a fencing token").number();
             }
             other => assert!(Instant::now() < until, "{other:?}"),
