@@ -159,7 +159,7 @@ settings! {
     grace: Duration, "--grace", option("Command");
     /// Stop the command after this long and exit 124; 0 means never
     max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
-    /// Keep the lock at least this long, even if the command ends sooner
+    /// Keep the lock at least this long, even if the command ends sooner; at most 24h
     min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
     /// Do nothing if a run with this option that began less than this long ago has succeeded
     once_per: Duration, "--once-per", option("Lock"), check(check_once_per);
@@ -277,8 +277,8 @@ impl Settings {
     }
 }
 
-/// The longest `--min-hold`: a lock that outlives its dlock for longer is a mistake.
-const LONGEST_MIN_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
+/// The longest `--min-hold`: longer periods are for `--once-per`, which does not keep the lock.
+const LONGEST_MIN_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// The limits of `--once-per`: the record of a success is kept for longer ([`Success::KEPT`](crate::lock::Success)).
 const SHORTEST_ONCE_PER: Duration = Duration::from_secs(1);
 const LONGEST_ONCE_PER: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -310,7 +310,7 @@ pub(super) fn check_ttl(ttl: &Duration) -> Result<(), String> {
 
 fn check_min_hold(min_hold: &Duration) -> Result<(), String> {
     match *min_hold > LONGEST_MIN_HOLD {
-        true => Err(format!("{} is not between 0 and {}", show(*min_hold), show(LONGEST_MIN_HOLD))),
+        true => Err(format!("{} is longer than 24h: use --once-per", show(*min_hold))),
         false => Ok(()),
     }
 }

@@ -79,8 +79,8 @@ fn min_hold_is_a_duration_and_not_too_long() {
         ("5M", invalid("5M", "unknown unit 'M': known are ms, s, m, h, d")),
         ("forever", invalid("forever", DURATION)),
         ("9999999999d", invalid("9999999999d", "longer than a hundred years")),
-        ("400d", "--min-hold: 400d is not between 0 and 31d".to_owned()),
-        ("745h", "--min-hold: 31d1h is not between 0 and 31d".to_owned()),
+        ("400d", "--min-hold: 400d is longer than 24h: use --once-per".to_owned()),
+        ("25h", "--min-hold: 1d1h is longer than 24h: use --once-per".to_owned()),
     ] {
         assert_usage([
             (&["run", "--min-hold", value, "x", "--", "touch", "t"][..], line.as_str()),

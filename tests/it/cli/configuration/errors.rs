@@ -170,7 +170,7 @@ fn a_value_that_a_run_cannot_use_is_named_with_line_and_column() {
     let with_table = |text: &str| format!("backend = \"{}\"\n[locks.x]\n{text}", place.url());
     for (text, flags, line) in [
         ("ttl = \"25h\"", &[][..], "FILE:3:7: ttl: 1d1h is not between 1s and 24h".to_owned()),
-        ("min_hold = \"32d\"", &[], "FILE:3:12: min_hold: 32d is not between 0 and 31d".into()),
+        ("min_hold = \"32d\"", &[], "FILE:3:12: min_hold: 32d is longer than 24h: use --once-per".into()),
         (
             "ttl = \"3s\"\ngrace = \"2s\"",
             &[],
