@@ -12,6 +12,7 @@ pub mod hostile_environment;
 pub mod lost_trees;
 pub mod namespaces;
 pub mod nested;
+pub mod once_per;
 pub mod orphans;
 pub mod other_accounts;
 pub mod quiet;
