@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # End-to-end test of the main use: two "hosts" (each a Debian cron daemon with its own crontab, HOME, working directory and,
 # where namespaces are allowed, its own host name) fire ./backup.sh in the same minute, on a shared directory and on a
-# Redis. Exactly one of the two may run on each. Prints what happened; takes up to 100 seconds: cron counts in minutes.
+# Redis. Exactly one of the two may run on each. A third job is over before the second host starts it, whose clock is late,
+# and runs once only because of --once-per. Prints what happened; takes up to 100 seconds: cron counts in minutes.
 #
 #   tests/cron.sh                    uses target/dist/dlock, target/release/dlock, or target/debug/dlock
 #   DLOCK=/usr/bin/dlock tests/cron.sh
@@ -75,7 +76,8 @@ echo "backup.sh on $(basename "$HOME"): $count files, $(wc -c <"$1/backup.tar.gz
 echo "$(date +%s.%N) end $HOME" >>"$1/journal"
 JOB
     chmod 755 "$work/$host/backup.sh"
-    mkdir -p "$work/out/file" "$work/out/redis"
+    mkdir -p "$work/out/file" "$work/out/redis" "$work/out/once"
+    late=$([ "$host" = web-1 ] || echo "sleep 5; ")
     cat >"$work/$host/crontab" <<CRONTAB
 SHELL=/bin/sh
 HOME=$work/$host
@@ -83,6 +85,7 @@ PATH=$(dirname "$dlock"):/usr/local/bin:/usr/bin:/bin
 MAILTO=""
 * * * * * USER_FIELD echo "\$(date +\%s.\%N) fired" >>file.log;  dlock run -b file://$work/locks     nightly-job -- ./backup.sh $work/out/file  >>file.log  2>&1; echo "exit \$?" >>file.log
 * * * * * USER_FIELD echo "\$(date +\%s.\%N) fired" >>redis.log; dlock run -b redis://127.0.0.1:$port nightly-job -- ./backup.sh $work/out/redis >>redis.log 2>&1; echo "exit \$?" >>redis.log
+* * * * * USER_FIELD ${late}dlock run -b redis://127.0.0.1:$port --once-per 23h once-job -- sh -c 'date >>$work/out/once/journal' >>once.log 2>&1; echo "exit \$?" >>once.log
 CRONTAB
 done
 
@@ -116,7 +119,7 @@ echo "start:  $(date '+%H:%M:%S'), waiting for the minute"
 
 finished() { cat "$work"/web-?/"$1.log" 2>/dev/null | grep -c '^exit ' || true; }
 for _ in $(seq 1200); do
-    [ "$(finished file)" -ge 2 ] && [ "$(finished redis)" -ge 2 ] && break
+    [ "$(finished file)" -ge 2 ] && [ "$(finished redis)" -ge 2 ] && [ "$(finished once)" -ge 2 ] && break
     sleep 0.1
 done
 kill "${daemons[@]}" 2>/dev/null || true
@@ -154,12 +157,20 @@ for store in file redis; do
           sed -n 's/ end .*//p' "$journal"; } 2>/dev/null | awk 'NR == 1 { fired = $1 } END { print (NR == 2 && fired < $1) ? "yes" : "no" }'
     )"
 done
+echo
+echo "== once"
+sed "s#^#once.log: #" "$work"/web-?/once.log 2>/dev/null || true
+check "the job ran once" 1 "$(wc -l <"$work/out/once/journal" 2>/dev/null || true)"
+check "exit statuses" "0 0 " "$(cat "$work"/web-?/once.log 2>/dev/null | sed -n 's/^exit //p' | sort -n | tr '\n' ' ')"
+check "the second host says who has done it" 1 \
+    "$(cat "$work"/web-?/once.log | grep -c '^dlock: once-job was done by .* ago; not due for another ' || true)"
+echo
 check "keys left in Redis that nobody will free" "" "$(redis-cli -p "$port" --scan 2>/dev/null |
     while read -r key; do [ "$(redis-cli -p "$port" type "$key")" != string ] || [ "$(redis-cli -p "$port" ttl "$key")" != -1 ] ||
         case $key in *nightly-job) echo "$key" ;; esac; done)"
 
 echo
-if [ "$failures" = 0 ]; then echo "cron.sh: exactly one of two ran, on file: and on redis:"; else
+if [ "$failures" = 0 ]; then echo "cron.sh: exactly one of two ran, on file: and on redis:, and once a night"; else
     echo "cron.sh: $failures checks failed"
     exit 1
 fi
