@@ -6,6 +6,7 @@ mod exclusion;
 mod fencing;
 mod fixture;
 mod node_failures;
+mod once_per;
 mod queue;
 mod split_votes;
 mod urls;
