@@ -268,15 +268,15 @@ pub enum Hazard {
 /// dlock's own words are not scrubbed: `***` in place of one of them would reveal the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached or cannot serve requests at the moment; a retry may help.
+    /// It cannot be reached or cannot serve requests at the moment.
     #[error("{reason}")]
     Unavailable {
         /// What was found.
         reason: String,
         /// The request may have been carried out nevertheless.
         maybe_applied: bool,
-        /// It lasts only moments: to be retried even after the wait and retry limits.
-        transient: bool,
+        /// Whether a retry may help.
+        outlook: Outlook,
     },
     /// It refused the request; a retry does not help.
     #[error("{0}")]
@@ -286,37 +286,56 @@ pub enum StoreError {
     Config(String),
 }
 
+/// How long a failure is expected to last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// Moments: to be retried even after the wait and retry limits.
+    Transient,
+    /// A retry may help.
+    Unknown,
+    /// Until somebody changes the configuration of the server or the client, such as its certificates.
+    Permanent,
+}
+
 impl StoreError {
     /// The store cannot be reached; no request was sent.
     pub fn unreachable(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: false, transient: false }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: false, outlook: Outlook::Unknown }
     }
 
     /// The requested keys are being moved from one part of the store to another. The request may have been carried out
     /// in part.
     pub fn resharding(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: true }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, outlook: Outlook::Transient }
     }
 
     /// Returns the same error with another text, made from its own.
     pub fn map_text(self, text: impl FnOnce(String) -> String) -> StoreError {
         match self {
-            StoreError::Unavailable { reason, maybe_applied, transient } => {
-                StoreError::Unavailable { reason: text(reason), maybe_applied, transient }
+            StoreError::Unavailable { reason, maybe_applied, outlook } => {
+                StoreError::Unavailable { reason: text(reason), maybe_applied, outlook }
             }
             StoreError::Denied(reason) => StoreError::Denied(text(reason)),
             StoreError::Config(reason) => StoreError::Config(text(reason)),
         }
     }
 
+    /// Returns how long the failure is expected to last.
+    pub fn outlook(&self) -> Outlook {
+        match self {
+            StoreError::Unavailable { outlook, .. } => *outlook,
+            StoreError::Denied(_) | StoreError::Config(_) => Outlook::Permanent,
+        }
+    }
+
     /// Returns whether the error lasts only moments.
     pub fn is_transient(&self) -> bool {
-        matches!(self, StoreError::Unavailable { transient: true, .. })
+        self.outlook() == Outlook::Transient
     }
 
     /// The store received the request and did not reply properly.
     pub fn unanswered(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, transient: false }
+        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, outlook: Outlook::Unknown }
     }
 }
 

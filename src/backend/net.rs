@@ -3,6 +3,7 @@
 
 mod address;
 mod credentials;
+mod mismatch;
 pub mod reachability;
 mod security;
 mod stream;

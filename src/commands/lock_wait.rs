@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::or_never;
-use crate::backend::{Busy, Refusal, StoreError};
+use crate::backend::{Busy, Outlook, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
@@ -250,12 +250,11 @@ impl<'a> LockWait<'a> {
         match why {
             NotGranted::Failed(error) => {
                 let is_retried = self.patience.wait != Wait::No || !self.patience.retry.is_zero();
-                let see_retry = match error {
-                    StoreError::Unavailable { .. } if !is_retried && consequence.is_empty() => {
-                        "; see --retry"
-                    }
-                    StoreError::Unavailable { .. } if !is_retried => ", see --retry",
-                    _ => "",
+                let see_retry = match error.outlook() {
+                    Outlook::Permanent => "",
+                    _ if is_retried => "",
+                    _ if consequence.is_empty() => "; see --retry",
+                    _ => ", see --retry",
                 };
                 lock_error(name, store, &error, &format!("{consequence}{see_retry}"))
             }

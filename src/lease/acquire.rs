@@ -225,14 +225,14 @@ async fn acquire_with_retries(
                 }
             }
             Try::Failed(error) => {
-                let StoreError::Unavailable { maybe_applied, transient, .. } = error else {
+                let StoreError::Unavailable { maybe_applied, .. } = error else {
                     return Err(NotGranted::Failed(error));
                 };
                 *maybe_stored |= maybe_applied;
                 // A connection that failed quickly leaves time to ask whether the lock was granted.
                 let ask_again =
                     is_first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
-                let transient = transient && Moment::now() < begin + terms.connect_timeout;
+                let transient = error.is_transient() && Moment::now() < begin + terms.connect_timeout;
                 if !ask_again && !transient && limits.is_retry_expired() {
                     return Err(NotGranted::Failed(error));
                 }

@@ -8,7 +8,7 @@ use std::future::Future;
 use super::observed::{Now, Observed};
 use super::store::{Done, EXHAUSTED, Effect, Step};
 use super::value::Ledger;
-use crate::backend::StoreError;
+use crate::backend::{Outlook, StoreError};
 use crate::lock::{LockName, LockState, NotedRecord};
 
 /// How often a change is decided anew before it is reported as a transient failure.
@@ -91,7 +91,7 @@ pub async fn change<S: DocumentStore, T>(
 /// The ledger is changed too often by others.
 pub(super) fn busy_ledger(name: &LockName) -> StoreError {
     let reason = format!("{name}: other clients change its ledger all the time");
-    StoreError::Unavailable { reason, maybe_applied: false, transient: true }
+    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
 }
 
 /// See [`LedgerStore::read`](super::LedgerStore::read).

@@ -68,7 +68,7 @@ pub async fn open(
     if has_session {
         diagnosis.begin("tls");
     }
-    let stream = secure(socket, session).await.map_err(|error| match error {
+    let stream = secure(socket, session, security).await.map_err(|error| match error {
         StoreError::Denied(text) => client_certificate(text, remedies),
         error => unreachable("tls", error, remedies.tls),
     })?;

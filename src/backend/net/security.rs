@@ -10,12 +10,14 @@ pub struct Security {
     pub credentials: Credentials,
     /// The TLS settings; `None` without TLS.
     pub tls: Option<TlsSettings>,
+    /// The scheme of the same URL with TLS instead of without, or the other way round.
+    pub other_scheme: String,
 }
 
 impl Security {
     /// Returns the security that the scheme and the authority of a URL describe.
-    pub fn of(url: &Url, tls: Option<TlsSettings>) -> Security {
-        Security { credentials: Credentials::of(url), tls }
+    pub fn of(url: &Url, tls: Option<TlsSettings>, other_scheme: String) -> Security {
+        Security { credentials: Credentials::of(url), tls, other_scheme }
     }
 
     /// Applies an option of the URL, and returns whether it is one of these: `username`, `password_file`, `ca_file`,

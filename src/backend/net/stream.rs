@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
-use super::{Address, Session, TlsSettings};
+use super::{Address, Security, Session, mismatch};
 use crate::backend::{StoreError, io_text};
 use crate::name_services;
 use crate::process_limit::why_no_process;
@@ -34,10 +34,10 @@ const UNANSWERED_MS: u32 = 10_000;
 ///
 /// # Errors
 /// It cannot be reached, or does not prove its identity.
-pub async fn open(address: &Address, tls: Option<&TlsSettings>) -> Result<BoundedStream, StoreError> {
+pub async fn open(address: &Address, security: &Security) -> Result<BoundedStream, StoreError> {
     // The files are read before the network is used: no connection is made if one of them cannot be used.
-    let session = Session::of(tls, address)?;
-    secure(connect(address).await?, session).await
+    let session = Session::of(security.tls.as_ref(), address)?;
+    secure(connect(address).await?, session, security).await
 }
 
 /// An open connection without TLS.
@@ -51,14 +51,25 @@ pub enum Socket {
 /// Starts the TLS session, if there is one.
 ///
 /// # Errors
-/// The server does not prove its identity.
-pub async fn secure(socket: Socket, session: Option<Session>) -> Result<BoundedStream, StoreError> {
+/// The server does not prove its identity, or does not use TLS.
+pub async fn secure(
+    socket: Socket,
+    session: Option<Session>,
+    security: &Security,
+) -> Result<BoundedStream, StoreError> {
     let (tcp, session) = match (socket, session) {
         (Socket::Unix(unix), _) => return Ok(BoundedStream::new(unix)),
-        (Socket::Tcp(tcp), None) => return Ok(BoundedStream::new(tcp)),
+        (Socket::Tcp(tcp), None) => {
+            let silent = tcp.peer_addr().ok().map(|peer| (peer, security.other_scheme.clone()));
+            return Ok(BoundedStream { silent, ..BoundedStream::new(tcp) });
+        }
         (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
-    let (tls, identity) = session.begin(tcp).await?;
+    let peer = tcp.peer_addr().ok();
+    let (tls, identity) = tokio::select! {
+        begun = session.begin(tcp, security) => begun?,
+        error = mismatch::without_tls(peer, security) => return Err(error),
+    };
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate_end = certificate.and_then(not_after);
     Ok(BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) })
@@ -76,15 +87,17 @@ pub struct BoundedStream {
     certificate_end: Option<UnixTime>,
     /// The client certificate, until the server has accepted it by sending a reply.
     identity: Option<Identity>,
-    /// The error if the server has rejected it.
+    /// The error if the server has rejected it, or uses TLS and the connection does not.
     refusal: Option<StoreError>,
+    /// Without TLS, until the server has sent something: its address, and the scheme to use if it expects TLS.
+    silent: Option<(SocketAddr, String)>,
 }
 
 impl BoundedStream {
     /// Returns a stream from which nothing can be read before it is [refilled](BoundedStream::refill).
     pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> BoundedStream {
         let stream = Box::new(stream);
-        BoundedStream { stream, left: 0, certificate_end: None, identity: None, refusal: None }
+        BoundedStream { stream, left: 0, certificate_end: None, identity: None, refusal: None, silent: None }
     }
 
     /// Allows the next reply to have this size in bytes.
@@ -101,7 +114,16 @@ impl BoundedStream {
         self.stream.flush().await
     }
 
-    /// Returns why the server ended the session, if it is about the client certificate.
+    /// Returns why the server ended the connection, as far as that is known: it rejected the client certificate, or it
+    /// uses TLS and the connection does not. The latter is found out over another connection.
+    pub async fn why_ended(&mut self) -> Option<StoreError> {
+        if let Some((peer, other_scheme)) = self.silent.take() {
+            self.refusal = mismatch::with_tls(peer, &other_scheme).await;
+        }
+        self.refusal()
+    }
+
+    /// Returns what is known of why the server ended the connection.
     pub fn refusal(&self) -> Option<StoreError> {
         self.refusal.clone()
     }
@@ -125,6 +147,9 @@ impl AsyncRead for BoundedStream {
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
         let read = buffer.filled().len() - before;
         self.left = self.left.saturating_sub(read);
+        if read > 0 {
+            self.silent = None;
+        }
         if result.is_ready()
             && let Some(identity) = self.identity.take()
         {

@@ -15,14 +15,15 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
 
 pub(super) use self::client_certificate::Identity;
 pub(super) use self::verifier::not_after;
 use self::verifier::{Verifier, is_ca_as_end_entity};
-use super::Address;
+use super::mismatch::does_not_use_tls;
+use super::{Address, Security};
 use crate::backend::url::UrlError;
-use crate::backend::{StoreError, io_text};
+use crate::backend::{Outlook, StoreError, io_text};
 use crate::input;
 
 /// Several times the size of a system's bundle.
@@ -130,14 +131,28 @@ impl Session {
     /// Starts the session with a server.
     ///
     /// # Errors
-    /// The server does not prove its identity, or rejects the client certificate.
-    pub(super) async fn begin(self, tcp: TcpStream) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
-        match self.connector.connect(self.name, tcp).await {
-            Ok(stream) => Ok((stream, self.identity)),
-            Err(error) => Err(self.identity.refusal(&error).unwrap_or_else(|| {
-                StoreError::unreachable(format!("TLS: {}", explain(&error, self.expired_authority)))
-            })),
+    /// The server does not prove its identity, does not use TLS, or rejects the client certificate.
+    pub(super) async fn begin(
+        self,
+        tcp: TcpStream,
+        security: &Security,
+    ) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
+        let error = match self.connector.connect(self.name, tcp).await {
+            Ok(stream) => return Ok((stream, self.identity)),
+            Err(error) => error,
+        };
+        if let Some(refusal) = self.identity.refusal(&error) {
+            return Err(refusal);
         }
+        let outlook = match tls_error(&error) {
+            Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                return Err(does_not_use_tls(security));
+            }
+            Some(Error::InvalidCertificate(_)) => Outlook::Permanent,
+            _ => Outlook::Unknown,
+        };
+        let reason = format!("TLS: {}", explain(&error, self.expired_authority));
+        Err(StoreError::Unavailable { reason, maybe_applied: false, outlook })
     }
 }
 
@@ -166,11 +181,13 @@ fn date(time: UnixTime) -> String {
     time.format("%Y-%m-%d").to_string()
 }
 
+fn tls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
 /// Explains why a session could not be started.
 fn explain(error: &io::Error, expired_authority: Option<UnixTime>) -> String {
-    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return io_text(error);
-    };
+    let Some(error) = tls_error(error) else { return io_text(error) };
     let Error::InvalidCertificate(wrong) = error else { return error.to_string() };
     match wrong {
         CertificateError::ExpiredContext { not_after, .. } => {

@@ -78,7 +78,7 @@ impl Connection {
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
         let password = location.security.credentials.password()?;
-        let stream = net::open(address, location.security.tls.as_ref()).await?;
+        let stream = net::open(address, &location.security).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
         if let Some(handshake) = &mut connection.handshake {
             handshake.verify_kind = Some(address.clone());
@@ -93,7 +93,7 @@ impl Connection {
     ) -> Result<Connection, StoreError> {
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
-        let stream = net::open(address, location.security.tls.as_ref()).await?;
+        let stream = net::open(address, &location.security).await?;
         Ok(Connection::over(
             stream,
             Handshake { username, password, database: 0, hello: false, verify_kind: None },
@@ -141,8 +141,8 @@ impl Connection {
         }
     }
 
-    /// Whether the server has rejected the client certificate, or the lack of one.
-    pub(super) fn is_certificate_refused(&self) -> bool {
+    /// Whether the server has rejected the client certificate, or the lack of one or of TLS.
+    pub(super) fn is_tls_refused(&self) -> bool {
         self.stream.refusal().is_some()
     }
 

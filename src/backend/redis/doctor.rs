@@ -130,7 +130,7 @@ impl Examiner<'_> {
         // An error reply to the PING, even that the server is not ready, is left to the check of the rights.
         let reply = self.connection.request_raw(&redis::cmd("PING")).await;
         reply.map_err(|error| match error {
-            StoreError::Denied(text) if self.connection.is_certificate_refused() => {
+            StoreError::Denied(text) if self.connection.is_tls_refused() => {
                 reachability::client_certificate(text, &REMEDIES)
             }
             StoreError::Denied(text) => Finding::problem(
@@ -139,6 +139,12 @@ impl Examiner<'_> {
                 "no lock can be taken: dlock run ends with 77",
                 "give the right username and password: in the URL, by password_file= or REDISCLI_AUTH; ACL LIST shows the \
                  users",
+            ),
+            StoreError::Config(text) if self.connection.is_tls_refused() => Finding::problem(
+                "tls",
+                text,
+                "no lock can be taken: dlock run ends with 78",
+                "change the scheme of the URL",
             ),
             StoreError::Config(text) => Finding::problem(
                 "database",

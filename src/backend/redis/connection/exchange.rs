@@ -63,7 +63,7 @@ impl Connection {
             self.stream.refill(self.max_reply_size);
             let _ = self.value().await;
             let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
-            return Err(self.stream.refusal().unwrap_or(why));
+            return Err(self.stream.why_ended().await.unwrap_or(why));
         }
         let outcome = match self.reply_limit.take() {
             None => self.replies(first).await?,
@@ -165,8 +165,11 @@ impl Connection {
     pub(super) async fn value(&mut self) -> Result<Value, StoreError> {
         let value = parse_redis_value_async(&mut self.decoder, &mut self.stream).await;
         self.no_reply_yet &= value.is_err();
-        value.map_err(|error| {
-            let why = match error.kind() {
+        let error = match value {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let why = match error.kind() {
                 redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
                 // Some proxies close the connection on an unknown command. Servers may crash instead, so this is no
                 // reason to fall back from RESP3.
@@ -177,7 +180,6 @@ impl Connection {
                 _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
                 _ => format!("cannot read: {}", shortened(&error.to_string())),
             };
-            self.stream.refusal().unwrap_or_else(|| StoreError::unanswered(why))
-        })
+        Err(self.stream.why_ended().await.unwrap_or_else(|| StoreError::unanswered(why)))
     }
 }

@@ -40,7 +40,11 @@ impl Location {
         let mut location = Location {
             topology,
             database,
-            security: Security::of(url, is_secure.then(TlsSettings::default)),
+            security: Security::of(
+                url,
+                is_secure.then(TlsSettings::default),
+                if is_secure { plain(&url.scheme) } else { secure(&url.scheme) },
+            ),
             sentinel_credentials: Credentials::default(),
             recipe: Recipe::Plain,
             prefix: None,
@@ -138,9 +142,20 @@ fn no_tls(scheme: &str) -> String {
     if scheme.ends_with("+unix") {
         return ", which a Unix socket does not use".into();
     }
-    let secure = scheme.replacen("redis", "rediss", 1).replacen("valkey", "valkeys", 1);
-    let secure = secure.replace("redlock", "redlocks");
-    format!(": use {secure}:// instead of {scheme}://")
+    format!(": use {}:// instead of {scheme}://", secure(scheme))
+}
+
+/// The families of schemes, without and with TLS.
+const FAMILIES: [(&str, &str); 3] = [("redis", "rediss"), ("valkey", "valkeys"), ("redlock", "redlocks")];
+
+/// Returns a scheme without TLS as the one with it.
+fn secure(scheme: &str) -> String {
+    FAMILIES.iter().fold(scheme.to_owned(), |scheme, (plain, secure)| scheme.replacen(plain, secure, 1))
+}
+
+/// Returns a scheme with TLS as the one without it.
+fn plain(scheme: &str) -> String {
+    FAMILIES.iter().fold(scheme.to_owned(), |scheme, (plain, secure)| scheme.replacen(secure, plain, 1))
 }
 
 #[cfg(test)]

@@ -300,8 +300,8 @@ fn not_counted_yet(some: usize, count: usize, rest: Duration) -> String {
 /// Marks the error of a claim that was released at all nodes as one whose request was not applied.
 pub(super) fn certain(error: StoreError, is_clean: bool) -> StoreError {
     match error {
-        StoreError::Unavailable { reason, transient, .. } => {
-            StoreError::Unavailable { reason, maybe_applied: !is_clean, transient }
+        StoreError::Unavailable { reason, outlook, .. } => {
+            StoreError::Unavailable { reason, maybe_applied: !is_clean, outlook }
         }
         other => other,
     }

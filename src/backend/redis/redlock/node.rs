@@ -83,12 +83,12 @@ impl NodeClient {
         let no_reply = || StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()));
         let reply = timeout(limit, request(self)).await.unwrap_or_else(|_| Err(no_reply()));
         match (reply, self.dependent_role()) {
-            (Err(StoreError::Unavailable { maybe_applied, transient, .. }), Some(DependentRole::Replica)) => {
+            (Err(StoreError::Unavailable { maybe_applied, outlook, .. }), Some(DependentRole::Replica)) => {
                 let reason = "it is a replica, and Redlock needs independent masters".to_owned();
                 Err(match purpose {
                     // Repeating the claim would not help.
                     Purpose::Claim => StoreError::Config(reason),
-                    _ => StoreError::Unavailable { reason, maybe_applied, transient },
+                    _ => StoreError::Unavailable { reason, maybe_applied, outlook },
                 })
             }
             (reply, _) => reply,

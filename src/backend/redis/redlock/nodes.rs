@@ -13,7 +13,7 @@ use super::node::{NodeClient, Purpose};
 use super::quorum::Replies;
 use crate::backend::redis::connection::Cancel;
 use crate::backend::redis::location::Location;
-use crate::backend::{Backend, Change, Hazard, Location as _, StoreError};
+use crate::backend::{Backend, Change, Hazard, Location as _, Outlook, StoreError};
 
 /// How long the remaining nodes are waited for after a majority has replied: long enough for a busy node, short enough
 /// for one that hangs.
@@ -289,8 +289,11 @@ impl RedlockNodes {
             |error: &StoreError| matches!(error, StoreError::Unavailable { maybe_applied: true, .. });
         let maybe_applied = failed.iter().any(|(_, error)| is_maybe_applied(error));
         match error {
+            StoreError::Unavailable { outlook: Outlook::Permanent, .. } => {
+                StoreError::Unavailable { reason, maybe_applied, outlook: Outlook::Permanent }
+            }
             StoreError::Unavailable { .. } => {
-                StoreError::Unavailable { reason, maybe_applied, transient: false }
+                StoreError::Unavailable { reason, maybe_applied, outlook: Outlook::Unknown }
             }
             permanent => permanent.clone().map_text(|_| reason),
         }

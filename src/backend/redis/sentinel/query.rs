@@ -8,13 +8,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::choice::{Choice, Opinion, agreed, latest};
-use crate::backend::StoreError;
 use crate::backend::net::Address;
 use crate::backend::redis::connection::{Connection, server_error};
 use crate::backend::redis::errors::{describe, is_unknown_command, refusal};
 use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::{nonsense, text};
 use crate::backend::url::Host;
+use crate::backend::{Outlook, StoreError};
 
 /// How long to wait for the other sentinels after the first reply: slow ones are still considered, and hanging ones
 /// cost no more.
@@ -93,7 +93,10 @@ fn none_reachable(failures: Vec<(Host, StoreError)>) -> StoreError {
     let denied = matching(|error| matches!(error, StoreError::Denied(_)));
     match (config.as_slice(), denied.as_slice()) {
         ([], []) => {
-            StoreError::unreachable(format!("none of the sentinels can be asked ({})", format_all(&failures)))
+            let reason = format!("none of the sentinels can be asked ({})", format_all(&failures));
+            let is_permanent = failures.iter().all(|(_, error)| error.outlook() == Outlook::Permanent);
+            let outlook = if is_permanent { Outlook::Permanent } else { Outlook::Unknown };
+            StoreError::Unavailable { reason, maybe_applied: false, outlook }
         }
         ([], denied) => StoreError::Denied(format!("sentinel {}", format_all(denied))),
         (config, _) => StoreError::Config(format!("sentinel {}", format_all(config))),

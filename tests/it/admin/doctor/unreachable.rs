@@ -109,10 +109,10 @@ fn an_unverified_certificate_is_a_problem() {
     assert!(problem(doctor(&place, &url), "tls").contains("certificate"));
     // The reverse: no TLS to a server that requires it, and TLS to one without it.
     let plain = format!("redis://127.0.0.1:{}/0", redis.port());
-    problem(doctor(&place, &plain), "protocol");
+    assert_eq!(problem(doctor(&place, &plain), "tls"), "the server uses TLS: use rediss://");
     let redis = Redis::start();
     let url = format!("rediss://127.0.0.1:{}/0?insecure=true", redis.port());
-    problem(doctor(&place, &url), "tls");
+    assert_eq!(problem(doctor(&place, &url), "tls"), "the server does not use TLS: use redis://");
 }
 
 /// 78 as everywhere: no server was contacted.

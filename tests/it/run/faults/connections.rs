@@ -130,16 +130,6 @@ fn a_server_with_an_unverified_certificate_is_unavailable() {
 
 /// F01
 #[test]
-fn tls_on_one_side_only_is_unavailable() {
-    let (secure, plain) = (with_certificate(Flaw::None), Redis::start());
-    assert_unavailable(at(secure.port()));
-    let ca = secure.certificates().ca.display();
-    let url = format!("rediss://127.0.0.1:{}/0?ca_file={ca}", plain.port());
-    assert_unavailable(Place::new().run().backend(url));
-}
-
-/// F01
-#[test]
 fn a_server_with_a_verified_certificate_is_used() {
     let redis = with_certificate(Flaw::None);
     let output = Place::new().run().backend(redis.url()).sh("echo ran; exit 3").output();

@@ -104,7 +104,7 @@ fn a_server_with_an_unknown_authority_is_refused() {
     let by_other = url(&redis, "127.0.0.1", &format!("ca_file={}", other.ca.display()));
     let words = [
         "TLS: the server's certificate is signed by an unknown authority: ",
-        "ca_file=; the command did not run",
+        "ca_file=; the command did not run\n",
     ];
     assert_refused(&run(&place, &by_other), 69, &words);
     // The system's authorities do not know it either, where there are any.
@@ -260,15 +260,54 @@ fn unusable_files_are_named() {
     }
 }
 
-/// The wrong one of the two protocols, in either direction: an error within the time for one attempt.
+/// The wrong one of the two protocols, in either direction and for every kind of store: the scheme to use is named.
 #[test]
 fn tls_and_plain_do_not_mix() {
     let (tls, plain, place) = (server(Flaw::None, &[]), Redis::start(), Place::new());
-    let run =
-        |url: String| place.run().backend(url).args(["--connect-timeout", "1s"]).sh("echo ran").output();
-    assert_refused(&run(format!("redis://127.0.0.1:{}/0", tls.port())), 69, &["redis://127.0.0.1:"]);
-    assert_refused(&run(url(&plain, "127.0.0.1", &ca(&tls))), 69, &["rediss://127.0.0.1:"]);
-    let silent = Fake::silent();
-    let silent = format!("rediss://127.0.0.1:{}/0?{}", silent.port(), ca(&tls));
-    assert_refused(&run(silent), 69, &["no connection within "]);
+    let run = |url: &str| place.run().backend(url).args(["--retry", "1m"]).arg("-q").sh("echo ran").output();
+    let (with, without) = (tls.port(), plain.port());
+    for (store, prefix, server_prefix) in [
+        ("redis", "", ""),
+        ("valkey", "", ""),
+        ("redis-sentinel", "sentinel ", "127.0.0.1:PORT: "),
+        ("redis-cluster", "", ""),
+        ("redlock", "1 of 1 nodes are unavailable (", "127.0.0.1:PORT: "),
+    ] {
+        let secure = match store.split_once('-') {
+            Some((family, kind)) => format!("{family}s-{kind}"),
+            None => format!("{store}s"),
+        };
+        let (path, shown) = match store {
+            "redis-sentinel" => ("/main", "/main/0"),
+            "redis-cluster" => ("", ""),
+            _ => ("", "/0"),
+        };
+        let end = if store == "redlock" { ")" } else { "" };
+        for (scheme, other, port, found) in [
+            (store, secure.as_str(), with, "the server uses TLS"),
+            (&secure, store, without, "the server does not use TLS"),
+        ] {
+            let query = if port == without { format!("?{}", ca(&tls)) } else { String::new() };
+            let output = run(&format!("{scheme}://127.0.0.1:{port}{path}{query}"));
+            let server = server_prefix.replace("PORT", &port.to_string());
+            let expected = format!(
+                "dlock: x on {scheme}://127.0.0.1:{port}{shown}: {prefix}{server}{found}: use {other}://{end}; the \
+                 command did not run\n"
+            );
+            assert_eq!(output.outcome(), (Exit::Code(78), "", expected.as_str()));
+        }
+    }
+}
+
+/// A server that sends nothing may be either.
+#[test]
+fn a_silent_server_is_not_taken_for_one_without_tls() {
+    let (tls, silent, place) = (server(Flaw::None, &[]), Fake::silent(), Place::new());
+    let url = format!("rediss://127.0.0.1:{}/0?{}", silent.port(), ca(&tls));
+    let output = place.run().backend(url).args(["--connect-timeout", "1s"]).sh("echo ran").output();
+    let expected = format!(
+        "dlock: x on rediss://127.0.0.1:{}/0: no connection within 1000 ms; the command did not run, see --retry\n",
+        silent.port()
+    );
+    assert_eq!(output.outcome(), (Exit::Code(69), "", expected.as_str()));
 }

@@ -81,6 +81,6 @@ fn sentinels_and_servers_are_contacted_through_tls_and_verified() {
     assert!(unknown.stderr.contains("signed by an unknown authority"), "{}", unknown.stderr);
 
     let plain = run(&place, &url.replacen("rediss", "redis", 1)).output();
-    assert_eq!(plain.exit, Exit::Code(69), "{}", plain.stderr);
-    assert!(plain.stderr.contains("none of the sentinels can be asked"), "{}", plain.stderr);
+    assert_eq!(plain.exit, Exit::Code(78), "{}", plain.stderr);
+    assert!(plain.stderr.contains(": the server uses TLS: use rediss-sentinel://"), "{}", plain.stderr);
 }
