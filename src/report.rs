@@ -12,6 +12,7 @@ mod metrics;
 mod outcome;
 pub mod status;
 mod token_file;
+mod wait_line;
 
 use std::io::Write;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use self::histogram::Histogram;
 pub use self::outcome::{Outcome, RunReport, Started};
 pub use self::status::began;
 pub use self::token_file::TokenFile;
+pub use self::wait_line::WaitLine;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show_distance;
 use crate::exit::{Exit, Failure, FailureKind};
@@ -126,32 +128,9 @@ impl Reporter {
         line
     }
 
-    /// Reports that the store cannot be reached and that dlock keeps trying, for `left` if there is a limit.
-    pub fn unreachable(&self, store: &str, error: &StoreError, left: Option<Duration>) {
-        if self.reports_waiting {
-            let end = left.map_or("again".to_owned(), |left| format!("for another {}", show_distance(left)));
-            self.write("info", &format!("cannot reach {store}: {error}; trying {end}"));
-        }
-    }
-
-    /// Reports that the store replies again.
-    pub fn reachable(&self, store: &str) {
-        if self.reports_waiting {
-            self.write("info", &format!("{store} replies again"));
-        }
-    }
-
+    /// Returns whether waits are reported: on a terminal, with `-v`, or when `CI` is set; never with `-q`.
     pub fn reports_waiting(&self) -> bool {
         self.reports_waiting
-    }
-
-    /// Reports that another client holds the lock and that dlock waits.
-    pub fn waiting(&self, name: &LockName, store: &str, busy: &Busy) {
-        if self.reports_waiting {
-            let position =
-                busy.position.map(|position| format!(" at position {position}")).unwrap_or_default();
-            self.write("info", &format!("{}; waiting{position}", describe(name, store, busy)));
-        }
     }
 
     fn write(&self, level: &str, message: &str) {
@@ -171,9 +150,14 @@ impl Reporter {
                 )
             }
         };
-        if stderr_takes_a_line() {
+        self.emit(&line);
+    }
+
+    /// Writes the text in one piece, if standard error takes it.
+    fn emit(&self, text: &str) {
+        if !text.is_empty() && stderr_takes_a_line() {
             // A closed or full standard error changes nothing about the lock.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
     }
 }
@@ -220,12 +204,37 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     let Some(first) = busy.holders.first() else {
         return format!("{name} on {store} is free, but other waiters are ahead");
     };
-    let others = match busy.holders.len() - 1 + busy.more {
+    format!("{name} is held by {}{}", describe_holder(first, store), others(busy))
+}
+
+/// Describes the same with the age first, for a line whose end may be cut off.
+fn describe_briefly(name: &LockName, store: &str, busy: &Busy) -> String {
+    match busy.holders.first() {
+        Some(Holder { identity: Some(identity), age: Some(age), .. }) if kept_by(busy).is_none() => {
+            let age = show_distance(*age);
+            format!("{name} is held for {age} by {}{}", describe_identity(identity), others(busy))
+        }
+        _ => describe(name, store, busy),
+    }
+}
+
+/// Returns the number of holders beside the first one, as the end of a sentence.
+fn others(busy: &Busy) -> String {
+    match busy.holders.len() - 1 + busy.more {
         0 => String::new(),
         1 => " and one other".to_owned(),
         more => format!(" and {more} others"),
-    };
-    format!("{name} is held by {}{others}", describe_holder(first, store))
+    }
+}
+
+/// Describes a holder without the times: `web-3 (pid 4121, root, backup.sh)`.
+fn describe_identity(identity: &Identity) -> String {
+    let Identity { host, pid, user, command, .. } = identity;
+    let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
+    match identity.unattended {
+        true => format!("a token of {host} ({user}, dlock acquire{note})"),
+        false => format!("{host} (pid {pid}, {user}, {command}{note})"),
+    }
 }
 
 /// Describes a holder as `web-3 (pid 4121, root, backup.sh) for 12m`, or with what is known of a foreign
@@ -240,15 +249,9 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
         return format!("another program on {store} (not a dlock{hint}{rest})");
     };
     let age = holder.age.map(|age| format!(" for {}", show_distance(age))).unwrap_or_default();
-    let note = identity.note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
-    if identity.unattended {
-        let rest = holder
-            .remaining
-            .map(|rest| format!(", {} of the lease left", show_distance(rest)))
-            .unwrap_or_default();
-        return format!("a token of {} ({}, dlock acquire{note}){age}{rest}", identity.host, identity.user);
-    }
-    format!("{} (pid {}, {}, {}{note}){age}", identity.host, identity.pid, identity.user, identity.command)
+    let rest = holder.remaining.filter(|_| identity.unattended);
+    let rest = rest.map(|rest| format!(", {} of the lease left", show_distance(rest))).unwrap_or_default();
+    format!("{}{age}{rest}", describe_identity(identity))
 }
 
 /// Describes the revocation of a hold of this lock.

@@ -1,6 +1,6 @@
 //! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -19,10 +19,8 @@ use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
 use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
-use crate::report::{Reporter, lock_error, revoked};
+use crate::report::{Reporter, WaitLine, lock_error, revoked};
 
-/// The interval between two messages that dlock still waits.
-const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
@@ -51,30 +49,6 @@ pub(super) enum Interruption {
     /// A signal that ends dlock.
     Signal(i32),
     Guard(String),
-}
-
-/// The holder that was last found, to be reported again.
-#[derive(Default)]
-struct LastBusy(RefCell<Option<(LockName, Busy, Moment)>>);
-
-impl LastBusy {
-    /// Returns whether a message is due: the first time, and when the holder changes.
-    fn is_new(&self, claim: &Claim, busy: &Busy) -> bool {
-        let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
-        let last = self.0.borrow();
-        last.as_ref().is_none_or(|(name, last, _)| *name != claim.name || who(last) != who(busy))
-    }
-
-    fn note(&self, claim: &Claim, busy: &Busy) {
-        *self.0.borrow_mut() = Some((claim.name.clone(), busy.clone(), Moment::now()));
-    }
-
-    /// Returns what was last found, with its ages advanced to now.
-    fn aged(&self) -> Option<(LockName, Busy)> {
-        let (name, mut busy, seen) = self.0.borrow().clone()?;
-        busy.holders.iter_mut().for_each(|holder| holder.age_by(Moment::now() - seen));
-        Some((name, busy))
-    }
 }
 
 enum Reaction {
@@ -106,33 +80,23 @@ impl<'a> LockWait<'a> {
         let (give_up, check_held) = (CancellationToken::new(), watch::Sender::new(()));
         let begin = Moment::now();
         let limits = self.patience.from(begin);
-        let (last_busy, holder_is_ancestor) = (LastBusy::default(), Cell::new(false));
+        let holder_is_ancestor = Cell::new(false);
         let waits = self.patience.wait != Wait::No;
-        let is_failing = Cell::new(false);
-        let on_reply = || {
-            if is_failing.replace(false) {
-                self.reporter.reachable(self.store);
-            }
-        };
+        let line = WaitLine::new(self.reporter, self.store, begin, limits.wait_until());
         let mut on_busy = |claim: &Claim, busy: &Busy| {
-            on_reply();
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
             holder_is_ancestor.set(ancestor);
             if ancestor {
                 return Advice::Leave;
             }
-            if waits && last_busy.is_new(claim, busy) {
-                self.reporter.waiting(&claim.name, self.store, busy);
+            match waits {
+                true => line.busy(&claim.name, busy),
+                false => line.replied(),
             }
-            last_busy.note(claim, busy);
             Advice::Wait
         };
-        let mut on_failure = |error: &StoreError, until: Option<Moment>| {
-            if !is_failing.replace(true) {
-                self.reporter.unreachable(self.store, error, until.map(|until| until - Moment::now()));
-            }
-        };
+        let mut on_failure = |error: &StoreError, until: Option<Moment>| line.failed(error, until);
         let mut context = WaitContext {
             give_up: &give_up,
             check_held: &check_held,
@@ -146,13 +110,19 @@ impl<'a> LockWait<'a> {
             tokio::pin!(attempt);
             let mut kill: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
             let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
-            let mut report_at = begin + REPORT_INTERVAL;
+            let mut report_at = begin + line.interval();
             let outcome = loop {
                 let event = tokio::select! {
                     // A signal that came before the grant was read takes precedence: the grant has not been
                     // reported yet.
                     biased;
-                    arrival = self.signals.next() => self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?,
+                    arrival = self.signals.next() => {
+                        // dlock may be stopped or terminated now; and continued in the foreground or background.
+                        line.clear();
+                        let reaction = self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?;
+                        report_at = report_at.min(Moment::now() + line.interval());
+                        reaction
+                    }
                     outcome = &mut attempt => break outcome,
                     event = or_never(supervisor.as_mut().map(|supervisor| supervisor.next())) => reaction_to(event),
                     () = or_never(kill.as_mut()) => {
@@ -163,9 +133,9 @@ impl<'a> LockWait<'a> {
                         break Err((&locks[0], NotGranted::GivenUp));
                     }
                     () = or_never(report_alarm.as_ref().map(|alarm| alarm.until(report_at))) => {
-                        report_at = Moment::now() + REPORT_INTERVAL;
-                        if let Some((name, busy)) = last_busy.aged() {
-                            self.reporter.waiting(&name, self.store, &busy);
+                        report_at = Moment::now() + line.interval();
+                        if leaving.is_none() {
+                            line.update();
                         }
                         Reaction::Nothing
                     }
@@ -192,7 +162,8 @@ impl<'a> LockWait<'a> {
         let Some(Leaving { why, by, .. }) = leaving else {
             let (holder_is_ancestor, waited) = (holder_is_ancestor.get(), Moment::now() - begin);
             if let Ok((held, _)) = &outcome {
-                on_reply();
+                line.replied();
+                drop(line);
                 for (lock, held) in locks.iter().zip(held) {
                     self.reporter.granted(&lock.claim.name, waited, held.grant.fencing);
                 }

@@ -60,6 +60,11 @@ impl Patience {
 }
 
 impl Limits {
+    /// Returns when to stop waiting for a holder; `None` is never.
+    pub fn wait_until(&self) -> Option<Moment> {
+        self.wait_until
+    }
+
     /// Returns whether a store that fails may not be retried any more.
     pub fn is_retry_expired(&self) -> bool {
         is_past(self.retry_until)

@@ -221,16 +221,15 @@ impl Screen {
             lines.truncate(most - 1);
             lines.push(table::cut(&format!("... and {} lines more", all.len() - most + 1), width));
         }
-        // Moves up to where the last frame began, and clears everything below (ECMA-48, CUU and ED).
-        let mut frame = match self.lines {
-            0 => String::new(),
-            lines => format!("\x1b[{lines}A\r"),
-        };
+        let mut frame = String::new();
+        if self.lines > 0 {
+            // Moves up to where the last frame began, and clears everything below (ECMA-48, CUU and ED).
+            frame.push_str(&format!("\x1b[{}A\r\x1b[J", self.lines));
+        }
         for line in &lines {
             frame.push_str(line);
-            frame.push_str("\x1b[K\n");
+            frame.push('\n');
         }
-        frame.push_str("\x1b[J");
         self.lines = lines.len();
         frame
     }

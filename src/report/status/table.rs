@@ -135,10 +135,12 @@ impl Table {
     }
 }
 
-/// Returns the beginning of a line that has this width; colours take no width, and are reset at the cut.
+/// Returns the beginning of a line that has this width, with a mark where it was cut; colours take no width, and are
+/// reset at the cut.
 pub(super) fn cut(line: &str, width: usize) -> String {
     let mut taken = String::new();
-    let mut room = width;
+    // The part before the mark, and the width of all that has been taken.
+    let (mut before, mut used) = (0, 0);
     let mut in_escape = false;
     for c in line.chars() {
         if in_escape || c == '\x1b' {
@@ -146,13 +148,17 @@ pub(super) fn cut(line: &str, width: usize) -> String {
             taken.push(c);
             continue;
         }
-        let wide = c.width().unwrap_or(0);
-        if wide > room {
+        used += c.width().unwrap_or(0);
+        if used > width {
+            taken.truncate(before);
+            taken.push_str(if width > 0 { "…" } else { "" });
             taken.push_str(if taken.contains('\x1b') { "\x1b[0m" } else { "" });
-            break;
+            return taken;
         }
-        room -= wide;
         taken.push(c);
+        if used < width {
+            before = taken.len();
+        }
     }
     taken
 }
@@ -188,10 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_cut_at_the_edge_of_the_terminal() {
-        assert_eq!(cut("abcdef", 3), "abc");
-        assert_eq!(cut("a🔒b", 2), "a");
-        assert_eq!(cut("\x1b[31mabc\x1b[0md", 2), "\x1b[31mab\x1b[0m");
+    fn lines_are_cut_at_the_edge_of_the_terminal_with_a_mark() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcdef", 3), "ab…");
+        assert_eq!(cut("a🔒b", 2), "a…");
+        assert_eq!(cut("\x1b[31mabc\x1b[0md", 2), "\x1b[31ma…\x1b[0m");
         assert_eq!(cut("\x1b[31mab\x1b[0m", 2), "\x1b[31mab\x1b[0m");
     }
 }

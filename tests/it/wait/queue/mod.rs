@@ -18,4 +18,5 @@ mod request_rate;
 #[cfg(feature = "redis")]
 mod termination;
 mod wait_expiry;
+mod wait_line;
 mod wait_messages;

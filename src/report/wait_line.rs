@@ -1,0 +1,126 @@
+//! The progress of a wait: a line for each change and each minute, or on a terminal one line that is redrawn in place.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use super::status::Screen;
+use super::{Reporter, describe, describe_briefly, printable};
+use crate::backend::{Busy, StoreError};
+use crate::clock::Moment;
+use crate::duration::show_distance;
+use crate::input;
+use crate::lock::LockName;
+use crate::settings::LogFormat;
+
+/// The interval between two messages about an unchanged wait.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval between two drawings on a terminal.
+const DRAW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reports a wait, if the reporter reports waits. What was drawn is cleared when the value is dropped.
+pub struct WaitLine<'a> {
+    reporter: &'a Reporter,
+    store: &'a str,
+    begin: Moment,
+    /// When the wait ends, if ever.
+    end: Option<Moment>,
+    /// The holders that were last found.
+    found: RefCell<Option<(LockName, Busy, Moment)>>,
+    is_failing: Cell<bool>,
+    screen: RefCell<Screen>,
+}
+
+impl<'a> WaitLine<'a> {
+    /// Begins a wait for locks in this store.
+    pub fn new(reporter: &'a Reporter, store: &'a str, begin: Moment, end: Option<Moment>) -> WaitLine<'a> {
+        let (found, is_failing, screen) = Default::default();
+        WaitLine { reporter, store, begin, end, found, is_failing, screen }
+    }
+
+    /// Notes that the lock is busy, and reports it the first time and when the holder changes.
+    pub fn busy(&self, name: &LockName, busy: &Busy) {
+        self.replied();
+        let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
+        let last = self.found.replace(Some((name.clone(), busy.clone(), Moment::now())));
+        if last.is_none_or(|(last_name, last, _)| last_name != *name || who(&last) != who(busy)) {
+            self.update();
+        }
+    }
+
+    /// Notes that the store cannot be reached and is tried again until then, if there is a limit; reports it the first
+    /// time.
+    pub fn failed(&self, error: &StoreError, until: Option<Moment>) {
+        if !self.is_failing.replace(true) {
+            let left = |until: Moment| format!("for another {}", show_distance(until - Moment::now()));
+            let end = until.map_or_else(|| "again".to_owned(), left);
+            self.print(&format!("cannot reach {}: {error}; trying {end}", self.store));
+        }
+    }
+
+    /// Notes that the store has replied, and reports it after a failure.
+    pub fn replied(&self) {
+        if self.is_failing.replace(false) {
+            self.print(&format!("{} replies again", self.store));
+        }
+    }
+
+    /// Returns how long after an update the next one is due.
+    pub fn interval(&self) -> Duration {
+        if self.is_redrawn() { DRAW_INTERVAL } else { REPORT_INTERVAL }
+    }
+
+    /// Reports the wait again, with the ages and times of now.
+    pub fn update(&self) {
+        let Some((name, mut busy, seen)) = self.found.borrow().clone() else { return };
+        if self.is_failing.get() || !self.reporter.reports_waiting {
+            return;
+        }
+        let now = Moment::now();
+        busy.holders.iter_mut().for_each(|holder| holder.age_by(now - seen));
+        let waited = Some(now - self.begin).filter(|waited| waited.as_secs() > 0);
+        let waited = waited.map(|waited| format!(" for {}", show_distance(waited))).unwrap_or_default();
+        let left = self.end.map(|end| format!(", {} left", show_distance(end - now))).unwrap_or_default();
+        if self.is_redrawn() {
+            let position = busy.position.map_or("waiting".to_owned(), |position| format!("#{position}"));
+            let held = describe_briefly(&name, self.store, &busy);
+            self.draw(&format!("dlock: {position}{waited}{left}: {held}"));
+        } else {
+            let position =
+                busy.position.map(|position| format!(" at position {position}")).unwrap_or_default();
+            let held = describe(&name, self.store, &busy);
+            self.print(&format!("{held}; waiting{position}{waited}{left}"));
+        }
+    }
+
+    /// Clears what was drawn, so that other output begins on a clean line.
+    pub fn clear(&self) {
+        self.draw("");
+    }
+
+    /// Whether the line is redrawn: on a terminal that understands control sequences, in the foreground of which dlock
+    /// runs. Elsewhere a shell or another job writes to it.
+    pub fn is_redrawn(&self) -> bool {
+        let is_foreground =
+            || nix::unistd::tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == nix::unistd::getpgrp());
+        let is_dumb = || input::variable("TERM").is_some_and(|terminal| terminal == "dumb");
+        let reporter = self.reporter;
+        reporter.reports_waiting && reporter.format == LogFormat::Text && is_foreground() && !is_dumb()
+    }
+
+    fn print(&self, message: &str) {
+        if self.reporter.reports_waiting {
+            self.clear();
+            self.reporter.write("info", message);
+        }
+    }
+
+    fn draw(&self, line: &str) {
+        self.reporter.emit(&self.screen.borrow_mut().frame(&printable(line)));
+    }
+}
+
+impl Drop for WaitLine<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
