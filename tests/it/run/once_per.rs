@@ -163,6 +163,22 @@ fn a_record_far_in_the_future_is_ignored_with_a_warning() {
     assert_eq!(run(nightly(&store).arg("-q")).outcome(), (Exit::Code(0), "", ""), "it has been replaced");
 }
 
+#[test]
+fn a_success_that_a_damaged_sidecar_cannot_hold_is_reported() {
+    let store = Store::file();
+    let mut run = nightly(&store).sh("echo ready; while [ ! -e go ]; do sleep 0.01; done").spawn();
+    run.await_ready();
+    let sidecar = store.place.locks().join("x.dlock");
+    std::fs::write(&sidecar, "{\"format\":9}\n").unwrap();
+    store.place.write("go", "");
+    let line = format!(
+        "dlock: x on {}: its success could not be recorded: {} cannot be used; it may run again before it is due\n",
+        store.url(),
+        sidecar.display()
+    );
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", &*line));
+}
+
 /// It is not guessed, and runs without the option leave it as it is.
 #[test]
 fn a_record_in_an_unknown_format_is_rejected() {

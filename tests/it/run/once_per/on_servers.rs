@@ -9,6 +9,7 @@ use crate::support::redis::Redis;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
+use std::process::Stdio;
 
 const MINUTE: i64 = 60;
 
@@ -104,6 +105,25 @@ fn a_success_that_cannot_be_recorded_is_reported() {
     assert_eq!(output.stderr.lines().count(), 1);
     assert!(!store.is_held());
     assert_open(&store);
+}
+
+#[test]
+fn a_success_that_may_not_have_arrived_is_reported() {
+    let store = Store::redis();
+    let proxy = Proxy::to(store.space().port());
+    let behind = store.behind(proxy.port());
+    let run = nightly(&behind).args(["--connect-timeout", "1s"]).stdin(Stdio::piped());
+    let mut run = run.sh("echo ready; read line; exit 0").spawn();
+    run.await_ready();
+    proxy.hold_both();
+    drop(run.take_stdin());
+    let output = run.wait();
+    let begin = format!(
+        "dlock: x on {}: could not be released, nor its success be recorded: no answer within 1000 ms; it expires within ",
+        behind.url()
+    );
+    assert!(output.stderr.starts_with(&begin), "{}", output.stderr);
+    assert_eq!((output.stdout.as_str(), output.stderr.lines().count()), ("ready\n", 1), "{}", output.stderr);
 }
 
 #[test]
