@@ -148,6 +148,7 @@ impl LedgerStore for FileStore {
 fn describe(error: &io::Error, what: &str, path: &Path) -> StoreError {
     let text = match error.raw_os_error() {
         Some(libc::ELOOP) => "it is a symbolic link, which dlock does not follow".to_owned(),
+        Some(libc::EACCES | libc::EPERM) => io_text(error) + &trust::owner(path),
         _ => io_text(error),
     };
     let message = format!("cannot {what} {}: {text}", path.display());

@@ -98,6 +98,22 @@ pub(super) fn share(file: &File, path: &Path) {
     }
 }
 
+/// Returns whom a file belongs to that this user has no right to, or its directory if there is no such file, and how
+/// users share locks; as the end of a message.
+pub(super) fn owner(path: &Path) -> String {
+    let (what, found) = match (fs::metadata(path), path.parent().map(fs::metadata)) {
+        (Ok(file), _) => ("it", file),
+        (Err(_), Some(Ok(directory))) => ("its directory", directory),
+        _ => return String::new(),
+    };
+    let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+    let remedy = match uid == nix::unistd::geteuid().as_raw() {
+        true => "",
+        false => "; users share a directory made with install -d -g GROUP -m 2770",
+    };
+    format!(": {what} belongs to {} (mode {mode:04o}){remedy}", user(uid))
+}
+
 /// Returns a user's name, or its number if it has none.
 pub(super) fn user(uid: u32) -> String {
     let user = name_services::user(nix::unistd::Uid::from_raw(uid));

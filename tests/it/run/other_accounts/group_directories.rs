@@ -1,6 +1,6 @@
 //! A directory that users share by its group.
 
-use super::set_mode;
+use super::{by_stranger, set_mode};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
@@ -61,5 +61,27 @@ fn without_write_permission_for_the_group_files_stay_private() {
     assert_eq!(place.run().sh("echo ran").output().exit, Exit::Code(0));
     for file in ["x.lock", "x.dlock", "x%history.dlock"] {
         assert_eq!(fs::metadata(place.locks().join(file)).unwrap().mode() & 0o7777, 0o600, "{file}");
+    }
+}
+
+/// The message names the owner and the mode of what is in the way, and how to share a directory.
+#[test]
+fn a_directory_of_another_user_is_refused_with_a_remedy() {
+    let place = Place::new();
+    for directory in [place.path("."), place.locks()] {
+        set_mode(&directory, 0o755);
+    }
+    assert_eq!(place.run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+    for (name, owned) in
+        [("x", "it belongs to root (mode 0600)"), ("y", "its directory belongs to root (mode 0755)")]
+    {
+        let output = by_stranger(place.run().name(name)).command(["true"]).output();
+        let expected = format!(
+            "dlock: {name} on {}: cannot open {}: permission denied: {owned}; users share a directory made with install \
+             -d -g GROUP -m 2770; the command did not run\n",
+            place.url(),
+            place.lock_file(name).display()
+        );
+        assert_eq!(output.outcome(), (Exit::Code(77), "", expected.as_str()));
     }
 }
