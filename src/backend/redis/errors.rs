@@ -31,8 +31,13 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
             ))
         }
         "DENIED" => StoreError::Denied(text),
-        "NOAUTH" => StoreError::Denied(format!("a password is needed ({text})")),
-        "WRONGPASS" => StoreError::Denied(format!("wrong username or password ({text})")),
+        "NOAUTH" => {
+            StoreError::Denied("a password is needed: set password_file= or REDISCLI_AUTH".to_owned())
+        }
+        "WRONGPASS" => StoreError::Denied(
+            "wrong username or password: see the user in the URL, password_file= and REDISCLI_AUTH"
+                .to_owned(),
+        ),
         "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
         // "ERR invalid password" and "ERR AUTH ... without any password configured" of older servers.
         "ERR" if greeted && text.contains("password") => StoreError::Denied(text),

@@ -98,7 +98,10 @@ fn none_reachable(failures: Vec<(Host, StoreError)>) -> StoreError {
             let outlook = if is_permanent { Outlook::Permanent } else { Outlook::Unknown };
             StoreError::Unavailable { reason, maybe_applied: false, outlook }
         }
-        ([], denied) => StoreError::Denied(format!("sentinel {}", format_all(denied))),
+        ([], denied) => StoreError::Denied(format!(
+            "sentinel {}; sentinels have a password of their own, sentinel_password_file=",
+            format_all(denied)
+        )),
         (config, _) => StoreError::Config(format!("sentinel {}", format_all(config))),
     }
 }

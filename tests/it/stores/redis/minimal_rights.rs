@@ -247,3 +247,22 @@ fn a_temporarily_revoked_right_loses_nothing() {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "without {missing:?}");
     }
 }
+
+/// In one line, without the words of the server.
+#[test]
+fn an_error_about_the_password_says_what_to_set() {
+    let redis = Redis::start_with_args(&["--requirepass", "right"]);
+    let place = Place::new();
+    for (user, expected) in [
+        ("", "a password is needed: set password_file= or REDISCLI_AUTH"),
+        (":wrong@", "wrong username or password: see the user in the URL, password_file= and REDISCLI_AUTH"),
+    ] {
+        let url = format!("redis://{user}127.0.0.1:{}/0", redis.port());
+        let output = place.run().backend(url).arg("-q").command(["true"]).output();
+        let line = format!(
+            "dlock: x on redis://127.0.0.1:{}/0: {expected}; the command did not run\n",
+            redis.port()
+        );
+        assert_eq!(output.outcome(), (Exit::Code(77), "", line.as_str()));
+    }
+}

@@ -29,10 +29,10 @@ fn set_mode(place: &Place, mode: u32) {
     fs::set_permissions(sidecar(place), Permissions::from_mode(mode)).unwrap();
 }
 
-/// The message of a run that finds the lock free, and the sidecar inaccessible.
+/// The message of a run that finds the lock free, and its own sidecar inaccessible.
 fn refusal(place: &Place) -> String {
     format!(
-        "dlock: x on {}: cannot use {}: permission denied; the command did not run\n",
+        "dlock: x on {}: cannot use {}: permission denied: it belongs to user 12345 (mode 0000); the command did not run\n",
         place.url(),
         sidecar(place).display()
     )
