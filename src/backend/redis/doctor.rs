@@ -1,5 +1,6 @@
 //! `dlock doctor` for one server: checks, one after another over one connection, whether it is fit to hold locks.
 
+mod answers;
 pub(super) mod clock;
 mod cluster;
 pub(super) mod info;
@@ -11,13 +12,14 @@ use std::time::Duration;
 
 use redis::{Cmd, ServerError, Value};
 
+use self::answers::{LEASE_CLOCK, losses, session_of};
 use self::clock::Reading;
 use self::info::{Info, SETTINGS};
 use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::connection::{Connection, server_error};
 use super::errors::{code_and_text, describe, shortened};
 use super::location::Location;
-use super::reply::{number, text};
+use super::reply::text;
 use super::rights::user;
 use super::route::Route;
 use super::store::RedisStore;
@@ -34,10 +36,6 @@ const CLOCK_READINGS: usize = 5;
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_TTL: Duration = Duration::from_secs(30);
 const REPLIES_PER_TTL: u32 = 100;
-
-/// Leases are set by `PX`, and a waiter tries again when that of the holder has ended.
-const LEASE_CLOCK: &str = "in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless set) after its \
-                           last renewal, plus 1s for each crashed waiter ahead";
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
@@ -243,7 +241,7 @@ impl Examiner<'_> {
         if let Some(finding) = self.info.too_few_replicas(self.location.wait_replicas) {
             self.found(finding);
         }
-        self.diagnosis.answer(Question::Loss, self.info.losses());
+        self.diagnosis.answer(Question::Loss, losses(&self.info));
         Ok(())
     }
 
@@ -337,18 +335,6 @@ fn refusing(error: &ServerError) -> Option<Finding> {
 fn recommended_ttl(p99: Duration) -> Duration {
     let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
     SHORTEST_TTL.max(Duration::from_secs(seconds as u64))
-}
-
-/// Returns the identifier of the session in the reply to `HELLO`.
-fn session_of(reply: &Value) -> Option<i64> {
-    let is_id = |name: &Value| text(Some(name)) == Some("id");
-    match reply {
-        Value::Map(pairs) => pairs.iter().find(|(name, _)| is_id(name)).and_then(|(_, id)| number(Some(id))),
-        Value::Array(values) => {
-            values.chunks_exact(2).find(|pair| is_id(&pair[0])).and_then(|pair| number(Some(&pair[1])))
-        }
-        _ => None,
-    }
 }
 
 /// Returns the value in the reply to `CONFIG GET` of one name.

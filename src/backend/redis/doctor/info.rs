@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::super::reply::text;
-use crate::backend::diagnosis::{Answer, Finding};
+use crate::backend::diagnosis::Finding;
 use crate::duration::show;
 
 /// The fields of `INFO`, and those settings (`CONFIG GET`) that this user may see.
@@ -51,11 +51,11 @@ impl Info {
         self.fields.get(name).map(String::as_str)
     }
 
-    fn number(&self, name: &str) -> Option<u64> {
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.field(name)?.parse().ok()
     }
 
-    fn setting(&self, name: &str) -> Option<&str> {
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
 
@@ -301,37 +301,6 @@ impl Info {
                 format!("a restart may lose all locks: {lost}"),
                 "check that appendonly is yes",
             ),
-        }
-    }
-
-    /// Answers whether this server can lose a lock that it has granted.
-    pub(super) fn losses(&self) -> Answer {
-        let mut causes = Vec::new();
-        if self.number("connected_slaves").unwrap_or(0) > 0 {
-            causes.push("a fail-over (the locks that were not replicated yet)");
-        }
-        match (self.field("aof_enabled"), self.setting("appendfsync")) {
-            (Some("1"), Some("always")) => {}
-            (Some("1"), Some("no")) => {
-                causes.push("a crash of the server's host (the locks of the last half minute)")
-            }
-            (Some("1"), _) => causes.push("a crash of the server's host (the locks of the last second)"),
-            (Some(_), _) if self.setting("save") == Some("") => {
-                causes.push("a restart of the server (all locks)")
-            }
-            _ => causes.push("a crash of the server (the locks since its last snapshot, or all)"),
-        }
-        match self.field("maxmemory_policy") {
-            Some("noeviction") => {}
-            Some(_) if self.number("maxmemory") == Some(0) => {}
-            _ => causes.push("eviction when the memory of the server is full"),
-        }
-        match causes.as_slice() {
-            [] => Answer::new(
-                "no",
-                "only if its key is removed by hand (DEL, FLUSHALL) or the server's disk is lost",
-            ),
-            causes => Answer::new("yes", format!("by {}", causes.join("; "))),
         }
     }
 

@@ -1,9 +1,12 @@
 //! `dlock doctor` for a Redlock: checks each node, and all nodes together.
 
+mod answers;
+
 use std::time::Duration;
 
 use tokio::time::timeout;
 
+use self::answers::{LEASE_CLOCK, NodeAnswer, atomic_grant, losses, one_server};
 use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
@@ -22,9 +25,6 @@ const SILENCE: Duration = Duration::from_secs(4);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(400);
 /// The default lease, for which a node that has lost its data does not count.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-
-const LEASE_CLOCK: &str = "each its own, in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless \
-                           set) after its last renewal, plus 1s for each crashed waiter ahead";
 
 /// What a node reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,53 +86,6 @@ impl RedlockStore {
         together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())
     }
-}
-
-/// The answer of one node, with its name.
-type NodeAnswer = (String, Question, Answer);
-
-/// Returns the first answer of a node to the question that is `no`, with the name of the node.
-fn denial(answers: &[NodeAnswer], question: Question) -> Option<Answer> {
-    let is_no = |(_, asked, answer): &&NodeAnswer| *asked == question && answer.answer == "no";
-    answers
-        .iter()
-        .find(is_no)
-        .map(|(name, _, Answer { detail, .. })| Answer::new("no", format!("{name}: {detail}")))
-}
-
-fn atomic_grant(answers: &[NodeAnswer], count: usize, quorum: usize) -> Answer {
-    denial(answers, Question::AtomicGrant).unwrap_or_else(|| {
-        let yes = answers.iter().filter(|(_, asked, _)| *asked == Question::AtomicGrant);
-        match yes.clone().next() {
-            Some((_, _, Answer { detail, .. })) if yes.clone().count() >= quorum => Answer::new(
-                "yes",
-                format!("on {} of {count} nodes {detail}, and a lock needs {quorum}", yes.count()),
-            ),
-            _ => Answer::unknown(),
-        }
-    })
-}
-
-fn losses(count: usize, quorum: usize) -> Answer {
-    let enough = count + 1 - quorum;
-    Answer::new(
-        "yes",
-        format!(
-            "if {enough} of {count} nodes lose it within one lease; a node that may have forgotten locks does not count \
-             until the longest lease has ended"
-        ),
-    )
-}
-
-fn one_server(answers: &[NodeAnswer], independence: &Finding) -> Answer {
-    denial(answers, Question::OneServer).unwrap_or_else(|| {
-        let answer = match independence.level {
-            Level::Ok => "yes",
-            Level::Warning => "unknown",
-            Level::Problem => "no",
-        };
-        Answer::new(answer, &independence.found)
-    })
 }
 
 /// Checks one node, reports the findings with its name, and collects its answers. Returns the recommended lease.
