@@ -40,7 +40,7 @@ use std::ffi::OsString;
 
 use crate::child::{BeginError, Inherited};
 use crate::exit::{Exit, Failure};
-use crate::report::Reporter;
+use crate::report::{Form, Reporter};
 use crate::settings::{Command, LogFormat, OutputFiles, Request};
 
 /// Reports why dlock cannot start.
@@ -56,7 +56,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
     let inherited = inherited.naming_descriptors(&arguments);
     let arguments = settings::in_order(arguments);
     match settings::parse(&arguments) {
-        Ok(Request::Help(text)) => commands::print(&text),
+        Ok(Request::Help(text)) => commands::print(&Form::of_stdout().fit(&text)),
         Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),

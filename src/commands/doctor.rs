@@ -9,8 +9,7 @@ use crate::backend::location::Policy;
 use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
-use crate::report::status::Style;
-use crate::report::{DoctorReport, Reporter, printable};
+use crate::report::{DoctorReport, Form, Reporter, printable};
 use crate::settings::{DoctorArguments, StoreTarget};
 
 const PROBLEMS: u8 = 1;
@@ -37,7 +36,7 @@ async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<E
     let alarm = Alarm::new().map_err(super::no_event_loop)?;
     let mut diagnosis = examine(target, &alarm).await?;
     diagnosis.findings.push(host::processes());
-    let text = if arguments.json { diagnosis.json() } else { diagnosis.text(Style::of_stdout()) };
+    let text = if arguments.json { diagnosis.json() } else { diagnosis.text(Form::of_stdout()) };
     Ok(match super::print(&text) {
         Exit::SUCCESS if diagnosis.problems() > 0 => Exit::Status(PROBLEMS),
         exit => exit,

@@ -8,8 +8,8 @@ use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{LockName, NotedRecord};
-use crate::report::status::{Screen, Style, began, history_text, status_text};
-use crate::report::{Reporter, json, store_error};
+use crate::report::status::{Screen, began, history_text, status_text};
+use crate::report::{Form, Reporter, is_dumb, json, store_error};
 use crate::settings::{StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
@@ -26,7 +26,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
         let display = plan.target.store.display();
         print_to_reader(&match plan.options.json {
             true => json::history(display, &histories),
-            false => history_text(display, &histories, Style::of_stdout()),
+            false => history_text(display, &histories, form(plan)),
         })?;
         return Ok(Exit::SUCCESS);
     }
@@ -34,7 +34,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
-            print_to_reader(&text(plan, &seen, Style::of_stdout()))?;
+            print_to_reader(&text(plan, &seen, form(plan)))?;
             let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
             let is_unknown = seen.locks.iter().any(|lock| lock.unknown.is_some());
             Ok(match (plan.options.exit_code, is_held, is_unknown) {
@@ -46,11 +46,16 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
     }
 }
 
-fn text(plan: &StatusPlan<'_>, seen: &Inspection, style: Style) -> String {
+fn form(plan: &StatusPlan<'_>) -> Form {
+    let form = Form::of_stdout();
+    if plan.options.wide { form.wide() } else { form }
+}
+
+fn text(plan: &StatusPlan<'_>, seen: &Inspection, form: Form) -> String {
     let display = plan.target.store.display();
     match plan.options.json {
         true => json::status(display, seen),
-        false => status_text(display, seen, style),
+        false => status_text(display, seen, form),
     }
 }
 
@@ -62,14 +67,15 @@ async fn watch(
     interval: Duration,
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
-    let mut screen = (!plan.options.json && std::io::stdout().is_terminal()).then(Screen::default);
+    let is_redrawn = !plan.options.json && std::io::stdout().is_terminal() && !is_dumb();
+    let mut screen = is_redrawn.then(Screen::default);
     let mut has_begun = false;
     let mut reported = None;
     loop {
         let text = match look(plan, store).await {
             Ok(seen) => {
                 reported = None;
-                text(plan, &seen, Style::of_stdout())
+                text(plan, &seen, form(plan))
             }
             Err(error) => {
                 let failure = store_error(plan.target.store.display(), &error);

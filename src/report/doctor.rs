@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::status::{Colour, Style, painted};
+use super::form::{Form, wrapped};
+use super::status::{Colour, painted};
 use super::{json, milliseconds, printable};
 use crate::backend::diagnosis::{Answer, Finding, Level, Question};
 use crate::duration::show;
@@ -22,7 +23,9 @@ pub struct DoctorReport {
 }
 
 /// The maximum line length, except for single words that are longer.
-const WIDTH: usize = 100;
+const WIDEST: usize = 100;
+/// If less than this is left beside the name of a check, the text begins on the next line.
+const NARROWEST: usize = 40;
 
 impl DoctorReport {
     pub fn of(backend: &str) -> DoctorReport {
@@ -63,18 +66,28 @@ impl DoctorReport {
         }))
     }
 
-    pub fn text(&self, style: Style) -> String {
+    pub fn text(&self, form: Form) -> String {
+        let width = form.width.map_or(WIDEST, |width| width.min(WIDEST));
         let mut text = format!("{}\n\n", printable(&self.backend));
         let widest = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
-        let indent = "problem".len() + 2 + widest + 2;
+        let beside = "problem".len() + 2 + widest + 2;
+        let indent = if beside + NARROWEST <= width { beside } else { 4 };
         for finding in &self.findings {
             let level = finding.level.as_str();
-            let level = painted(&format!("{level:7}"), colour(finding.level), style);
-            let head = format!("{level}  {:widest$}  ", finding.check);
+            let level = painted(&format!("{level:7}"), colour(finding.level), form.style);
+            let head = match indent == beside {
+                true => format!("{level}  {:widest$}  ", finding.check),
+                false => format!("{level}  {}\n{:indent$}", finding.check, ""),
+            };
             let lines = [Some(&finding.found), finding.consequence.as_ref()].into_iter().flatten();
             let mut lines: Vec<String> =
-                lines.flat_map(|line| wrapped(&printable(line), indent, "")).collect();
-            lines.extend(finding.remedy.iter().flat_map(|line| wrapped(&printable(line), indent, "-> ")));
+                lines.flat_map(|line| wrapped(&printable(line), width.saturating_sub(indent), "")).collect();
+            lines.extend(
+                finding
+                    .remedy
+                    .iter()
+                    .flat_map(|line| wrapped(&printable(line), width.saturating_sub(indent), "-> ")),
+            );
             text.push_str(&head);
             text.push_str(&lines.join(&format!("\n{:indent$}", "")));
             text.push('\n');
@@ -85,9 +98,9 @@ impl DoctorReport {
         for &question in questions {
             let Answer { answer, detail } = self.answer(question);
             let indent = 4;
-            let lines = wrapped(&printable(&format!("{answer}: {detail}")), indent, "");
+            let lines = wrapped(&printable(&format!("{answer}: {detail}")), width.saturating_sub(indent), "");
             let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
-            text.push_str(&format!("{}\n{lines}", question.text()));
+            text.push_str(&format!("{}\n{lines}", wrapped(question.text(), width, "").join("\n")));
         }
         if !questions.is_empty() {
             text.push('\n');
@@ -108,25 +121,6 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// Breaks a text into lines that fit after `indent` columns; the first begins with `first`, the others are
-/// indented by as much.
-fn wrapped(text: &str, indent: usize, first: &str) -> Vec<String> {
-    let mut lines = vec![first.to_owned()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is a first line");
-        let is_empty = line.trim_end().len() == first.trim_end().len() || line.trim().is_empty();
-        if !is_empty && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(format!("{:1$}{word}", "", first.len()));
-        } else {
-            if !is_empty {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
-}
-
 fn colour(level: Level) -> Colour {
     match level {
         Level::Ok => Colour::Green,
@@ -138,6 +132,7 @@ fn colour(level: Level) -> Colour {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::form::Style;
 
     fn diagnosis() -> DoctorReport {
         let mut diagnosis = DoctorReport::of("redis://h:6379/0");
@@ -158,8 +153,16 @@ mod tests {
             words(16),
             words(14)
         );
-        assert_eq!(diagnosis().text(Style::Plain), expected);
-        assert!(expected.lines().all(|line| line.len() <= WIDTH));
-        assert!(diagnosis().text(Style::Coloured).contains("\u{1b}[31mproblem\u{1b}[0m  eviction"));
+        let form = Form { style: Style::Plain, width: None, is_wide: false };
+        assert_eq!(diagnosis().text(form), expected);
+        assert!(expected.lines().all(|line| line.len() <= WIDEST));
+        let narrow = diagnosis().text(Form { width: Some(40), ..form });
+        assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
+        assert!(narrow.starts_with("redis://h:6379/0\n\nok       latency\n    p50 1ms\nproblem  eviction\n"));
+        assert!(
+            diagnosis()
+                .text(Form { style: Style::Coloured, ..form })
+                .contains("\u{1b}[31mproblem\u{1b}[0m  eviction")
+        );
     }
 }

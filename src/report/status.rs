@@ -2,49 +2,26 @@
 
 mod table;
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
-use self::table::{Cell, Table};
+use self::table::{Cell, FENCING_TOKEN, Table};
 pub(super) use self::table::{Colour, painted};
+use super::form::Form;
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration::show_distance;
-use crate::input;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
 
-/// Whether text may be coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    Coloured,
-    /// Anywhere else, and with `NO_COLOR` (no-color.org).
-    Plain,
-}
-
-impl Style {
-    /// Returns the style for standard output.
-    pub fn of_stdout() -> Style {
-        match std::io::stdout().is_terminal() && input::variable("NO_COLOR").is_none() {
-            true => Style::Coloured,
-            false => Style::Plain,
-        }
-    }
-}
-
-/// The number of characters of a note that are shown; the JSON has all of it.
-const LONGEST_NOTE: usize = 60;
-
 const STATUS_COLUMNS: &[&str] =
-    &["LOCK", "STATE", "HOST", "PID", "USER", "COMMAND", "FOR", "LEASE", "FENCING TOKEN", "NOTE"];
+    &["LOCK", "STATE", "HOST", "PID", "USER", "COMMAND", "FOR", "LEASE", FENCING_TOKEN, "NOTE"];
 
 /// Returns the locks as a table, with the store in the first line.
-pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
+pub fn status_text(store: &str, seen: &Inspection, form: Form) -> String {
     let mut table = Table::new(STATUS_COLUMNS);
     for lock in &seen.locks {
         let mut name = Some(&lock.name);
         let mut row = |cells: Vec<Cell>| {
-            let first =
-                name.take().map_or(Cell::empty(), |name| Cell::cut(name.as_str(), LockName::MAX_BYTES));
+            let first = name.take().map_or(Cell::empty(), |name| Cell::new(name.as_str()));
             table.add([first].into_iter().chain(cells));
         };
         for holder in &lock.holders {
@@ -53,7 +30,7 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
         if let Some(unknown) = &lock.unknown {
             let mut cells = vec![Cell::new("unknown").coloured(Colour::Red)];
             cells.extend(["-"; 7].map(Cell::new));
-            cells.push(remark(unknown.why()));
+            cells.push(Cell::new(unknown.why()));
             row(cells);
         } else if lock.holders.is_empty() {
             row(vec![Cell::new("free").coloured(Colour::Green)]);
@@ -65,7 +42,7 @@ pub fn status_text(store: &str, seen: &Inspection, style: Style) -> String {
     let mut text = format!("{}\n", printable(store));
     match table.is_empty() {
         true => text.push_str("no lock is held or awaited\n"),
-        false => text.push_str(&table.to_text(style)),
+        false => text.push_str(&table.to_text(form)),
     }
     text
 }
@@ -80,7 +57,7 @@ fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
         Cell::known(lease),
         Cell::known(holder.fencing),
     ]);
-    cells.push(remark(&remarks(holder)));
+    cells.push(Cell::new(&remarks(holder)));
     cells
 }
 
@@ -108,13 +85,8 @@ fn waiter_cells(position: usize, waiter: &Waiter) -> Vec<Cell> {
     cells.extend(who(waiter.identity.as_ref()));
     cells.extend([Cell::new(&show_distance(waiter.waiting)), Cell::new("-"), Cell::new("-")]);
     let note = waiter.identity.as_ref().map(|identity| note_and_job(identity).join("; ")).unwrap_or_default();
-    cells.push(remark(&note));
+    cells.push(Cell::new(&note));
     cells
-}
-
-/// A URL is meant to be copied, so it is shown in full.
-fn remark(text: &str) -> Cell {
-    Cell::cut(text, 1500)
 }
 
 /// Returns host, process, user, command.
@@ -136,15 +108,11 @@ fn remarks(holder: &Holder) -> String {
 
 /// Returns the note and the CI job of a run.
 fn note_and_job(identity: &Identity) -> Vec<String> {
-    let note = identity.note.as_ref().map(|note| match note.char_indices().nth(LONGEST_NOTE) {
-        Some((end, _)) => format!("{}...", &note[..end]),
-        None => note.clone(),
-    });
-    note.into_iter().chain(identity.url.clone()).collect()
+    identity.note.clone().into_iter().chain(identity.url.clone()).collect()
 }
 
 /// Returns the last outcomes of each lock, the latest first.
-pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], style: Style) -> String {
+pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], form: Form) -> String {
     let mut text = format!("{}\n", printable(store));
     for (index, (name, records)) in histories.iter().enumerate() {
         let gap = if index == 0 { "" } else { "\n" };
@@ -162,10 +130,10 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], sty
             cells.extend(who(Some(&record.identity)));
             let times = [Some(record.waited_ms), record.held_ms];
             cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
-            cells.push(remark(&why(record)));
+            cells.push(Cell::new(&why(record)));
             table.add(cells);
         }
-        text.push_str(&table.to_text(style));
+        text.push_str(&table.to_text(form));
     }
     text
 }

@@ -29,6 +29,10 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "What to show")]
     pub history: bool,
 
+    /// Show all columns, also the fencing token, and do not cut them to the width of the terminal
+    #[arg(long, help_heading = "Output")]
+    pub wide: bool,
+
     /// Refresh continuously until interrupted
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = checked(duration::parse), help_heading = "What to show")]
     pub watch: Option<Duration>,

@@ -66,7 +66,7 @@ where
 /// The text is not a positive integer below 2^53.
 pub(super) fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
     let number = text.parse().ok().and_then(FencingToken::new);
-    number.ok_or_else(|| "expected a positive integer, as dlock status shows it".to_owned())
+    number.ok_or_else(|| "expected a positive integer, as dlock status --wide shows it".to_owned())
 }
 
 /// Completes the description of an option.

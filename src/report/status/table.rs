@@ -2,7 +2,8 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::Style;
+use crate::lock::LockName;
+use crate::report::form::{Form, Style};
 use crate::report::printable;
 
 /// Meaning, as a colour.
@@ -36,11 +37,15 @@ pub(in crate::report) fn painted(text: &str, colour: Colour, style: Style) -> St
     }
 }
 
-/// Foreign text beyond this is cut; the JSON has all of it.
+/// How many characters of a cell are shown, in the first column, in the last one, and in the others; the JSON and `--wide`
+/// have all of it.
+const LONGEST_NAME: usize = LockName::MAX_BYTES;
+const LONGEST_REMARK: usize = 1500;
 const LONGEST_TEXT: usize = 80;
-/// The maximum width of a column because of one cell: after a longer cell, the row continues on the next
-/// line.
-const WIDEST: usize = 40;
+/// A column is not made narrower than this; what does not fit even then is cut at the edge of the terminal.
+const NARROWEST: usize = 5;
+/// The gap between two columns.
+const GAP: usize = 2;
 
 /// One cell; its text is safe for a terminal.
 #[derive(Clone, Debug)]
@@ -50,23 +55,14 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Returns a cell of foreign text, cut to the maximum length.
+    /// Returns a cell of foreign text.
     pub(super) fn new(text: &str) -> Cell {
-        Cell::cut(text, LONGEST_TEXT)
+        Cell { text: printable(text), colour: Colour::None }
     }
 
     /// Returns a cell for a value that may be unknown.
     pub(super) fn known(value: Option<impl ToString>) -> Cell {
         value.map_or_else(|| Cell::new("-"), |value| Cell::new(&value.to_string()))
-    }
-
-    /// Returns a cell of foreign text, cut to this number of characters.
-    pub(super) fn cut(text: &str, longest: usize) -> Cell {
-        let text = match text.char_indices().nth(longest) {
-            Some((end, _)) => format!("{}...", printable(&text[..end])),
-            None => printable(text),
-        };
-        Cell { text, colour: Colour::None }
     }
 
     fn is_nothing(&self) -> bool {
@@ -82,14 +78,17 @@ impl Cell {
     }
 }
 
+/// A column that only `--wide` shows.
+pub(super) const FENCING_TOKEN: &str = "FENCING TOKEN";
+
 pub(super) struct Table {
-    headings: &'static [&'static str],
+    headings: Vec<Cell>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    pub(super) fn new(headings: &'static [&'static str]) -> Table {
-        Table { headings, rows: Vec::new() }
+    pub(super) fn new(headings: &[&str]) -> Table {
+        Table { headings: headings.iter().map(|heading| Cell::new(heading)).collect(), rows: Vec::new() }
     }
 
     pub(super) fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
@@ -101,34 +100,46 @@ impl Table {
     }
 
     /// Returns the table as lines, without empty columns, with the columns separated by spaces and without
-    /// trailing ones.
-    pub(super) fn to_text(&self, style: Style) -> String {
-        let mut widths: Vec<usize> = self.headings.iter().map(|heading| heading.width()).collect();
-        let mut says = vec![false; widths.len()];
-        for row in &self.rows {
-            for ((width, says), cell) in widths.iter_mut().zip(&mut says).zip(row) {
-                let own = cell.text.width();
-                *width = if own <= WIDEST { own.max(*width) } else { *width };
-                *says |= !cell.is_nothing();
+    /// trailing ones. No line is wider than the form allows: the widest columns are cut.
+    pub(super) fn to_text(&self, form: Form) -> String {
+        let last = self.headings.len() - 1;
+        let longest = |column: usize| match column {
+            _ if form.is_wide => usize::MAX,
+            0 => LONGEST_NAME,
+            _ if column == last => LONGEST_REMARK,
+            _ => LONGEST_TEXT,
+        };
+        let says = |column: &usize| {
+            let is_shown = form.is_wide || self.headings[*column].text != FENCING_TOKEN;
+            is_shown && self.rows.iter().any(|row| row.get(*column).is_some_and(|cell| !cell.is_nothing()))
+        };
+        let width_of = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let widest = cells.chain([&self.headings[column]]).map(|cell| cell.text.width()).max();
+            (column, widest.unwrap_or(0).min(longest(column)))
+        };
+        let mut columns: Vec<(usize, usize)> = (0..=last).filter(says).map(width_of).collect();
+        let room = form.width.unwrap_or(usize::MAX);
+        while columns.iter().map(|(_, width)| width + GAP).sum::<usize>() > room.saturating_add(GAP) {
+            match columns.iter_mut().max_by_key(|(_, width)| *width) {
+                Some((_, width)) if *width > NARROWEST => *width -= 1,
+                _ => break,
             }
         }
-        let headings: Vec<Cell> = self.headings.iter().map(|heading| Cell::new(heading)).collect();
         let mut text = String::new();
-        for row in [&headings].into_iter().chain(&self.rows) {
-            // The end of the text so far on this line, and the start of the column.
-            let (mut at, mut column) = (0, 0);
-            for ((cell, width), _) in row.iter().zip(&widths).zip(&says).filter(|(_, says)| **says) {
-                if !cell.text.is_empty() {
-                    if at > 0 && at >= column {
-                        text.push('\n');
-                        at = 0;
-                    }
-                    text.extend(std::iter::repeat_n(' ', column - at));
-                    at = column + cell.text.width();
-                    text.push_str(&painted(&cell.text, cell.colour, style));
+        for row in [&self.headings].into_iter().chain(&self.rows) {
+            let (mut line, mut blanks) = (String::new(), 0);
+            for &(column, width) in &columns {
+                let Some(cell) = row.get(column) else { break };
+                let shown = cut(&cell.text, width);
+                if !shown.is_empty() {
+                    line.extend(std::iter::repeat_n(' ', blanks));
+                    line.push_str(&painted(&shown, cell.colour, form.style));
+                    blanks = 0;
                 }
-                column += width + 2;
+                blanks += width - shown.width() + GAP;
             }
+            text.push_str(&cut(&line, room));
             text.push('\n');
         }
         text
@@ -167,30 +178,27 @@ pub(super) fn cut(line: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
+    fn form(width: Option<usize>) -> Form {
+        Form { style: Style::Plain, width, is_wide: false }
+    }
+
     #[test]
     fn columns_are_as_wide_as_their_cells() {
         let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
         table.add([Cell::new("größe 🔒"), Cell::new("free").coloured(Colour::Green)]);
         table.add([Cell::empty(), Cell::new("held"), Cell::new("a\nb")]);
-        assert_eq!(
-            table.to_text(Style::Plain),
-            "LOCK      STATE  NOTE\ngröße 🔒  free\n          held   a\\u{a}b\n"
-        );
-        assert!(table.to_text(Style::Coloured).contains("\x1b[32mfree\x1b[0m\n"));
+        let text = "LOCK      STATE  NOTE\ngröße 🔒  free\n          held   a\\u{a}b\n";
+        assert_eq!(table.to_text(form(None)), text);
+        let coloured = Form { style: Style::Coloured, ..form(None) };
+        assert!(table.to_text(coloured).contains("\x1b[32mfree\x1b[0m\n"));
     }
 
     #[test]
-    fn one_long_cell_does_not_widen_its_column() {
+    fn the_widest_columns_are_cut_to_the_width_of_the_terminal() {
         let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
-        let long = "x".repeat(100);
-        table.add([Cell::new("a"), Cell::new("held"), Cell::new("-")]);
-        table.add([Cell::cut(&long, 200), Cell::new("free"), Cell::empty()]);
-        table.add([Cell::empty(), Cell::new(&long), Cell::empty()]);
-        let cut = "x".repeat(LONGEST_TEXT);
-        assert_eq!(
-            table.to_text(Style::Plain),
-            format!("LOCK  STATE\na     held\n{long}\n      free\n      {cut}...\n")
-        );
+        table.add([Cell::new("a"), Cell::new("held"), Cell::new(&"x".repeat(100))]);
+        assert_eq!(table.to_text(form(Some(20))), "LOCK  STATE  NOTE\na     held   xxxxxx…\n");
+        assert_eq!(table.to_text(form(Some(12))), "LOCK  STATE…\na     held …\n");
     }
 
     #[test]

@@ -15,3 +15,4 @@ pub mod reports;
 #[cfg(feature = "redis")]
 pub mod secrets;
 mod suggestions;
+pub mod terminal_width;

@@ -52,7 +52,7 @@ fn the_table_names_the_store_and_contains_the_same() {
             store.run_with_ttl("1h").args(["--note", "by hand"]).env("CI_JOB_URL", "https://ci.example/1");
         let run = holding(run);
         let reader = waiting(store.run().arg("--shared"));
-        let output = status(&store).output();
+        let output = status(&store).arg("--wide").output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
         let lines: Vec<&str> = output.stdout.lines().collect();
         let [backend, heading, held, waits] = lines[..] else { panic!("{}", output.stdout) };

@@ -209,7 +209,7 @@ fn a_fencing_token_is_checked_for_one_lock_and_without_another_token() {
     ]);
     for number in ["0", "-1", "x", "1.5", "9007199254740992"] {
         let line = format!(
-            "invalid value '{number}' for '--fencing-token <N>': expected a positive integer, as dlock status shows it"
+            "invalid value '{number}' for '--fencing-token <N>': expected a positive integer, as dlock status --wide shows it"
         );
         crate::wait::refusal::assert_usage([(&["check", "--fencing-token", number, "x"][..], line.as_str())]);
     }

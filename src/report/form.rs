@@ -1,0 +1,84 @@
+//! How text is laid out on standard output: colours, and the width of the terminal.
+
+use std::io::IsTerminal;
+
+use unicode_width::UnicodeWidthStr;
+
+use crate::input;
+
+/// Whether text may be coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Coloured,
+    /// Anywhere else, and with `NO_COLOR` (no-color.org).
+    Plain,
+}
+
+/// How text is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub style: Style,
+    /// The width of the terminal, if it is one.
+    pub width: Option<usize>,
+    /// Show all columns, uncut.
+    pub is_wide: bool,
+}
+
+impl Form {
+    /// Returns the form for standard output.
+    pub fn of_stdout() -> Form {
+        let is_terminal = std::io::stdout().is_terminal();
+        let style = match is_terminal && !is_dumb() && input::variable("NO_COLOR").is_none() {
+            true => Style::Coloured,
+            false => Style::Plain,
+        };
+        let size = is_terminal.then(|| terminal_size::terminal_size_of(std::io::stdout())).flatten();
+        // A terminal that does not know its size reports 0.
+        let width = size.map(|(width, _)| usize::from(width.0)).filter(|width| *width > 0);
+        Form { style, width, is_wide: false }
+    }
+
+    /// Returns the same form with all columns, uncut.
+    #[must_use]
+    pub fn wide(self) -> Form {
+        Form { width: None, is_wide: true, ..self }
+    }
+
+    /// Breaks the lines of a text that are wider than the terminal, between words.
+    pub fn fit(self, text: &str) -> String {
+        let Some(width) = self.width else { return text.to_owned() };
+        let fit = |line: &str| {
+            if line.width() <= width {
+                return format!("{line}\n");
+            }
+            let indent = line.len() - line.trim_start().len();
+            let lines = wrapped(line.trim_start(), width.saturating_sub(indent), "");
+            lines.iter().map(|part| format!("{:indent$}{part}\n", "")).collect()
+        };
+        text.lines().map(fit).collect()
+    }
+}
+
+/// Returns whether the terminal understands no control sequences (`TERM=dumb`).
+pub fn is_dumb() -> bool {
+    input::variable("TERM").is_some_and(|terminal| terminal == "dumb")
+}
+
+/// Breaks a text between words into lines of this width; the first begins with `first`, the others are indented by as
+/// much.
+pub(super) fn wrapped(text: &str, width: usize, first: &str) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        let is_empty = line.trim_end().len() == first.trim_end().len() || line.trim().is_empty();
+        if !is_empty && line.width() + 1 + word.width() > width {
+            lines.push(format!("{:1$}{word}", "", first.len()));
+        } else {
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
