@@ -1,6 +1,6 @@
 //! The values of locking: names, tokens, modes, claims, grants. No I/O.
 
-mod record;
+pub mod record;
 mod state;
 mod success;
 

@@ -16,6 +16,12 @@ pub trait LockAdmin: Backend {
     /// The store could not be queried, or refused.
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
 
+    /// Lists the locks of which the store keeps outcomes.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
+
     /// Reads the state of these locks; with a `token`, also of the hold that it proves. From then on
     /// [`changed`](Backend::changed) reports changes of the last one, if the store can notify.
     ///

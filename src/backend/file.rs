@@ -117,6 +117,10 @@ impl LedgerStore for FileStore {
         Box::pin(self.work(|directory| directory.names()))
     }
 
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(self.work(|directory| directory.recorded_names()))
+    }
+
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         let name = name.clone();
         Box::pin(self.work(move |directory| directory.history(&name)))

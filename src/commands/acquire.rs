@@ -17,8 +17,9 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
-use crate::lock::{Claim, Identity, Token};
-use crate::report::{self, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
+use crate::lock::record::ACQUIRED;
+use crate::lock::{Claim, Identity, Record, Token};
+use crate::report::{self, Outcome, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
@@ -104,6 +105,7 @@ impl Acquiring<'_> {
             Err(Interruption::Signal(signal)) => return Ok(Exit::Signal(signal)),
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
+        let waited = awaited.waited;
         let held = match awaited.outcome {
             Ok((held, keepers)) => {
                 drop(keepers);
@@ -112,7 +114,15 @@ impl Acquiring<'_> {
             Err((_, NotGranted::Contended(ref busy))) => {
                 let instead =
                     "a separate token cannot be acquired inside it: omit dlock acquire, or use another name";
-                lock_wait.report_contended(&awaited, &plan.name, busy, instead);
+                let line = lock_wait.report_contended(&awaited, &plan.name, busy, instead);
+                let record = Record {
+                    outcome: Outcome::Contended.as_str().to_owned(),
+                    dlock_exit: plan.settings.conflict_exit_code().into(),
+                    holder: busy.holders.first().and_then(|holder| holder.identity.clone()),
+                    error: Some(line),
+                    ..self.record(&lock.claim, awaited.waited)
+                };
+                hold::note(&mut **lock.backend(), &plan.name, &record).await;
                 return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
             Err((lock, why)) => return Err(lock_wait.failure(&lock.claim, why)),
@@ -122,7 +132,17 @@ impl Acquiring<'_> {
             return Err(self.take_back(&lock, failure).await);
         }
         super::warn_of_hazard(&held, &plan.target, self.reporter);
+        let record = Record {
+            outcome: ACQUIRED.to_owned(),
+            fencing_token: held.first().and_then(|held| held.grant.fencing),
+            ..self.record(&lock.claim, waited)
+        };
+        hold::note(&mut **lock.backend(), &plan.name, &record).await;
         Ok(Exit::SUCCESS)
+    }
+
+    fn record(&self, claim: &Claim, waited: Duration) -> Record {
+        Record { identity: claim.identity.clone(), waited_ms: milliseconds(waited), ..Record::default() }
     }
 
     /// Checks the token file, unless a signal ends dlock.

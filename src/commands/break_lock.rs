@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{execute, within};
+use super::{execute, hold, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
@@ -13,7 +13,8 @@ use crate::duration::show_distance;
 use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
-use crate::lock::{Holder, Revocation};
+use crate::lock::record::{BROKEN, REMOVED};
+use crate::lock::{Holder, Record, Revocation};
 use crate::report::{Reporter, broken_by, describe_holder, printable, store_error};
 use crate::settings::{BreakArguments, BreakPlan};
 
@@ -95,6 +96,9 @@ impl Breaking<'_> {
         }
         let left = self.wait_for(&holders, begin).await?;
         if left.is_empty() {
+            for holder in holders.iter().filter(|holder| can_be_notified(holder)) {
+                self.note(BROKEN, holder).await;
+            }
             return Ok(self.say(&format!("{name} on {store}: that hold has ended")));
         }
         match plan.options.force {
@@ -207,6 +211,19 @@ impl Breaking<'_> {
         Exit::CONTENDED
     }
 
+    /// Records in the history of the lock that this hold was ended by an operator.
+    async fn note(&mut self, outcome: &str, holder: &Holder) {
+        let record = Record {
+            outcome: outcome.to_owned(),
+            identity: identity::of_this_process("dlock break".into(), None),
+            fencing_token: holder.fencing,
+            holder: holder.identity.clone(),
+            reason: self.plan.reason.clone(),
+            ..Record::default()
+        };
+        hold::note(&mut *self.store, &self.plan.name, &record).await;
+    }
+
     async fn take_away(&mut self, left: &[Holder]) -> Result<Exit, StoreError> {
         let plan = self.plan;
         let (name, store) = (&plan.name, plan.target.store.display());
@@ -225,7 +242,9 @@ impl Breaking<'_> {
                      the lock is free"
                 ),
             });
-            if removed != Removal::Removed {
+            if removed == Removal::Removed {
+                self.note(REMOVED, holder).await;
+            } else {
                 status = Exit::CONTENDED;
             }
         }

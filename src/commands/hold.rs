@@ -6,7 +6,7 @@ use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::LockAdmin;
 use crate::backend::{Backend, Ending, Release, StoreError};
 use crate::exit::Failure;
-use crate::lock::{Claim, Holder, LockName, LockState, Token};
+use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
 use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
@@ -20,6 +20,18 @@ pub(super) async fn look(
     let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?.whole()?;
     let state = inspection.locks.into_iter().next();
     state.ok_or_else(|| StoreError::unanswered("the store returned no state for it"))
+}
+
+/// The time limit for a record in the history.
+const RECORD: Duration = Duration::from_millis(400);
+
+/// Adds a record to the history of a lock, if the store is available.
+pub(super) async fn note<B: Backend + ?Sized>(store: &mut B, name: &LockName, record: &Record) {
+    let noted = async {
+        store.connect().await?;
+        store.record(name, record).await
+    };
+    let _ = within(RECORD, noted).await;
 }
 
 /// Returns the lock that a token owns, among all locks of the store.

@@ -6,7 +6,10 @@ use super::hold::{self, Hold};
 use super::{execute, within};
 use crate::backend::{Ending, Release};
 use crate::exit::{Exit, Failure};
-use crate::report::Reporter;
+use crate::identity;
+use crate::lock::Record;
+use crate::lock::record::RELEASED;
+use crate::report::{Reporter, milliseconds};
 use crate::settings::{ReleaseArguments, TokenPlan};
 
 pub fn release(arguments: &ReleaseArguments) -> Exit {
@@ -17,7 +20,15 @@ pub fn release(arguments: &ReleaseArguments) -> Exit {
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
     let mut hold = Hold::find(plan).await?;
     let claim = hold.claim(hold.holder.lease.unwrap_or_default());
-    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, Ending::default());
+    let record = Record {
+        outcome: RELEASED.to_owned(),
+        identity: identity::of_this_process("dlock release".into(), None),
+        fencing_token: hold.holder.fencing,
+        held_ms: hold.holder.age.map(milliseconds),
+        ..Record::default()
+    };
+    let ending = Ending::recorded(Some(&record));
+    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, ending);
     match within(plan.target.connect_timeout, released).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
         Ok(Release::Released | Release::Kept | Release::Unrecorded(_) | Release::NotYet(_)) => {

@@ -134,7 +134,11 @@ async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<L
     within(plan.target.connect_timeout, store.connect()).await?;
     let mut names = plan.names.clone();
     if plan.needs_list() {
-        let listed = within(plan.target.connect_timeout, store.list()).await?;
+        let listed = match plan.options.history {
+            true => store.list_recorded(),
+            false => store.list(),
+        };
+        let listed = within(plan.target.connect_timeout, listed).await?;
         names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
     }
     Ok(names)
@@ -148,7 +152,10 @@ async fn histories(
     for name in names(plan, store).await? {
         let mut records = within(plan.target.connect_timeout, store.history(&name)).await?;
         records.sort_by_key(|(at, record)| std::cmp::Reverse(began(*at, record)));
-        histories.push((name, records));
+        records.retain(|(_, record)| !plan.options.failed || !record.went_well());
+        if !records.is_empty() || plan.names.contains(&name) {
+            histories.push((name, records));
+        }
     }
     Ok(histories)
 }

@@ -5,6 +5,15 @@ use serde::{Deserialize, Serialize};
 use super::{FencingToken, Identity};
 use crate::secret;
 
+/// The outcome of `dlock acquire`, besides those of a run.
+pub const ACQUIRED: &str = "acquired";
+/// The outcome of `dlock release`.
+pub const RELEASED: &str = "released";
+/// The outcome of `dlock break`.
+pub const BROKEN: &str = "broken";
+/// The outcome of `dlock break --force`.
+pub const REMOVED: &str = "removed";
+
 /// How a run ended or why it did not start, as kept in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -44,10 +53,18 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns whether the run held the lock for a while. Such records are kept apart from the others, so that many
+    /// Returns whether it is about a hold of the lock. Such records are kept apart from the others, so that many
     /// runs that did not get the lock do not displace the one that did.
     pub fn has_held(&self) -> bool {
-        self.held_ms.is_some()
+        self.held_ms.is_some() || self.fencing_token.is_some()
+    }
+
+    /// Returns whether everything went well.
+    pub fn went_well(&self) -> bool {
+        match self.outcome.as_str() {
+            "ran" => self.exit_status == Some(0),
+            outcome => matches!(outcome, ACQUIRED | RELEASED | "done"),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::fmt;
 use std::time::Duration;
 
 use self::table::{Cell, FENCING_TOKEN, Table};
@@ -10,6 +11,7 @@ use super::form::Form;
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration::show_distance;
+use crate::lock::record::{ACQUIRED, BROKEN, RELEASED, REMOVED};
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotedRecord, Phase, Record, Waiter};
 
 const STATUS_COLUMNS: &[&str] =
@@ -111,25 +113,57 @@ fn note_and_job(identity: &Identity) -> Vec<String> {
     identity.note.clone().into_iter().chain(identity.url.clone()).collect()
 }
 
+const NO_HISTORY: &str = "nothing is known of earlier runs\n";
+
+/// The difference between local time and UTC, such as `UTC+01:00`.
+#[derive(Clone, Copy)]
+struct Zone(chrono::FixedOffset);
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.local_minus_utc() {
+            0 => f.write_str("UTC"),
+            _ => write!(f, "UTC{}", self.0),
+        }
+    }
+}
+
 /// Returns the last outcomes of each lock, the latest first.
 pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], form: Form) -> String {
     let mut text = format!("{}\n", printable(store));
+    if histories.is_empty() {
+        text.push_str(NO_HISTORY);
+    }
+    // That of now, for all times of the table.
+    let zone = Zone(*chrono::Local::now().offset());
     for (index, (name, records)) in histories.iter().enumerate() {
         let gap = if index == 0 { "" } else { "\n" };
         text.push_str(&format!("{gap}{}\n", printable(name.as_str())));
         if records.is_empty() {
-            text.push_str("nothing is known of earlier runs\n");
+            text.push_str(NO_HISTORY);
             continue;
         }
-        let mut table =
-            Table::new(&["BEGAN", "OUTCOME", "HOST", "PID", "USER", "COMMAND", "WAITED", "HELD", "WHY"]);
+        let began_in_zone = format!("BEGAN ({zone})");
+        let mut table = Table::new(&[
+            &began_in_zone,
+            "OUTCOME",
+            "HOST",
+            "PID",
+            "USER",
+            "COMMAND",
+            "WAITED",
+            "HELD",
+            FENCING_TOKEN,
+            "WHY",
+        ]);
         for (at, record) in records {
             let (outcome, colour) = outcome(record);
             let mut cells =
-                vec![Cell::new(&local_time(began(*at, record))), Cell::new(&outcome).coloured(colour)];
+                vec![Cell::new(&time_at(began(*at, record), zone)), Cell::new(&outcome).coloured(colour)];
             cells.extend(who(Some(&record.identity)));
             let times = [Some(record.waited_ms), record.held_ms];
             cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
+            cells.push(Cell::known(record.fencing_token));
             cells.push(Cell::new(&why(record)));
             table.add(cells);
         }
@@ -143,9 +177,9 @@ pub fn began(at: u64, record: &Record) -> u64 {
     at.saturating_sub(record.waited_ms).saturating_sub(record.held_ms.unwrap_or(0))
 }
 
-fn local_time(ms: u64) -> String {
+fn time_at(ms: u64, zone: Zone) -> String {
     let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
-    time.with_timezone(&chrono::Local).format("%Y-%m-%d %H:%M:%S").to_string()
+    time.with_timezone(&zone.0).format("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 fn outcome(record: &Record) -> (String, Colour) {
@@ -153,6 +187,7 @@ fn outcome(record: &Record) -> (String, Colour) {
         ("ran", Some(0), _) => ("ok".to_owned(), Colour::Green),
         ("ran", Some(status), _) => (format!("exit {status}"), Colour::Red),
         ("ran", None, Some(signal)) => (format!("signal {signal}"), Colour::Red),
+        (ACQUIRED | RELEASED, ..) => (record.outcome.clone(), Colour::Green),
         ("contended", ..) => ("contended".to_owned(), Colour::Yellow),
         (other, ..) => (other.to_owned(), Colour::Red),
     }
@@ -163,7 +198,12 @@ fn why(record: &Record) -> String {
         (Some(holder), _) => {
             let lock = record.held_lock.as_ref().map(|lock| format!("{lock} is ")).unwrap_or_default();
             let Identity { host, pid, user, command, .. } = holder;
-            Some(format!("{lock}held by {host} (pid {pid}, {user}, {command})"))
+            let holder = format!("{host} (pid {pid}, {user}, {command})");
+            match (record.outcome.as_str(), &record.reason) {
+                (BROKEN | REMOVED, Some(reason)) => Some(format!("from {holder}: {reason}")),
+                (BROKEN | REMOVED, None) => Some(format!("from {holder}")),
+                _ => Some(format!("{lock}held by {holder}")),
+            }
         }
         (None, error) => error.clone(),
     };

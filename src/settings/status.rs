@@ -29,6 +29,10 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "What to show")]
     pub history: bool,
 
+    /// With --history: only what did not go well
+    #[arg(long, help_heading = "What to show")]
+    pub failed: bool,
+
     /// Show all columns, also the fencing token, and do not cut them to the width of the terminal
     #[arg(long, help_heading = "Output")]
     pub wide: bool,
@@ -67,8 +71,10 @@ impl<'a> StatusPlan<'a> {
     /// # Errors
     /// Contradictions and bad names (64), bad environment or URL (78).
     pub fn new(arguments: &'a StatusArguments) -> Result<StatusPlan<'a>, Failure> {
-        if arguments.history && arguments.names.is_empty() {
-            return Err(Failure::usage("--history: of which lock? dlock status --history NAME"));
+        if arguments.failed && !arguments.history {
+            return Err(Failure::usage(
+                "--failed selects outcomes: did you mean dlock status --history --failed",
+            ));
         }
         if arguments.watch.is_some() && arguments.history {
             return contradiction("--watch", "--history");
@@ -86,12 +92,6 @@ impl<'a> StatusPlan<'a> {
         for given in &arguments.names {
             let pattern = given.to_str().map(Pattern::new);
             match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
-                Some((_, None)) if arguments.history => {
-                    return Err(Failure::usage(format!(
-                        "--history: {} is a pattern, and unused locks are not listed: name the locks",
-                        given.display()
-                    )));
-                }
                 Some((pattern, None)) => {
                     patterns.push(pattern.clone());
                     globs.extend(given.to_str());

@@ -19,6 +19,15 @@ const LISTING_PATIENCE: Duration = Duration::from_millis(5);
 
 impl LockDirectory {
     pub(super) fn names(&self) -> Result<Vec<LockName>, StoreError> {
+        self.names_of(|path| self.name_of(path))
+    }
+
+    /// Returns the names of the locks with a history.
+    pub(super) fn recorded_names(&self) -> Result<Vec<LockName>, StoreError> {
+        self.names_of(|path| self.name_of(&self.location.sidecar_of(path)?))
+    }
+
+    fn names_of(&self, name_of: impl Fn(&Path) -> Option<LockName>) -> Result<Vec<LockName>, StoreError> {
         self.location.check_directory()?;
         let directory = &self.location.directory;
         let entries = match fs::read_dir(directory) {
@@ -26,8 +35,7 @@ impl LockDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(|error| describe(&error, "read the directory", directory))?,
         };
-        let mut names: Vec<LockName> =
-            entries.flatten().filter_map(|entry| self.name_of(&entry.path())).collect();
+        let mut names: Vec<LockName> = entries.flatten().filter_map(|entry| name_of(&entry.path())).collect();
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         Ok(names)
     }

@@ -148,6 +148,12 @@ impl Location {
         file.starts_with(DIGEST_PREFIX) && file.ends_with(SIDECAR_SUFFIX) && !file.ends_with(HISTORY_SUFFIX)
     }
 
+    /// Returns the sidecar file beside a history file; `None` for other files.
+    pub(super) fn sidecar_of(&self, history: &Path) -> Option<PathBuf> {
+        let encoded = history.file_name()?.to_str()?.strip_suffix(HISTORY_SUFFIX)?;
+        Some(self.directory.join(format!("{encoded}{SIDECAR_SUFFIX}")))
+    }
+
     /// Returns the name of the lock that this sidecar file belongs to; `None` for other files.
     pub(super) fn name_of(&self, file: &str) -> Option<LockName> {
         let encoded = file.strip_suffix(SIDECAR_SUFFIX)?;

@@ -108,6 +108,10 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         self.0.list()
     }
 
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        self.0.list_recorded()
+    }
+
     fn inspect<'a>(
         &'a mut self,
         names: &'a [LockName],

@@ -130,6 +130,9 @@ pub trait LedgerStore {
     /// See [`LockAdmin::list`](crate::backend::admin::LockAdmin::list).
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
 
+    /// See [`LockAdmin::list_recorded`](crate::backend::admin::LockAdmin::list_recorded).
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
+
     /// Returns the last outcomes, the latest first.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 
 use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
-use super::keys::{INDEX, Keys};
+use super::keys::{INDEX, Keys, RECORDED};
 use super::reply::{Outcome, nonsense, read, text, unexpected};
 use super::script::{By, LOOK, Operation, ScriptRequest, json};
 use super::store::RedisStore;
@@ -56,11 +56,11 @@ impl RedisStore {
         value_of(replies?.pop().ok_or_else(nonsense)?)
     }
 
-    /// Returns the names in the index or, in a cluster, in the indexes of all slots.
-    async fn index(&mut self) -> Result<Vec<LockName>, StoreError> {
+    /// Returns the names in an index or, in a cluster, in those of all slots.
+    async fn index(&mut self, index: &str) -> Result<Vec<LockName>, StoreError> {
         let indexes = match self.location.is_cluster() {
-            true => self.indexes_in_use().await?,
-            false => vec![INDEX.to_owned()],
+            true => self.indexes_in_use(index).await?,
+            false => vec![index.to_owned()],
         };
         let mut open: Vec<(String, String)> =
             indexes.into_iter().map(|index| (index, "0".to_owned())).collect();
@@ -202,7 +202,14 @@ impl LockAdmin for RedisStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
         Box::pin(async {
             self.connect().await?;
-            self.index().await
+            self.index(INDEX).await
+        })
+    }
+
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            self.connect().await?;
+            self.index(RECORDED).await
         })
     }
 

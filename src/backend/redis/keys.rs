@@ -12,6 +12,9 @@ pub const RESERVED: &str = "dlock#";
 /// The key under which all locks of a database are listed.
 pub const INDEX: &str = "dlock#locks";
 
+/// The key under which all locks with outcomes are listed.
+pub const RECORDED: &str = "dlock#recorded";
+
 /// The keys in which the locks are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {

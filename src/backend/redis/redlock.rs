@@ -244,7 +244,7 @@ impl Backend for RedlockStore {
         Box::pin(async move {
             let is_held = |latest: &&LatestClaim| latest.hold.is_some() && latest.claim.name == *name;
             let held = self.latest.as_ref().filter(is_held).map(|latest| Rc::clone(&latest.claim));
-            if let Some(claim) = held.filter(|_| record.has_held()) {
+            if let Some(claim) = held.filter(|_| record.held_ms.is_some()) {
                 let ending = Ending::recorded(Some(record));
                 return self.release(&claim, Duration::ZERO, ending).await.map(drop);
             }

@@ -16,6 +16,7 @@
 //! | missed | list: the same for runs that did not get it, which may be many more |
 //! | `dlock#since` | on a node of a Redlock: since when it has kept all data, in ms, after a minus if it received requests before that as well; a random text that no other node has; the run id of the server, without which the marker is not checked |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use, so that listing them needs no scan of all keys. In a Redis Cluster there is one for each slot |
+//! | `dlock#recorded` | sorted set: the locks of this database whose outcomes are stored, by the time in ms of the latest one |
 //!
 //! A claim, a renewal and a release read a fixed number of entries, however many members and waiters there are: the
 //! sets show which members have expired, how many there are, and which slots are free. The fields `m:TOKEN` and the

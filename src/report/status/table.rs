@@ -42,7 +42,9 @@ pub(in crate::report) fn painted(text: &str, colour: Colour, style: Style) -> St
 const LONGEST_NAME: usize = LockName::MAX_BYTES;
 const LONGEST_REMARK: usize = 1500;
 const LONGEST_TEXT: usize = 80;
-/// A column is not made narrower than this; what does not fit even then is cut at the edge of the terminal.
+/// The first two columns, and the others, are not made narrower than this; what does not fit even then is cut at the edge
+/// of the terminal.
+const NARROWEST_NAME: usize = 16;
 const NARROWEST: usize = 5;
 /// The gap between two columns.
 const GAP: usize = 2;
@@ -121,9 +123,11 @@ impl Table {
         let mut columns: Vec<(usize, usize)> = (0..=last).filter(says).map(width_of).collect();
         let room = form.width.unwrap_or(usize::MAX);
         while columns.iter().map(|(_, width)| width + GAP).sum::<usize>() > room.saturating_add(GAP) {
-            match columns.iter_mut().max_by_key(|(_, width)| *width) {
-                Some((_, width)) if *width > NARROWEST => *width -= 1,
-                _ => break,
+            let narrowest = |column| if column < 2 { NARROWEST_NAME } else { NARROWEST };
+            let wide = columns.iter_mut().filter(|(column, width)| *width > narrowest(*column));
+            match wide.max_by_key(|(_, width)| *width) {
+                Some((_, width)) => *width -= 1,
+                None => break,
             }
         }
         let mut text = String::new();

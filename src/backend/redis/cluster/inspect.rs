@@ -4,7 +4,7 @@
 use redis::{Cmd, Value};
 
 use super::super::connection::{CommandReply, RequestOptions};
-use super::super::keys::indexes;
+use super::super::keys::{INDEX, indexes};
 use super::super::reply::nonsense;
 use super::super::route::Route;
 use super::super::slot::slot_of_key;
@@ -63,11 +63,11 @@ impl RedisStore {
         }
     }
 
-    /// Returns the indexes that exist, of all slots.
+    /// Returns the indexes of this kind that exist, of all slots.
     ///
     /// # Errors
     /// A node cannot be queried, or rejects the request.
-    pub async fn indexes_in_use(&mut self) -> Result<Vec<String>, StoreError> {
+    pub async fn indexes_in_use(&mut self, kind: &str) -> Result<Vec<String>, StoreError> {
         let Route::Cluster(nodes) = &mut self.route else { return Err(nonsense()) };
         let first = nodes.current().clone();
         match nodes.pool.slots(&self.location, &first).await {
@@ -75,7 +75,8 @@ impl RedisStore {
             Ok(_) | Err(StoreError::Denied(_)) => {}
             Err(error) => return Err(error),
         }
-        let indexes = indexes();
+        let indexes: Vec<String> =
+            indexes().into_iter().map(|index| index.replacen(INDEX, kind, 1)).collect();
         let exists = |index: &String| (index.clone(), redis::cmd("EXISTS").arg(index).clone());
         let requests: Vec<(String, Cmd)> = indexes.iter().map(exists).collect();
         let replies = self.request_each(&requests, RequestOptions::default()).await?;

@@ -45,15 +45,24 @@ impl RedlockStore {
     }
 }
 
+/// Returns the names that any node has, in their order.
+fn union(replies: &Replies<Vec<LockName>>) -> Vec<LockName> {
+    let mut names: Vec<LockName> = replies.succeeded().into_iter().flat_map(|(_, names)| names).collect();
+    names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    names.dedup();
+    names
+}
+
 impl LockAdmin for RedlockStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
         Box::pin(async {
-            let replies = self.survey(async |node: &mut NodeClient| node.store.list().await).await?;
-            let mut names: Vec<LockName> =
-                replies.succeeded().into_iter().flat_map(|(_, names)| names).collect();
-            names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-            names.dedup();
-            Ok(names)
+            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list().await).await?))
+        })
+    }
+
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list_recorded().await).await?))
         })
     }
 

@@ -16,11 +16,7 @@ fn contradictions_and_invalid_names_are_refused_before_the_store_is_queried() {
     let too_long =
         format!("NAME '{}': a lock name may have at most 200 bytes, this one has 201", "x".repeat(40));
     for (args, message) in [
-        (&["--history"][..], "--history: of which lock? dlock status --history NAME"),
-        (
-            &["--history", "x", "y*"],
-            "--history: y* is a pattern, and unused locks are not listed: name the locks",
-        ),
+        (&["--failed", "x"][..], "--failed selects outcomes: did you mean dlock status --history --failed"),
         (&["--watch", "--history", "x"], "--watch and --history contradict each other: give one of them"),
         (&["--watch", "--exit-code", "x"], "--watch and --exit-code contradict each other: give one of them"),
         (&["--watch=99ms"], "--watch: 99ms is too short, at least 100ms"),

@@ -40,6 +40,9 @@ macro_rules! every_check {
             admin {
                 a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
             }
+            admin {
+                breaks_and_tokens_are_recorded
+            }
             fencing {
                 fencing_tokens_grow_with_every_grant
                 a_script_can_check_that_no_later_fencing_token_was_granted

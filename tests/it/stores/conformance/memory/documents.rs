@@ -159,6 +159,15 @@ impl LedgerStore for DocumentClient {
         })
     }
 
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            let is_recorded =
+                |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.outcomes.is_empty());
+            let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
+            Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
+        })
+    }
+
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         Box::pin(document::history(self, name))
     }

@@ -266,6 +266,16 @@ impl LedgerStore for EntryClient {
         })
     }
 
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            let is_recorded = |name: &&String| {
+                self.shared.list(name).is_ok_and(|listing| !listing.beside.value.outcomes.is_empty())
+            };
+            let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
+            Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
+        })
+    }
+
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
         Box::pin(entries::history(self, name))
     }

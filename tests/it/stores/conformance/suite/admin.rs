@@ -2,6 +2,7 @@
 
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::Rig;
+use crate::support::running::Exit;
 use dlock::backend::Renewal;
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
@@ -113,6 +114,47 @@ pub async fn the_last_outcomes_are_kept(rig: &mut dyn Rig) {
         assert_eq!(kept, expected);
     }
     assert_eq!(rig.open().history(&name("y")).await.unwrap(), []);
+    assert_eq!(rig.open().list_recorded().await.unwrap(), [name("x")]);
+}
+
+/// By the runs that had the lock, and by the operator or the bearer of a token.
+pub async fn breaks_and_tokens_are_recorded(rig: &mut dyn Rig) {
+    let dlock = |words: &[&str]| {
+        let run = rig.place().bare().args(words).env("DLOCK_BACKEND", rig.url());
+        run.env("DLOCK_TOKEN", rig.place().read("token").trim())
+    };
+    let mut run = rig.run().sh("echo ready; exec sleep 1000").spawn();
+    run.await_ready();
+    let broken = dlock(&["break", "--yes", "--reason", "it hung", "x"]).output();
+    assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
+    assert_eq!(run.wait().exit, Exit::Code(76));
+    let mut expected = vec![("broken", Some("it hung")), ("lost", Some("it hung"))];
+    if rig.has_leases() {
+        for forced in [false, true] {
+            let acquired = dlock(&["acquire", "--ttl", "1h", "--token-file", "token", "x"]).output();
+            assert_eq!(acquired.exit, Exit::Code(0), "{}", acquired.stderr);
+            // The record has not released it.
+            assert_eq!(dlock(&["check", "x"]).output().exit, Exit::Code(0));
+            assert_eq!(dlock(&["acquire", "--ttl", "1h", "x"]).output().exit, Exit::Code(75));
+            let words: &[&str] = if forced { &["break", "--yes", "--force", "x"] } else { &["release", "x"] };
+            let ended = dlock(words).output();
+            assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+        }
+        expected.extend([("acquired", None), ("contended", None), ("released", None)]);
+        expected.extend([("acquired", None), ("contended", None), ("removed", None)]);
+    }
+    let history = rig.open().history(&name("x")).await.unwrap();
+    let mut found: Vec<_> =
+        history.iter().map(|(_, record)| (record.outcome.as_str(), record.reason.as_deref())).collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    for (_, record) in
+        history.iter().filter(|(_, record)| ["broken", "removed"].contains(&record.outcome.as_str()))
+    {
+        assert!(record.holder.is_some() && record.fencing_token.is_some(), "{record:?}");
+        assert_eq!(record.identity.command, "dlock break");
+    }
 }
 
 pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
