@@ -61,7 +61,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "9f395f766357c4c6b4e4201dd61865c11e42295d");
+static LOCK: Script = script!("lock.lua", "b7320b4d2c4f0020542b4b62a93242e8afa85a06");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "4d14e2384d5f19e354feab3f02a1c5d7f4fe4404");
