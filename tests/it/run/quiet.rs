@@ -1,7 +1,9 @@
 //! What `-q` silences and what it does not, and messages for programs.
 
+use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output, Running};
+use serde_json::Value;
 use std::process::Stdio;
 
 fn holding(place: &Place) -> Running {
@@ -132,15 +134,56 @@ fn messages_for_programs_are_json() {
             json.stderr
         );
         assert_eq!(json.stderr.lines().count(), 1, "{}", json.stderr);
-        let object: serde_json::Value = serde_json::from_str(&json.stderr).unwrap();
+        let object: Value = serde_json::from_str(&json.stderr).unwrap();
         let level = if code == 75 { "warning" } else { "error" };
         assert_eq!((&object["version"], &object["level"]), (&1.into(), &level.into()));
+        assert_eq!(object["code"], code, "{object}");
         let message = object["message"].as_str().unwrap();
         let shown = text.stderr.strip_prefix("dlock: ").unwrap().trim_end();
         // Between two runs only the age of the holder differs.
         let head = |text: &str| text.split(" for ").next().map(str::to_owned);
         assert_eq!(head(message), head(shown));
     }
+}
+
+/// Every line says what happened, to which lock, in which store, with whom, and with which exit status.
+#[test]
+fn a_line_for_programs_has_the_same_keys_whatever_happened() {
+    let place = Place::new();
+    let lines = |run: Dlock| -> Vec<Value> {
+        let stderr = run.args(["-v", "--log-format", "json"]).command(["true"]).output().stderr;
+        stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let summary = |line: &Value| {
+        let keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            keys,
+            ["version", "level", "time", "event", "lock", "backend", "holder", "code", "message"]
+        );
+        let time = chrono::DateTime::parse_from_rfc3339(line["time"].as_str().unwrap()).unwrap();
+        assert!((chrono::Utc::now() - time.to_utc()).num_seconds().abs() < 60, "{time}");
+        assert_eq!(line["backend"], place.url());
+        let host = line["holder"].as_object().map(|holder| holder["command"].as_str().unwrap().to_owned());
+        (line["event"].as_str().unwrap().to_owned(), line["lock"].clone(), host, line["code"].clone())
+    };
+    let seen = |run: Dlock| lines(run).iter().map(summary).collect::<Vec<_>>();
+    let line = |event: &str, lock: Value, holder: Option<&str>, code: Value| {
+        (event.to_owned(), lock, holder.map(str::to_owned), code)
+    };
+    let once = || place.run().args(["--once-per", "1h"]).name("x");
+    let granted =
+        [line("granted", "x".into(), None, Value::Null), line("released", "x".into(), None, Value::Null)];
+    assert_eq!(seen(once()), granted);
+    assert_eq!(seen(once()), [line("done", "x".into(), None, 0.into())]);
+    let _holder = holding(&place);
+    let waiting = line("waiting", "x".into(), Some("sh"), Value::Null);
+    let contended = line("contended", "x".into(), Some("sh"), 75.into());
+    assert_eq!(seen(place.run().args(["--wait", "10ms"])), [waiting, contended.clone()]);
+    assert_eq!(seen(place.run().arg("y")), [contended], "the lock that is held, of two");
+    let limited = place.run().name("y").args(["--max-runtime", "1s", "--log-format", "json"]);
+    let limited = limited.command(["sleep", "1000"]).output();
+    let limited: Value = serde_json::from_str(&limited.stderr).unwrap();
+    assert_eq!(summary(&limited), line("max_runtime", "y".into(), None, 124.into()));
 }
 
 /// An invalid command line that selects a message format gets its error in that format.
