@@ -11,11 +11,11 @@ mod histogram;
 pub mod json;
 mod metrics;
 mod outcome;
+mod reporter;
 pub mod status;
 mod token_file;
 mod wait_line;
 
-use std::io::Write;
 use std::time::Duration;
 
 pub use self::doctor::DoctorReport;
@@ -24,158 +24,14 @@ pub use self::files::Files;
 pub use self::form::{Form, is_dumb};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Outcome, RunReport, Started};
+pub use self::reporter::Reporter;
 pub use self::status::began;
 pub use self::token_file::TokenFile;
 pub use self::wait_line::WaitLine;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show_distance;
-use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{FencingToken, Holder, Identity, LockName, LockState, NotDue, Revocation};
-use crate::settings::{CommonArguments, LogFormat};
-
-/// Writes messages, with their level and format.
-#[derive(Clone, Copy, Debug)]
-pub struct Reporter {
-    quiet: bool,
-    verbose: u8,
-    format: LogFormat,
-    /// Report waiting: on a terminal, with -v, or when `CI` is set.
-    reports_waiting: bool,
-}
-
-impl Reporter {
-    /// Returns the reporter that the command line asks for.
-    pub fn of(arguments: &CommonArguments) -> Reporter {
-        Reporter::new(arguments.quiet, arguments.verbose, arguments.log_format.unwrap_or_default())
-    }
-
-    pub fn new(quiet: bool, verbose: u8, format: LogFormat) -> Reporter {
-        let attended =
-            nix::unistd::isatty(std::io::stderr()).unwrap_or(false) || crate::input::variable("CI").is_some();
-        Reporter { quiet, verbose, format, reports_waiting: !quiet && (verbose > 0 || attended) }
-    }
-
-    /// Returns the same reporter, with `-q` if `quiet` is set: the configuration can set it too.
-    pub fn silenced(self, quiet: bool) -> Reporter {
-        Reporter { quiet: self.quiet || quiet, reports_waiting: self.reports_waiting && !quiet, ..self }
-    }
-
-    /// Reports why dlock cannot continue, even with `-q`, and returns the matching exit status.
-    pub fn failure(&self, failure: &Failure) -> Exit {
-        self.write("error", &failure.message);
-        failure.kind.into()
-    }
-
-    /// Writes an error, even with `-q`.
-    pub fn error(&self, message: &str) {
-        self.write("error", message);
-    }
-
-    /// Writes a warning or notice, or that another client holds the lock; silenced by `-q`.
-    pub fn warning(&self, message: &str) {
-        if !self.quiet {
-            self.write("warning", message);
-        }
-    }
-
-    /// Writes a warning even with `-q`.
-    pub fn urgent(&self, message: &str) {
-        self.write("warning", message);
-    }
-
-    /// Writes each of these notices; silenced by `-q`.
-    pub fn notices(&self, notices: &[String]) {
-        notices.iter().for_each(|notice| self.warning(notice));
-    }
-
-    /// Writes a prompt to the terminal; the reply is typed after it.
-    pub fn question(&self, text: &str) {
-        let _ = write!(std::io::stderr(), "dlock: {text} ");
-    }
-
-    /// Ends the line of a prompt without a reply.
-    pub fn end_of_question(&self) {
-        let _ = writeln!(std::io::stderr());
-    }
-
-    /// Writes a detail, with `-v` only; silenced by `-q`.
-    pub fn detail(&self, message: &str) {
-        if self.verbose > 0 && !self.quiet {
-            self.write("info", message);
-        }
-    }
-
-    /// Reports that the lock was granted, with `-v` only.
-    pub fn granted(&self, name: &LockName, waited: Duration, fencing: Option<FencingToken>) {
-        let token = fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
-        self.detail(&format!("{name} was granted after {}{token}", show_distance(waited)));
-    }
-
-    /// Reports that another client holds the lock and that dlock gives up. Returns the message.
-    pub fn contended(
-        &self,
-        name: &LockName,
-        store: &str,
-        busy: &Busy,
-        waited: Duration,
-        will_wait: bool,
-    ) -> String {
-        let end = match will_wait {
-            true => format!("gave up after {}", show_distance(waited)),
-            false if kept_by(busy).is_some() => "not waiting".to_owned(),
-            false => "not waiting, see --wait".to_owned(),
-        };
-        let line = format!("{}; {end}", describe(name, store, busy));
-        self.warning(&line);
-        line
-    }
-
-    /// Returns whether waits are reported: on a terminal, with `-v`, or when `CI` is set; never with `-q`.
-    pub fn reports_waiting(&self) -> bool {
-        self.reports_waiting
-    }
-
-    fn write(&self, level: &str, message: &str) {
-        let mut message = printable(message);
-        if message.len() > LONGEST_LINE {
-            message.truncate(message.floor_char_boundary(LONGEST_LINE));
-            message.push_str("...");
-        }
-        let line = match self.format {
-            LogFormat::Text => format!("dlock: {message}\n"),
-            LogFormat::Json => {
-                let level = level.to_owned();
-                // The keys in this order, "version" first.
-                format!(
-                    "{{\"version\":1,\"level\":\"{level}\",\"message\":{}}}\n",
-                    serde_json::Value::from(message)
-                )
-            }
-        };
-        self.emit(&line);
-    }
-
-    /// Writes the text in one piece, if standard error takes it.
-    fn emit(&self, text: &str) {
-        if !text.is_empty() && stderr_takes_a_line() {
-            // A closed or full standard error changes nothing about the lock.
-            let _ = std::io::stderr().write_all(text.as_bytes());
-        }
-    }
-}
-
-/// The maximum length of a message: a line fits into one atomic write to a pipe (`PIPE_BUF`).
-const LONGEST_LINE: usize = 3000;
-
-/// Whether standard error can be written to without waiting for a stopped reader: a blocked dlock renews
-/// nothing. A line is shorter than one atomic write to a pipe (`PIPE_BUF`).
-fn stderr_takes_a_line() -> bool {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::fd::AsFd;
-    let stderr = std::io::stderr();
-    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut fds, PollTimeout::from(100u16)) != Ok(0)
-}
+use crate::exit::{Failure, FailureKind};
+use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
 
 /// Returns the holder that keeps the lock by `--min-hold` though its command has ended, with the time since
 /// its end and the time left.
@@ -259,12 +115,6 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
 /// Describes the revocation of a hold of this lock.
 pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String {
     format!("{name} on {store}: the lock was {}", broken_by(revocation))
-}
-
-/// Describes why a run with `--once-per` is not due.
-pub fn not_due(name: &LockName, not_due: &NotDue) -> String {
-    let (ago, due_in) = (show_distance(not_due.ago), show_distance(not_due.due_in));
-    format!("{name} was done by {} {ago} ago; not due for another {due_in}", not_due.last.host)
 }
 
 /// Describes a record of the last success that was ignored because it lies this far in the future.

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde_json::json;
 
 use super::lock_wait::{Interruption, LockWait};
-use super::{execute, hold, within};
+use super::{execute, hold, notices_about, within};
 use crate::backend::{Ending, Release, StoreError, io_text};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::clock::{Alarm, Moment};
@@ -41,7 +42,12 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
             .take_and_write_token()
             .await
     };
-    execute(&reporter, planned, |(plan, _)| &plan.target.notices, work)
+    execute(
+        &reporter,
+        planned,
+        |(plan, _)| notices_about(&reporter, from_ref(&plan.name), &plan.target),
+        work,
+    )
 }
 
 fn internal(error: io::Error) -> Failure {

@@ -1,11 +1,12 @@
 //! `dlock break`: notifies the holder that its lock is revoked, and waits until it has released the lock.
 
 use std::io::{BufRead, IsTerminal};
+use std::slice::from_ref;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{execute, hold, within};
+use super::{execute, hold, notices_about, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
@@ -34,7 +35,12 @@ pub fn break_lock(arguments: &BreakArguments) -> Exit {
                 "break asks for confirmation, and standard input is not a terminal: give --yes",
             )),
         });
-    execute(&reporter, plan, |plan| &plan.target.notices, async |plan| run(plan, &reporter).await)
+    execute(
+        &reporter,
+        plan,
+        |plan| notices_about(&reporter, from_ref(&plan.name), &plan.target),
+        async |plan| run(plan, &reporter).await,
+    )
 }
 
 async fn run(plan: &BreakPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {

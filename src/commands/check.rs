@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{FencingToken, Token};
 use crate::report::{Reporter, lock_error, not_owned};
 use crate::settings::{Check, CheckArguments, CheckPlan, Condition};
+use std::slice::from_ref;
 
 pub fn check(arguments: &CheckArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
@@ -21,6 +22,7 @@ async fn check_all(plan: &CheckPlan, reporter: &Reporter) -> Result<Exit, Failur
     let mut last: Option<(&str, Box<dyn LockAdmin>)> = None;
     for check in &plan.checks {
         let display = check.store.display();
+        reporter.set_subject(from_ref(&check.name), display);
         let (_, mut store) =
             last.take_if(|(known, _)| *known == display).unwrap_or_else(|| (display, check.store.open()));
         let checked = match &check.condition {

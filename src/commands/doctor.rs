@@ -2,7 +2,7 @@
 
 mod host;
 
-use super::execute;
+use super::{execute, notices_about};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, Note};
 use crate::backend::location::Policy;
@@ -22,7 +22,12 @@ pub fn doctor(arguments: &DoctorArguments) -> Exit {
     if arguments.policy {
         return target.map_or_else(|failure| reporter.failure(&failure), |target| policy(&target, &reporter));
     }
-    execute(&reporter, target, |target| &target.notices, async |target| diagnose(target, arguments).await)
+    execute(
+        &reporter,
+        target,
+        |target| notices_about(&reporter, &[], target),
+        async |target| diagnose(target, arguments).await,
+    )
 }
 
 /// Prints the commands alone, so that they can be piped to the client of the store.

@@ -281,7 +281,7 @@ impl<'a> LockWait<'a> {
         let line = format!(
             "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
         );
-        self.reporter.warning(&line);
+        self.reporter.held(name, busy, &line);
         line
     }
 }

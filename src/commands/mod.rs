@@ -25,6 +25,7 @@ use crate::backend::{StoreError, io_text};
 use crate::child::sys;
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire_all::HeldLock;
+use crate::lock::LockName;
 use crate::report::{self, Files, Reporter, RunReport, Started, hazard_of};
 use crate::settings::{LogFormat, OutputFiles, StoreTarget};
 
@@ -62,6 +63,12 @@ fn execute<P>(
         exit
     });
     executed.unwrap_or_else(|failure| reporter.failure(&failure))
+}
+
+/// Returns the notices about a store, after telling the reporter what its messages are about.
+fn notices_about<'a>(reporter: &Reporter, names: &[LockName], target: &'a StoreTarget) -> &'a [String] {
+    reporter.set_subject(names, target.store.display());
+    &target.notices
 }
 
 /// Creates the event loop. Few events come at once, and room for the default of 1,024 would be zeroed in every run.

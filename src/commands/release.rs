@@ -1,9 +1,10 @@
 //! `dlock release`: releases the lock that a token owns.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use super::hold::{self, Hold};
-use super::{execute, within};
+use super::{execute, notices_about, within};
 use crate::backend::{Ending, Release};
 use crate::exit::{Exit, Failure};
 use crate::identity;
@@ -14,7 +15,8 @@ use crate::settings::{ReleaseArguments, TokenPlan};
 
 pub fn release(arguments: &ReleaseArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    execute(&reporter, TokenPlan::new(&arguments.token, "release"), |plan| &plan.target.notices, free)
+    let plan = TokenPlan::new(&arguments.token, "release");
+    execute(&reporter, plan, |plan| notices_about(&reporter, from_ref(&plan.name), &plan.target), free)
 }
 
 async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {

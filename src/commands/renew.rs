@@ -1,11 +1,12 @@
 //! `dlock renew`: renews the lease that a token owns.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::execute;
 use super::hold::{Hold, bounded};
+use super::{execute, notices_about};
 use crate::backend::{Renewal, StoreError};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
@@ -15,7 +16,13 @@ use crate::settings::{RenewArguments, RenewPlan};
 
 pub fn renew(arguments: &RenewArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);
-    execute(&reporter, RenewPlan::new(arguments), |plan| &plan.hold.target.notices, extend)
+    let plan = RenewPlan::new(arguments);
+    execute(
+        &reporter,
+        plan,
+        |plan| notices_about(&reporter, from_ref(&plan.hold.name), &plan.hold.target),
+        extend,
+    )
 }
 
 async fn extend(plan: &RenewPlan) -> Result<Exit, Failure> {

@@ -72,7 +72,8 @@ fn prepare(
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
     plan.check_nesting(&OuterHolds::of_environment())?;
-    let reporter = reporter.silenced(plan.settings.quiet());
+    let reporter = reporter.clone().silenced(plan.settings.quiet());
+    reporter.set_subject(&plan.names, plan.target.store.display());
     reporter.notices(&plan.target.notices);
     let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
     let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
@@ -154,7 +155,7 @@ impl Run<'_> {
         report.released = Some(released.iter().all(was_released));
         for (lock, released) in locks.iter().zip(&released) {
             if let Ok(Release::Released) = released {
-                self.reporter.detail(&format!("{} was released", lock.claim.name));
+                self.reporter.released(&lock.claim.name);
             }
         }
         supervisor.dismiss();

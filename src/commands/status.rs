@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{LOCKS_AT_A_TIME, execute, print_to_reader, within};
+use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -15,7 +15,12 @@ use crate::settings::{StatusArguments, StatusPlan};
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);
-    execute(&reporter, plan, |plan| &plan.target.notices, async |plan| show(plan, &reporter).await)
+    execute(
+        &reporter,
+        plan,
+        |plan| notices_about(&reporter, &plan.names, &plan.target),
+        async |plan| show(plan, &reporter).await,
+    )
 }
 
 async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
@@ -88,7 +93,7 @@ async fn watch(
                     None => {
                         // Report it once, however long it lasts.
                         if reported.as_ref() != Some(&failure.message) {
-                            reporter.error(&failure.message);
+                            reporter.failure(&failure);
                         }
                         reported = Some(failure.message);
                         String::new()

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use super::reporter::Details;
 use super::status::Screen;
 use super::{Reporter, describe, describe_briefly, printable};
 use crate::backend::{Busy, StoreError};
@@ -53,14 +54,15 @@ impl<'a> WaitLine<'a> {
         if !self.is_failing.replace(true) {
             let left = |until: Moment| format!("for another {}", show_distance(until - Moment::now()));
             let end = until.map_or_else(|| "again".to_owned(), left);
-            self.print(&format!("cannot reach {}: {error}; trying {end}", self.store));
+            let line = format!("cannot reach {}: {error}; trying {end}", self.store);
+            self.print(Details::new("info", "unreachable"), &line);
         }
     }
 
     /// Notes that the store has replied, and reports it after a failure.
     pub fn replied(&self) {
         if self.is_failing.replace(false) {
-            self.print(&format!("{} replies again", self.store));
+            self.print(Details::new("info", "reachable"), &format!("{} replies again", self.store));
         }
     }
 
@@ -88,7 +90,9 @@ impl<'a> WaitLine<'a> {
             let position =
                 busy.position.map(|position| format!(" at position {position}")).unwrap_or_default();
             let held = describe(&name, self.store, &busy);
-            self.print(&format!("{held}; waiting{position}{waited}{left}"));
+            let (lock, holder) = (Some(&name), busy.holders.first());
+            let details = Details { lock, holder, ..Details::new("info", "waiting") };
+            self.print(details, &format!("{held}; waiting{position}{waited}{left}"));
         }
     }
 
@@ -107,10 +111,10 @@ impl<'a> WaitLine<'a> {
         reporter.reports_waiting && reporter.format == LogFormat::Text && is_foreground() && !is_dumb()
     }
 
-    fn print(&self, message: &str) {
+    fn print(&self, details: Details<'_>, message: &str) {
         if self.reporter.reports_waiting {
             self.clear();
-            self.reporter.write("info", message);
+            self.reporter.write(details, message);
         }
     }
 

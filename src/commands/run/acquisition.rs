@@ -6,7 +6,7 @@ use crate::commands::lock_wait::{Interruption, LockWait};
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
-use crate::report::{Outcome, RunReport, not_due};
+use crate::report::{Outcome, RunReport};
 
 impl<'a> Run<'a> {
     /// Takes the locks. `None` if they are not held for a reason that is in the report.
@@ -45,7 +45,7 @@ impl<'a> Run<'a> {
                 Ok(None)
             }
             Err((lock, NotGranted::NotDue(done))) => {
-                self.reporter.warning(&not_due(&lock.claim.name, &done));
+                self.reporter.done(&lock.claim.name, &done);
                 report.outcome = Outcome::Done;
                 report.exit = Exit::SUCCESS;
                 report.done = Some(done);

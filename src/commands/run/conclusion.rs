@@ -40,10 +40,10 @@ impl Run<'_> {
         let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
         if let Some(line) = self.stopped_line(outcome) {
-            error = Some(self.report_error(line));
+            error = Some(self.report_error(outcome, line));
         }
         if let Some(Ended::NotExecuted(errno)) = outcome.ended {
-            error = Some(self.report_error(self.plan.program.exec_failure(errno).to_string()));
+            error = Some(self.report_error(outcome, self.plan.program.exec_failure(errno).to_string()));
         }
         if outcome.orphans_left && self.plan.settings.orphans.is_none() {
             self.reporter.warning(&format!(
@@ -106,8 +106,9 @@ impl Run<'_> {
         Some(format!("{what}; {done}"))
     }
 
-    fn report_error(&self, line: String) -> String {
-        self.reporter.error(&line);
+    fn report_error(&self, outcome: &RunOutcome, line: String) -> String {
+        let (outcome, exit) = self.end(outcome);
+        self.reporter.error(outcome, exit, &line);
         line
     }
 

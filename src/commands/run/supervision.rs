@@ -180,7 +180,8 @@ impl Supervision<'_> {
     }
 
     fn report(&self, error: &str) {
-        self.run.reporter.error(&format!("{}: {error}", self.run.plan.label()));
+        let line = format!("{}: {error}", self.run.plan.label());
+        self.run.reporter.survivors(&line);
     }
 
     /// If dlock was already stopping the command, the outcome keeps that reason.
@@ -304,7 +305,7 @@ impl Supervision<'_> {
         let plan = self.run.plan;
         let (name, store) = (&plan.names[lock], plan.target.store.display());
         let line = format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)");
-        self.run.reporter.error(&line);
+        self.run.reporter.lost(name, &line);
         self.outcome.loss_message = Some(line);
     }
 }

@@ -21,7 +21,7 @@ impl Supervision<'_> {
                 if std::mem::take(&mut outcome.has_warned) {
                     let plan = self.run.plan;
                     let (name, store) = (&plan.names[lock], plan.target.store.display());
-                    self.run.reporter.urgent(&format!("{name}: renewed on {store} again"));
+                    self.run.reporter.renewed(name, store);
                 }
                 self.checked = false;
                 if let Some(deadlines) = self.deadlines() {
@@ -56,8 +56,8 @@ impl Supervision<'_> {
                         format!("the lock will be lost in {}", show_distance(validity.ends - now))
                     }
                 };
-                reporter
-                    .urgent(&format!("{name}: cannot renew on {store}: {why}; {what} unless that changes"));
+                let line = format!("{name}: cannot renew on {store}: {why}; {what} unless that changes");
+                reporter.renewal_failing(name, &line);
             }
             _ if outcome.trouble.is_some() => {}
             _ => reporter.detail(&format!("{name} on {store}: cannot renew: {why}")),
