@@ -1,5 +1,9 @@
 //! How client and server prove their identity to each other: the URL options of every networked store.
 
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::{Credentials, TlsSettings};
 use crate::backend::url::{Environment, Url, UrlError};
 
@@ -12,12 +16,20 @@ pub struct Security {
     pub tls: Option<TlsSettings>,
     /// The scheme of the same URL with TLS instead of without, or the other way round.
     pub other_scheme: String,
+    /// The servers that a connection was opened to.
+    known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
 }
 
 impl Security {
     /// Returns the security that the scheme and the authority of a URL describe.
     pub fn of(url: &Url, tls: Option<TlsSettings>, other_scheme: String) -> Security {
-        Security { credentials: Credentials::of(url), tls, other_scheme }
+        Security { credentials: Credentials::of(url), tls, other_scheme, known_servers: Arc::default() }
+    }
+
+    /// Notes a server, and returns whether it is new. Only then it is worth finding out whether it uses TLS: a server that
+    /// is down for a while would get twice as many connections.
+    pub(super) fn is_new(&self, server: SocketAddr) -> bool {
+        self.known_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server)
     }
 
     /// Applies an option of the URL, and returns whether it is one of these: `username`, `password_file`, `ca_file`,

@@ -60,12 +60,12 @@ pub async fn secure(
     let (tcp, session) = match (socket, session) {
         (Socket::Unix(unix), _) => return Ok(BoundedStream::new(unix)),
         (Socket::Tcp(tcp), None) => {
-            let silent = tcp.peer_addr().ok().map(|peer| (peer, security.other_scheme.clone()));
+            let silent = new_peer(&tcp, security).map(|peer| (peer, security.other_scheme.clone()));
             return Ok(BoundedStream { silent, ..BoundedStream::new(tcp) });
         }
         (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
-    let peer = tcp.peer_addr().ok();
+    let peer = new_peer(&tcp, security);
     let (tls, identity) = tokio::select! {
         begun = session.begin(tcp, security) => begun?,
         error = mismatch::without_tls(peer, security) => return Err(error),
@@ -73,6 +73,11 @@ pub async fn secure(
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate_end = certificate.and_then(not_after);
     Ok(BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) })
+}
+
+/// Returns the server's address if this is the first connection to it.
+fn new_peer(tcp: &TcpStream, security: &Security) -> Option<SocketAddr> {
+    tcp.peer_addr().ok().filter(|peer| security.is_new(*peer))
 }
 
 /// The parts of a stream that a connection uses.
@@ -89,7 +94,8 @@ pub struct BoundedStream {
     identity: Option<Identity>,
     /// The error if the server has rejected it, or uses TLS and the connection does not.
     refusal: Option<StoreError>,
-    /// Without TLS, until the server has sent something: its address, and the scheme to use if it expects TLS.
+    /// On the first connection to a server, without TLS, until the server has sent something: its address, and the scheme
+    /// to use if it expects TLS.
     silent: Option<(SocketAddr, String)>,
 }
 
