@@ -9,18 +9,17 @@ use redis::ServerError;
 use crate::backend::StoreError;
 use crate::secret;
 
+/// Where the rights are named.
+pub(super) const SEE_DOCTOR: &str = "see dlock doctor, and dlock doctor --policy for the whole rule";
+
 /// Returns the error that a server's error stands for. Codes as in Redis' source and documentation.
 pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
     let (code, message) = code_and_text(error);
     let text = shortened(format!("{code} {message}").trim());
     match code {
         // Redis before 7.2 does not report which permission a script lacks.
-        "ERR" if message.contains("The user executing the script can't") => {
-            StoreError::Denied(format!("a right is missing, which dlock doctor names ({text})"))
-        }
-        "ERR" if message.starts_with("ACL failure") => {
-            StoreError::Denied(format!("a right is missing ({text})"))
-        }
+        "ERR" if message.contains("The user executing the script can't") => missing_right(message),
+        "ERR" if message.starts_with("ACL failure") => missing_right(message),
         // Final: sending the request again would not help.
         "ERR" if message.to_lowercase().starts_with("unknown command 'eval") => {
             StoreError::Config(format!("the server runs no scripts, which dlock cannot do without ({text})"))
@@ -38,7 +37,7 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
             "wrong username or password: see the user in the URL, password_file= and REDISCLI_AUTH"
                 .to_owned(),
         ),
-        "NOPERM" => StoreError::Denied(format!("a right is missing ({text})")),
+        "NOPERM" => missing_right(message),
         // "ERR invalid password" and "ERR AUTH ... without any password configured" of older servers.
         "ERR" if greeted && text.contains("password") => StoreError::Denied(text),
         // Scripts are rejected in these states before anything is executed, and the states are transient.
@@ -54,6 +53,14 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
         )),
         _ => StoreError::unanswered(text),
     }
+}
+
+/// Returns the error of a missing right. The server names the command in quotes, but not the key.
+fn missing_right(message: &str) -> StoreError {
+    let is_command = matches!(DeniedRight::in_text(message), DeniedRight::Command);
+    let command = message.split('\'').nth(1).filter(|_| is_command);
+    let command = command.map(|command| format!(" to run '{}'", shortened(command))).unwrap_or_default();
+    StoreError::Denied(format!("a right is missing{command}: {SEE_DOCTOR}"))
 }
 
 /// What a user has no right to.

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use super::errors::DeniedRight;
+use super::errors::{DeniedRight, SEE_DOCTOR};
 use super::keys::RESERVED;
 use super::location::Location;
 use super::reply::DeniedTrial;
 use crate::backend::StoreError;
+
+/// The greatest number of missing rights that one line names.
+const MOST_NAMED: usize = 3;
 
 /// The rights that a user lacks.
 #[derive(Debug, Default)]
@@ -78,7 +81,11 @@ impl MissingRights {
     /// Returns the error that names them.
     pub(super) fn error(&self, location: &Location) -> StoreError {
         let user = user(location);
-        let text = format!("a right is missing: {} ({})", self.found(user), self.remedy(user));
+        let count = self.commands.len() + self.absent.len() + self.patterns.len();
+        let text = match count <= MOST_NAMED {
+            true => format!("a right is missing: {} ({})", self.found(user), self.remedy(user)),
+            false => format!("{count} rights of {user} are missing: {SEE_DOCTOR}"),
+        };
         if self.absent.is_empty() { StoreError::Denied(text) } else { StoreError::Config(text) }
     }
 }

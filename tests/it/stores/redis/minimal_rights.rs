@@ -168,6 +168,26 @@ fn each_missing_right_is_77_and_named(version: Version) {
     );
 }
 
+/// One line, without the words of the server.
+#[test]
+fn the_message_says_what_to_do() {
+    let (redis, place) = (Redis::start(), Place::new());
+    let see = "see dlock doctor, and dlock doctor --policy for the whole rule";
+    for (missing, why) in [
+        (&["+eval"][..], format!("a right is missing to run 'eval': {see}")),
+        (&["~dlock:*"], format!("dlock has no access to dlock:*: a right is missing: {see}")),
+        (&["+hlen"], "a right is missing: dlock may not run HLEN (ACL SETUSER dlock +hlen)".to_owned()),
+        (&["+hlen", "+zrank", "+type", "~dlock#*"], format!("4 rights of dlock are missing: {see}")),
+    ] {
+        let rest: Vec<&str> = needed().into_iter().filter(|right| !missing.contains(right)).collect();
+        allow(&mut redis.connect(), &rest);
+        let output = run(&place, &redis).command(["touch", "t"]).output();
+        let store = format!("redis://dlock@127.0.0.1:{}/0", redis.port());
+        let line = format!("dlock: x on {store}: {why}; the command did not run\n");
+        assert_eq!(output.outcome(), (Exit::Code(77), "", line.as_str()), "{missing:?}");
+    }
+}
+
 /// F29
 #[test]
 fn read_only_or_write_only_keys_are_77() {
