@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::reporter::Details;
 use super::status::Screen;
-use super::{Reporter, describe, describe_briefly, printable};
+use super::{Reporter, describe, describe_briefly, is_dumb, printable};
 use crate::backend::{Busy, StoreError};
 use crate::clock::Moment;
 use crate::duration::show_distance;
-use crate::input;
 use crate::lock::LockName;
 use crate::settings::LogFormat;
 
@@ -106,7 +105,6 @@ impl<'a> WaitLine<'a> {
     pub fn is_redrawn(&self) -> bool {
         let is_foreground =
             || nix::unistd::tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == nix::unistd::getpgrp());
-        let is_dumb = || input::variable("TERM").is_some_and(|terminal| terminal == "dumb");
         let reporter = self.reporter;
         reporter.reports_waiting && reporter.format == LogFormat::Text && is_foreground() && !is_dumb()
     }
