@@ -85,7 +85,7 @@ fn a_missing_right_is_named() {
     for (rules, word) in [
         (["-eval", "~*"], "eval"),
         (["-@scripting", "~*"], "eval"),
-        (["-pexpire", "resetkeys"], "key"),
+        (["-pexpire", "resetkeys"], "alice has no access to dlock:*: a right is missing: "),
         (["-time", "~*"], "alice may not run time ("),
         (["-set", "~*"], "alice may not run set ("),
         (["-hset", "~*"], "alice may not run hset ("),
