@@ -9,11 +9,16 @@ pub fn id() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
+/// Returns a random number.
+pub fn number() -> u64 {
+    // The last 62 bits are random (RFC 9562, section 5.4).
+    Uuid::new_v4().as_u128() as u64 & (u64::MAX >> 2)
+}
+
 /// Returns a random part of a duration, for pauses between attempts ("full jitter"): clients that failed together do
 /// not return together.
 pub fn jitter(most: Duration) -> Duration {
-    // The last 62 bits are random (RFC 9562, section 5.4).
-    let random = Uuid::new_v4().as_u128() as u32;
+    let random = number() as u32;
     most.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 

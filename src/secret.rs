@@ -6,11 +6,50 @@
 //! dlock's own words are not scrubbed: `***` in place of one of them would reveal the password.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer};
 
-static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Known> =
+    Mutex::new(Known { secrets: Vec::new(), beginnings: BTreeSet::new(), short: Vec::new() });
+
+struct Known {
+    secrets: Vec<String>,
+    /// The first bytes of those that are long enough.
+    beginnings: BTreeSet<[u8; MIN_HIDDEN]>,
+    /// The others.
+    short: Vec<String>,
+}
+
+impl Known {
+    fn has(&self, secret: &str) -> bool {
+        let all = match secret.as_bytes().first_chunk() {
+            Some(first) if !self.beginnings.contains(first) => &[][..],
+            Some(_) => &self.secrets,
+            None => &self.short,
+        };
+        all.iter().any(|known| known == secret)
+    }
+
+    /// Returns whether a text may contain a secret. Texts are many, and so may be secrets.
+    fn may_be_in(&self, text: &str) -> bool {
+        let is_beginning =
+            |part: &[u8]| part.first_chunk().is_some_and(|part| self.beginnings.contains(part));
+        text.as_bytes().windows(MIN_HIDDEN).any(is_beginning)
+            || self.short.iter().any(|secret| text.contains(secret))
+    }
+
+    fn add(&mut self, secret: &str) {
+        match secret.as_bytes().first_chunk() {
+            Some(first) => {
+                self.beginnings.insert(*first);
+            }
+            None => self.short.push(secret.to_owned()),
+        }
+        self.secrets.push(secret.to_owned());
+    }
+}
 
 /// The replacement for a secret.
 pub const HIDDEN: &str = "***";
@@ -24,8 +63,8 @@ pub fn keep(secret: &str) {
     let escaped = secret.escape_default().to_string().replace("\\'", "'");
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     for form in [secret, &escaped] {
-        if !form.is_empty() && !known.iter().any(|secret| secret == form) {
-            known.push(form.to_owned());
+        if !form.is_empty() && !known.has(form) {
+            known.add(form);
         }
     }
 }
@@ -33,8 +72,8 @@ pub fn keep(secret: &str) {
 /// Returns a foreign text without the secrets that this process knows.
 pub fn scrubbed(text: &str) -> Cow<'_, str> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    match known.iter().any(|secret| text.contains(beginning(secret))) {
-        true => without(&known, text).into(),
+    match known.may_be_in(text) {
+        true => without(&known.secrets, text).into(),
         false => text.into(),
     }
 }

@@ -1,11 +1,17 @@
 //! What a store finds out about itself: whether it is fit to hold locks.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::duration::show;
 use crate::secret::scrubbed;
+
+/// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
+const SHORTEST_RECOMMENDED: Duration = Duration::from_secs(30);
+const REPLIES_PER_TTL: u32 = 100;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,6 +81,12 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Finding {
         Finding { level: Level::Problem, ..Finding::warning(check, found, consequence, remedy) }
+    }
+
+    /// Returns the same finding about one of several servers, which the others can do without.
+    pub fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
+        let found = format!("{server}: {}", self.found);
+        Finding::warning(self.check, found, consequence, self.remedy.unwrap_or_default())
     }
 }
 
@@ -176,10 +188,40 @@ impl Diagnosis {
         self.send(Note::Ttl(ttl));
     }
 
+    /// Reports how long the store took to reply to some requests, and which lease suits that.
+    pub fn latency(&self, times: Vec<Duration>, requests: &str) {
+        let count = times.len();
+        let (p50, p99) = p50_and_p99(times);
+        let found = format!("p50 {}, p99 {} of {count} {requests}", short(p50), short(p99));
+        let ttl = recommended_ttl(p99);
+        self.recommend_ttl(ttl);
+        self.found(match ttl > SHORTEST_RECOMMENDED {
+            false => Finding::ok("latency", found),
+            true => Finding::warning(
+                "latency",
+                found,
+                "with a short ttl, a few slow replies are enough for a command to be stopped",
+                format!("--ttl {}", show(ttl)),
+            ),
+        });
+    }
+
     fn send(&self, note: Note) {
         // An error means that the receiver is gone; the note is then not needed.
         let _ = self.0.send(note);
     }
+}
+
+fn recommended_ttl(p99: Duration) -> Duration {
+    let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
+    SHORTEST_RECOMMENDED.max(Duration::from_secs(seconds as u64))
+}
+
+/// Returns the first three numbers of a version, such as `3.5.13` or `3.6.0-rc.1`; 0 for one that is missing.
+pub fn version_of(text: &str) -> (u32, u32, u32) {
+    let mut numbers = text.split(['.', '-']).map(|number| number.parse().unwrap_or_default());
+    let mut next = || numbers.next().unwrap_or_default();
+    (next(), next(), next())
 }
 
 /// Returns the median and the 99th percentile of some durations; zero if there are none.
@@ -203,6 +245,13 @@ pub(super) fn short(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_store_needs_a_long_lease() {
+        for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
+            assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
+        }
+    }
 
     #[test]
     fn percentiles_are_of_the_sorted_times() {

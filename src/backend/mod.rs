@@ -6,7 +6,7 @@ pub mod diagnosis;
 pub mod file;
 pub mod ledger;
 pub mod location;
-#[cfg(feature = "redis")]
+#[cfg(feature = "net")]
 pub mod net;
 pub mod race;
 #[cfg(feature = "redis")]
@@ -293,7 +293,7 @@ pub enum Outlook {
     Transient,
     /// A retry may help.
     Unknown,
-    /// Until somebody changes the configuration of the server or the client, such as its certificates.
+    /// Until the configuration of the server or of the client, such as its certificates, is changed.
     Permanent,
 }
 

@@ -1,19 +1,26 @@
-//! A race of several clients for a free lock: the check that a store's grants are atomic where it runs, whatever its
-//! documentation promises.
+//! The checks of `dlock doctor` with a temporary lock: that it can be taken, renewed and given back, and that of several
+//! clients in a race exactly one gets it, whatever the documentation of the store promises.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::diagnosis::{Answer, Diagnosis, Finding, Question};
-use super::{Attempt, Backend, Ending, Intent, StoreError};
+use super::diagnosis::{Answer, Diagnosis, Finding, Question, short};
+use super::{Attempt, Backend, Ending, Intent, Release, Renewal, StoreError};
+use crate::clock::Moment;
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
+use crate::random;
 
 /// The number of clients, each of which has its own connection.
 pub const CLIENTS: usize = 8;
 const ROUNDS: usize = 20;
 /// The lease of a temporary lock, in case it is not released.
 pub const SCRATCH_LIFE: Duration = Duration::from_secs(10);
+
+/// Returns the name of a temporary lock, which no other lock has.
+pub fn scratch_name() -> LockName {
+    LockName::new(&format!("dlock-doctor-{}", random::id())).expect("letters, digits and dashes")
+}
 
 /// Returns a claim to a temporary lock.
 pub fn scratch_claim(name: &LockName, token: Token) -> Claim {
@@ -27,6 +34,56 @@ pub fn scratch_claim(name: &LockName, token: Token) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
+    }
+}
+
+/// Tries a temporary lock with clients of the store: one of them alone, and then, if it can be used, several together.
+/// Returns its name.
+///
+/// # Errors
+/// As of [`race`].
+pub async fn try_out<B: Backend>(
+    client: impl Fn() -> B,
+    diagnosis: &Diagnosis,
+    remedy: &str,
+) -> Result<LockName, StoreError> {
+    let name = scratch_name();
+    if cycle(&mut client(), &scratch_claim(&name, Token::random()), diagnosis, remedy).await {
+        let mut clients: Vec<B> = (0..CLIENTS).map(|_| client()).collect();
+        race(&mut clients, &name, diagnosis).await?;
+    }
+    Ok(name)
+}
+
+/// Takes a temporary lock, renews it and gives it back, and reports how that went. Returns whether it succeeded.
+pub async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagnosis, remedy: &str) -> bool {
+    diagnosis.begin("lock");
+    let start = Moment::now();
+    let outcome = take_and_give_back(client, claim).await;
+    let took = Moment::now() - start;
+    let is_usable = outcome.is_ok();
+    diagnosis.found(match outcome {
+        Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
+        Err(text) => Finding::problem("lock", text, "no lock can be taken, or none can be kept", remedy),
+    });
+    is_usable
+}
+
+async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), String> {
+    let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
+    client.connect().await.map_err(|error| failed("connect again", error))?;
+    match client.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
+        Attempt::Granted(_) => {}
+        _ => return Err("a lock with a random name is held".into()),
+    }
+    let renewal = client.renew(claim, Duration::ZERO).await.map_err(|error| failed("renew it", error))?;
+    if !matches!(renewal, Renewal::Held { .. }) {
+        return Err("it was gone at once".into());
+    }
+    let release = client.release(claim, Duration::ZERO, Ending::default()).await;
+    match release.map_err(|error| failed("give it back", error))? {
+        Release::Released => Ok(()),
+        _ => Err("it was gone before it was given back".into()),
     }
 }
 

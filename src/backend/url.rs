@@ -57,6 +57,12 @@ impl UrlError {
         UrlError { text: text.into(), option: None }
     }
 
+    /// The query has an option that the store does not have.
+    pub fn unknown_option(name: &str, scheme: &str, known: &[&str]) -> UrlError {
+        let known = known.join(", ");
+        UrlError::new(format!("unknown option '{name}' for {scheme}:// (known: {known})"))
+    }
+
     /// Returns the same error, marked as concerning this option of the query.
     pub fn about(self, option: &str) -> UrlError {
         UrlError { option: Some(option.to_owned()), ..self }

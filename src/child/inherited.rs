@@ -18,7 +18,7 @@ const NO_CORE_DUMP: rlim_t = 1;
 
 /// The stack that dlock needs, with room to spare; the size below which it requests more; and the size that it
 /// requests.
-const MIN_STACK: rlim_t = 512 << 10;
+const MIN_STACK: rlim_t = 640 << 10;
 const SMALL_STACK: rlim_t = 1 << 20;
 const REQUESTED_STACK: rlim_t = 8 << 20;
 
@@ -38,7 +38,7 @@ pub enum BeginError {
     #[error("the limit on memory is too low: see ulimit -v")]
     NoMemory,
     /// The hard limit of the stack is too low.
-    #[error("the stack is limited to {} KiB, and 512 are needed: see ulimit -s", limit >> 10)]
+    #[error("the stack is limited to {} KiB, and 640 are needed: see ulimit -s", limit >> 10)]
     NoStack {
         /// The limit, in bytes.
         limit: rlim_t,

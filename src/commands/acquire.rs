@@ -128,7 +128,7 @@ impl Acquiring<'_> {
                     error: Some(line),
                     ..self.record(&lock.claim, awaited.waited)
                 };
-                hold::note(&mut **lock.backend(), &plan.name, &record).await;
+                hold::note(&mut **lock.backend(), &plan.name, &record, hold::RECORD).await;
                 return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
             Err((lock, why)) => return Err(lock_wait.failure(&lock.claim, why)),
@@ -143,7 +143,7 @@ impl Acquiring<'_> {
             fencing_token: held.first().and_then(|held| held.grant.fencing),
             ..self.record(&lock.claim, waited)
         };
-        hold::note(&mut **lock.backend(), &plan.name, &record).await;
+        hold::note(&mut **lock.backend(), &plan.name, &record, hold::RECORD).await;
         Ok(Exit::SUCCESS)
     }
 

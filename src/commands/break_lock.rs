@@ -227,7 +227,7 @@ impl Breaking<'_> {
             reason: self.plan.reason.clone(),
             ..Record::default()
         };
-        hold::note(&mut *self.store, &self.plan.name, &record).await;
+        hold::note(&mut *self.store, &self.plan.name, &record, hold::RECORD).await;
     }
 
     async fn take_away(&mut self, left: &[Holder]) -> Result<Exit, StoreError> {

@@ -1,5 +1,7 @@
 //! `dlock check`: is the lock still held?
 
+use std::slice::from_ref;
+
 use super::execute;
 use super::hold::{bounded, look};
 use crate::backend::admin::LockAdmin;
@@ -8,7 +10,6 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{FencingToken, Token};
 use crate::report::{Reporter, lock_error, not_owned};
 use crate::settings::{Check, CheckArguments, CheckPlan, Condition};
-use std::slice::from_ref;
 
 pub fn check(arguments: &CheckArguments) -> Exit {
     let reporter = Reporter::of(&arguments.token.common);

@@ -22,16 +22,21 @@ pub(super) async fn look(
     state.ok_or_else(|| StoreError::unanswered("the store returned no state for it"))
 }
 
-/// The time limit for a record in the history.
-const RECORD: Duration = Duration::from_millis(400);
+/// The time limit for a record in the history when no other request to the store is pending.
+pub(super) const RECORD: Duration = Duration::from_millis(400);
 
-/// Adds a record to the history of a lock, if the store is available.
-pub(super) async fn note<B: Backend + ?Sized>(store: &mut B, name: &LockName, record: &Record) {
+/// Adds a record to the history of a lock, if the store does so within the limit.
+pub(super) async fn note<B: Backend + ?Sized>(
+    store: &mut B,
+    name: &LockName,
+    record: &Record,
+    limit: Duration,
+) {
     let noted = async {
         store.connect().await?;
         store.record(name, record).await
     };
-    let _ = within(RECORD, noted).await;
+    let _ = within(limit, noted).await;
 }
 
 /// Returns the lock that a token owns, among all locks of the store.

@@ -71,7 +71,7 @@ fn prepare(
     reporter: &Reporter,
 ) -> Result<(RunPlan, Supervisor), Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
-    plan.check_nesting(&OuterHolds::of_environment())?;
+    plan.check_nesting()?;
     let reporter = reporter.clone().silenced(plan.settings.quiet());
     reporter.set_subject(&plan.names, plan.target.store.display());
     reporter.notices(&plan.target.notices);

@@ -155,9 +155,9 @@ impl RunPlan {
     ///
     /// # Errors
     /// It is (64, or 78 if the option does not come from the command line).
-    pub fn check_nesting(&self, outer: &OuterHolds) -> Result<(), Failure> {
+    pub fn check_nesting(&self) -> Result<(), Failure> {
         let Some(once_per) = &self.settings.once_per else { return Ok(()) };
-        match outer.claims(&self.first, self.target.store.display()) {
+        match OuterHolds::of_environment().claims(&self.first, self.target.store.display()) {
             true => Err(once_per.source.failure(format!(
                 "this command runs under a hold of {} already: give --once-per to the outer dlock run",
                 self.first

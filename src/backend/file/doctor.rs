@@ -14,8 +14,6 @@ use crate::backend::ledger::{Contender, GateMode};
 use crate::backend::race::{self, CLIENTS};
 use crate::backend::{StoreError, io_text};
 use crate::clock::Moment;
-use crate::lock::LockName;
-use crate::random;
 
 /// How often the scratch lock is taken and released.
 const CYCLES: usize = 100;
@@ -39,7 +37,7 @@ struct Scratch {
 /// # Errors
 /// The lock files cannot be used; what is left of them is a free lock.
 pub(super) async fn race(location: &Location, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-    let Ok(name) = scratch_name() else { return Ok(()) };
+    let name = race::scratch_name();
     let mut clients: Vec<_> =
         (0..CLIENTS).map(|_| Contender::new(FileStore::new(location.clone()))).collect();
     let result = race::race(&mut clients, &name, diagnosis).await;
@@ -228,7 +226,7 @@ impl Scratch {
             let what = what.to_owned();
             move |error: io::Error| (what, error)
         };
-        let name = scratch_name().map_err(failed("name a lock"))?;
+        let name = race::scratch_name();
         let twice = |path: &Path, open: fn(&Path) -> io::Result<File>| {
             let files = open(path).and_then(|file| Ok([file, open(path)?]));
             let _ = fs::remove_file(path);
@@ -240,10 +238,6 @@ impl Scratch {
         sidecars[0].write_all_at(&[b' '; PAGE], 0).map_err(failed("write a sidecar file"))?;
         Ok(Scratch { locks, sidecars })
     }
-}
-
-fn scratch_name() -> io::Result<LockName> {
-    LockName::new(&format!("dlock-doctor-{}", random::id())).map_err(io::Error::other)
 }
 
 /// Checks whether the file system excludes a second descriptor, in both ways that dlock needs.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::observed::{Gate, GateMode, Lifetime, Observed};
+use super::observed::{Gate, GateMode, Lifetime, Observed, Turns};
 use super::queue::{Turn, turn};
 use super::room::Room;
 use super::store::{Effect, Step, Watch};
@@ -148,11 +148,16 @@ fn release_hold(
     if is_kept {
         return done(if is_owners { Release::NotYet(rest) } else { Release::Kept }, Effect::Leave);
     }
+    // The lock ends with this process, although others are inside its hold.
+    let keeps_hold = match observed.turns() {
+        Turns::Called => matches!(observed.gate(), Gate::Passed(_)),
+        Turns::ByOrder => ticket == family,
+    };
     let inside = ledger
         .holders
         .iter()
         .find(|other| other.family == family && other.ticket != ticket && other.has_owner(observed))
-        .filter(|_| is_owners && matches!(observed.gate(), Gate::Passed(_)));
+        .filter(|_| is_owners && keeps_hold);
     if let Some(inside) = inside {
         let watch = vec![Watch::Holder(inside.ticket)];
         return Step::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
@@ -173,7 +178,7 @@ pub fn revoke(
 ) -> Step<Revoked> {
     let is_meant = |holder: &HolderEntry| holder.fencing_token == fencing.number();
     let before = ledger.holders.len();
-    let has_ended = |holder: &HolderEntry| !holder.has_owner(observed) || is_kept_by_lease(holder);
+    let has_ended = |holder: &HolderEntry| !holder.has_owner(observed) || holder.is_kept_by_lease();
     let mode = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode);
     ledger.holders.retain(|holder| !is_meant(holder) || !has_ended(holder));
     let ended = before - ledger.holders.len();
@@ -199,7 +204,7 @@ pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> S
     if observed.lifetime() != Lifetime::Recorded {
         return Step::reply(Removal::Impossible);
     }
-    let is_meant = |holder: &HolderEntry| FencingToken::new(holder.fencing_token) == shown.fencing;
+    let is_meant = |holder: &HolderEntry| view::is_shown_as(holder, shown);
     let Some(mode) = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode) else {
         return Step::reply(Removal::Changed);
     };
@@ -232,11 +237,6 @@ fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut Holder
 
 pub(super) fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
     ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
-}
-
-/// Returns whether only the lease keeps the hold: its command has ended.
-fn is_kept_by_lease(holder: &HolderEntry) -> bool {
-    holder.ended_at.is_some() && holder.lease_ends.is_some()
 }
 
 /// Records a hold again that the ledger has lost, if this process can prove it.
@@ -389,6 +389,7 @@ fn hold(
         ended_at: None,
         kept_until: (!claim.min_hold.is_zero()).then(|| now.clock + claim.min_hold),
         lease_ends: None,
+        lease: None,
         revoked: None,
         identity: claim.identity.clone(),
     };

@@ -5,42 +5,79 @@
 //! before another one, so a claim that is found to be entitled stays so until it has recorded its grant, and runs only
 //! after that. An entry is in the list until the store ends its lease or session, so each listed one is alive.
 
+mod plan;
+
 use std::future::Future;
 use std::time::Duration;
 
+pub use self::plan::{Plan, Terms, plan};
 use super::document::{MAX_CONFLICTS, busy_ledger, states};
-use super::observed::{Lifetime, Now, Observed, Turns};
-use super::store::{Done, EXHAUSTED, Effect, Purpose, Step, Watch};
+use super::observed::{Lifetime, Now, Observed};
+use super::outcomes;
+use super::store::{Done, EXHAUSTED, Purpose, Step, Watch};
 use super::value::Ledger;
-use super::{decide, outcomes};
 use crate::backend::StoreError;
-use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
+use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
 /// The order of the document beside the entries: the last fencing token, the last success and the last outcomes.
 pub const BESIDE: u64 = 0;
 
 /// A store that orders the entries of a lock.
 pub trait EntryStore {
+    /// Which number of the store is the fencing token of a grant.
+    const FENCING: Fencing;
+
     /// Returns how long entries live: until their leases end, or as long as the sessions of their owners.
     fn lifetime(&self) -> Lifetime {
         Lifetime::Recorded
     }
 
-    /// Lists the entries of a lock, including one that this client has just created.
+    /// Returns the listing that may be assumed instead of asking for it: for a first claim, that of a lock which is not in
+    /// use, because [`Write::Create`] finds out whether that is so; for a release, the last one with what this client has
+    /// written since, because the versions are compared. `None` if it has to be asked for, as after a request without a
+    /// reply, which may have created an entry.
+    fn assumed(&mut self, _: &LockName, _: &Purpose) -> Option<Listing> {
+        None
+    }
+
+    /// Lists the entries of a lock, including one that this client has just created; at least those that the purpose
+    /// depends on. For [`Purpose::Renew`] it proves that the lease was extended: by a request that is sent after the call,
+    /// and before the entries are read.
     ///
     /// # Errors
     /// The store could not be queried, or a value is in an unknown format ([`StoreError::Config`]).
-    fn list(&mut self, name: &LockName) -> impl Future<Output = Result<Listing, StoreError>>;
+    fn list(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> impl Future<Output = Result<Listing, StoreError>>;
 
-    /// Carries out one write, atomically.
+    /// Carries out these writes in one atomic step: all of them, or none. At most one of them creates an entry.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn write(&mut self, name: &LockName, write: &Write) -> impl Future<Output = Result<Written, StoreError>>;
+    fn write(
+        &mut self,
+        name: &LockName,
+        writes: &[Write],
+        granting: Granting,
+    ) -> impl Future<Output = Result<Written, StoreError>>;
 
-    /// Begins to watch these entries, in place of those that were watched before, and reports what has happened since
-    /// the revision of the list too: the removal of each one, and, except for [`Watch::Entry`], each new value. Returns
-    /// whether that is possible.
+    /// Sees to it that the fencing token of a grant is found in the document beside the entries from now on, after the
+    /// entry as well: at once, unless writing the grant has done that.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn remember(
+        &mut self,
+        name: &LockName,
+        listing: &Listing,
+        fencing_token: u64,
+    ) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// Begins to watch these entries and that of this client, in place of those that were watched before, and reports
+    /// what has happened since this revision too: the removal of each one, and, except for [`Watch::Entry`], each new
+    /// value. Returns whether that is possible.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -52,6 +89,25 @@ pub trait EntryStore {
     ) -> impl Future<Output = Result<bool, StoreError>>;
 }
 
+/// Which number of the store is the fencing token of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fencing {
+    /// The revision of the write that grants the lock. For stores whose foreign clients see such a revision as well: a
+    /// waiter's entry may be older than the token of the holder before.
+    Revision,
+    /// The order of the entry.
+    Order,
+}
+
+/// Whether a write grants the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granting {
+    /// It does not.
+    No,
+    /// It does, to the entry that it creates or replaces, unless that turns out to be the entry of a waiter.
+    Yes,
+}
+
 /// The entries of a lock at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
@@ -59,6 +115,8 @@ pub struct Listing {
     pub now: Now,
     /// The revision of the store, which grows with every write, and by which entries are ordered and versions counted.
     pub revision: u64,
+    /// The length of the lease that the store has given this client, if it may differ from the requested one.
+    pub lease: Option<Duration>,
     /// The document beside the entries; its version is 0 if there is none.
     pub beside: Entry,
     /// In their order.
@@ -76,7 +134,7 @@ pub struct Entry {
     /// one entry have one lease, the longest: a nested run that is dead stays in the list as long as the others.
     pub lease_ends: Option<Duration>,
     /// Without what the store itself knows: its order, its lease, and the fencing token of a grant that was stored with
-    /// this version.
+    /// this version. Where the end of the entry's lease is unknown, that of a holder in it may be known.
     pub value: Ledger,
 }
 
@@ -120,201 +178,15 @@ pub enum Write {
     },
 }
 
-/// The result of a write.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It was carried out, at this revision.
+    /// It was carried out, at this revision, which is the order of an entry that it created.
     At(u64),
     /// The new entry is that of a waiter.
     Waiting,
-    /// The entry has another version, or is gone.
+    /// An entry has another version, is gone, or was created before by a request without a reply.
     Conflict,
-}
-
-/// What one listing leads to.
-#[derive(Clone, Debug)]
-pub struct Plan<T> {
-    /// The reply, if all writes are carried out.
-    pub value: T,
-    /// To be carried out in this order, until one of them finds a conflict or leaves the claim waiting: then the entries
-    /// are listed again.
-    pub writes: Vec<Write>,
-    /// The last write grants the lock, with its revision as the fencing token.
-    pub is_granted_by_revision: bool,
-    /// What to watch, by the orders of the entries.
-    pub watch: Vec<Watch>,
-    /// The outcomes to add to the document beside the entries, and the last fencing token with them.
-    pub outcomes: Vec<NotedRecord>,
-}
-
-struct View {
-    now: Now,
-    lifetime: Lifetime,
-    next_revision: u64,
-}
-
-impl Observed for View {
-    fn now(&self) -> Now {
-        self.now
-    }
-
-    fn lifetime(&self) -> Lifetime {
-        self.lifetime
-    }
-
-    fn turns(&self) -> Turns {
-        Turns::ByOrder
-    }
-
-    /// That of a grant which is stored next.
-    fn least_fencing_token(&self) -> u64 {
-        self.next_revision
-    }
-}
-
-impl Listing {
-    /// Returns the ledger that the entries form, without outcomes.
-    pub fn ledger(&self) -> Ledger {
-        let mut ledger = Ledger::default();
-        ledger.fencing_token = self.beside.value.fencing_token;
-        ledger.success = self.beside.value.success.clone();
-        // A new ticket must not be the order of an entry.
-        ledger.ticket = self.revision;
-        for Entry { order, version, lease_ends, value } in &self.entries {
-            for mut holder in value.holders.iter().cloned() {
-                holder.family = *order;
-                holder.lease_ends = *lease_ends;
-                if holder.ticket == 0 {
-                    holder.ticket = *order;
-                }
-                if holder.fencing_token == 0 {
-                    holder.fencing_token = *version;
-                }
-                ledger.ticket = ledger.ticket.max(holder.ticket);
-                ledger.fencing_token = ledger.fencing_token.max(holder.fencing_token);
-                ledger.holders.push(holder);
-            }
-            for mut waiter in value.waiters.iter().cloned() {
-                (waiter.ticket, waiter.lease_ends) = (*order, *lease_ends);
-                ledger.waiters.push(waiter);
-            }
-        }
-        ledger
-    }
-
-    fn has(&self, order: u64) -> bool {
-        self.entries.iter().any(|entry| entry.order == order)
-    }
-}
-
-/// Returns the part of a ledger whose entries are of these orders.
-fn part(ledger: &Ledger, is_part: impl Fn(u64) -> bool) -> Ledger {
-    let mut part = Ledger::default();
-    part.holders = ledger.holders.iter().filter(|holder| is_part(holder.family)).cloned().collect();
-    part.waiters = ledger.waiters.iter().filter(|waiter| is_part(waiter.ticket)).cloned().collect();
-    part
-}
-
-/// Removes from a part what the store itself knows, and returns when its lease ends.
-fn take_lease(part: &mut Ledger) -> Option<Duration> {
-    let holders = part.holders.iter_mut().map(|holder| holder.lease_ends.take());
-    let waiters = part.waiters.iter_mut().map(|waiter| waiter.lease_ends.take());
-    holders.chain(waiters).max().flatten()
-}
-
-/// Returns the value of an entry that is to be stored.
-fn to_store(mut part: Ledger, granted: Option<&str>) -> Ledger {
-    for holder in &mut part.holders {
-        if holder.ticket == holder.family {
-            holder.ticket = 0;
-        }
-        holder.family = 0;
-        if granted == Some(holder.token.as_str()) {
-            holder.fencing_token = 0;
-        }
-    }
-    part.waiters.iter_mut().for_each(|waiter| waiter.ticket = 0);
-    part
-}
-
-/// Decides on a listing. With `has_joined`, the entry of the claim was created for this request. Returns `None` if the
-/// fencing counter is exhausted.
-pub fn plan<T>(
-    listing: &Listing,
-    lifetime: Lifetime,
-    purpose: &Purpose,
-    has_joined: bool,
-    decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
-) -> Option<Plan<T>> {
-    let view = View { now: listing.now, lifetime, next_revision: listing.revision.saturating_add(1) };
-    let before = listing.ledger();
-    let mut after = before.clone();
-    let (value, effect, watch) = match decide(&mut after, &view) {
-        Step::Done { value, effect, watch } => (value, effect, watch),
-        Step::Exhausted => return None,
-        Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
-    };
-    let outcomes = std::mem::take(&mut after.outcomes);
-    let is_new = |token: &str| !before.holders.iter().any(|holder| holder.token == token);
-    let grant = after.holders.iter().find(|holder| holder.ticket == holder.family && is_new(&holder.token));
-    let grant = grant.map(|holder| (holder.token.clone(), holder.fencing_token));
-    let is_granted_by_revision = grant.as_ref().is_some_and(|(_, fencing)| *fencing == view.next_revision);
-    let granted = grant.as_ref().filter(|_| is_granted_by_revision).map(|(token, _)| token.as_str());
-    let mut writes = Vec::new();
-    // First: the next holder must find it.
-    let Entry { version, value: mut beside, .. } = listing.beside.clone();
-    beside.success = after.success.clone();
-    if let Some((_, fencing)) = grant.as_ref().filter(|_| !is_granted_by_revision) {
-        // The store has lost revisions, but not this document, which assigns the tokens until they have caught up.
-        beside.fencing_token = *fencing;
-    }
-    let is_new = beside != listing.beside.value;
-    writes.extend(is_new.then_some(Write::Swap { order: BESIDE, version, value: beside, lease: None }));
-    let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
-    if let Purpose::Claim(claim) = purpose {
-        if has_joined && !matches!(effect, Effect::Wait(_)) {
-            // It was to be taken at once or not at all.
-            decide::leave_queue(&mut after, claim);
-        }
-        let mut new = part(&after, |order| !listing.has(order));
-        if !new.is_idle() {
-            let lease = length(take_lease(&mut new));
-            let is_alone = listing.entries.is_empty() && !new.holders.is_empty();
-            let alone = is_alone.then(|| to_store(new, granted));
-            writes.push(Write::Create { alone, waiting: waiting(claim, &view), lease });
-        }
-    }
-    for &Entry { order, version, .. } in &listing.entries {
-        let [mut was, mut is] = [&before, &after].map(|ledger| part(ledger, |one| one == order));
-        let (had, ends) = (take_lease(&mut was), take_lease(&mut is));
-        match length(ends) {
-            _ if is.is_idle() => writes.push(Write::Remove { order, version }),
-            lease if is != was => {
-                writes.push(Write::Swap { order, version, value: to_store(is, granted), lease });
-            }
-            // A new entry has its lease already.
-            Some(lease) if ends != had && !has_joined => writes.push(Write::Extend { order, lease }),
-            _ => {}
-        }
-    }
-    let order_of = |ticket: u64| {
-        let holder = before.holders.iter().find(|holder| holder.ticket == ticket);
-        holder.map_or(ticket, |holder| holder.family)
-    };
-    let watch = watch.into_iter().map(|one| match one {
-        // A nested one has no entry of its own.
-        Watch::Holder(ticket) => Watch::Holder(order_of(ticket)),
-        other => other,
-    });
-    Some(Plan { value, writes, is_granted_by_revision, watch: watch.collect(), outcomes })
-}
-
-/// Returns the entry of a claim that waits.
-fn waiting(claim: &Claim, view: &View) -> Ledger {
-    let mut waiting = Ledger::default();
-    decide::join_queue(&mut waiting, claim, view);
-    take_lease(&mut waiting);
-    to_store(waiting, None)
 }
 
 /// See [`LedgerStore::change`](super::LedgerStore::change).
@@ -327,51 +199,81 @@ pub async fn change<S: EntryStore, T>(
     purpose: &Purpose,
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Result<Done<T>, StoreError> {
+    let mut assumed = match purpose {
+        // The others depend on what is stored.
+        Purpose::Claim(claim) if !claim.outer.is_empty() || claim.once_per.is_some() => None,
+        Purpose::Claim(_) | Purpose::Release(_) => store.assumed(name, purpose),
+        Purpose::Renew(_) | Purpose::Operate | Purpose::Record => None,
+    };
     let mut has_joined = false;
-    'list: for _ in 0..MAX_CONFLICTS {
-        let listing = store.list(name).await?;
-        let Some(plan) = plan(&listing, store.lifetime(), purpose, has_joined, &decide) else {
+    for attempt in 0..MAX_CONFLICTS {
+        let listing = match assumed.take() {
+            Some(listing) => listing,
+            None => store.list(name, purpose).await?,
+        };
+        let terms = Terms {
+            lifetime: store.lifetime(),
+            fencing: S::FENCING,
+            has_joined,
+            // Those who change the document at the same time, such as readers that leave together, must not wait for each
+            // other.
+            records_apart: attempt > 0,
+        };
+        let Some(plan) = plan(&listing, terms, purpose, &decide) else {
             return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
         };
         let mut revision = listing.revision;
-        for write in &plan.writes {
-            has_joined |= matches!(write, Write::Create { .. });
-            match store.write(name, write).await? {
+        if !plan.writes.is_empty() {
+            has_joined |= plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
+            match store.write(name, &plan.writes, plan.granting()).await? {
                 Written::At(at) => revision = at,
-                Written::Waiting | Written::Conflict => continue 'list,
+                Written::Waiting | Written::Conflict => continue,
             }
         }
         let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
-        let last = fencing.map_or(listing.ledger().fencing_token, FencingToken::number);
-        // The entry of a grant ends with its lease, but its token must be remembered.
-        let is_unrecorded = last > listing.beside.value.fencing_token && matches!(purpose, Purpose::Claim(_));
-        if is_unrecorded || !plan.outcomes.is_empty() {
-            let noted = note(store, name, last, &plan.outcomes).await;
-            if is_unrecorded || matches!(purpose, Purpose::Record) {
+        if plan.is_held {
+            // The entry ends with its lease, but the token must be remembered.
+            let last = fencing.map(FencingToken::number).or(plan.fencing_token);
+            let last = last.unwrap_or_else(|| listing.ledger(S::FENCING).fencing_token);
+            if last > listing.beside.value.fencing_token {
+                store.remember(name, &listing, last).await?;
+            }
+        }
+        if !plan.outcomes.is_empty() {
+            let noted = note(store, name, purpose, |beside| {
+                for (at, record) in &plan.outcomes {
+                    outcomes::append(&mut beside.outcomes, *at, record.clone());
+                }
+            });
+            let noted = noted.await;
+            if matches!(purpose, Purpose::Record) {
                 noted?;
             }
         }
-        let is_watched = plan.watch.is_empty() || store.watch(name, &plan.watch, listing.revision).await?;
+        let is_watching = plan.is_held || !plan.watch.is_empty();
+        // What was known to the decision, and what it has written itself, is not reported.
+        let since = if plan.is_held { revision } else { listing.revision };
+        let is_watched = !is_watching || store.watch(name, &plan.watch, since).await?;
         return Ok(Done { value: plan.value, is_watched, fencing, unwritten: None });
     }
     Err(busy_ledger(name))
 }
 
-/// Adds outcomes to the document beside the entries, and the last fencing token.
-async fn note<S: EntryStore>(
+/// Changes the document beside the entries.
+///
+/// # Errors
+/// The store could not be queried, or the document is changed too often by others.
+pub async fn note<S: EntryStore>(
     store: &mut S,
     name: &LockName,
-    fencing_token: u64,
-    records: &[NotedRecord],
+    purpose: &Purpose,
+    change: impl Fn(&mut Ledger),
 ) -> Result<(), StoreError> {
     for _ in 0..MAX_CONFLICTS {
-        let Entry { order, version, mut value, .. } = store.list(name).await?.beside;
-        value.fencing_token = value.fencing_token.max(fencing_token);
-        for (at, record) in records {
-            outcomes::append(&mut value.outcomes, *at, record.clone());
-        }
+        let Entry { order, version, mut value, .. } = store.list(name, purpose).await?.beside;
+        change(&mut value);
         let write = Write::Swap { order, version, value, lease: None };
-        if store.write(name, &write).await? != Written::Conflict {
+        if store.write(name, &[write], Granting::No).await? != Written::Conflict {
             return Ok(());
         }
     }
@@ -387,8 +289,11 @@ pub async fn read<S: EntryStore>(
     names: &[LockName],
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
-    states(names, view, async |name| store.list(name).await.map(|listing| (listing.ledger(), listing.now)))
-        .await
+    let load = async |name: &LockName| {
+        let listing = store.list(name, &Purpose::Operate).await?;
+        Ok((listing.ledger(S::FENCING), listing.now))
+    };
+    states(names, view, load).await
 }
 
 /// See [`LedgerStore::history`](super::LedgerStore::history).
@@ -396,5 +301,6 @@ pub async fn read<S: EntryStore>(
 /// # Errors
 /// The store could not be queried, or a value is in an unknown format.
 pub async fn history<S: EntryStore>(store: &mut S, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
-    Ok(store.list(name).await?.beside.value.outcomes.into_iter().rev().collect())
+    let beside = store.list(name, &Purpose::Record).await?.beside;
+    Ok(beside.value.outcomes.into_iter().rev().collect())
 }

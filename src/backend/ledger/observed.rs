@@ -74,6 +74,11 @@ pub trait Observed {
         Lifetime::Recorded
     }
 
+    /// Returns the length of the lease that the store gives for a request of this length.
+    fn lease(&self, requested: Duration) -> Duration {
+        requested
+    }
+
     /// Returns how the turn of a waiter comes.
     fn turns(&self) -> Turns {
         Turns::Called
@@ -158,6 +163,11 @@ impl HolderEntry {
         self.kept_until.is_some_and(|until| now.clock < until)
     }
 
+    /// Returns whether only the lease keeps the lock: the command has ended.
+    pub(super) fn is_kept_by_lease(&self) -> bool {
+        self.ended_at.is_some() && self.lease_ends.is_some()
+    }
+
     /// Returns whether the owner is alive.
     pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
         self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
@@ -179,7 +189,8 @@ impl HolderEntry {
         match observed.lifetime() {
             Lifetime::Recorded => {
                 self.lease_ends = Some(observed.now().clock + claim.ttl.max(rest));
-                Some(claim.ttl)
+                self.lease = Some(claim.ttl);
+                Some(observed.lease(claim.ttl))
             }
             Lifetime::OfOwner(lease) => lease,
         }

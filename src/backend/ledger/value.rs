@@ -62,6 +62,9 @@ pub struct HolderEntry {
     /// When its lease ends, on the clock of [`Now::clock`](super::Now::clock); `None` if it lives as long as its owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ends: Option<Duration>,
+    /// The length of the lease that it requested last; `None` without a lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Duration>,
     /// The request to end the hold, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<Revocation>,
@@ -89,6 +92,20 @@ pub struct WaiterEntry {
     pub lease_ends: Option<Duration>,
     /// The owner.
     pub identity: Identity,
+}
+
+impl HolderEntry {
+    /// Returns the owner, unless it is a foreign client.
+    pub fn identity(&self) -> Option<&Identity> {
+        (!self.token.is_empty()).then_some(&self.identity)
+    }
+}
+
+impl WaiterEntry {
+    /// Returns the owner, unless it is a foreign client.
+    pub fn identity(&self) -> Option<&Identity> {
+        (self.identity != Identity::default()).then_some(&self.identity)
+    }
 }
 
 /// Why a stored ledger cannot be used. It must not be overwritten.
@@ -146,6 +163,47 @@ impl Ledger {
                 Err(_) => Err(Unreadable::Damaged),
             },
         }
+    }
+
+    /// Returns the ledger as it is stored.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers are JSON")
+    }
+
+    /// Returns the entry of a foreign client that holds the lock exclusively since this time, in microseconds since 1970;
+    /// 0 if that is unknown. It has no token.
+    pub fn of_foreign_holder(acquired_at: u64) -> Ledger {
+        let holder = HolderEntry {
+            ticket: 0,
+            family: 0,
+            token: String::new(),
+            mode: Mode::Exclusive,
+            slot: None,
+            fencing_token: 0,
+            gate: None,
+            acquired_at,
+            ended_at: None,
+            kept_until: None,
+            lease_ends: None,
+            lease: None,
+            revoked: None,
+            identity: Identity::default(),
+        };
+        Ledger { holders: vec![holder], ..Ledger::default() }
+    }
+
+    /// Returns the entry of a foreign client that waits since this time to hold the lock exclusively, likewise.
+    pub fn of_foreign_waiter(since: u64) -> Ledger {
+        let waiter = WaiterEntry {
+            ticket: 0,
+            token: String::new(),
+            mode: Mode::Exclusive,
+            since,
+            called: None,
+            lease_ends: None,
+            identity: Identity::default(),
+        };
+        Ledger { waiters: vec![waiter], ..Ledger::default() }
     }
 
     /// Returns the position of the waiter with this token.

@@ -112,9 +112,9 @@ pub(super) fn state(
     }
     for waiter in ledger.waiters.iter().filter(|waiter| waiter.has_owner(observed)) {
         state.waiters.push(Waiter {
-            identity: Some(waiter.identity.clone()),
+            identity: waiter.identity().cloned(),
             mode: waiter.mode,
-            waiting: since(waiter.since, observed.now()),
+            waiting: if waiter.since > 0 { since(waiter.since, observed.now()) } else { Duration::ZERO },
         });
     }
     if state.holders.is_empty()
@@ -126,6 +126,21 @@ pub(super) fn state(
     state
 }
 
+/// Returns whether the entry is that of a holder that was shown.
+pub(super) fn is_shown_as(entry: &HolderEntry, shown: &Holder) -> bool {
+    fencing(entry) == shown.fencing && digest(entry) == shown.digest
+}
+
+/// Returns the fencing token; a foreign client has none, or another one.
+fn fencing(entry: &HolderEntry) -> Option<FencingToken> {
+    entry.identity().and_then(|_| FencingToken::new(entry.fencing_token))
+}
+
+/// Returns what identifies the hold of a foreign client.
+fn digest(entry: &HolderEntry) -> Option<String> {
+    entry.identity().is_none().then(|| entry.ticket.to_string())
+}
+
 fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -> Holder {
     let now = observed.now();
     let ended = entry.ended_at.map(|then| since(then, now));
@@ -134,12 +149,14 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
     let kept = entry.kept_until.filter(|until| now.clock < *until && ended.is_some());
     let remaining = entry.lease_ends.or(kept).map(|ends| ends.saturating_sub(now.clock));
     Holder {
-        identity: Some(entry.identity.clone()),
-        age: Some(since(entry.acquired_at, now)),
+        identity: entry.identity().cloned(),
+        age: (entry.acquired_at > 0).then(|| since(entry.acquired_at, now)),
         remaining,
         ended,
-        fencing: FencingToken::new(entry.fencing_token),
+        fencing: fencing(entry),
+        digest: digest(entry),
         slot: entry.slot.filter(|_| matches!(entry.mode, Mode::Slots(_))),
+        lease: entry.lease,
         revoked: entry.revoked.clone(),
         // A holder whose gate was replaced has lost the lock, even if it does not know yet.
         ours: token.is_some_and(|token| token.reveal() == entry.token) && !observed.is_gate_replaced(entry),

@@ -22,16 +22,22 @@ const HANDSHAKE: u8 = 22;
 
 /// A TLS record with a ClientHello of no content, which a server rejects with an alert.
 const EMPTY_HELLO: &[u8] = &[HANDSHAKE, 3, 1, 0, 4, 1, 0, 0, 0];
-/// A line that servers of text protocols reply to, if only with an error.
-const LINE: &[u8] = b"PING\r\n";
+/// A request that a server without TLS replies to, if only with an error: one in HTTP, a command of Redis, and one of the
+/// four-letter words of ZooKeeper.
+const REQUEST: &[u8] = b"srvr / HTTP/1.0\r\n\r\n";
 
 /// Resolves with the error if the server turns out to be without TLS while it leaves a TLS handshake unanswered.
 pub async fn without_tls(peer: Option<SocketAddr>, security: &Security) -> StoreError {
     sleep(SILENCE).await;
-    match first_byte(peer, LINE).await {
-        None | Some(ALERT | HANDSHAKE) => std::future::pending().await,
-        Some(_) => does_not_use_tls(security),
+    match is_without_tls(peer).await {
+        false => std::future::pending().await,
+        true => does_not_use_tls(security),
     }
+}
+
+/// Returns whether the server replies to a request without TLS.
+pub async fn is_without_tls(peer: Option<SocketAddr>) -> bool {
+    !matches!(first_byte(peer, REQUEST).await, None | Some(ALERT | HANDSHAKE))
 }
 
 /// Returns the error for a server without TLS.

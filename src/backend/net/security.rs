@@ -49,19 +49,22 @@ impl Security {
         Ok(true)
     }
 
-    /// Takes the password from an environment variable if the URL has none, and checks that the parts fit together.
+    /// Takes the password from an environment variable, if the store has one, when the URL has none, and checks that the
+    /// parts fit together.
     ///
     /// # Errors
     /// There is a username without a password, a certificate without its key, or a file that cannot be opened.
-    pub fn complete(&mut self, environment: Environment<'_>, variable: &str) -> Result<(), UrlError> {
+    pub fn complete(&mut self, environment: Environment<'_>, variable: Option<&str>) -> Result<(), UrlError> {
         self.tls.as_ref().map_or(Ok(()), TlsSettings::check)?;
-        self.credentials.set_default_password(environment(variable));
-        match self.credentials.username().is_some() && !self.credentials.has_password() {
-            true => Err(UrlError::new(format!(
-                "a username without a password: add it to the URL, as password_file=, or as {variable}"
-            ))),
-            false => Ok(()),
+        self.credentials.set_default_password(variable.and_then(environment));
+        if self.credentials.username().is_none() || self.credentials.has_password() {
+            return Ok(());
         }
+        let ways = match variable {
+            Some(variable) => format!("to the URL, as password_file=, or as {variable}"),
+            None => "to the URL, or as password_file=".to_owned(),
+        };
+        Err(UrlError::new(format!("a username without a password: add it {ways}")))
     }
 
     /// Returns the warning about a server that is not authenticated, if there is one.

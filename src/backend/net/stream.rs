@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
 use super::{Address, Security, Session, mismatch};
-use crate::backend::{StoreError, io_text};
+use crate::backend::{Outlook, StoreError, io_text};
 use crate::name_services;
 use crate::process_limit::why_no_process;
 
@@ -67,7 +67,13 @@ pub async fn secure(
     };
     let peer = new_peer(&tcp, security);
     let (tls, identity) = tokio::select! {
-        begun = session.begin(tcp, security) => begun?,
+        begun = session.begin(tcp, security) => match begun {
+            // Some servers close the connection instead of replying.
+            Err(error) if error.outlook() == Outlook::Unknown && mismatch::is_without_tls(peer).await => {
+                return Err(mismatch::does_not_use_tls(security));
+            }
+            begun => begun?,
+        },
         error = mismatch::without_tls(peer, security) => return Err(error),
     };
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
@@ -166,6 +172,24 @@ impl AsyncRead for BoundedStream {
             };
         }
         result
+    }
+}
+
+impl AsyncWrite for BoundedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -43,6 +43,8 @@ pub struct TlsSettings {
     pub server_name: Option<String>,
     /// Do not verify the server.
     pub insecure: bool,
+    /// The protocol to negotiate (ALPN), if the server demands one. Set by the store, not by an option.
+    pub protocol: Option<&'static str>,
 }
 
 impl TlsSettings {
@@ -123,7 +125,9 @@ impl Session {
             .map_err(|error| StoreError::Config(format!("TLS: {error}")))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
-        let (config, identity) = Identity::present(settings, builder)?;
+        let (mut config, identity) = Identity::present(settings, builder)?;
+        config.alpn_protocols =
+            settings.protocol.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let connector = TlsConnector::from(Arc::new(config));
         Ok(Some(Session { connector, name, identity, expired_authority }))
     }

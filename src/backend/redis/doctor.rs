@@ -1,14 +1,12 @@
 //! `dlock doctor` for one server: checks, one after another over one connection, whether it is fit to hold locks.
 
-mod answers;
+pub(super) mod answers;
 pub(super) mod clock;
 mod cluster;
 pub(super) mod info;
 mod notifications;
 mod rights;
 mod sentinels;
-
-use std::time::Duration;
 
 use redis::{Cmd, ServerError, Value};
 
@@ -24,18 +22,14 @@ use super::rights::user;
 use super::route::Route;
 use super::store::RedisStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, p50_and_p99, short};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::clock::Moment;
-use crate::duration::show;
 use crate::lock::{LockName, Token};
 
 const PINGS: usize = 100;
 const CLOCK_READINGS: usize = 5;
-/// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
-const SHORTEST_TTL: Duration = Duration::from_secs(30);
-const REPLIES_PER_TTL: u32 = 100;
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
@@ -195,19 +189,7 @@ impl Examiner<'_> {
             self.request(&redis::cmd("PING")).await?;
             times.push(Moment::now() - start);
         }
-        let (p50, p99) = p50_and_p99(times);
-        let found = format!("p50 {}, p99 {} of {PINGS} pings", short(p50), short(p99));
-        let ttl = recommended_ttl(p99);
-        self.diagnosis.recommend_ttl(ttl);
-        self.found(match ttl > SHORTEST_TTL {
-            false => Finding::ok("latency", found),
-            true => Finding::warning(
-                "latency",
-                found,
-                "with a short ttl, a few slow replies are enough for a command to be stopped",
-                format!("--ttl {}", show(ttl)),
-            ),
-        });
+        self.diagnosis.latency(times, "pings");
         Ok(())
     }
 
@@ -332,11 +314,6 @@ fn refusing(error: &ServerError) -> Option<Finding> {
     Some(Finding::problem("writing", format!("the server refuses: {}", describe(error)), consequence, remedy))
 }
 
-fn recommended_ttl(p99: Duration) -> Duration {
-    let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
-    SHORTEST_TTL.max(Duration::from_secs(seconds as u64))
-}
-
 /// Returns the value in the reply to `CONFIG GET` of one name.
 fn setting_of(reply: &Value) -> Option<String> {
     let value = match reply {
@@ -345,16 +322,4 @@ fn setting_of(reply: &Value) -> Option<String> {
         _ => return None,
     };
     text(Some(value)).map(shortened)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slow_store_needs_a_long_lease() {
-        for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
-            assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
-        }
-    }
 }

@@ -59,10 +59,12 @@ impl Run<'_> {
                         Some(_) => ", nor its success be recorded",
                         None => "",
                     };
-                    let rest = outcome.locks[lock]
-                        .lease_ends
-                        .map(|ends| format!("; it expires within {}", show_distance(ends - Moment::now())));
-                    let rest = rest.unwrap_or_default();
+                    let rest = match outcome.locks[lock].lease_ends.map(|ends| ends - Moment::now()) {
+                        None => String::new(),
+                        // The store counts the lease from later on, and a new leader from its election.
+                        Some(rest) if rest.as_millis() == 0 => "; it expires by itself".to_owned(),
+                        Some(rest) => format!("; it expires within {}", show_distance(rest)),
+                    };
                     self.reporter.warning(&format!(
                         "{name} on {store}: could not be released{success}: {error}{rest}"
                     ));

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::Run;
 use super::outcome::{RunOutcome, Stopped};
-use crate::backend::{Backend, Ending, Release, StoreError};
+use crate::backend::{Ending, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
 use crate::commands::{hold, within};
@@ -19,9 +19,7 @@ use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport};
 
-/// The time limit for recording a run in the history when no other request to the store is pending.
-const RECORD: Duration = Duration::from_millis(400);
-/// The same limit when a signal ends dlock.
+/// The time limit for recording a run in the history when a signal ends dlock.
 const LAST_RECORD: Duration = Duration::from_millis(80);
 
 pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
@@ -36,11 +34,6 @@ struct Releasing<'a> {
     record: Record,
     /// It cannot be released yet.
     stays: &'a Cell<bool>,
-}
-
-async fn keep(backend: &mut dyn Backend, lock: &Lock, record: &Record) -> Result<(), StoreError> {
-    backend.connect().await?;
-    backend.record(&lock.claim.name, record).await
 }
 
 /// The minimum time for an attempt to release the lock.
@@ -109,10 +102,11 @@ impl Run<'_> {
             Err(failure) => report.clone().failed(failure),
             Ok(()) => report.clone(),
         };
-        let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { RECORD };
+        let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { hold::RECORD };
         let keep = |index: usize| {
             let record = report.record(index, &locks[index].claim.identity);
-            async move { timeout(limit, keep(&mut **locks[index].backend(), &locks[index], &record)).await }
+            let lock = &locks[index];
+            async move { hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await }
         };
         let kept = join_all((0..locks.len()).map(keep));
         tokio::pin!(kept);
@@ -138,7 +132,7 @@ impl Run<'_> {
         let mut backend = lock.backend();
         if matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
             // The store itself has reported the loss.
-            let _ = timeout(RECORD, keep(&mut **backend, lock, &record)).await;
+            hold::note(&mut **backend, &lock.claim.name, &record, hold::RECORD).await;
             return Ok(Release::NotHeld);
         }
         let mut until = Moment::now() + self.plan.terms.connect_timeout;

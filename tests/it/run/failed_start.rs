@@ -86,12 +86,12 @@ fn an_environment_that_is_too_large_frees_the_lock_at_once() {
     for store in stores() {
         let name = "n".repeat(200);
         let mut outcomes = Vec::new();
-        // Arguments and environment may have a quarter of the stack (man 2 execve), here 128 KiB. From a size with
+        // Arguments and environment may have a quarter of the stack (man 2 execve), here 160 KiB. From a size with
         // which dlock itself cannot be started, down to one with which its command can be started.
-        for size in (60_000..72_000).rev().step_by(100) {
+        for size in (93_000..105_000).rev().step_by(100) {
             let run =
                 store.run().name(&name).env("FIRST", "f".repeat(60_000)).env("SECOND", "f".repeat(size));
-            let run = run.command(["/bin/true"]).wrapped_by(["prlimit", "--stack=524288"]);
+            let run = run.command(["/bin/true"]).wrapped_by(["prlimit", "--stack=655360"]);
             let output = run.output();
             if output.stderr.starts_with("prlimit: ") {
                 continue;

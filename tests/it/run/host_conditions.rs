@@ -107,7 +107,7 @@ fn a_small_stack_is_raised_for_dlock_alone_or_refused_with_a_sentence() {
     let place = open_place();
     let run = |limit: &str| as_user(place.run().sh("ulimit -s").wrapped_by(["prlimit", limit]), 60_998);
     assert_eq!(run("--stack=65536:").output().outcome(), (Exit::Code(0), "64\n", ""));
-    let why = "dlock: the stack is limited to 64 KiB, and 512 are needed: see ulimit -s\n";
+    let why = "dlock: the stack is limited to 64 KiB, and 640 are needed: see ulimit -s\n";
     assert_eq!(run("--stack=65536:65536").output().outcome(), (Exit::Code(70), "", why));
 }
 

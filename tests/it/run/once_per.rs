@@ -6,7 +6,7 @@ mod on_servers;
 use crate::run::faults::shim::{Clocks, DAY};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
-use crate::support::running::{Exit, Output};
+use crate::support::running::{Exit, Output, Running};
 use crate::support::store::Store;
 use crate::wait::refusal::assert_usage;
 use nix::sys::signal::Signal;
@@ -36,6 +36,14 @@ fn assert_open(store: &Store) {
     assert!(is_done(&nightly(store).sh("echo ran").output()), "the retry was not recorded");
 }
 
+/// A job that ends with status 0 on any of these signals.
+fn ending_on(store: &Store, signals: &str) -> Running {
+    let text = format!("trap 'exit 0' {signals}; echo ready; while :; do sleep 0.01; done");
+    let mut run = nightly(store).sh(&text).spawn();
+    run.await_ready();
+    run
+}
+
 #[test]
 fn a_failed_job_is_taken_over_by_the_next_run() {
     for store in Store::each() {
@@ -53,9 +61,7 @@ fn a_failed_job_is_taken_over_by_the_next_run() {
 fn a_job_that_was_asked_to_end_is_not_done() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         for store in Store::each() {
-            let text = "trap 'exit 0' TERM INT HUP QUIT; echo ready; while :; do sleep 0.01; done";
-            let mut run = nightly(&store).sh(text).spawn();
-            run.await_ready();
+            let mut run = ending_on(&store, "TERM INT HUP QUIT");
             run.signal(signal);
             assert_eq!(run.wait().exit, Exit::Code(0));
             assert_open(&store);
@@ -66,9 +72,7 @@ fn a_job_that_was_asked_to_end_is_not_done() {
 #[test]
 fn other_signals_do_not_ask_a_job_to_end() {
     for store in Store::each() {
-        let mut run =
-            nightly(&store).sh("trap 'exit 0' USR1; echo ready; while :; do sleep 0.01; done").spawn();
-        run.await_ready();
+        let mut run = ending_on(&store, "USR1");
         run.signal(Signal::SIGUSR1);
         assert_eq!(run.wait().exit, Exit::Code(0));
         assert!(is_done(&nightly(&store).sh("echo ran").output()));
@@ -78,9 +82,7 @@ fn other_signals_do_not_ask_a_job_to_end() {
 #[test]
 fn a_revoked_job_is_not_done() {
     for store in Store::each() {
-        let mut run =
-            nightly(&store).sh("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done").spawn();
-        run.await_ready();
+        let mut run = ending_on(&store, "TERM");
         let broken = store.place.bare().args(["break", "-b", store.url(), "--yes", "x"]).output();
         assert_eq!(broken.exit, Exit::Code(0), "{broken:?}");
         assert_eq!(run.wait().exit, Exit::Code(76));

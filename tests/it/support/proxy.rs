@@ -43,6 +43,8 @@ struct State {
     flights: Vec<Flight>,
     pieces_down: usize,
     attempts: usize,
+    /// After this number of further replies, one is lost with its connection.
+    lose_after: Option<usize>,
 }
 
 impl State {
@@ -51,6 +53,25 @@ impl State {
             Way::Up => &mut self.up,
             Way::Down => &mut self.down,
         }
+    }
+
+    fn close(&mut self) {
+        for (client, server) in self.connections.drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether the reply that has just arrived is lost.
+    fn loses_reply(&mut self) -> bool {
+        let Some(others) = &mut self.lose_after else { return false };
+        if *others > 0 {
+            *others -= 1;
+            return false;
+        }
+        self.lose_after = None;
+        self.close();
+        true
     }
 }
 
@@ -120,6 +141,11 @@ impl Proxy {
         self.shared.change(|state| state.down.drop_next += 1);
     }
 
+    /// Loses one reply after this number of others, and closes every connection then.
+    pub fn lose_reply_after(&self, others: usize) {
+        self.shared.change(|state| state.lose_after = Some(others));
+    }
+
     /// Holds the next reply and everything after it, until `heal`.
     pub fn hold_next_reply(&self) {
         self.shared.change(|state| state.down.hold_next += 1);
@@ -138,10 +164,7 @@ impl Proxy {
 
     /// Closes every open connection.
     pub fn close(&self) {
-        for (client, server) in self.shared.lock().connections.drain(..) {
-            let _ = client.shutdown(Shutdown::Both);
-            let _ = server.shutdown(Shutdown::Both);
-        }
+        self.shared.lock().close();
     }
 
     /// Closes the direction to the clients, and goes on carrying what they send.
@@ -236,7 +259,12 @@ fn read(
         let now = Instant::now();
         let mut state = shared.lock();
         match way {
-            Way::Down => state.pieces_down += 1,
+            Way::Down => {
+                state.pieces_down += 1;
+                if state.loses_reply() {
+                    return;
+                }
+            }
             Way::Up => {
                 let answers = state.pieces_down;
                 log.add(&mut state.flights, answers, bytes);

@@ -34,6 +34,27 @@ fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
     ours.filter_map(|words| words.get(9).map(|inode| format!("socket:[{inode}]"))).collect()
 }
 
+/// The number of clients that are connected to a port of this process, without itself.
+pub fn clients(pid: i32, port: u16) -> usize {
+    const ESTABLISHED: &str = "01";
+    const CLOSE_WAIT: &str = "08";
+    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    let lines = tables.iter().flatten().flat_map(|table| table.lines());
+    let open = lines
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.get(3).is_some_and(|state| [ESTABLISHED, CLOSE_WAIT].contains(state)));
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let own: Vec<_> = fds.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+    let (end, mut accepted, mut initiated) = (format!(":{port:04X}"), 0_usize, 0);
+    for words in open {
+        let socket = words.get(9).map(|inode| format!("socket:[{inode}]")).unwrap_or_default();
+        let is_own = own.iter().any(|target| target.as_os_str() == socket.as_str());
+        accepted += usize::from(words[1].ends_with(&end));
+        initiated += usize::from(is_own && words[2].ends_with(&end));
+    }
+    accepted.saturating_sub(initiated)
+}
+
 /// Starts a process that the kernel kills when this test process ends, however it ends.
 ///
 /// PR_SET_PDEATHSIG is about the *thread* that forked (man 2 PR_SET_PDEATHSIG), and a test's thread ends

@@ -49,9 +49,14 @@ impl Store {
     }
 
     /// Servers for one test only, behind this URL.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "net")]
     pub fn at(url: String) -> Self {
-        Self { place: Place::new(), url, space: None }
+        Self {
+            place: Place::new(),
+            url,
+            #[cfg(feature = "redis")]
+            space: None,
+        }
     }
 
     /// One store of each kind.

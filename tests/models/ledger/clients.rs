@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dlock::backend::Attempt;
-use dlock::backend::ledger::entries::{Listing, Write};
+use dlock::backend::ledger::entries::{Fencing, Listing, Write};
 use dlock::backend::ledger::{
     Gate, GateMode, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch,
 };
@@ -32,6 +32,8 @@ pub(super) struct Clients {
     pub(super) ttl: Option<Duration>,
     /// Each of them writes an entry of its own, with a lease. Otherwise the ledger is one document.
     pub(super) entries: bool,
+    /// Which number is the fencing token of a grant, if they do.
+    pub(super) fencing: Fencing,
     /// How many clients may die, or stop waiting.
     pub(super) deaths: u8,
     /// How many messages may be lost: a reply, or the notifications of one change.

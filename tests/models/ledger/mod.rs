@@ -6,6 +6,7 @@ mod rules;
 
 use std::time::Duration;
 
+use dlock::backend::ledger::entries::Fencing;
 use dlock::lock::Mode;
 
 use self::clients::Clients;
@@ -42,6 +43,7 @@ const LEASES: Clients = Clients {
     delays: 1,
     ttl: Some(Duration::from_secs(3)),
     entries: false,
+    fencing: Fencing::Revision,
     deaths: 0,
     losses: 0,
     foreign: false,
@@ -74,6 +76,12 @@ fn a_lost_message_leaves_no_client_with_a_lease_behind() {
 #[test]
 fn clients_with_entries_exclude_each_other_in_order() {
     assert_holds("entries", &ENTRIES);
+}
+
+/// Readers that are granted the lock together may be so in another order than that of their entries.
+#[test]
+fn fencing_tokens_by_the_order_of_entries_grow() {
+    assert_holds("entries, tokens by order", &Clients { fencing: Fencing::Order, deaths: 1, ..ENTRIES });
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn holder(ticket: u64, mode: Mode, slot: Option<u32>) -> HolderEntry {
         ended_at: None,
         kept_until: None,
         lease_ends: None,
+        lease: None,
         revoked: None,
         identity: Identity::default(),
     }

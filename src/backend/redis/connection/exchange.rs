@@ -170,16 +170,17 @@ impl Connection {
             Err(error) => error,
         };
         let why = match error.kind() {
-                redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
-                // Some proxies close the connection on an unknown command. Servers may crash instead, so this is no
-                // reason to fall back from RESP3.
-                _ if error.is_connection_dropped() && self.no_reply_yet && self.pushes => {
-                    "the server closed the connection without a reply (for a proxy that does not support HELLO: protocol=resp2)"
-                        .to_owned()
-                }
-                _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
-                _ => format!("cannot read: {}", shortened(&error.to_string())),
-            };
+            redis::ErrorKind::Parse => "the server does not speak the Redis protocol".to_owned(),
+            // Some proxies close the connection on an unknown command. Servers may crash instead, so this is no reason
+            // to fall back from RESP3.
+            _ if error.is_connection_dropped() && self.no_reply_yet && self.pushes => {
+                "the server closed the connection without a reply (for a proxy that does not support HELLO: \
+                 protocol=resp2)"
+                    .to_owned()
+            }
+            _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
+            _ => format!("cannot read: {}", shortened(&error.to_string())),
+        };
         Err(self.stream.why_ended().await.unwrap_or_else(|| StoreError::unanswered(why)))
     }
 }

@@ -7,8 +7,8 @@ use super::Info;
 use crate::backend::diagnosis::Answer;
 
 /// Leases are set by `PX`, and a waiter tries again when that of the holder has ended.
-pub(super) const LEASE_CLOCK: &str = "in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless set) after its \
-                           last renewal, plus 1s for each crashed waiter ahead";
+pub const LEASE_CLOCK: &str = "in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless set) \
+                               after its last renewal, plus 1s for each crashed waiter ahead";
 
 /// Answers whether this server can lose a lock that it has granted.
 pub(super) fn losses(info: &Info) -> Answer {

@@ -1,7 +1,5 @@
 //! The checks of the user's rights, and that a scratch lock can be acquired, renewed and released.
 
-use std::time::Duration;
-
 use redis::{Cmd, Value};
 
 use super::super::connection::{CommandReply, RequestOptions, server_error};
@@ -13,12 +11,10 @@ use super::super::rights::{MissingRights, user};
 use super::super::script::{Operation, ScriptRequest};
 use super::super::store::RedisStore;
 use super::{Examiner, refusing};
-use crate::backend::diagnosis::{Finding, short};
-use crate::backend::race::{CLIENTS, SCRATCH_LIFE, race, scratch_claim};
-use crate::backend::{Attempt, Backend, Ending, Intent, Release, Renewal, StoreError};
-use crate::clock::Moment;
-use crate::lock::{Claim, LockName, Token};
-use crate::random;
+use crate::backend::StoreError;
+use crate::backend::diagnosis::Finding;
+use crate::backend::race::{self, CLIENTS, SCRATCH_LIFE, scratch_claim};
+use crate::lock::{LockName, Token};
 
 /// The digest of `return 1`.
 const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
@@ -174,24 +170,13 @@ impl Examiner<'_> {
         token: Token,
         keys: &Keys,
     ) -> Result<(), StoreError> {
-        self.diagnosis.begin("lock");
         // The name is not used again, so its fencing counter may expire soon.
         store.counter_ttl = Some(SCRATCH_LIFE);
         store.old_protocol |= !self.connection.pushes;
         let claim = scratch_claim(&name, token);
-        let start = Moment::now();
-        let outcome = cycle(store, &claim).await;
-        let took = Moment::now() - start;
-        let is_usable = outcome.is_ok();
-        self.found(match outcome {
-            Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
-            Err(text) => Finding::problem(
-                "lock",
-                text,
-                "no lock can be taken, or none can be kept",
-                "check that it is a complete Redis or Valkey server, without a proxy that lacks commands",
-            ),
-        });
+        let remedy =
+            "check that it is a complete Redis or Valkey server, without a proxy that lacks commands";
+        let is_usable = race::cycle(store, &claim, self.diagnosis, remedy).await;
         let raced = if is_usable { self.race(store, &name).await } else { Ok(()) };
         let removals = [
             redis::cmd("DEL").arg(&keys.fencing).clone(),
@@ -209,7 +194,7 @@ impl Examiner<'_> {
             client
         };
         let mut clients: Vec<RedisStore> = (0..CLIENTS).map(|_| client()).collect();
-        race(&mut clients, name, self.diagnosis).await
+        race::race(&mut clients, name, self.diagnosis).await
     }
 }
 
@@ -242,33 +227,14 @@ fn optional_trials(keys: &Keys) -> Vec<OptionalTrial> {
     trials
 }
 
-async fn cycle(store: &mut RedisStore, claim: &Claim) -> Result<(), String> {
-    let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
-    store.connect().await.map_err(|error| failed("connect again", error))?;
-    match store.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
-        Attempt::Granted(_) => {}
-        _ => return Err("a lock with a random name is held".into()),
-    }
-    let renewal = store.renew(claim, Duration::ZERO).await.map_err(|error| failed("renew it", error))?;
-    if !matches!(renewal, Renewal::Held { .. }) {
-        return Err("it was gone at once".into());
-    }
-    match store
-        .release(claim, Duration::ZERO, Ending::default())
-        .await
-        .map_err(|error| failed("give it back", error))?
-    {
-        Release::Released => Ok(()),
-        _ => Err("it was gone before it was given back".into()),
-    }
-}
-
 /// Returns an unused lock name, which is also valid in a cluster.
 ///
 /// # Errors
 /// None in practice: the name is valid.
 pub(super) fn scratch_name(recipe: Recipe) -> Result<LockName, StoreError> {
-    let name = format!("dlock-doctor-{}", random::id());
-    let name = if recipe == Recipe::PythonRedisLock { format!("{{{name}}}") } else { name };
-    LockName::new(&name).map_err(|error| StoreError::unreachable(error.to_string()))
+    let name = race::scratch_name();
+    if recipe != Recipe::PythonRedisLock {
+        return Ok(name);
+    }
+    LockName::new(&format!("{{{name}}}")).map_err(|error| StoreError::unreachable(error.to_string()))
 }

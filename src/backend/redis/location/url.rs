@@ -64,7 +64,7 @@ impl Location {
                 ));
             }
         }
-        location.security.complete(environment, "REDISCLI_AUTH")?;
+        location.security.complete(environment, Some("REDISCLI_AUTH"))?;
         let sentinel = &location.sentinel_credentials;
         if sentinel.username().is_some() && !sentinel.has_password() {
             return Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file="));
@@ -77,7 +77,7 @@ impl Location {
         let bad = |text: String| Err(UrlError::new(text));
         let known = Location::options(scheme);
         if !known.contains(&name) {
-            return bad(format!("unknown option '{name}' for {scheme}:// (known: {})", known.join(", ")));
+            return Err(UrlError::unknown_option(name, scheme, known));
         }
         if self.security.set(name, value, &no_tls(scheme))? {
             return Ok(());

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use self::answers::{LEASE_CLOCK, NodeAnswer, atomic_grant, losses, one_server};
+use self::answers::{NodeAnswer, atomic_grant, lease_clock, losses, one_server};
 use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Note, Question, short};
+use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, Question, short};
 use crate::backend::redis::doctor::clock::{self, CLOCK_WARNING};
 use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
@@ -80,8 +80,7 @@ impl RedlockStore {
         diagnosis.answer(Question::AtomicGrant, atomic_grant(&answers, count, quorum));
         diagnosis.answer(Question::Loss, losses(count, quorum));
         diagnosis.answer(Question::OneServer, one_server(&answers, &independence));
-        diagnosis
-            .answer(Question::LeaseClock, Answer::new("nodes", format!("{LEASE_CLOCK}; {}", clocks.found)));
+        diagnosis.answer(Question::LeaseClock, lease_clock(&clocks));
         let together = [quorum_of(facts.len(), count, quorum), independence, clocks, memory(&facts, count)];
         together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())

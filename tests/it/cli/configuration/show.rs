@@ -161,7 +161,7 @@ fn the_json_object_starts_with_its_version_and_contains_the_same() {
 fn the_value_of_an_unknown_option_is_not_shown() {
     let place = Place::new();
     let text = "[backends.s]\nurl = \"redis-sentinel://s/m?sentinel_password=hunter2&prefix=a&hunter2\"\n\
-                [backends.e]\nurl = \"etcd://e?passwort=hunter2\"\ntls_key = \"hunter2\"\n\
+                [backends.e]\nurl = \"consul://e?passwort=hunter2\"\ntls_key = \"hunter2\"\n\
                 [locks.x]\nbackend = \"redis://h?auth=hunter2&db=3\"\n\
                 [locks.y]\nbackend = \"file:///srv?token=hunter2\"\n";
     for arguments in [&[][..], &["--json"], &["x"], &["y", "--json"]] {

@@ -26,7 +26,11 @@ fn every_command_succeeds_and_runs_its_scripts() {
             assert!(printed.ends_with("I hold the lock\n"), "{printed}");
         }
         let with_key = printed.lines().filter(|line| *line == "1").count();
-        assert_eq!(with_key, text.matches("prefix=").count(), "the key is the exact one: {text}");
+        assert_eq!(
+            with_key,
+            text.matches("redis.example.com?prefix=").count(),
+            "the key is the exact one: {text}"
+        );
     }
 }
 

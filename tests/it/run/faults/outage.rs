@@ -147,7 +147,7 @@ fn a_command_that_ends_at_sigterm_is_still_reported_as_lost() {
 /// F05
 #[test]
 fn with_on_lost_warn_the_command_continues_without_a_store() {
-    let fixture = Fixture::new().ttl(1);
+    let fixture = Fixture::new().ttl(3);
     let mut run = fixture.witness_of(fixture.run().args(["--on-lost", "warn"]));
     fixture.proxy.refuse();
     until(SOON, "the end of the lease", || !fixture.is_held());

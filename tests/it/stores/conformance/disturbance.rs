@@ -1,7 +1,7 @@
 //! Disturbances of a store during a check, and how a disturbed check continues.
 
 // Files are not disturbed.
-#![cfg_attr(not(feature = "redis"), allow(dead_code))]
+#![cfg_attr(not(feature = "net"), allow(dead_code))]
 
 use dlock::backend::StoreError;
 use std::cell::Cell;
@@ -21,7 +21,7 @@ pub struct Disturbance {
     act: Arc<dyn Fn() + Send + Sync>,
 }
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "net")]
 impl Disturbance {
     /// Runs it before action number `moment`, counted from 0.
     pub fn at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {

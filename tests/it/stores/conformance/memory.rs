@@ -7,7 +7,7 @@ mod documents;
 mod entries;
 
 use self::documents::Documents;
-use self::entries::Entries;
+use self::entries::{Entries, Leases, Sessions};
 use super::client::{Client, claim};
 use super::rig::Rig;
 use crate::support::place::Place;
@@ -36,6 +36,11 @@ trait Memory {
     /// Deletes all locks.
     fn wipe(&self);
 
+    /// See [`Rig::has_leases`].
+    fn has_leases() -> bool {
+        true
+    }
+
     /// See [`Rig::has_turns_by_order`].
     fn has_turns_by_order() -> bool {
         false
@@ -58,14 +63,15 @@ fn at_once<T>(requests: impl Future<Output = T>) -> T {
     }
 }
 
-struct MemoryRig<S>(Rc<S>);
+/// The store, and the client that another lock was acquired with.
+struct MemoryRig<S>(Rc<S>, Option<Box<dyn LockAdmin>>);
 
 /// Its holds belong to neither client nor check.
 const ANOTHER: &str = "another";
 
 impl<S: Memory> MemoryRig<S> {
     fn new() -> Self {
-        Self(S::new())
+        Self(S::new(), None)
     }
 
     fn claim_of_another(name: &str) -> Claim {
@@ -95,11 +101,15 @@ impl<S: Memory> Rig for MemoryRig<S> {
     }
 
     fn has_leases(&self) -> bool {
-        true
+        S::has_leases()
+    }
+
+    fn lease(&self, ttl: Duration) -> Option<Duration> {
+        Some(ttl)
     }
 
     fn detects_dead_waiters(&self) -> bool {
-        false
+        !S::has_leases()
     }
 
     fn has_turns_by_order(&self) -> bool {
@@ -125,11 +135,12 @@ impl<S: Memory> Rig for MemoryRig<S> {
         assert_eq!(lease, None);
         let (mut another, claim) = (self.open(), Self::claim_of_another(name));
         let attempt = at_once(another.try_acquire(&claim, Intent::TakeNow));
+        self.1 = Some(another);
         matches!(attempt, Ok(Attempt::Granted(_)))
     }
 
     fn foreign_unlock(&mut self, name: &str) {
-        let (mut another, claim) = (self.open(), Self::claim_of_another(name));
+        let (mut another, claim) = (self.1.take().unwrap(), Self::claim_of_another(name));
         assert_eq!(
             at_once(another.release(&claim, Duration::ZERO, Ending::default())),
             Ok(Release::Released)
@@ -162,7 +173,11 @@ mod of_documents {
 }
 
 mod of_entries {
-    super::super::trait_checks!(super::MemoryRig::<super::Entries>::new);
+    super::super::trait_checks!(super::MemoryRig::<super::Entries<super::Leases>>::new);
+}
+
+mod of_entries_with_sessions {
+    super::super::trait_checks!(super::MemoryRig::<super::Entries<super::Sessions>>::new);
 }
 
 /// Several clients of a store join the queue at once.
@@ -233,7 +248,7 @@ fn a_ledger_in_an_unknown_format_is_refused_and_not_overwritten() {
 #[test]
 fn an_entry_in_an_unknown_format_is_refused_and_not_overwritten() {
     for (text, order) in UNKNOWN_FORMATS.into_iter().flat_map(|text| [(text, 7), (text, entries::BESIDE)]) {
-        let rig = MemoryRig::<Entries>::new();
+        let rig = MemoryRig::<Entries<Leases>>::new();
         let shared = rig.0.clone();
         shared.plant("x", order, text);
         assert_refused(rig);
@@ -245,7 +260,7 @@ fn an_entry_in_an_unknown_format_is_refused_and_not_overwritten() {
 #[test]
 fn fencing_tokens_continue_from_the_document_beside_the_entries() {
     const LAST: u64 = 1 << 50;
-    let rig = MemoryRig::<Entries>::new();
+    let rig = MemoryRig::<Entries<Leases>>::new();
     let mut beside = Ledger::default();
     beside.fencing_token = LAST;
     rig.0.plant("x", entries::BESIDE, &serde_json::to_vec(&beside).unwrap());

@@ -213,7 +213,6 @@ mod with_a_restarted_node {
             the_token_of_one_lock_is_invalid_for_another after 2
             a_deleted_lock_is_lost_and_not_created_again after 1
             a_replaced_lock_is_lost_and_not_touched after 1
-            a_repeated_request_is_recognised after 1
             renewal_keeps_the_lock after 1
             a_refused_request_leaves_no_trace after 1
         }

@@ -34,6 +34,26 @@ pub trait Rig {
     /// Whether a lock expires by itself; otherwise it exists as long as its holder's descriptor or session.
     fn has_leases(&self) -> bool;
 
+    /// The lease that a grant for this ttl reports: that of the lock, or of the session of its holder.
+    fn lease(&self, ttl: Duration) -> Option<Duration> {
+        self.has_leases().then_some(ttl)
+    }
+
+    /// A ttl whose end a check waits for.
+    fn short(&self) -> Duration {
+        Duration::from_millis(400)
+    }
+
+    /// How long after its last extension a lease for this ttl may last.
+    fn end_of_lease(&self, ttl: Duration) -> Duration {
+        ttl * 3 / 2
+    }
+
+    /// Whether a lock exists as long as the session of its holder, which is renewed while the holder's process lives.
+    fn has_sessions(&self) -> bool {
+        !self.has_leases() && self.lease(Duration::MAX).is_some()
+    }
+
     /// Whether a store knows at once that a waiter is dead; otherwise the turn is passed on when its time has expired.
     fn detects_dead_waiters(&self) -> bool {
         true
@@ -106,6 +126,12 @@ pub trait Rig {
         }
         free
     }
+}
+
+/// A URL with one more option.
+#[cfg(feature = "net")]
+pub fn with(url: &str, option: &str) -> String {
+    format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' })
 }
 
 /// Parses a URL, with an empty environment.

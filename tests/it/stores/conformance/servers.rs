@@ -1,7 +1,7 @@
 //! What the rigs of the Redis family have in common: one or several servers with the keys of a lock.
 
 use super::disturbance::Disturbance;
-use super::rig::Rig;
+use super::rig::{Rig, with};
 use crate::support::place::Place;
 use crate::support::redis::is_memory;
 use crate::support::resp::Value;
@@ -53,11 +53,6 @@ pub trait Servers {
     fn disturbance(&self) -> Option<Rc<Disturbance>> {
         None
     }
-}
-
-/// A URL with one more option.
-pub fn with(url: &str, option: &str) -> String {
-    format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' })
 }
 
 /// The rig of such a store.

@@ -1,7 +1,8 @@
 //! One Redis that accepts only TLS, requires a certificate of its clients, and gives them exactly the rights listed in
 //! README.md.
 
-use super::servers::{FamilyRig, Servers, with};
+use super::rig::with;
+use super::servers::{FamilyRig, Servers};
 use crate::support::redis::{Options, Redis};
 use crate::support::resp::Value;
 use crate::support::tls::{Certificates, Flaw};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock::backend::ledger::entries::{self, BESIDE, Entry, Listing, Plan, Write, Written};
+use dlock::backend::ledger::entries::{self, BESIDE, Entry, Listing, Plan, Terms, Write, Written};
 use dlock::backend::ledger::{Ledger, Lifetime, Now, Observed, Purpose, Step, Watch};
 
 use super::{Clients, State};
@@ -10,7 +10,8 @@ use super::{Clients, State};
 /// A store without entries.
 pub(super) fn empty() -> Listing {
     let beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
-    Listing { now: Now { clock: Duration::ZERO, wall: 0 }, revision: 1, beside, entries: Vec::new() }
+    let now = Now { clock: Duration::ZERO, wall: 0 };
+    Listing { now, revision: 1, lease: None, beside, entries: Vec::new() }
 }
 
 /// Whether what is watched has happened.
@@ -67,18 +68,24 @@ impl Clients {
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
     ) -> Plan<T> {
         let listing = Listing { now: Now { clock: state.now, wall: 0 }, ..state.listing.clone() };
-        entries::plan(&listing, Lifetime::Recorded, purpose, false, decide).unwrap()
+        let terms = Terms {
+            lifetime: Lifetime::Recorded,
+            fencing: self.fencing,
+            has_joined: false,
+            records_apart: true,
+        };
+        entries::plan(&listing, terms, purpose, decide).unwrap()
     }
 
-    /// Carries out the writes of a plan, until one fails, and notifies the clients that watch.
+    /// Carries out the writes of a plan, all of them or none, and notifies the clients that watch.
     pub(super) fn write(&self, state: &mut State, writes: &[Write], notifies: bool) -> Written {
         let mut listing = state.listing.clone();
         listing.now.clock = state.now;
         let mut written = Written::At(listing.revision);
         for one in writes {
             written = write(&mut listing, one);
-            if !matches!(written, Written::At(_)) {
-                break;
+            if written == Written::Conflict {
+                return written;
             }
         }
         self.replace(state, listing, notifies);
@@ -108,7 +115,7 @@ impl Clients {
 
     fn replace(&self, state: &mut State, listing: Listing, notifies: bool) {
         let before = std::mem::replace(&mut state.listing, listing);
-        state.ledger = state.listing.ledger();
+        state.ledger = state.listing.ledger(self.fencing);
         for client in &mut state.clients {
             let happens =
                 |watch: &Watch| has_happened(watch, &state.listing) && !has_happened(watch, &before);

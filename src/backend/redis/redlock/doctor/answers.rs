@@ -1,9 +1,7 @@
 //! The answers of several nodes together to the questions that every store answers.
 
 use crate::backend::diagnosis::{Answer, Finding, Level, Question};
-
-pub(super) const LEASE_CLOCK: &str = "each its own, in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless \
-                           set) after its last renewal, plus 1s for each crashed waiter ahead";
+use crate::backend::redis::doctor::answers::LEASE_CLOCK;
 
 /// The answer of one node, with its name.
 pub(super) type NodeAnswer = (String, Question, Answer);
@@ -39,6 +37,10 @@ pub(super) fn losses(count: usize, quorum: usize) -> Answer {
              until the longest lease has ended"
         ),
     )
+}
+
+pub(super) fn lease_clock(clocks: &Finding) -> Answer {
+    Answer::new("nodes", format!("each its own, {LEASE_CLOCK}; {}", clocks.found))
 }
 
 pub(super) fn one_server(answers: &[NodeAnswer], independence: &Finding) -> Answer {

@@ -1,24 +1,53 @@
-//! Each entry of a lock is a value of its own, as in etcd or ZooKeeper: the store orders them, ends their leases, and
-//! notifies those that watch them.
+//! Each entry of a lock is a value of its own: the store orders them and notifies those that watch them. They end with
+//! their leases, as in etcd, or with the session of their owner, as in ZooKeeper.
 
 use super::{Memory, now_since};
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
 pub use dlock::backend::ledger::entries::BESIDE;
-use dlock::backend::ledger::entries::{self, Entry, EntryStore, Listing, Write, Written};
-use dlock::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step, Watch};
+use dlock::backend::ledger::entries::{self, Entry, EntryStore, Fencing, Granting, Listing, Write, Written};
+use dlock::backend::ledger::{
+    Contender, Done, Ledger, LedgerStore, Lifetime, Observed, Purpose, Step, Watch,
+};
 use dlock::backend::{Change, Reply, StoreError};
 use dlock::lock::{LockName, LockState, NotedRecord};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time;
+
+/// How entries end, and what that means for the client.
+pub trait Kind: 'static {
+    const FENCING: Fencing;
+    const HAS_SESSIONS: bool;
+}
+
+pub struct Leases;
+
+impl Kind for Leases {
+    const FENCING: Fencing = Fencing::Revision;
+    const HAS_SESSIONS: bool = false;
+}
+
+/// The session of a client ends when the client is dropped, or has sent nothing for the ttl of its claim. Its first claim
+/// assumes that the lock is free.
+pub struct Sessions;
+
+impl Kind for Sessions {
+    const FENCING: Fencing = Fencing::Order;
+    const HAS_SESSIONS: bool = true;
+}
 
 /// What all clients share.
-pub struct Entries {
+pub struct Entries<K> {
+    kind: PhantomData<K>,
+    last_session: Cell<u64>,
+    /// When each session ends.
+    sessions: RefCell<BTreeMap<u64, Duration>>,
     start: Instant,
     revision: Cell<u64>,
     /// The entries of each lock by their order, with the document beside them.
@@ -27,6 +56,8 @@ pub struct Entries {
 }
 
 struct Stored {
+    /// The session that created it.
+    session: u64,
     version: u64,
     lease_ends: Option<Duration>,
     text: Vec<u8>,
@@ -38,9 +69,12 @@ struct Watched {
     sender: UnboundedSender<()>,
 }
 
-impl Memory for Entries {
-    fn new() -> Rc<Entries> {
+impl<K: Kind> Memory for Entries<K> {
+    fn new() -> Rc<Self> {
         Rc::new(Entries {
+            kind: PhantomData,
+            last_session: Cell::new(0),
+            sessions: RefCell::default(),
             start: Instant::now(),
             // Such as the first zxid of ZooKeeper after the first election.
             revision: Cell::new(1 << 32),
@@ -49,13 +83,19 @@ impl Memory for Entries {
         })
     }
 
-    fn open(self: Rc<Entries>) -> Box<dyn LockAdmin> {
+    fn open(self: Rc<Self>) -> Box<dyn LockAdmin> {
         let (sender, events) = unbounded_channel();
-        Box::new(Contender::new(EntryClient { shared: self, sender, events }))
+        self.last_session.set(self.last_session.get() + 1);
+        let (session, timeout) = (self.last_session.get(), None);
+        Box::new(Contender::new(EntryClient { shared: self, session, timeout, sender, events }))
+    }
+
+    fn has_leases() -> bool {
+        !K::HAS_SESSIONS
     }
 
     fn ledger(&self, name: &str) -> Ledger {
-        self.list(name).unwrap().ledger()
+        self.list(name).unwrap().ledger(K::FENCING)
     }
 
     fn delete(&self, name: &str) {
@@ -73,7 +113,7 @@ impl Memory for Entries {
     }
 }
 
-impl Entries {
+impl<K: Kind> Entries<K> {
     fn clock(&self) -> Duration {
         self.start.elapsed()
     }
@@ -82,7 +122,11 @@ impl Entries {
     fn expire(&self) {
         let mut ended = Vec::new();
         for (name, lock) in &*self.locks.borrow() {
-            let has_ended = |stored: &Stored| stored.lease_ends.is_some_and(|ends| ends <= self.clock());
+            let sessions = self.sessions.borrow();
+            let has_ended = |stored: &Stored| match K::HAS_SESSIONS {
+                true => sessions.get(&stored.session).is_some_and(|ends| *ends <= self.clock()),
+                false => stored.lease_ends.is_some_and(|ends| ends <= self.clock()),
+            };
             let orders = lock.iter().filter(|(_, stored)| has_ended(stored)).map(|(order, _)| *order);
             ended.extend(orders.map(|order| (name.clone(), order)));
         }
@@ -106,7 +150,7 @@ impl Entries {
         self.expire();
         let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
         let mut entries = Vec::new();
-        for (order, Stored { version, lease_ends, text }) in
+        for (order, Stored { version, lease_ends, text, .. }) in
             self.locks.borrow().get(name).into_iter().flatten()
         {
             let value = Ledger::parse(text);
@@ -114,60 +158,66 @@ impl Entries {
             let entry = Entry { order: *order, version: *version, lease_ends: *lease_ends, value };
             if *order == BESIDE { beside = entry } else { entries.push(entry) }
         }
-        Ok(Listing { now: now_since(self.start), revision: self.revision.get(), beside, entries })
+        let (now, revision) = (now_since(self.start), self.revision.get());
+        Ok(Listing { now, revision, lease: None, beside, entries })
     }
 
-    fn write(&self, name: &str, write: &Write) -> Written {
+    /// Carries out all of these writes, or none.
+    fn write(&self, session: u64, name: &str, writes: &[Write]) -> Written {
         self.expire();
         let next = self.revision.get() + 1;
         let version_of = |order: &u64| {
             self.locks.borrow().get(name).and_then(|lock| Some(lock.get(order)?.version)).unwrap_or(0)
         };
-        let store = |order: u64, value: &Ledger, lease: Option<Duration>| {
-            let (text, lease_ends) =
-                (serde_json::to_vec(value).unwrap(), lease.map(|lease| self.clock() + lease));
-            let stored = Stored { version: next, lease_ends, text };
-            self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
-            self.revision.set(next);
+        let is_possible = |write: &Write| match write {
+            Write::Create { .. } => true,
+            Write::Swap { order, version, .. } | Write::Remove { order, version } => {
+                version_of(order) == *version
+            }
+            Write::Extend { order, .. } => version_of(order) != 0,
         };
-        match write {
-            Write::Create { alone, waiting, lease } => {
-                let is_alone = !self.is_used(name);
-                match alone.as_ref().filter(|_| is_alone) {
-                    Some(alone) => store(next, alone, *lease),
-                    None => {
-                        store(next, waiting, *lease);
-                        return Written::Waiting;
-                    }
-                }
-            }
-            Write::Swap { order, version, .. } | Write::Remove { order, version }
-                if version_of(order) != *version =>
-            {
-                return Written::Conflict;
-            }
-            Write::Swap { order, value, lease, .. } => {
-                store(*order, value, *lease);
-                self.notify(
-                    name,
-                    |watch| matches!(watch, Watch::Holder(one) | Watch::Waiter(one) if one == order),
-                );
-            }
-            Write::Extend { order, lease } => {
-                let mut locks = self.locks.borrow_mut();
-                let entry = locks.get_mut(name).and_then(|lock| lock.get_mut(order));
-                let Some(entry) = entry else { return Written::Conflict };
-                entry.lease_ends = Some(self.clock() + *lease);
-                return Written::At(self.revision.get());
-            }
-            Write::Remove { order, .. } => self.remove(name, *order),
+        if !writes.iter().all(is_possible) {
+            return Written::Conflict;
         }
-        Written::At(next)
+        let mut written = Written::At(next);
+        self.revision.set(next);
+        for write in writes {
+            match write {
+                Write::Create { alone, waiting, lease } => {
+                    let granted = alone.as_ref().filter(|_| !self.is_used(name));
+                    if granted.is_none() {
+                        written = Written::Waiting;
+                    }
+                    self.store(session, name, next, granted.unwrap_or(waiting), *lease);
+                }
+                Write::Swap { order, value, lease, .. } => {
+                    let creator =
+                        self.locks.borrow().get(name).and_then(|lock| Some(lock.get(order)?.session));
+                    self.store(creator.unwrap_or(0), name, *order, value, *lease);
+                    let is_meant = |watch: &Watch| matches!(watch, Watch::Holder(one) | Watch::Waiter(one) if one == order);
+                    self.notify(name, is_meant);
+                }
+                Write::Extend { order, lease } => {
+                    let mut locks = self.locks.borrow_mut();
+                    let entry = locks.get_mut(name).and_then(|lock| lock.get_mut(order)).unwrap();
+                    entry.lease_ends = Some(self.clock() + *lease);
+                }
+                Write::Remove { order, .. } => self.remove(name, *order),
+            }
+        }
+        written
+    }
+
+    fn store(&self, session: u64, name: &str, order: u64, value: &Ledger, lease: Option<Duration>) {
+        let (text, lease_ends) =
+            (serde_json::to_vec(value).unwrap(), lease.map(|lease| self.clock() + lease));
+        let stored = Stored { session, version: self.revision.get(), lease_ends, text };
+        self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
     }
 
     /// Stores a value.
     pub fn plant(&self, name: &str, order: u64, text: &[u8]) {
-        let stored = Stored { version: 1, lease_ends: None, text: text.to_vec() };
+        let stored = Stored { session: 0, version: 1, lease_ends: None, text: text.to_vec() };
         self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
     }
 
@@ -182,25 +232,73 @@ impl Entries {
 }
 
 /// A client.
-struct EntryClient {
-    shared: Rc<Entries>,
+struct EntryClient<K: Kind> {
+    shared: Rc<Entries<K>>,
+    session: u64,
+    /// That of the session, if it has begun.
+    timeout: Option<Duration>,
     sender: UnboundedSender<()>,
     events: UnboundedReceiver<()>,
 }
 
-impl EntryStore for EntryClient {
-    async fn list(&mut self, name: &LockName) -> Result<Listing, StoreError> {
+impl<K: Kind> Drop for EntryClient<K> {
+    fn drop(&mut self) {
+        if self.timeout.is_some() {
+            self.shared.sessions.borrow_mut().insert(self.session, Duration::ZERO);
+            self.shared.expire();
+        }
+    }
+}
+
+impl<K: Kind> EntryClient<K> {
+    /// The session has sent something.
+    fn touch(&self) {
+        if let Some(timeout) = self.timeout {
+            self.shared.sessions.borrow_mut().insert(self.session, self.shared.clock() + timeout);
+        }
+    }
+}
+
+impl<K: Kind> EntryStore for EntryClient<K> {
+    const FENCING: Fencing = K::FENCING;
+
+    fn lifetime(&self) -> Lifetime {
+        if K::HAS_SESSIONS { Lifetime::OfOwner(self.timeout) } else { Lifetime::Recorded }
+    }
+
+    fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Option<Listing> {
+        let Purpose::Claim(claim) = purpose else { return None };
+        let is_first = K::HAS_SESSIONS && self.timeout.is_none();
+        if is_first {
+            self.timeout = Some(claim.ttl);
+        }
+        let free = Listing { entries: Vec::new(), ..self.shared.list(name.as_str()).ok()? };
+        is_first.then_some(free)
+    }
+
+    async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
+        if let Purpose::Claim(claim) = purpose {
+            self.timeout = self.timeout.or(K::HAS_SESSIONS.then_some(claim.ttl));
+        }
+        self.shared.expire();
+        self.touch();
         let listing = self.shared.list(name.as_str());
         // The reply is on its way: other clients act meanwhile.
         yield_now().await;
         listing
     }
 
-    async fn write(&mut self, name: &LockName, write: &Write) -> Result<Written, StoreError> {
+    async fn write(&mut self, name: &LockName, writes: &[Write], _: Granting) -> Result<Written, StoreError> {
         yield_now().await;
-        let written = self.shared.write(name.as_str(), write);
+        self.touch();
+        let written = self.shared.write(self.session, name.as_str(), writes);
         yield_now().await;
         Ok(written)
+    }
+
+    async fn remember(&mut self, name: &LockName, _: &Listing, fencing: u64) -> Result<(), StoreError> {
+        let raise = |beside: &mut Ledger| beside.fencing_token = beside.fencing_token.max(fencing);
+        entries::note(self, name, &Purpose::Operate, raise).await
     }
 
     async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
@@ -226,7 +324,7 @@ impl EntryStore for EntryClient {
     }
 }
 
-impl LedgerStore for EntryClient {
+impl<K: Kind> LedgerStore for EntryClient<K> {
     fn display(&self) -> &str {
         "memory:"
     }
@@ -283,8 +381,9 @@ impl LedgerStore for EntryClient {
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
             // A server ends leases by itself; here a waiting client does. Never closed: it has a sender.
-            while timeout(Duration::from_millis(10), self.events.recv()).await.is_err() {
+            while time::timeout(Duration::from_millis(10), self.events.recv()).await.is_err() {
                 self.shared.expire();
+                self.touch();
             }
             Change::OurTurn
         })

@@ -63,7 +63,9 @@ pub async fn a_foreign_holder_has_no_name(rig: &mut dyn Rig) {
     }
     rig.replace("x");
     let holder = Client::new(rig, "x").refused().await;
-    assert_eq!((holder.identity, holder.age, holder.remaining), (None, None, None));
+    assert_eq!((holder.identity, holder.remaining), (None, None));
+    // A server may know when a node was created.
+    assert!(holder.age.is_none() || rig.has_sessions(), "{:?}", holder.age);
 }
 
 pub async fn display_reveals_no_secret(rig: &mut dyn Rig) {

@@ -144,7 +144,7 @@ pub async fn the_environment_of_the_command_names_all_locks(rig: &mut dyn Rig) {
 
 /// A third of this is the longest that a loss may go unnoticed; and a slow machine must have the time to renew a lease.
 fn ttl(rig: &dyn Rig) -> &'static str {
-    if rig.has_leases() { "6s" } else { "1s" }
+    if rig.has_leases() || rig.has_sessions() { "6s" } else { "1s" }
 }
 
 /// The loss of the first and of the last are noticed equally soon.
@@ -180,7 +180,7 @@ pub async fn held_locks_are_renewed_while_the_next_is_waited_for(rig: &mut dyn R
     let mut run =
         run_on(rig, &["y", "x"]).args(["-v", "--ttl", "2s", "--wait", "forever"]).sh("echo ran").spawn();
     run.await_stderr("y is held by elsewhere ");
-    let longer = Duration::from_millis(if rig.has_leases() { 2500 } else { 200 });
+    let longer = Duration::from_millis(if rig.has_leases() || rig.has_sessions() { 2500 } else { 200 });
     let mut x = Client::new(rig, "x");
     let end = tokio::time::Instant::now() + longer;
     while tokio::time::Instant::now() < end {

@@ -12,9 +12,6 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A lease that a check waits for.
-const SHORT: Duration = Duration::from_millis(400);
-
 fn reader(rig: &dyn Rig) -> Client {
     Client::new(rig, "x").in_mode(Mode::Shared)
 }
@@ -240,14 +237,14 @@ pub async fn a_short_lease_does_not_end_other_readers(rig: &mut dyn Rig) {
     if !rig.has_leases() {
         return;
     }
-    for order in [[SHORT, LONG], [LONG, SHORT]] {
+    for order in [[rig.short(), LONG], [LONG, rig.short()]] {
         let mut readers = order.map(|ttl| reader(rig).with_ttl(ttl));
         for reader in &mut readers {
-            assert_eq!(reader.acquire().await.lease, Some(reader.claim.ttl));
+            assert_eq!(reader.acquire().await.lease, rig.lease(reader.claim.ttl));
         }
         readers.sort_by_key(|reader| reader.claim.ttl);
         let [mut short, mut long] = readers;
-        tokio::time::sleep(SHORT + SHORT / 2).await;
+        tokio::time::sleep(rig.end_of_lease(rig.short())).await;
         assert!(!rig.foreign_lock("x", None));
         long.assert_held().await;
         short.assert_not_held().await;
@@ -261,7 +258,7 @@ pub async fn a_short_lease_does_not_end_other_readers(rig: &mut dyn Rig) {
 /// By the end of its lease, or at once where a descriptor or session holds the lock.
 pub async fn a_dead_reader_is_released(rig: &mut dyn Rig) {
     let acquired = Instant::now();
-    let mut dying = reader(rig).with_ttl(SHORT);
+    let mut dying = reader(rig).with_ttl(rig.short());
     dying.acquire().await;
     let mut living = reader(rig);
     living.acquire().await;
@@ -270,7 +267,7 @@ pub async fn a_dead_reader_is_released(rig: &mut dyn Rig) {
     living.release().await;
     waiting.granted().await;
     if rig.has_leases() {
-        assert!(acquired.elapsed() >= SHORT - SHORT / 100, "free after {:?}", acquired.elapsed());
+        assert!(acquired.elapsed() >= rig.short() * 99 / 100, "free after {:?}", acquired.elapsed());
     }
 }
 

@@ -11,9 +11,6 @@ use nix::sys::signal::Signal;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A lease that a check waits for.
-const SHORT: Duration = Duration::from_millis(400);
-
 fn of(rig: &dyn Rig, slots: u32) -> Client {
     Client::new(rig, "x").in_mode(Mode::Slots(slots))
 }
@@ -188,7 +185,8 @@ pub async fn a_different_slot_count_than_that_of_a_waiter_is_refused(rig: &mut d
     waiting.queue().await;
     assert_eq!(of(rig, 2).try_acquire().await, Attempt::Refused(Refusal::Slots(3)));
     assert_eq!(of(rig, 2).wait_in_line().await, Attempt::Refused(Refusal::Slots(3)));
-    assert_eq!(of(rig, 3).queue().await.position, Some(2));
+    let mut last = of(rig, 3);
+    assert_eq!(last.queue().await.position, Some(2));
     assert_eq!(rig.waiters("x"), 2);
 }
 
@@ -203,7 +201,7 @@ pub async fn the_slot_count_may_change_when_the_lock_is_unused(rig: &mut dyn Rig
         }
     }
     // Also when the client that agreed on another number is dead.
-    let mut dying = of(rig, 3).with_ttl(SHORT);
+    let mut dying = of(rig, 3).with_ttl(rig.short());
     dying.acquire().await;
     drop(dying);
     let mut next = of(rig, 2);
@@ -214,7 +212,7 @@ pub async fn the_slot_count_may_change_when_the_lock_is_unused(rig: &mut dyn Rig
     holder.acquire().await;
     leaving.queue().await;
     leaving.release().await;
-    let mut waiting = of(rig, 2).with_ttl(SHORT);
+    let mut waiting = of(rig, 2).with_ttl(rig.short());
     assert_eq!(waiting.queue().await.position, Some(1));
     let mut alone = Client::new(rig, "x");
     alone.queue().await;
@@ -234,14 +232,14 @@ pub async fn the_slot_of_a_dead_holder_is_freed(rig: &mut dyn Rig) {
     let mut living = of(rig, 2);
     assert_eq!(living.acquire().await.slot, Some(0));
     let acquired = Instant::now();
-    let mut dying = of(rig, 2).with_ttl(SHORT);
+    let mut dying = of(rig, 2).with_ttl(rig.short());
     assert_eq!(dying.acquire().await.slot, Some(1));
     let waiting = of(rig, 2).wait_beside().await;
     drop(dying);
     let (_, grant) = waiting.granted().await;
     assert_eq!(grant.slot, Some(1));
     if rig.has_leases() {
-        assert!(acquired.elapsed() >= SHORT - SHORT / 100, "free after {:?}", acquired.elapsed());
+        assert!(acquired.elapsed() >= rig.short() * 99 / 100, "free after {:?}", acquired.elapsed());
     }
     living.assert_held().await;
     assert!(living.claim.ttl == LONG && !rig.foreign_lock("x", None));

@@ -1,0 +1,261 @@
+//! What a listing of entries leads to: pure.
+
+use std::time::Duration;
+
+use super::super::observed::{Lifetime, Now, Observed, Turns};
+use super::super::store::{Effect, Purpose, Step, Watch};
+use super::super::value::Ledger;
+use super::super::{decide, outcomes};
+use super::{BESIDE, Entry, Fencing, Granting, Listing, Write};
+use crate::lock::{Claim, NotedRecord};
+
+/// How a listing is decided on.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// See [`EntryStore::lifetime`](super::EntryStore::lifetime).
+    pub lifetime: Lifetime,
+    /// Which number of the store is the fencing token of a grant.
+    pub fencing: Fencing,
+    /// The entry of the claim was created for this request.
+    pub has_joined: bool,
+    /// Outcomes are added to the document beside the entries in a step of their own, not in that of the decision.
+    pub records_apart: bool,
+}
+
+/// What one listing leads to.
+#[derive(Clone, Debug)]
+pub struct Plan<T> {
+    /// The reply, if all writes are carried out.
+    pub value: T,
+    /// To be carried out in one step. If that finds a conflict, or leaves the claim waiting, the entries are listed again.
+    pub writes: Vec<Write>,
+    /// This client holds the lock, by a grant or since before.
+    pub is_held: bool,
+    /// The fencing token of the grant, if the step grants the lock.
+    pub fencing_token: Option<u64>,
+    /// The fencing token is the revision of the step instead.
+    pub is_granted_by_revision: bool,
+    /// What to watch, by the orders of the entries.
+    pub watch: Vec<Watch>,
+    /// The outcomes that are still to be added to the document beside the entries.
+    pub outcomes: Vec<NotedRecord>,
+}
+
+impl<T> Plan<T> {
+    /// Returns whether the step grants the lock.
+    pub fn granting(&self) -> Granting {
+        if self.fencing_token.is_some() { Granting::Yes } else { Granting::No }
+    }
+}
+
+struct View {
+    now: Now,
+    lifetime: Lifetime,
+    lease: Option<Duration>,
+    next_fencing_token: u64,
+}
+
+impl Observed for View {
+    fn now(&self) -> Now {
+        self.now
+    }
+
+    fn lifetime(&self) -> Lifetime {
+        self.lifetime
+    }
+
+    fn turns(&self) -> Turns {
+        Turns::ByOrder
+    }
+
+    fn lease(&self, requested: Duration) -> Duration {
+        self.lease.map_or(requested, |lease| lease.min(requested))
+    }
+
+    /// That of a grant which is stored next.
+    fn least_fencing_token(&self) -> u64 {
+        self.next_fencing_token
+    }
+}
+
+impl Listing {
+    /// Returns the ledger that the entries form, without outcomes.
+    pub fn ledger(&self, fencing: Fencing) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.fencing_token = self.beside.value.fencing_token;
+        ledger.success = self.beside.value.success.clone();
+        // A new ticket must not be the order of an entry.
+        ledger.ticket = self.revision;
+        for Entry { order, version, lease_ends, value } in &self.entries {
+            for mut holder in value.holders.iter().cloned() {
+                holder.family = *order;
+                holder.lease_ends = lease_ends.or(holder.lease_ends);
+                if holder.ticket == 0 {
+                    holder.ticket = *order;
+                }
+                if holder.fencing_token == 0 {
+                    holder.fencing_token = match fencing {
+                        Fencing::Revision => *version,
+                        Fencing::Order => *order,
+                    };
+                }
+                ledger.ticket = ledger.ticket.max(holder.ticket);
+                ledger.fencing_token = ledger.fencing_token.max(holder.fencing_token);
+                ledger.holders.push(holder);
+            }
+            for mut waiter in value.waiters.iter().cloned() {
+                (waiter.ticket, waiter.lease_ends) = (*order, *lease_ends);
+                ledger.waiters.push(waiter);
+            }
+        }
+        ledger
+    }
+
+    fn has(&self, order: u64) -> bool {
+        self.entries.iter().any(|entry| entry.order == order)
+    }
+}
+
+/// Returns the part of a ledger whose entries are of these orders.
+fn part(ledger: &Ledger, is_part: impl Fn(u64) -> bool) -> Ledger {
+    let mut part = Ledger::default();
+    part.holders = ledger.holders.iter().filter(|holder| is_part(holder.family)).cloned().collect();
+    part.waiters = ledger.waiters.iter().filter(|waiter| is_part(waiter.ticket)).cloned().collect();
+    part
+}
+
+/// Returns whether the store has not said when the lease of a holder ends.
+fn has_unknown_lease(part: &Ledger) -> bool {
+    part.holders.iter().any(|holder| holder.lease_ends.is_none())
+}
+
+/// Removes from a part what the store itself knows, and returns when its lease ends.
+fn take_lease(part: &mut Ledger) -> Option<Duration> {
+    let holders = part.holders.iter_mut().map(|holder| holder.lease_ends.take());
+    let waiters = part.waiters.iter_mut().map(|waiter| waiter.lease_ends.take());
+    holders.chain(waiters).max().flatten()
+}
+
+/// Returns the value of an entry that is to be stored.
+fn to_store(mut part: Ledger, granted: Option<&str>) -> Ledger {
+    for holder in &mut part.holders {
+        if holder.ticket == holder.family {
+            holder.ticket = 0;
+        }
+        holder.family = 0;
+        if granted == Some(holder.token.as_str()) {
+            holder.fencing_token = 0;
+        }
+    }
+    part.waiters.iter_mut().for_each(|waiter| waiter.ticket = 0);
+    part
+}
+
+/// Decides on a listing. Returns `None` if the fencing counter is exhausted.
+pub fn plan<T>(
+    listing: &Listing,
+    terms: Terms,
+    purpose: &Purpose,
+    decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+) -> Option<Plan<T>> {
+    let mut before = listing.ledger(terms.fencing);
+    let own = own_order(&before, purpose).filter(|_| terms.fencing == Fencing::Order);
+    let next_fencing_token = own.unwrap_or(listing.revision.saturating_add(1));
+    if let Some(own) = own {
+        // A reader behind this one may have been granted the lock before.
+        before.fencing_token = before.fencing_token.min(own.saturating_sub(1));
+    }
+    let Terms { lifetime, has_joined, .. } = terms;
+    let view = View { now: listing.now, lifetime, lease: listing.lease, next_fencing_token };
+    let mut after = before.clone();
+    let (value, effect, watch) = match decide(&mut after, &view) {
+        Step::Done { value, effect, watch } => (value, effect, watch),
+        Step::Exhausted => return None,
+        Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
+    };
+    let mut outcomes = std::mem::take(&mut after.outcomes);
+    let is_new = |token: &str| !before.holders.iter().any(|holder| holder.token == token);
+    let grant = after.holders.iter().find(|holder| holder.ticket == holder.family && is_new(&holder.token));
+    let grant = grant.map(|holder| (holder.token.clone(), holder.fencing_token));
+    let is_regular = grant.as_ref().is_some_and(|(_, fencing)| *fencing == next_fencing_token);
+    let granted = grant.as_ref().filter(|_| is_regular).map(|(token, _)| token.as_str());
+    let mut writes = Vec::new();
+    let Entry { version, value: mut beside, .. } = listing.beside.clone();
+    beside.success = after.success.clone();
+    if let Some((_, fencing)) = grant.as_ref().filter(|_| !is_regular) {
+        // The store has lost revisions, but not this document, which assigns the tokens until they have caught up.
+        beside.fencing_token = *fencing;
+    }
+    if !terms.records_apart {
+        for (at, record) in std::mem::take(&mut outcomes) {
+            outcomes::append(&mut beside.outcomes, at, record);
+        }
+    }
+    if beside != listing.beside.value {
+        beside.fencing_token = beside.fencing_token.max(before.fencing_token);
+        writes.push(Write::Swap { order: BESIDE, version, value: beside, lease: None });
+    }
+    let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
+    if let Purpose::Claim(claim) = purpose {
+        if has_joined && !matches!(effect, Effect::Wait(_)) {
+            // It was to be taken at once or not at all.
+            decide::leave_queue(&mut after, claim);
+        }
+        let mut new = part(&after, |order| !listing.has(order));
+        if !new.is_idle() {
+            let lease = length(take_lease(&mut new));
+            let is_alone = listing.entries.is_empty() && !new.holders.is_empty();
+            let alone = is_alone.then(|| to_store(new, granted));
+            writes.push(Write::Create { alone, waiting: waiting(claim, &view), lease });
+        }
+    }
+    for &Entry { order, version, .. } in &listing.entries {
+        let [mut was, mut is] = [&before, &after].map(|ledger| part(ledger, |one| one == order));
+        // The lease of an outer hold stays, and its next heartbeat covers the time for which a nested run keeps the lock.
+        let is_inside = matches!(purpose, Purpose::Release(_)) && has_unknown_lease(&is);
+        let (had, ends) = (take_lease(&mut was), take_lease(&mut is).filter(|_| !is_inside));
+        match length(ends) {
+            _ if is.is_idle() => writes.push(Write::Remove { order, version }),
+            // Those that are left in it have kept the lock for long enough.
+            Some(Duration::ZERO) if is != was => writes.push(Write::Remove { order, version }),
+            lease if is != was => {
+                writes.push(Write::Swap { order, version, value: to_store(is, granted), lease });
+            }
+            // A new entry has its lease already.
+            Some(lease) if ends != had && !has_joined => writes.push(Write::Extend { order, lease }),
+            _ => {}
+        }
+    }
+    let order_of = |ticket: u64| {
+        let holder = before.holders.iter().find(|holder| holder.ticket == ticket);
+        holder.map_or(ticket, |holder| holder.family)
+    };
+    let watch = watch.into_iter().map(|one| match one {
+        // A nested one has no entry of its own.
+        Watch::Holder(ticket) => Watch::Holder(order_of(ticket)),
+        other => other,
+    });
+    Some(Plan {
+        value,
+        writes,
+        is_held: matches!(effect, Effect::Hold(_)),
+        fencing_token: grant.as_ref().map(|(_, fencing)| *fencing),
+        is_granted_by_revision: is_regular && own.is_none(),
+        watch: watch.collect(),
+        outcomes,
+    })
+}
+
+/// Returns the order of the entry with which the claim waits.
+fn own_order(ledger: &Ledger, purpose: &Purpose) -> Option<u64> {
+    let Purpose::Claim(claim) = purpose else { return None };
+    ledger.position_of(claim.token.reveal()).map(|place| ledger.waiters[place].ticket)
+}
+
+/// Returns the entry of a claim that waits.
+fn waiting(claim: &Claim, view: &View) -> Ledger {
+    let mut waiting = Ledger::default();
+    decide::join_queue(&mut waiting, claim, view);
+    take_lease(&mut waiting);
+    to_store(waiting, None)
+}
