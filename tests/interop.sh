@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
-# with ioredis, redsync and Redisson, on separate redis-servers. Each excludes the other, both ways, and each
-# wakes the other.
+# with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
+# etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper. Each excludes the other, both ways, and each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
 #
 # Without DLOCK it builds one (cargo build). The libraries come through pip, npm, go and mvn, as these are configured, in
 # the versions that tests/interop/clients/ names, into target/interop and nowhere else; what is there is not fetched again.
-# Takes a minute, the first time three.
+# Takes two minutes, the first time six: etcd 3.6 is built from its source.
 #
 # shellcheck disable=SC2317  # the functions are called by name
 set -euo pipefail
@@ -18,6 +18,9 @@ die() { echo "interop.sh: $*" >&2; exit 1; }
 missing=()
 need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || missing+=("$1 ($2)"); }
 need redis-server "apt-get install redis-server"
+need etcd "apt-get install etcd-server"
+need etcdctl "apt-get install etcd-client"
+[ -e /usr/share/java/zookeeper.jar ] || missing+=("/usr/share/java/zookeeper.jar (apt-get install zookeeper)")
 need flock "apt-get install util-linux"
 need python3 "apt-get install python3"
 need node "Node.js 18 or later: apt-get install nodejs, or https://nodejs.org"
@@ -66,21 +69,32 @@ prepare_node() {
 prepare_go() (
     export GOMODCACHE=$built/go/mod GOCACHE=$built/go/build GOPATH=$built/go GOFLAGS="-modcacherw -mod=readonly -buildvcs=false"
     export GOTELEMETRY=off
-    cd "$clients/redsync" && go build -o "$built/redsync" .
+    (cd "$clients/redsync" && go build -o "$built/redsync" .)
+    cd "$clients/etcd"
+    go build -o "$built/etcd-mutex" .
+    # One package at a time: the compiler needs much memory for some of them.
+    go build -o "$built/etcdctl" go.etcd.io/etcd/etcdctl/v3
+    go build -o "$built/etcd-server" go.etcd.io/etcd/server/v3
 )
 
 prepare_java() {
-    local from=("$clients/redisson/pom.xml") code=$clients/redisson/Client.java
-    if ! is_done java "${from[@]}" || [ ! -d "$built/redisson/jars" ]; then
-        rm -rf "$built/redisson"
+    prepare_java_client redisson
+    prepare_java_client curator
+    prepare_java_client jetcd
+}
+
+prepare_java_client() { # name
+    local from=("$clients/$1/pom.xml") code=$clients/$1/Client.java
+    if ! is_done "$1" "${from[@]}" || [ ! -d "$built/$1/jars" ]; then
+        rm -rf "${built:?}/$1"
         mvn --quiet --batch-mode --no-transfer-progress --strict-checksums --file "${from[0]}" \
-            -Dmaven.repo.local="$built/m2" dependency:copy-dependencies -DoutputDirectory="$built/redisson/jars"
-        done_with java "${from[@]}"
+            -Dmaven.repo.local="$built/m2" dependency:copy-dependencies -DoutputDirectory="$built/$1/jars"
+        done_with "$1" "${from[@]}"
     fi
-    if ! is_done javac "${from[@]}" "$code" || [ ! -d "$built/redisson/classes" ]; then
-        rm -rf "$built/redisson/classes"
-        javac -Xlint:all -cp "$built/redisson/jars/*" -d "$built/redisson/classes" "$code"
-        done_with javac "${from[@]}" "$code"
+    if ! is_done "$1-classes" "${from[@]}" "$code" || [ ! -d "$built/$1/classes" ]; then
+        rm -rf "$built/$1/classes"
+        javac -Xlint:all -cp "$built/$1/jars/*" -d "$built/$1/classes" "$code"
+        done_with "$1-classes" "${from[@]}" "$code"
     fi
 }
 

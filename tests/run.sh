@@ -6,8 +6,9 @@
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
 #    tests/servers.sh servers of other versions,
-# 3. runs the tests with every store, then with `file:` alone; not `scale::*`, which loads the whole machine, nor
-#    `random_faults::*`, which takes minutes: tests/scale.sh and tests/faults.sh run them.
+# 3. runs the tests with every store, then those with `file:` alone that may depend on which stores are built in, which
+#    how a command is run (`run::*`) does not; neither `scale::*`, which loads the whole machine, nor `random_faults::*`,
+#    which takes minutes: tests/scale.sh and tests/faults.sh run them.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
@@ -30,6 +31,10 @@ want() { # program, package: remembers the package when the program is not there
 want cc gcc               # Rust links with it, and TLS compiles with it
 want redis-server redis-server
 want redis-cli redis-tools
+want etcd etcd-server
+want etcdctl etcd-client
+# Its package has no program in PATH, and depends on a Java virtual machine.
+[ -e /usr/share/java/zookeeper.jar ] && has java || missing+=(zookeeper)
 want flock util-linux     # also unshare, setsid, setpriv, prlimit, script on older releases
 want script bsdutils
 want less less
@@ -142,5 +147,6 @@ status=0
 say "every store, $threads tests at a time"
 run_tests || status=$?
 say "file: alone (--no-default-features)"
+for_tests+=(--skip run::)
 run_tests --no-default-features || status=$?
 [ "$status" = 0 ] || die "there are failures, see above"

@@ -16,6 +16,8 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "dlock-ci", section: "7", what: "locks in CI pipelines" },
     Topic { name: "dlock-file", section: "7", what: "locks on this host, shared with flock(1)" },
     Topic { name: "dlock-redis", section: "7", what: "locks on Redis and Valkey" },
+    Topic { name: "dlock-etcd", section: "7", what: "locks in etcd" },
+    Topic { name: "dlock-zookeeper", section: "7", what: "locks in ZooKeeper" },
     Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
     Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
     Topic {
@@ -76,6 +78,7 @@ const VARIABLES: &[Sentence] = &[
         None,
     ),
     ("DLOCK_HELD", "The locks that the calling command runs under, set by `dlock run`.", None),
+    ("ETCDCTL_USER", "The user of etcd, and the password after a colon, where the URL has none.", None),
     ("REDISCLI_AUTH", "The Redis password, when neither the URL nor a file has one.", None),
     (
         "GITHUB_RUN_ID",

@@ -3,6 +3,8 @@
 
 pub mod admin;
 pub mod diagnosis;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 pub mod ledger;
 pub mod location;
@@ -14,6 +16,8 @@ pub mod redis;
 pub mod registry;
 pub mod url;
 pub mod worker;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;

@@ -27,6 +27,8 @@ const STORES: &[Store] = &[
             "valkeys-cluster",
         ]
     ),
+    store!(etcd, feature = "etcd", ["etcd://", "etcds://"], []),
+    store!(zookeeper, feature = "zookeeper", ["zookeeper://", "zookeepers://"], []),
 ];
 
 struct Store {

@@ -29,11 +29,13 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-backends.7"
     "dlock-ci.7"
     "dlock-config.5"
+    "dlock-etcd.7"
     "dlock-fencing.7"
     "dlock-file.7"
     "dlock-migration.7"
     "dlock-recipes.7"
     "dlock-redis.7"
+    "dlock-zookeeper.7"
 };
 
 /// Prints a page: that of dlock itself, or the named one.

@@ -18,7 +18,7 @@ import traceback
 import libraries as of
 import processes
 import scenarios
-from processes import Client, Failure, Server
+from processes import Client, Failure
 
 STAGES_AT_A_TIME = 5
 TWO_MONTHS = 61 * 24 * 3600 * 1000  # ms
@@ -58,7 +58,7 @@ class Stage:
             servers = []
             try:
                 for _ in range(self.store.servers):
-                    servers.append(Server(self.place))
+                    servers.append(self.store.server(self.place))
                 self.nodes = [server.address for server in servers]
                 self.url = self.store.url.format(",".join(self.nodes))
                 self.servers = servers[self.store.down :]
@@ -133,6 +133,20 @@ STAGES = [
     Stage(of.REDLOCK5, of.MAJORITY, named(scenarios.ON_A_MAJORITY)),
     Stage(of.REDSYNC, of.BARE_MAJORITY, named(scenarios.ON_A_MAJORITY)),
     Stage(of.REDLOCK5, of.BARE_MAJORITY, named(scenarios.ON_A_MAJORITY)),
+    Stage(of.ETCDCTL34, of.ETCD34, named(scenarios.KEPT_ALIVE + scenarios.IN_LINE + scenarios.FENCED)),
+    Stage(of.ETCDCTL36, of.ETCD36, named(scenarios.KEPT_ALIVE + scenarios.IN_LINE + scenarios.FENCED)),
+    Stage(of.GO_MUTEX, of.ETCD34, named(EVERYTHING + scenarios.IN_LINE + scenarios.FENCED)),
+    Stage(of.GO_MUTEX, of.ETCD36, named(EVERYTHING + scenarios.IN_LINE + scenarios.FENCED)),
+    Stage(of.JETCD, of.ETCD36, named(EVERYTHING + scenarios.IN_LINE)),
+    together(of.ETCD34, [None, None, of.ETCDCTL34, of.GO_MUTEX]),
+    together(of.ETCD36, [None, None, of.ETCDCTL36, of.GO_MUTEX, of.JETCD]),
+    Stage(of.MUTEX, of.CURATOR, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
+    Stage(of.WRITE_LOCK, of.CURATOR_RW, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
+    Stage(of.READ_LOCK, of.CURATOR_RW, named(scenarios.READERS)),
+    Stage(of.KAZOO, of.KAZOO_RECIPE, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
+    together(of.CURATOR, [None, None, of.MUTEX, of.MUTEX]),
+    together(of.CURATOR_RW, [None, None, of.WRITE_LOCK, of.WRITE_LOCK]),
+    together(of.KAZOO_RECIPE, [None, None, of.KAZOO, of.KAZOO]),
 ]
 
 results, versions, mouth = [], set(), threading.Lock()

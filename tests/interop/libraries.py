@@ -16,6 +16,8 @@ import pathlib
 import sys
 from collections.abc import Callable
 
+import processes
+
 CLIENTS = pathlib.Path(__file__).parent / "clients"
 BUILT = pathlib.Path(os.environ["DLOCK_INTEROP"])
 # Small and quick to start: all that these do is wait.
@@ -26,7 +28,7 @@ def polling(server, _name):
     """The server sees a waiting client that asks again: more than once since it has begun."""
 
     def asked():
-        statistics = server.info("commandstats")
+        statistics = server.redis.info("commandstats")
         return sum(statistics.get(f"cmdstat_{word}", {}).get("calls", 0) for word in ("set", "eval", "evalsha"))
 
     before = asked()
@@ -35,13 +37,19 @@ def polling(server, _name):
 
 def blocking(server, _name):
     """The server sees a client in BLPOP."""
-    return lambda: server.info("clients")["blocked_clients"] > 0
+    return lambda: server.redis.info("clients")["blocked_clients"] > 0
 
 
 def subscribing(server, name):
     """The server sees a subscriber of the lock's channel, or of the channel of one in the line of a fair lock."""
     channels = f"redisson_lock__channel:{{{name}}}*"
-    return lambda: server.pubsub_channels(channels)
+    return lambda: server.redis.pubsub_channels(channels)
+
+
+def joining(server, name):
+    """The server has an entry of the client in the line of the lock."""
+    before = server.contenders(name)
+    return lambda: server.contenders(name) > before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +66,18 @@ def python(name, waits):
     return Library(name, [sys.executable, CLIENTS / "python/client.py", name], waits)
 
 
+def java(name, folder, waits, *arguments):
+    classes = f"{BUILT / folder / 'jars'}/*:{BUILT / folder / 'classes'}"
+    return Library(name, [*JAVA, classes, "Client", *arguments], waits)
+
+
 def redisson(kind):
-    jars = f"{BUILT / 'redisson/jars'}/*:{BUILT / 'redisson/classes'}"
-    return Library(f"Redisson {kind}", [*JAVA, jars, "Client", kind], subscribing)
+    return java(f"Redisson {kind}", "redisson", subscribing, kind)
+
+
+def etcdctl(version, program):
+    words = [sys.executable, CLIENTS / "python/etcdctl.py", program]
+    return Library(f"etcdctl {version}", words, joining)
 
 
 REDIS_PY = python("redis-py", polling)
@@ -71,6 +88,13 @@ REDLOCK5 = Library("node-redlock 5", ["node", BUILT / "node/client.js", "redlock
 RLOCK, RFENCEDLOCK, RFAIRLOCK = map(redisson, ("RLock", "RFencedLock", "RFairLock"))
 # Its lock for readers.
 RREADWRITELOCK = redisson("RReadWriteLock")
+ETCDCTL34, ETCDCTL36 = etcdctl("3.4", "etcdctl"), etcdctl("3.6", BUILT / "etcdctl")
+GO_MUTEX = Library("concurrency.Mutex", [BUILT / "etcd-mutex"], joining)
+JETCD = java("jetcd", "jetcd", joining)
+MUTEX = java("InterProcessMutex", "curator", joining, "mutex")
+WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "write")
+READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
+KAZOO = python("kazoo", joining)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +107,7 @@ class Store:
     servers: int = 1
     # How many of them are down.
     down: int = 0
+    server: type = processes.Redis
 
 
 PLAIN = Store("plain", "redis://{}?prefix=")
@@ -91,3 +116,8 @@ PYTHON_RECIPE = Store("recipe=python-redis-lock", "redis://{}?recipe=python-redi
 REDISSON_RECIPE = Store("recipe=redisson", "redis://{}?prefix=&recipe=redisson")
 MAJORITY = Store("redlock", "redlock://{}?prefix=", servers=5)
 BARE_MAJORITY = Store("redlock, 2 of 5 down", "redlock://{}?prefix=", servers=5, down=2)
+ETCD34 = Store("etcd 3.4", "etcd://{}?prefix=", server=processes.Etcd)
+ETCD36 = Store("etcd 3.6", "etcd://{}?prefix=", server=processes.Etcd36)
+CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeeper)
+CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
+KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)

@@ -1,6 +1,8 @@
-"""What the scenarios start: programs that are read line by line, redis-servers, dlocks, and clients of libraries."""
+"""What the scenarios start: programs that are read line by line, servers, dlocks, and clients of libraries."""
 
+import base64
 import ctypes
+import json
 import os
 import pathlib
 import shutil
@@ -10,8 +12,11 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 
 import redis
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 # Within this an event comes that has to come, on a machine that is busy with something else. Nothing is ever measured.
 SOON = 30
@@ -149,41 +154,136 @@ class Process:
 
 
 class Server:
-    """A redis-server on a port of its own. It ends with its standard input, however the driver may end."""
+    """A server on ports of its own. It ends with its standard input, however the driver may end."""
 
     KEEPER = '"$@" & read -r line; kill "$!"; wait "$!"'
 
     def __init__(self, place):
-        place = pathlib.Path(tempfile.mkdtemp(prefix="redis.", dir=place))
+        place = pathlib.Path(tempfile.mkdtemp(prefix="server.", dir=place))
         # Somebody else may take a port between the look for it and its use.
         for _ in range(5):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-            options = {"port": self.port, "bind": "127.0.0.1", "dir": place, "save": "", "logfile": "redis.log"}
-            words = [str(word) for option in options.items() for word in (f"--{option[0]}", option[1])]
-            self.process = Process(["sh", "-c", self.KEEPER, "sh", "redis-server", *words])
-            self.redis = redis.Redis(port=self.port, decode_responses=True)
+            self.port = free_port()
+            words = [str(word) for word in self.command(place)]
+            self.process = Process(["sh", "-c", self.KEEPER, "sh", *words])
             try:
-                until(f"redis-server on {self.port}", self._answers, 10)
+                until(f"{words[0]} on {self.port}", self.answers, 10)
                 return
             except Failure:
                 self.end()
-        raise Failure(f"redis-server does not start: {(place / 'redis.log').read_text()}")
-
-    def _answers(self):
-        try:
-            return self.redis.info("server")["tcp_port"] == self.port
-        except redis.exceptions.ConnectionError:
-            return False
+        raise Failure(f"does not start: {self.process}")
 
     @property
     def address(self):
         return f"127.0.0.1:{self.port}"
 
     def end(self):
-        self.redis.close()
         self.process.clear()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Redis(Server):
+    def command(self, place):
+        self.redis = redis.Redis(port=self.port, decode_responses=True)
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": place, "save": ""}
+        return ["redis-server", *(word for option in options.items() for word in (f"--{option[0]}", option[1]))]
+
+    def answers(self):
+        try:
+            return self.redis.info("server")["tcp_port"] == self.port
+        except redis.exceptions.ConnectionError:
+            return False
+
+    def end(self):
+        self.redis.close()
+        super().end()
+
+
+class Etcd(Server):
+    """The etcd of this system, version 3.4 on Debian 12."""
+
+    PROGRAM = "etcd"
+
+    def command(self, place):
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
+        options = {
+            "data-dir": place,
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            "heartbeat-interval": 20,
+            "election-timeout": 200,
+        }
+        return [self.PROGRAM, *(f"--{name}={value}" for name, value in options.items())]
+
+    def answers(self):
+        try:
+            return self.contenders("x") == 0
+        except OSError:
+            return False
+
+    def contenders(self, name):
+        """How many hold the lock or wait for it."""
+        key, end = (base64.b64encode(f"{name}{last}".encode()).decode() for last in "/0")
+        body = json.dumps({"key": key, "range_end": end, "count_only": True}).encode()
+        with urllib.request.urlopen(f"http://{self.address}/v3/kv/range", body, SOON) as reply:
+            return int(json.load(reply).get("count", 0))
+
+
+class Etcd36(Etcd):
+    PROGRAM = pathlib.Path(os.environ["DLOCK_INTEROP"]) / "etcd-server"
+
+
+class ZooKeeper(Server):
+    JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no", "-cp"]
+    CLASSES = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
+
+    def command(self, place):
+        lines = {
+            "tickTime": 100,
+            "maxSessionTimeout": 3_600_000,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "clientPortAddress": "127.0.0.1",
+            "clientPort": self.port,
+            "dataDir": place,
+        }
+        (place / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        self.kazoo = None
+        return [*self.JAVA, self.CLASSES, "org.apache.zookeeper.server.quorum.QuorumPeerMain", place / "zoo.cfg"]
+
+    def answers(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as stream:
+                stream.settimeout(0.2)
+                stream.sendall(b"srvr")
+                if b"Mode: " not in stream.recv(4096):
+                    return False
+        except OSError:
+            return False
+        self.kazoo = KazooClient(self.address, timeout=SOON)
+        self.kazoo.start(SOON)
+        return True
+
+    def contenders(self, name):
+        """How many hold the lock or wait for it."""
+        try:
+            return len(self.kazoo.get_children(f"/{name}"))
+        except NoNodeError:
+            return 0
+
+    def end(self):
+        if self.kazoo:
+            self.kazoo.stop()
+            self.kazoo.close()
+        super().end()
 
 
 class Dlock(Process):
@@ -240,7 +340,7 @@ class Client(Process):
 
     def begins_to_wait(self, name, server, ttl=LONG):
         """When this returns, it has been told that the lock is taken, and waits as the library does."""
-        look = self.library.waits(server.redis, name)
+        look = self.library.waits(server, name)
         self.say("wait", name, ttl, SOON * 2000)
         equal(self.answer(), "waiting", f"the answer of {self}")
         until(f"that {self.library.name} waits", look)

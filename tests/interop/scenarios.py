@@ -124,6 +124,47 @@ def a_token_keeps_it_out_until_it_is_given_back(scenario):
     scenario.client.gives(scenario.name)
 
 
+def all_in_line_come_in_their_order(scenario):
+    """Also those of the library."""
+    holder = scenario.hold()
+    waiters = []
+    for _ in range(2):
+        waiters.append(scenario.line())
+        client = scenario.another_client()
+        client.begins_to_wait(scenario.name, scenario.server)
+        waiters.append(client)
+    holder.ends()
+    while waiters:
+        first = waiters.pop(0)
+        if isinstance(first, Client):
+            first.gets_it()
+        else:
+            first.await_running()
+        throughout("the others wait", lambda: all(waiter.is_silent() for waiter in waiters))
+        if isinstance(first, Client):
+            first.gives(scenario.name)
+        else:
+            first.ends()
+
+
+def readers_of_both_share_it(scenario):
+    """The library's lock for readers and `--shared`."""
+    scenario.client.takes(scenario.name)
+    scenario.runs(*SHARED)
+    scenario.refused()
+    writer = scenario.line()
+    scenario.client.gives(scenario.name)
+    writer.await_running()
+    equal(scenario.client.tries(scenario.name), False, "the library reads what dlock writes")
+    writer.ends()
+    reader = scenario.hold(*SHARED)
+    scenario.client.takes(scenario.name)
+    reader.ends()
+    scenario.refused()
+    scenario.client.gives(scenario.name)
+    scenario.runs()
+
+
 def _keeps_it_out_until_the_last_leaves(scenario, mode):
     first, second = scenario.hold(*mode), scenario.hold(*mode)
     equal(scenario.client.tries(scenario.name), False, "the library gets what two dlocks hold")
@@ -307,6 +348,13 @@ SEVERAL_HOLDERS = [
     those_who_share_keep_it_out_until_the_last_leaves,
     those_in_slots_keep_it_out_until_the_last_leaves,
 ]
+# A library that extends its lease as long as it lives.
+KEPT_ALIVE = [play for play in EXCLUSIVE if play is not who_comes_too_late_frees_nothing] + SEVERAL_HOLDERS
+# On a store that refuses `dlock acquire`.
+IN_SESSIONS = [play for play in KEPT_ALIVE if play is not a_token_keeps_it_out_until_it_is_given_back]
+# Where the store orders all that wait.
+IN_LINE = [all_in_line_come_in_their_order]
+READERS = [readers_of_both_share_it]
 ON_A_MAJORITY = [*EXCLUSIVE, those_who_share_keep_it_out_until_the_last_leaves, slots_are_refused]
 OF_ANOTHER_RECIPE = [
     it_fails_on_the_key_of_another_recipe,

@@ -1,8 +1,18 @@
 //! The stores: one conformance suite for all, and what is special to each.
 
 pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod lost_replies;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub mod partitions;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod rigs;
+#[cfg(all(feature = "etcd", feature = "zookeeper"))]
+mod tls;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;

@@ -1,5 +1,8 @@
 //! Tests of the test support itself, on which all other tests depend.
 
+#[cfg(feature = "net")]
+mod entries;
+
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::pty::{CTRL_C, CTRL_Z, Terminal};

@@ -6,7 +6,11 @@
 
 #[cfg(feature = "redis")]
 pub mod cluster;
+#[cfg(feature = "net")]
+pub mod daemon;
 pub mod dlock;
+#[cfg(feature = "net")]
+pub mod etcd;
 #[cfg(feature = "redis")]
 pub mod fake;
 #[cfg(feature = "redis")]
@@ -18,8 +22,10 @@ pub mod inherited_lock;
 pub mod masters;
 #[cfg(feature = "redis")]
 pub mod monitor;
+#[cfg(feature = "net")]
+pub mod namespace;
 pub mod place;
-#[cfg(feature = "redis")]
+#[cfg(feature = "net")]
 pub mod pool;
 pub mod probe;
 pub mod process;
@@ -36,14 +42,16 @@ pub mod resp;
 pub mod running;
 #[cfg(feature = "redis")]
 pub mod sentinels;
-#[cfg(feature = "redis")]
+#[cfg(feature = "net")]
 pub mod server;
 pub mod store;
-#[cfg(feature = "redis")]
+#[cfg(feature = "net")]
 pub mod tls;
 #[cfg(feature = "redis")]
 pub mod versions;
 pub mod wait;
+#[cfg(feature = "net")]
+pub mod zookeeper;
 
 /// Time limit for an event that must happen, on a slow and busy machine.
 ///

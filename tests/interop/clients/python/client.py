@@ -1,21 +1,24 @@
-"""The `Lock` of redis-py, or that of python-redis-lock, behind the line protocol of tests/interop/libraries.py.
+"""The `Lock` of redis-py, python-redis-lock or kazoo, behind the line protocol of tests/interop/libraries.py.
 
-client.py redis-py|python-redis-lock HOST:PORT
+client.py redis-py|python-redis-lock|kazoo HOST:PORT
 """
 
+import functools
 import importlib.metadata
 import logging
 import sys
 
 import redis
 import redis_lock
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
 
 
 class RedisPy:
     """Waits by asking every 100 ms."""
 
-    def __init__(self, connection, name, ttl_ms):
-        self.lock = connection.lock(name, timeout=ttl_ms / 1000)
+    def __init__(self, node, name, ttl_ms):
+        self.lock = connect(node).lock(name, timeout=ttl_ms / 1000)
 
     def acquire(self, patience_ms):
         return self.lock.acquire(blocking=patience_ms > 0, blocking_timeout=patience_ms / 1000 or None)
@@ -31,8 +34,8 @@ class RedisPy:
 class PythonRedisLock:
     """Waits in BLPOP, as long as a lease at a time: it refuses to wait longer than that and to give up too."""
 
-    def __init__(self, connection, name, ttl_ms):
-        self.lock = redis_lock.Lock(connection, name, expire=ttl_ms // 1000)
+    def __init__(self, node, name, ttl_ms):
+        self.lock = redis_lock.Lock(connect(node), name, expire=ttl_ms // 1000)
 
     def acquire(self, patience_ms):
         return self.lock.acquire(blocking=patience_ms > 0)
@@ -45,10 +48,41 @@ class PythonRedisLock:
         return True
 
 
-def main(library, node):
+class Kazoo:
+    """Each lock has a session of its own, because the lease of a lock is the time-out of a session."""
+
+    def __init__(self, node, name, ttl_ms):
+        self.client = KazooClient(node, timeout=ttl_ms / 1000)
+        self.client.start()
+        self.lock = self.client.Lock(f"/{name}", "a client")
+
+    def acquire(self, patience_ms):
+        try:
+            acquired = self.lock.acquire(blocking=patience_ms > 0, timeout=patience_ms / 1000 or None)
+        except LockTimeout:
+            acquired = False
+        if not acquired:
+            self._end()
+        return acquired
+
+    def release(self):
+        self.lock.release()
+        self._end()
+        return True
+
+    def _end(self):
+        self.client.stop()
+        self.client.close()
+
+
+@functools.cache
+def connect(node):
     host, port = node.rsplit(":", 1)
-    connection = redis.Redis(host=host, port=int(port))
-    kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock}[library]
+    return redis.Redis(host=host, port=int(port))
+
+
+def main(library, node):
+    kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "kazoo": Kazoo}[library]
     package = {"redis-py": "redis"}.get(library, library)
     # That a lock is busy is what it is asked for, and no warning.
     logging.getLogger("redis_lock").setLevel(logging.ERROR)
@@ -59,7 +93,7 @@ def main(library, node):
             return "unlocked" if locks.pop(name).release() else "lost"
         if word == "wait":
             print("waiting", flush=True)
-        lock = kind(connection, name, int(ttl_ms))
+        lock = kind(node, name, int(ttl_ms))
         if not lock.acquire(int(patience_ms)):
             return "busy"
         locks[name] = lock

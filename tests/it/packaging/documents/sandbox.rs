@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::cluster::Cluster;
 use crate::support::dlock::BINARY;
+use crate::support::etcd::Etcd;
 use crate::support::masters::Masters;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
@@ -12,6 +13,7 @@ use crate::support::process::Marker;
 use crate::support::redis::{Options, Redis};
 use crate::support::sentinels::Sentinels;
 use crate::support::tls::Flaw;
+use crate::support::zookeeper::ZooKeeper;
 
 /// The reader's own programs. Each records that it ran, in the file `ran`.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -36,6 +38,8 @@ pub struct Sandbox {
     masters: OnceCell<Lent<Masters>>,
     sentinels: OnceCell<Lent<Sentinels>>,
     cluster: OnceCell<Lent<Cluster>>,
+    etcd: OnceCell<Lent<Etcd>>,
+    zookeeper: OnceCell<Lent<ZooKeeper>>,
 }
 
 impl Sandbox {
@@ -57,6 +61,8 @@ impl Sandbox {
             masters: OnceCell::new(),
             sentinels: OnceCell::new(),
             cluster: OnceCell::new(),
+            etcd: OnceCell::new(),
+            zookeeper: OnceCell::new(),
         }
     }
 
@@ -104,6 +110,14 @@ impl Sandbox {
                     text = text.replace(&format!("redis-{}.example.com", index + 1), host);
                 }
             }
+        }
+        let members = "etcd://etcd-1,etcd-2,etcd-3";
+        if text.contains(members) {
+            text = text.replace(members, &self.etcd.get_or_init(Etcd::lent).url());
+        }
+        let ensemble = "zookeeper://zk-1,zk-2,zk-3";
+        if text.contains(ensemble) {
+            text = text.replace(ensemble, &self.zookeeper.get_or_init(ZooKeeper::lent).url());
         }
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);

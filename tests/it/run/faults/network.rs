@@ -8,7 +8,7 @@ use crate::support::resp::{self, Value};
 use crate::support::running::{Exit, Running};
 use crate::support::server::spawn_for_ever;
 use crate::support::wait::{boot_ns, eventually, until};
-use crate::support::{SOON, probe};
+use crate::support::{SOON, namespace, probe};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -44,11 +44,6 @@ impl IsolatedNetwork {
         Self { place, socket, server }
     }
 
-    /// The command prefix that runs a program in that network.
-    fn inside(&self) -> [String; 2] {
-        ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.server.id())]
-    }
-
     fn command(&self, words: &[&str]) -> Value {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         stream.write_all(&resp::encode(words)).unwrap();
@@ -58,13 +53,11 @@ impl IsolatedNetwork {
     fn run(&self, ttl: Duration) -> Dlock {
         let ttl = format!("{}s", ttl.as_secs());
         let run = self.place.run().backend("redis://127.0.0.1/0").args(["--ttl", &ttl]);
-        run.wrapped_by(self.inside())
+        run.wrapped_by(namespace::prefix(&namespace::of(self.server.id())))
     }
 
     fn filter(&self, rules: &str) {
-        let [nsenter, namespace] = self.inside();
-        let status = Command::new(nsenter).args([namespace.as_str(), "nft", rules]).status().unwrap();
-        assert!(status.success(), "{rules}");
+        namespace::sh(&namespace::of(self.server.id()), &format!("nft '{rules}'"));
     }
 
     /// Drops every packet between dlock and the server, without a reset.

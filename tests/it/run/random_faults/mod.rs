@@ -5,9 +5,13 @@
 //! their duration on files and on Redis, and a quarter of it on each other store. `DLOCK_TEST_RANDOM_SEED` repeats the
 //! choices of an earlier run, but not their scheduling. A test that fails prints the seed.
 
-mod event_log;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod ensembles;
+pub mod event_log;
 pub mod fault_plan;
 mod files;
+#[cfg(feature = "net")]
+mod network;
 mod run;
 #[cfg(feature = "redis")]
 mod servers;
@@ -32,6 +36,12 @@ const CROWD: usize = 12;
 
 /// Time limit for the last of them to get their turns, and to end.
 const DRAIN: Duration = Duration::from_secs(90);
+
+/// A span from which on something of each kind must happen.
+const LONG: Duration = Duration::from_secs(30);
+
+/// By how much a busy machine may extend such a span until it has.
+const EXTENSION: Duration = Duration::from_secs(120);
 
 /// What was appended to the log since the last read.
 struct Tail {
@@ -119,8 +129,12 @@ impl Campaign {
         let begin = Instant::now();
         let mut crowd: Vec<Run> = Vec::new();
         let mut log = Tail { path: self.store.place.path("log"), read: 0 };
-        while begin.elapsed() < self.span || !crowd.is_empty() {
-            if begin.elapsed() < self.span {
+        let mut span = self.span;
+        while begin.elapsed() < span || !crowd.is_empty() {
+            if begin.elapsed() >= span && span < self.span + EXTENSION && self.lack().is_some() {
+                span = begin.elapsed() + Duration::from_secs(5);
+            }
+            if begin.elapsed() < span {
                 self.faults.pass(&mut *self.faulty_store);
                 if crowd.len() < CROWD {
                     crowd.push(self.start_one());
@@ -134,12 +148,22 @@ impl Campaign {
                 run.apply_faults(seen.contains(&run.number));
             }
             self.collect_ended(&mut crowd);
-            assert!(begin.elapsed() < self.span + DRAIN, "{} are left: {crowd:#?}", crowd.len());
+            assert!(begin.elapsed() < span + DRAIN, "{} are left: {crowd:#?}", crowd.len());
             std::thread::sleep(Duration::from_millis(5));
         }
         self.faults.clear(&mut *self.faulty_store);
         let bearers = || self.store.place.marker().bearers();
         until(SOON, "the end of every process", || bearers().is_empty());
+    }
+
+    /// What has not happened in a long span.
+    fn lack(&self) -> Option<&'static str> {
+        if self.span < LONG {
+            return None;
+        }
+        let log = self.store.place.read("log");
+        let whole = log.rfind('\n').map_or(0, |last| last + 1);
+        EventLog::read(&log[..whole]).lack(self.has_slots)
     }
 
     /// Starts a last crowd, and kills all of it at once: no dlock is left to clean up.
@@ -215,9 +239,7 @@ impl Campaign {
         println!("exits: {:?}", self.exits());
         events.assert_in_order(&self.begun);
         events.assert_ran_as(&self.ends);
-        if self.span >= Duration::from_secs(30) {
-            events.assert_lively(self.has_slots);
-        }
+        assert_eq!(self.lack(), None);
     }
 
     /// The number of runs for each way to end.
@@ -292,5 +314,53 @@ mod on_servers {
         let mut campaign = Campaign::on(store, FaultyServers { servers: masters, proxy: None }, 1);
         campaign.has_slots = false;
         campaign.run_all_phases();
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod on_etcd {
+    use super::Campaign;
+    use super::ensembles::FaultyMembers;
+    use crate::support::etcd::{Etcd, Plan};
+    use crate::support::proxy::Proxy;
+    use crate::support::store::Store;
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_etcd() {
+        let members = Etcd::start();
+        let proxy = Proxy::to(members.port(0));
+        let store = Store::at(format!("etcd://127.0.0.1:{}", proxy.port()));
+        Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
+    }
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_three_members_of_etcd() {
+        let members = Etcd::start_with(Plan { ensemble: true, ..Plan::default() });
+        let store = Store::at(members.url());
+        Campaign::on(store, FaultyMembers { members, proxy: None }, 1).run_all_phases();
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+mod on_zookeeper {
+    use super::Campaign;
+    use super::ensembles::FaultyMembers;
+    use crate::support::proxy::Proxy;
+    use crate::support::store::Store;
+    use crate::support::zookeeper::{Plan, ZooKeeper};
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_zookeeper() {
+        let members = ZooKeeper::start();
+        let proxy = Proxy::to(members.port(0));
+        let store = Store::at(format!("zookeeper://127.0.0.1:{}", proxy.port()));
+        Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
+    }
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_three_members_of_zookeeper() {
+        let members = ZooKeeper::start_with(&Plan { ensemble: true, ..Plan::default() });
+        let store = Store::at(members.url());
+        Campaign::on(store, FaultyMembers { members, proxy: None }, 1).run_all_phases();
     }
 }

@@ -4,10 +4,11 @@
 //! commands would legitimately run at the same time.
 
 use super::fault_plan::Rng;
+use super::network;
 use super::store_faults::FaultyStore;
 use crate::support::cluster::Cluster;
 use crate::support::masters::{Masters, SINCE};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::Proxy;
 use crate::support::redis::{Redis, is_memory};
 use crate::support::sentinels::Sentinels;
 
@@ -119,22 +120,7 @@ impl<S: Servers> FaultyStore for FaultyServers<S> {
                 self.servers.server_mut(number).kill();
                 format!("server {number} killed")
             }
-            (3, Some(proxy)) => {
-                proxy.hold(Way::Down);
-                "replies held".into()
-            }
-            (4, Some(proxy)) => {
-                proxy.drop_all(Way::Down);
-                "replies lost".into()
-            }
-            (5, Some(proxy)) => {
-                proxy.hold_both();
-                "nothing comes through".into()
-            }
-            (6, Some(proxy)) => {
-                proxy.refuse();
-                "connections refused".into()
-            }
+            (3..=6, Some(proxy)) => network::disturb(proxy, choice - 3),
             _ => {
                 self.cut();
                 "connections cut".into()
@@ -144,10 +130,7 @@ impl<S: Servers> FaultyStore for FaultyServers<S> {
 
     fn heal(&mut self) {
         if let Some(proxy) = &self.proxy {
-            proxy.heal();
-            // Lost bytes are not sent again; a connection on which that happened is unusable.
-            proxy.close();
-            proxy.forget_flights();
+            network::heal(proxy);
         }
         for number in 0..self.servers.count() {
             if self.servers.server(number).is_up() {

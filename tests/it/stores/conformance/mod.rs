@@ -9,12 +9,16 @@ mod client;
 mod disturbance;
 mod memory;
 pub mod rig;
+#[cfg(feature = "net")]
+mod selections;
 #[cfg(feature = "redis")]
 mod servers;
 mod suite;
 
 #[cfg(feature = "redis")]
 mod cluster;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 #[cfg(feature = "redis")]
 mod redis;
@@ -26,6 +30,8 @@ mod redlock;
 mod sentinel;
 #[cfg(feature = "redis")]
 mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 /// The tests of one store.
 macro_rules! every_check {
@@ -134,6 +140,7 @@ macro_rules! every_check {
                 min_hold_does_not_apply_when_the_command_cannot_be_executed
                 a_waiting_run_is_granted_the_lock_when_min_hold_ends
                 the_min_hold_of_an_inner_run_is_respected
+                the_min_hold_of_an_inner_run_that_has_passed_keeps_nothing
             }
             once_per {
                 one_run_a_night
@@ -202,6 +209,7 @@ macro_rules! trait_checks {
                 only_the_called_waiter_is_notified
                 a_request_without_waiting_does_not_overtake_waiters
                 a_request_without_waiting_gets_an_unclaimed_lock
+                a_waiter_that_leaves_does_not_end_a_renewed_hold
                 a_dead_waiter_is_skipped_without_delay
                 a_silent_waiter_loses_its_turn_and_its_queue_position
                 a_withdrawn_waiter_leaves_no_trace_and_passes_its_turn_on
@@ -293,17 +301,7 @@ macro_rules! checks {
 }
 use checks;
 
-/// Some checks of one store that is disturbed after the given number of actions.
-#[cfg(feature = "redis")]
-macro_rules! disturbed {
-    ($rig:path; $($topic:ident { $($check:ident after $moment:literal)+ })+) => {
-        $($(
-            #[test]
-            fn $check() {
-                crate::stores::conformance::rig::prove($rig($moment), crate::stores::conformance::suite::$topic::$check);
-            }
-        )+)+
-    };
-}
-#[cfg(feature = "redis")]
-use disturbed;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+use selections::essential_checks;
+#[cfg(feature = "net")]
+use selections::{disturbed, disturbed_by_a_failover};

@@ -3,6 +3,7 @@
 use super::LINE;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::namespace;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::resp::{self, Value};
@@ -106,7 +107,10 @@ impl Network {
 
     /// Pulls the plug of a host's network.
     pub fn unplug(&self, host: usize) {
-        inside(self.store.id(), &format!("ip link set {} down", self.hosts[host].cable));
+        namespace::sh(
+            &namespace::of(self.store.id()),
+            &format!("ip link set {} down", self.hosts[host].cable),
+        );
     }
 }
 
@@ -131,15 +135,15 @@ impl Host {
             process::children(pid).into_iter().find(|stat| stat.comm == "sleep" && stat.is_alive())
         });
         let (init, cable) = (init.pid, format!("to-{number}"));
-        inside(
-            store,
+        namespace::sh(
+            &namespace::of(store),
             &format!(
                 "ip link add {cable} type veth peer name eth0 netns {init} && \
                  ip addr add 10.77.{number}.1/24 dev {cable} && ip link set {cable} up"
             ),
         );
-        inside(
-            init.unsigned_abs(),
+        namespace::sh(
+            &namespace::of(init.unsigned_abs()),
             &format!(
                 "ip addr add 10.77.{number}.2/24 dev eth0 && ip link set eth0 up && \
                  ip route add 10.77.0.1 via 10.77.{number}.1"
@@ -153,12 +157,4 @@ fn start(mut command: Command) -> Child {
     // Some versions of unshare report a killed child.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_for_ever(command, "util-linux")
-}
-
-/// Runs a text for the shell in the network of a process.
-#[track_caller]
-fn inside(pid: u32, text: &str) {
-    let mut command = Command::new("nsenter");
-    let output = command.arg(format!("--net=/proc/{pid}/ns/net")).args(["sh", "-c", text]).output().unwrap();
-    assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,0 +1,239 @@
+//! One HTTP/2 connection to a member, for gRPC requests. It is never reopened in silence: a request that fails with it is
+//! not repeated.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::http::uri::PathAndQuery;
+use hyper::http::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::client::{Grpc, GrpcService};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::errors::is_disconnected;
+use super::location::Location;
+use super::messages::Call;
+use crate::backend::StoreError;
+use crate::backend::net::{self, Address, BoundedStream};
+
+/// How long the end of a failed connection may take.
+const END: Duration = Duration::from_millis(600);
+/// The part of the first frame that shows its type, ...
+const GREETING: usize = 4;
+/// ... and the type of the first frame in HTTP/2.
+const SETTINGS: u8 = 4;
+
+pub(super) struct Connection {
+    /// For requests.
+    pub(super) channel: Channel,
+    greeting: oneshot::Receiver<Vec<u8>>,
+    end: oneshot::Receiver<BoundedStream>,
+}
+
+impl Connection {
+    /// Connects to a member, with TLS if the URL says so; sends no request yet.
+    pub(super) async fn open(location: &Location, address: &Address) -> Result<Connection, StoreError> {
+        let stream = net::open(address, &location.security).await?;
+        Connection::over(stream, address).await
+    }
+
+    /// Returns a connection over an open stream.
+    pub(super) async fn over(mut stream: BoundedStream, address: &Address) -> Result<Connection, StoreError> {
+        // HTTP/2 limits what a server may send, and the codec the length of a message.
+        stream.refill(usize::MAX);
+        let (greeted, greeting) = oneshot::channel();
+        let (ended, end) = oneshot::channel();
+        let wire = Wire { stream: Some(stream), greeted: Some(greeted), ended: Some(ended) };
+        let broken = |error: hyper::Error| StoreError::unreachable(error.to_string());
+        let (requests, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(wire)).await.map_err(broken)?;
+        tokio::spawn(connection);
+        let origin = Uri::try_from(format!("http://{address}"))
+            .map_err(|error| StoreError::Config(format!("{address}: {error}")))?;
+        Ok(Connection { channel: Channel { requests, origin, token: None }, greeting, end })
+    }
+
+    /// Waits until the server has shown that it speaks HTTP/2, as a process that is stopped does not.
+    pub(super) async fn greeted(&mut self) -> Result<(), StoreError> {
+        match (&mut self.greeting).await {
+            Ok(greeting) if is_http2(&greeting) => Ok(()),
+            Ok(_) => Err(not_etcd()),
+            Err(_) => Err(self.why_ended().await),
+        }
+    }
+
+    /// Returns the error of a request that failed.
+    pub(super) async fn failure(
+        &mut self,
+        status: &Status,
+        meaning: impl Fn(&Status) -> StoreError,
+    ) -> StoreError {
+        if is_disconnected(status)
+            && let error @ (StoreError::Config(_) | StoreError::Denied(_)) = self.why_ended().await
+        {
+            return error;
+        }
+        meaning(status)
+    }
+
+    /// Returns why the connection has ended without a reply.
+    async fn why_ended(&mut self) -> StoreError {
+        let closed = StoreError::unreachable("the server closed the connection");
+        let end = timeout(END, async {
+            let mut stream = (&mut self.end).await.ok()?;
+            if let Ok(greeting) = self.greeting.try_recv() {
+                return (!is_http2(&greeting)).then(not_etcd);
+            }
+            // A request may have failed before that was read.
+            let mut greeting = [0; GREETING];
+            match stream.read_exact(&mut greeting).await {
+                Ok(_) => (!is_http2(&greeting)).then(not_etcd),
+                Err(_) => stream.why_ended().await,
+            }
+        });
+        end.await.ok().flatten().unwrap_or(closed)
+    }
+}
+
+/// Returns whether the first bytes from a server begin a frame of settings (RFC 9113, section 3.4).
+fn is_http2(greeting: &[u8]) -> bool {
+    greeting.get(3) == Some(&SETTINGS)
+}
+
+fn not_etcd() -> StoreError {
+    StoreError::Config(
+        "the server does not speak HTTP/2: it is not etcd with the v3 API, or this is not its client port"
+            .into(),
+    )
+}
+
+/// Sends requests over a connection, which ends with the last of its channels.
+#[derive(Clone)]
+pub(super) struct Channel {
+    requests: SendRequest<Body>,
+    origin: Uri,
+    /// Proves that the client has authenticated.
+    pub(super) token: Option<MetadataValue<Ascii>>,
+}
+
+impl Channel {
+    /// Returns whether the connection has failed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+
+    /// Sends one request and waits for its reply.
+    pub(super) async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Status> {
+        let (mut grpc, request) = self.request(call);
+        grpc.unary(request, PathAndQuery::from_static(C::PATH), ProstCodec::default())
+            .await
+            .map(tonic::Response::into_inner)
+    }
+
+    /// Sends these requests and returns the stream of replies.
+    pub(super) async fn stream<C: Call>(
+        &self,
+        calls: impl Stream<Item = C> + Send + 'static,
+    ) -> Result<Streaming<C::Reply>, Status> {
+        let (mut grpc, request) = self.request(calls);
+        grpc.streaming(request, PathAndQuery::from_static(C::PATH), ProstCodec::default())
+            .await
+            .map(tonic::Response::into_inner)
+    }
+
+    fn request<T>(&self, message: T) -> (Grpc<Requests>, tonic::Request<T>) {
+        let mut request = tonic::Request::new(message);
+        let metadata = request.metadata_mut();
+        // A member without a leader is to say so at once, and to end watches, instead of waiting for one.
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            metadata.insert("token", token.clone());
+        }
+        (Grpc::with_origin(Requests(self.requests.clone()), self.origin.clone()), request)
+    }
+}
+
+struct Requests(SendRequest<Body>);
+
+impl GrpcService<Body> for Requests {
+    type ResponseBody = Incoming;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+/// The stream of a connection: reports what the server sends first, and is returned when the connection has ended.
+struct Wire {
+    stream: Option<BoundedStream>,
+    greeted: Option<oneshot::Sender<Vec<u8>>>,
+    ended: Option<oneshot::Sender<BoundedStream>>,
+}
+
+impl Wire {
+    fn stream(&mut self) -> Pin<&mut BoundedStream> {
+        Pin::new(self.stream.as_mut().expect("taken only when it is dropped"))
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if let Some((stream, ended)) = self.stream.take().zip(self.ended.take()) {
+            // An error means that the reason is not needed.
+            let _ = ended.send(stream);
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = self.stream().poll_read(context, buffer);
+        let read = &buffer.filled()[before..];
+        if !read.is_empty()
+            && let Some(greeted) = self.greeted.take()
+        {
+            let _ = greeted.send(read[..read.len().min(GREETING)].to_vec());
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(context)
+    }
+}

@@ -1,0 +1,37 @@
+//! The rights that dlock needs, as the commands that grant them to a user.
+
+use super::keys::{BESIDE, LAST};
+use super::location::Location;
+use crate::backend::location::Policy;
+
+const ROLE: &str = "dlock";
+
+/// Returns the commands that give the user of this location exactly these rights.
+pub(super) fn policy(location: &Location) -> Policy {
+    let prefix = &location.prefix;
+    let prefixes = match prefix.is_empty() {
+        true => vec![String::new()],
+        false => vec![prefix.clone(), format!("{BESIDE}{prefix}"), format!("{LAST}{prefix}")],
+    };
+    let user = quoted(location.security.credentials.username().unwrap_or("dlock"));
+    let grant = |prefix: String| {
+        format!("etcdctl role grant-permission {ROLE} readwrite --prefix=true {}", quoted(&prefix))
+    };
+    let mut commands = vec![format!("etcdctl role add {ROLE}")];
+    commands.extend(prefixes.into_iter().map(grant));
+    commands.push(format!("etcdctl user add {user}"));
+    commands.push(format!("etcdctl user grant-role {user} {ROLE}"));
+    let note = "run this as the root user of the cluster: etcdctl asks for the password of the new user; permissions take \
+                effect with etcdctl auth enable"
+        .to_owned();
+    Policy { commands, note }
+}
+
+/// Quotes an argument for a shell where that is needed.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
+    match !argument.is_empty() && argument.chars().all(is_plain) {
+        true => argument.to_owned(),
+        false => format!("'{}'", argument.replace('\'', r"'\''")),
+    }
+}

@@ -1,0 +1,168 @@
+//! The store of one client: its entries are keys with leases, in the order of their creation.
+
+mod entry;
+mod transaction;
+
+use self::transaction::{UseOfLeases, delete};
+use super::client::Client;
+use super::keys::{self, Keys};
+use super::lease::Lease;
+use super::listing::Snapshot;
+use super::location::Location;
+use super::messages::{RangeRequest, TxnRequest};
+use super::watch::{self, Events, Watcher};
+use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step, entries};
+use crate::backend::{Change, Location as _, Reply, StoreError};
+use crate::lock::{LockName, LockState, NotedRecord};
+
+/// The number of keys that are read at a time.
+const PAGE: i64 = 500;
+
+/// A client of an etcd cluster. If it ends without a release, its keys end with its lease.
+pub struct EtcdStore {
+    pub(super) client: Client,
+    /// Extended by every heartbeat.
+    lease: Option<Lease>,
+    /// The id of the lease that was requested without a reply.
+    requested: Option<i64>,
+    /// A longer one, for the rest of a minimum hold time. It is never extended.
+    rest: Option<Lease>,
+    /// The entries of a lock that were listed last, with what was written since; `None` after a write that was not
+    /// carried out, or that has no reply.
+    last: Option<(LockName, Snapshot)>,
+    /// The key of the own entry.
+    own: Option<Vec<u8>>,
+    /// What the last list was for.
+    use_of_leases: UseOfLeases,
+    /// A key has the lease.
+    in_use: bool,
+    watcher: Option<Watcher>,
+}
+
+impl EtcdStore {
+    /// Returns a client of a location; does not connect.
+    pub(super) fn contender(location: Location) -> Contender<EtcdStore> {
+        Contender::new(EtcdStore {
+            client: Client::new(location),
+            lease: None,
+            requested: None,
+            rest: None,
+            last: None,
+            own: None,
+            use_of_leases: UseOfLeases::None,
+            in_use: false,
+            watcher: None,
+        })
+    }
+
+    fn keys(&self, name: &LockName) -> Keys {
+        self.client.location.keys(name)
+    }
+
+    /// Watches the own entry, and these keys.
+    fn start_watch(&mut self, others: impl Iterator<Item = (Vec<u8>, Events)>, since: u64) {
+        let own = self.own.iter().cloned().map(|key| (key, Events::All));
+        let requests = own.chain(others).map(|(key, events)| watch::request(key, events, since)).collect();
+        self.watcher =
+            self.client.channel().map(|channel| Watcher::start(channel, requests, self.own.clone()));
+    }
+
+    /// Removes what is stored of a lock beside its entries.
+    pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
+        let keys = self.keys(name);
+        let success = [keys.beside(), keys.last()].map(delete).to_vec();
+        let txn = TxnRequest { success, ..TxnRequest::default() };
+        self.client.call(txn).await.map(drop)
+    }
+
+    /// Returns the names of the locks whose keys are in a range, and whose values fulfil this.
+    async fn names(
+        &mut self,
+        (mut key, range_end): (Vec<u8>, Vec<u8>),
+        is_meant: impl Fn(&Ledger) -> bool,
+    ) -> Result<Vec<LockName>, StoreError> {
+        let mut names = Vec::new();
+        loop {
+            let request =
+                RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
+            let reply = self.client.call(request).await?;
+            let meant =
+                reply.kvs.iter().filter(|kv| Ledger::parse(&kv.value).is_ok_and(|ledger| is_meant(&ledger)));
+            names.extend(meant.filter_map(|kv| keys::name_in(&kv.key, &self.client.location.prefix)));
+            names.dedup();
+            match reply.kvs.into_iter().next_back().filter(|_| reply.more) {
+                Some(last) => key = [last.key, vec![0]].concat(),
+                None => return Ok(names),
+            }
+        }
+    }
+}
+
+impl LedgerStore for EtcdStore {
+    fn display(&self) -> &str {
+        self.client.location.display()
+    }
+
+    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(self.client.connect())
+    }
+
+    async fn change<T: Send + 'static>(
+        &mut self,
+        name: &LockName,
+        purpose: Purpose,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
+    ) -> Result<Done<T>, StoreError> {
+        if let Some(watcher) = &mut self.watcher {
+            // What happened before is known to the decision.
+            watcher.clear();
+        }
+        let done = entries::change(self, name, &purpose, decide).await?;
+        if matches!(purpose, Purpose::Claim(_) | Purpose::Release(_)) {
+            self.end_lease().await;
+        }
+        Ok(done)
+    }
+
+    async fn read(
+        &mut self,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        entries::read(self, names, view).await
+    }
+
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        let range = keys::contenders(&self.client.location.prefix);
+        Box::pin(self.names(range, |entry| !entry.is_idle()))
+    }
+
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        let range = keys::documents(&self.client.location.prefix);
+        Box::pin(self.names(range, |beside| !beside.outcomes.is_empty()))
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        Box::pin(entries::history(self, name))
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(async {
+            let Some(watcher) = &mut self.watcher else { return std::future::pending().await };
+            let change = watcher.changed().await;
+            if change == Change::Disconnected {
+                self.watcher = None;
+            }
+            change
+        })
+    }
+
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(self.examine_cluster(diagnosis))
+    }
+
+    fn fails_over(&self) -> bool {
+        self.client.location.endpoints.len() > 1
+    }
+}

@@ -1,0 +1,242 @@
+//! The entries of a lock: how they are listed, written and watched, and which lease is extended with that.
+
+use super::EtcdStore;
+use super::transaction::{UseOfLeases, commit, put_last};
+use crate::backend::StoreError;
+use crate::backend::etcd::connection::Channel;
+use crate::backend::etcd::lease::{self, Lease, Owner, remaining};
+use crate::backend::etcd::listing::{self, OtherFormats, Snapshot, unsigned};
+use crate::backend::etcd::messages::{TxnRequest, TxnResponse};
+use crate::backend::etcd::watch::Events;
+use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, Write, Written};
+use crate::backend::ledger::{Purpose, Watch};
+use crate::clock::Moment;
+use crate::lock::{Claim, LockName};
+
+impl EtcdStore {
+    /// Reads the entries of a lock, without those of a lease that has ended.
+    async fn read_entries(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        ended: Option<i64>,
+    ) -> Result<Snapshot, StoreError> {
+        let request = listing::request(&self.keys(name));
+        let reply = self.client.call(request).await?;
+        snapshot(name, purpose, reply, ended)
+    }
+
+    /// Extends the lease; returns its id if it has ended.
+    async fn extend(&mut self) -> Result<Option<i64>, StoreError> {
+        let Some(lease) = self.lease else { return Ok(None) };
+        self.lease = self.client.with(async |channel| lease.extend(channel).await).await?;
+        Ok(self.lease.is_none().then_some(lease.id))
+    }
+
+    /// Reads the entries, while the lease is extended or a new one is granted.
+    async fn claim(&mut self, claim: &Claim, purpose: &Purpose) -> Result<Snapshot, StoreError> {
+        let (request, lease) = (listing::request(&self.keys(&claim.name)), self.lease);
+        let id = lease.map_or_else(|| self.id_to_request(), |lease| lease.id);
+        let both = async |channel: &Channel| {
+            let own = async {
+                match lease {
+                    Some(lease) => lease.extend(channel).await,
+                    None => Lease::grant(channel, id, claim.ttl).await.map(Some),
+                }
+            };
+            tokio::try_join!(own, channel.call(request.clone()))
+        };
+        let (own, reply) = self.client.with(both).await?;
+        self.lease = own;
+        self.requested = None;
+        snapshot(&claim.name, purpose, reply, lease.filter(|_| own.is_none()).map(|lease| lease.id))
+    }
+
+    /// Uses the lease of the entry in which the claim is noted, if that is not known: of an outer hold, or of another
+    /// process with the same token.
+    async fn adopt(
+        &mut self,
+        claim: &Claim,
+        purpose: &Purpose,
+        snapshot: Snapshot,
+    ) -> Result<Snapshot, StoreError> {
+        let own = snapshot.entries.iter().find(|stored| stored.is_of(claim));
+        let is_known = |id: i64| [self.lease, self.rest].iter().flatten().any(|lease| lease.id == id);
+        let unknown = own.map(|stored| stored.lease).filter(|id| *id != 0 && !is_known(*id));
+        if let Some(id) = unknown {
+            self.lease = Some(Lease { id, ttl: claim.ttl, ends: Moment::now(), owner: Owner::Other });
+            let ended = self.extend().await?;
+            let snapshot = self.read_entries(&claim.name, purpose, ended).await?;
+            // With a lease that is known now.
+            return if ended.is_none() {
+                Box::pin(self.adopt(claim, purpose, snapshot)).await
+            } else {
+                Ok(snapshot)
+            };
+        }
+        let is_missing = self.lease.is_none() && (own.is_some() || matches!(purpose, Purpose::Claim(_)));
+        let is_short = |lease: Lease| matches!(purpose, Purpose::Renew(_)) && lease.ttl < claim.ttl;
+        if is_missing || own.is_some() && self.lease.is_some_and(is_short) {
+            let id = self.id_to_request();
+            let lease = self.client.with(async |channel| Lease::grant(channel, id, claim.ttl).await).await?;
+            (self.lease, self.requested) = (Some(lease), None);
+        }
+        Ok(snapshot)
+    }
+
+    /// Returns the id of the lease to request: the same until there is a reply.
+    fn id_to_request(&mut self) -> i64 {
+        *self.requested.get_or_insert_with(lease::new_id)
+    }
+
+    /// Ends the lease, if no key of this client needs it any more.
+    pub(super) async fn end_lease(&mut self) {
+        let is_unused = !self.in_use && (self.own.is_none() || self.use_of_leases == UseOfLeases::Release);
+        if let Some(lease) = self.lease.take_if(|_| is_unused).filter(|lease| lease.owner == Owner::Us) {
+            // It ends by itself as well.
+            let _ = self.client.with(async |channel| lease.revoke(channel).await).await;
+        }
+        if let Some(id) = self.requested.take_if(|_| self.use_of_leases == UseOfLeases::Release) {
+            let _ = self.client.with(async |channel| lease::revoke(channel, id).await).await;
+        }
+    }
+
+    /// Reads what remains of the leases of the holders.
+    async fn read_leases(&mut self, snapshot: &mut Snapshot) -> Result<(), StoreError> {
+        let leases = snapshot.shown_leases();
+        if !leases.is_empty() {
+            let remaining = self.client.with(async |channel| remaining(channel, &leases).await).await?;
+            snapshot.set_remaining(remaining);
+        }
+        Ok(())
+    }
+}
+
+impl EntryStore for EtcdStore {
+    const FENCING: Fencing = Fencing::Revision;
+
+    fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Option<Listing> {
+        let last = self.last.as_mut().filter(|_| matches!(purpose, Purpose::Release(_)));
+        let (_, snapshot) = last.filter(|(last, _)| last == name)?;
+        self.use_of_leases = UseOfLeases::Release;
+        snapshot.advance();
+        Some(snapshot.listing(self.lease.map(|lease| lease.ttl)))
+    }
+
+    async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
+        self.use_of_leases = match purpose {
+            Purpose::Claim(_) => UseOfLeases::Acquire,
+            Purpose::Renew(_) => UseOfLeases::Keep,
+            Purpose::Release(_) => UseOfLeases::Release,
+            Purpose::Operate | Purpose::Record => UseOfLeases::None,
+        };
+        let mut snapshot = match purpose {
+            Purpose::Claim(claim) if self.lease.is_some() || claim.outer.is_empty() => {
+                self.claim(claim, purpose).await?
+            }
+            Purpose::Renew(_) => {
+                let ended = self.extend().await?;
+                self.read_entries(name, purpose, ended).await?
+            }
+            _ => self.read_entries(name, purpose, None).await?,
+        };
+        if let Purpose::Claim(claim) | Purpose::Renew(claim) = purpose {
+            snapshot = self.adopt(claim, purpose, snapshot).await?;
+        }
+        if let Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) = purpose {
+            let own = snapshot.entries.iter().find(|stored| stored.is_of(claim));
+            self.own = own.map(|stored| stored.key.clone());
+        }
+        let is_waiting =
+            self.own.is_some() && self.own != snapshot.entries.first().map(|first| first.key.clone());
+        if matches!(purpose, Purpose::Operate)
+            || matches!(purpose, Purpose::Claim(_)) && (self.own.is_none() || is_waiting)
+        {
+            self.read_leases(&mut snapshot).await?;
+        }
+        let id = self.lease.map(|lease| lease.id);
+        self.in_use = snapshot.entries.iter().any(|stored| Some(stored.lease) == id);
+        let is_watching = self.watcher.as_ref().is_some_and(|watcher| !watcher.has_ended());
+        if matches!(purpose, Purpose::Renew(_)) && !is_watching && self.own.is_some() {
+            self.start_watch(std::iter::empty(), snapshot.revision);
+        }
+        let listing = snapshot.listing(self.lease.map(|lease| lease.ttl));
+        self.last = Some((name.clone(), snapshot));
+        Ok(listing)
+    }
+
+    async fn write(
+        &mut self,
+        name: &LockName,
+        writes: &[Write],
+        granting: Granting,
+    ) -> Result<Written, StoreError> {
+        let (keys, rest) = (self.keys(name), self.rest);
+        let mut txn = TxnRequest::default();
+        let mut leases = Vec::new();
+        for write in writes {
+            leases.push(self.add(&keys, &mut txn, write).await?);
+        }
+        let creates = writes.iter().any(|write| matches!(write, Write::Create { .. }));
+        if granting == Granting::Yes && !creates {
+            txn.success.push(put_last(&keys));
+        }
+        if txn.success.is_empty() {
+            // The heartbeat has extended the lease.
+            let revision = self.last.as_ref().map(|(_, snapshot)| snapshot.revision);
+            return Ok(Written::At(revision.unwrap_or_default()));
+        }
+        let last = self.last.take();
+        let reply = self.client.with(async |channel| commit(channel, txn.clone()).await).await?;
+        let Some(reply) = reply.filter(|reply| reply.succeeded) else { return Ok(Written::Conflict) };
+        if let Some(before) = rest.filter(|before| self.rest.is_some_and(|rest| rest.id != before.id)) {
+            let _ = self.client.with(async |channel| before.revoke(channel).await).await;
+        }
+        let mut nested = reply.responses.iter().filter_map(|response| response.txn.as_ref());
+        let is_granted = !creates || nested.next().is_some_and(|txn| txn.succeeded);
+        let revision = reply.header.map(|header| unsigned(header.revision)).unwrap_or_default();
+        if !is_granted {
+            return Ok(Written::Waiting);
+        }
+        self.last = last.map(|(name, mut snapshot)| {
+            snapshot.apply(writes.iter().zip(leases), self.own.as_deref(), revision);
+            (name, snapshot)
+        });
+        Ok(Written::At(revision))
+    }
+
+    /// The grant has written the key whose revision is its token.
+    async fn remember(&mut self, _: &LockName, _: &Listing, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn watch(&mut self, _: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
+        let others: Vec<_> = watch
+            .iter()
+            .map(|watch| match watch {
+                Watch::Entry(order) => (self.entry(*order).0, Events::Removal),
+                Watch::Holder(order) | Watch::Waiter(order) => (self.entry(*order).0, Events::All),
+                Watch::Gate(_) => unreachable!("only a store with native locks has a gate"),
+            })
+            .collect();
+        self.start_watch(others.into_iter(), since);
+        Ok(true)
+    }
+}
+
+fn snapshot(
+    name: &LockName,
+    purpose: &Purpose,
+    reply: TxnResponse,
+    ended: Option<i64>,
+) -> Result<Snapshot, StoreError> {
+    let others = match purpose {
+        // Whatever others have written: a hold can be kept and ended.
+        Purpose::Renew(_) | Purpose::Release(_) => OtherFormats::Foreign,
+        Purpose::Claim(_) | Purpose::Operate | Purpose::Record => OtherFormats::Reject,
+    };
+    let mut snapshot = Snapshot::of(name, reply, others)?;
+    // The keys of a lease go with it, maybe a moment later.
+    snapshot.entries.retain(|stored| ended != Some(stored.lease));
+    Ok(snapshot)
+}

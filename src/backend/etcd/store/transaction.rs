@@ -1,0 +1,181 @@
+//! The transactions that carry out writes.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use super::EtcdStore;
+use crate::backend::StoreError;
+use crate::backend::etcd::connection::Channel;
+use crate::backend::etcd::errors;
+use crate::backend::etcd::keys::Keys;
+use crate::backend::etcd::lease::{Lease, Owner, new_id};
+use crate::backend::etcd::messages::{
+    Compare, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest, TxnResponse,
+};
+use crate::backend::ledger::Ledger;
+use crate::backend::ledger::entries::{BESIDE, Write};
+use crate::clock::Moment;
+
+const CREATE_REVISION: i32 = 1;
+const MOD_REVISION: i32 = 2;
+
+/// What the lease of an entry that is written may become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum UseOfLeases {
+    /// That of this client: it acquires the lock.
+    Acquire,
+    /// Likewise, whatever the entry had: it keeps the lock.
+    Keep,
+    /// One that is not extended.
+    Release,
+    /// It stays: the entry is of another client.
+    None,
+}
+
+impl EtcdStore {
+    /// Returns the lease that lets an entry live for this long, which may be the one that it has.
+    pub(super) async fn lease_for(
+        &mut self,
+        current: i64,
+        length: Option<Duration>,
+    ) -> Result<i64, StoreError> {
+        let (Some(length), Some(lease)) = (length, self.lease) else { return Ok(current) };
+        let is_ours = lease.owner == Owner::Us;
+        match self.use_of_leases {
+            UseOfLeases::None => return Ok(current),
+            // The owner of the outer hold sees to it.
+            UseOfLeases::Acquire if !is_ours => return Ok(current),
+            UseOfLeases::Acquire | UseOfLeases::Keep if length <= lease.ttl => {
+                return Ok(if is_ours { lease.id } else { current });
+            }
+            UseOfLeases::Acquire | UseOfLeases::Keep | UseOfLeases::Release => {}
+        }
+        // Whole seconds: a lease that was granted for this may seem to end a moment before.
+        if let Some(rest) =
+            self.rest.filter(|rest| rest.ends + Duration::from_secs(1) >= Moment::now() + length)
+        {
+            return Ok(rest.id);
+        }
+        let id = new_id();
+        let rest = self.client.with(async |channel| Lease::grant(channel, id, length).await).await?;
+        self.rest = Some(rest);
+        Ok(rest.id)
+    }
+
+    /// Adds a write to a transaction, and returns the lease that the written entry is to have.
+    pub(super) async fn add(
+        &mut self,
+        keys: &Keys,
+        txn: &mut TxnRequest,
+        write: &Write,
+    ) -> Result<i64, StoreError> {
+        Ok(match write {
+            Write::Create { alone, waiting, lease } => {
+                let session = self.lease.map_or(0, |lease| lease.id);
+                let key = keys.contender(session);
+                txn.compare.push(created(key.clone(), 0));
+                let waiting = put(key.clone(), waiting, session);
+                let then = match alone {
+                    None => waiting,
+                    Some(alone) => {
+                        let lease = self.lease_for(session, *lease).await?;
+                        let (key_of_all, range_end) = keys.range();
+                        // True if there is none: a key that does not exist was created at 0.
+                        let nothing = Compare { range_end, ..created(key_of_all, 0) };
+                        let alone = put(key.clone(), alone, lease);
+                        nested(nothing, vec![alone, put_last(keys)], waiting)
+                    }
+                };
+                txn.success.push(then);
+                (self.own, self.in_use) = (Some(key), true);
+                session
+            }
+            Write::Swap { order: BESIDE, version, value, .. } => {
+                txn.compare.push(modified(keys.beside(), *version));
+                txn.success.push(put(keys.beside(), value, 0));
+                0
+            }
+            Write::Swap { order, version, value, lease } => {
+                let (key, current) = self.entry(*order);
+                let lease = self.lease_for(current, *lease).await?;
+                txn.compare.extend([created(key.clone(), *order), modified(key.clone(), *version)]);
+                txn.success.push(put(key, value, lease));
+                self.uses(current, lease);
+                lease
+            }
+            Write::Extend { order, lease } => {
+                let (key, current) = self.entry(*order);
+                let lease = self.lease_for(current, Some(*lease)).await?;
+                if lease != current {
+                    self.uses(current, lease);
+                    txn.compare.push(created(key.clone(), *order));
+                    let put = PutRequest { key, lease, ignore_value: true, ..PutRequest::default() };
+                    txn.success.push(RequestOp { put: Some(put), ..RequestOp::default() });
+                }
+                lease
+            }
+            Write::Remove { order, version } => {
+                let (key, current) = self.entry(*order);
+                self.uses(current, 0);
+                txn.compare.extend([created(key.clone(), *order), modified(key.clone(), *version)]);
+                self.own.take_if(|own| *own == key);
+                txn.success.push(delete(key));
+                0
+            }
+        })
+    }
+
+    /// Notes that an entry has another lease.
+    fn uses(&mut self, before: i64, after: i64) {
+        let own = self.lease.map(|lease| lease.id);
+        self.in_use = own == Some(after) || self.in_use && own != Some(before);
+    }
+
+    pub(super) fn entry(&self, order: u64) -> (Vec<u8>, i64) {
+        let stored = self.last.as_ref().and_then(|(_, snapshot)| snapshot.stored(order));
+        stored.map(|stored| (stored.key.clone(), stored.lease)).unwrap_or_default()
+    }
+}
+
+fn created(key: Vec<u8>, revision: u64) -> Compare {
+    let create_revision = Some(revision as i64);
+    Compare { target: CREATE_REVISION, key, create_revision, ..Compare::default() }
+}
+
+fn modified(key: Vec<u8>, revision: u64) -> Compare {
+    Compare { target: MOD_REVISION, key, mod_revision: Some(revision as i64), ..Compare::default() }
+}
+
+fn put(key: Vec<u8>, value: &Ledger, lease: i64) -> RequestOp {
+    let value = value.to_json();
+    RequestOp { put: Some(PutRequest { key, value, lease, ..PutRequest::default() }), ..RequestOp::default() }
+}
+
+pub(super) fn delete(key: Vec<u8>) -> RequestOp {
+    RequestOp { delete: Some(DeleteRangeRequest { key }), ..RequestOp::default() }
+}
+
+pub(super) fn put_last(keys: &Keys) -> RequestOp {
+    RequestOp { put: Some(PutRequest { key: keys.last(), ..PutRequest::default() }), ..RequestOp::default() }
+}
+
+fn nested(compare: Compare, success: Vec<RequestOp>, otherwise: RequestOp) -> RequestOp {
+    let txn = TxnRequest { compare: vec![compare], success, failure: vec![otherwise] };
+    RequestOp { txn: Some(Box::new(txn)), ..RequestOp::default() }
+}
+
+/// Sends a transaction; `None` if a lease in it has ended. One that ends a hold is carried out even if etcd has no space
+/// for what it stores beside that.
+pub(super) async fn commit(channel: &Channel, mut txn: TxnRequest) -> Result<Option<TxnResponse>, Status> {
+    let mut reply = channel.call(txn.clone()).await;
+    if reply.as_ref().is_err_and(errors::is_out_of_space) && txn.success.iter().any(|op| op.delete.is_some())
+    {
+        txn.success.retain(|op| op.put.is_none());
+        reply = channel.call(txn).await;
+    }
+    match reply {
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        reply => reply.map(Some),
+    }
+}

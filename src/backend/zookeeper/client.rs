@@ -1,0 +1,243 @@
+//! A session with the ensemble, over one connection after another.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::connection::{Connection, Reply, Report};
+use super::errors::expired;
+use super::heartbeats::session_for;
+use super::location::Location;
+use super::message::{Reader, Request, write_connect};
+use crate::backend::{Change, Location as _, StoreError};
+use crate::random;
+
+/// How long one of several servers has to begin a session before the next one is tried.
+const ONE_SERVER: Duration = Duration::from_secs(1);
+/// A shorter session leaves no time to stop a command.
+const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+
+/// What a session is known by.
+struct Session {
+    id: i64,
+    password: Vec<u8>,
+    /// How long it lasts after the last request that the leader knows of, as negotiated.
+    timeout: Duration,
+    /// The lease that it was begun for.
+    lease: Duration,
+}
+
+pub(super) struct Client {
+    pub(super) location: Location,
+    connection: Option<Connection>,
+    /// The session was begun on the connection.
+    is_open: bool,
+    session: Option<Session>,
+    last_zxid: i64,
+    /// The session was continued on another connection since this was cleared: watches are gone.
+    pub(super) is_fresh: bool,
+    /// The server that is tried next.
+    server: usize,
+}
+
+impl Client {
+    pub(super) fn new(location: Location) -> Client {
+        let server = random::number() as usize;
+        Client {
+            location,
+            connection: None,
+            is_open: false,
+            session: None,
+            last_zxid: 0,
+            is_fresh: true,
+            server,
+        }
+    }
+
+    /// Returns the id of the session; `None` if there is none.
+    pub(super) fn session(&self) -> Option<i64> {
+        self.session.as_ref().map(|session| session.id)
+    }
+
+    /// Returns how long the session lasts after the last request; `None` if there is none.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.session.as_ref().map(|session| session.timeout)
+    }
+
+    /// Returns the lease, from the sending of the last request that was answered; `None` without a session.
+    pub(super) fn lease(&self) -> Option<Duration> {
+        let (session, connection) = self.session.as_ref().zip(self.connection.as_ref())?;
+        Some(connection.heartbeats.lease(session.timeout).min(session.lease))
+    }
+
+    /// Connects to one of the servers, unless there is a connection that can be used. Sends nothing.
+    ///
+    /// # Errors
+    /// None of them can be reached.
+    pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
+        if self.connection.as_ref().is_some_and(Connection::is_usable) {
+            return Ok(());
+        }
+        if self.connection.take().is_some() {
+            // It may be this server that did not reply.
+            self.server = self.server.wrapping_add(1);
+        }
+        self.try_servers(None).await
+    }
+
+    /// Begins or continues the session; a new one has a lease of `ttl`, if the server allows that.
+    ///
+    /// # Errors
+    /// No server begins it, or it has expired: then the next call begins another one.
+    pub(super) async fn open(&mut self, ttl: Duration) -> Result<(), StoreError> {
+        self.connect().await?;
+        if self.is_open {
+            return Ok(());
+        }
+        match self.begin_session(ttl).await {
+            Err(StoreError::Unavailable { .. })
+                if self.session.is_some() || self.location.servers.len() > 1 =>
+            {
+                self.server = self.server.wrapping_add(1);
+                self.try_servers(Some(ttl)).await
+            }
+            result => result,
+        }
+    }
+
+    /// Connects to one server after another, and begins the session there if a `ttl` is given.
+    async fn try_servers(&mut self, ttl: Option<Duration>) -> Result<(), StoreError> {
+        let servers = self.location.servers.len();
+        let (mut last, mut was_reached) = (StoreError::unreachable("no server"), false);
+        for _ in 0..servers {
+            self.connection = None;
+            // Dropped halfway, the next attempt is for the next server.
+            let server = self.server;
+            self.server = server.wrapping_add(1);
+            let attempt = async {
+                self.connection = Some(self.location.open_connection(server % servers).await?);
+                self.is_open = false;
+                match ttl {
+                    Some(ttl) => self.begin_session(ttl).await,
+                    None => Ok(()),
+                }
+            };
+            let limit = if servers == 1 { Duration::MAX } else { ONE_SERVER };
+            let failure = match timeout(limit, attempt).await {
+                Ok(Ok(())) => {
+                    self.server = server;
+                    return Ok(());
+                }
+                Ok(Err(error @ StoreError::Unavailable { .. })) => error,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => StoreError::unanswered(format!("no answer within {} s", ONE_SERVER.as_secs())),
+            };
+            // What is wrong with a server that runs explains more than that another one does not.
+            let is_reached = self.connection.take().is_some();
+            if is_reached || !was_reached {
+                last = failure;
+            }
+            was_reached |= is_reached;
+        }
+        Err(last)
+    }
+
+    async fn begin_session(&mut self, ttl: Duration) -> Result<(), StoreError> {
+        let Some(connection) = &mut self.connection else {
+            return Err(StoreError::unreachable("not connected"));
+        };
+        let (id, password) = self.session.as_ref().map_or((0, [0; 16].as_slice()), |s| (s.id, &s.password));
+        let lease = self.session.as_ref().map_or(ttl, |session| session.lease);
+        let timeout = self.session.as_ref().map_or(session_for(ttl), |session| session.timeout);
+        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let mut message = Vec::new();
+        write_connect(timeout_ms, self.last_zxid, id, password, &mut message);
+        let reply = connection.exchange_raw(&message).await.map_err(|error| match error {
+            // A server without a quorum closes every connection here.
+            StoreError::Unavailable { .. } => {
+                error.map_text(|text| format!("{text} (no quorum?): see dlock doctor"))
+            }
+            error => error,
+        })?;
+        let mut reader = Reader(&reply);
+        let (_version, timeout_ms, id) = (reader.int()?, reader.int()?, reader.long()?);
+        let password = reader.bytes()?.to_vec();
+        if timeout_ms <= 0 || id == 0 {
+            (self.connection, self.session) = (None, None);
+            return Err(expired());
+        }
+        let timeout = Duration::from_millis(timeout_ms as u64);
+        if timeout < SHORTEST_SESSION.min(ttl) {
+            return Err(StoreError::Config(format!(
+                "the server limits sessions to {timeout_ms} ms, too short to stop a command in time: raise its \
+                 maxSessionTimeout to {} ms or more",
+                SHORTEST_SESSION.as_millis()
+            )));
+        }
+        self.session = Some(Session { id, password, timeout, lease });
+        (self.is_open, self.is_fresh) = (true, true);
+        if let Some(credentials) = self.location.credentials()? {
+            connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends requests in one write, and returns the replies, each with its own error code.
+    ///
+    /// # Errors
+    /// The connection is broken, or the session has expired.
+    pub(super) async fn exchange(&mut self, requests: &[Request]) -> Result<Vec<Reply>, StoreError> {
+        let Some(connection) = &mut self.connection else {
+            return Err(StoreError::unreachable("not connected"));
+        };
+        let replies = connection.exchange(requests).await?;
+        for reply in &replies {
+            self.last_zxid = self.last_zxid.max(reply.zxid);
+            if reply.code.ends_session() {
+                self.connection = None;
+                return Err(reply.code.error(""));
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Sends requests whose replies are not awaited.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) async fn begin(&mut self, requests: &[(Request, Report)]) -> Result<(), StoreError> {
+        match &mut self.connection {
+            Some(connection) => connection.begin(requests).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the session, and with it all nodes that depend on it, without waiting for the reply.
+    pub(super) fn close(&mut self) {
+        self.session = None;
+        if let Some(connection) = self.connection.take().filter(|_| self.is_open) {
+            connection.close_session();
+        }
+    }
+
+    /// Waits for an event. Keeps the session alive meanwhile.
+    pub(super) async fn changed(&mut self) -> Change {
+        match (&mut self.connection, &self.session) {
+            (Some(connection), Some(session)) if self.is_open && connection.is_usable() => {
+                connection.changed(session.timeout).await
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn display(&self) -> &str {
+        self.location.display()
+    }
+}
+
+/// Whatever is given up ends with the session.
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,250 @@
+//! `dlock doctor` for an ensemble: checks each server, then a session and a scratch lock.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+
+use super::client::Client;
+use super::heartbeats::lease_of;
+use super::location::{BESIDE_NODE, Location};
+use super::message::Request;
+use super::{ADMIN_SESSION, ZooKeeperStore};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of};
+use crate::backend::ledger::Contender;
+use crate::backend::net::reachability::{self, Remedies};
+use crate::backend::net::{Address, Session};
+use crate::backend::race;
+use crate::backend::{StoreError, io_text};
+use crate::clock::Moment;
+use crate::duration::show;
+use crate::lock::LockName;
+
+const READS: usize = 100;
+/// The default of `--ttl`.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
+/// The longest reply to `srvr` that is read.
+const LONGEST_STATUS: usize = 4096;
+const NO_LOCK: &str = "no lock can be taken: dlock run ends with 69, or keeps trying with --retry";
+
+const REMEDIES: Remedies = Remedies {
+    port: "check that the name and port are right, that the server runs and listens there (clientPort, \
+           clientPortAddress), and that no firewall is in between",
+    socket: "",
+    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate \
+          by server_name=; for a port without TLS use zookeeper://",
+    client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
+                         (ssl.trustStore.location)",
+    plain_text: "use zookeepers://, or a tunnel",
+};
+
+impl ZooKeeperStore {
+    /// Checks the ensemble, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// A configured file cannot be used.
+    pub(super) async fn examine_ensemble(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.location().clone();
+        // The configured files are read first: no server is contacted if they cannot be used.
+        location.credentials()?;
+        for address in &location.servers {
+            Session::of(location.security.tls.as_ref(), address)?;
+        }
+        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+            diagnosis.found(finding);
+        }
+        let (mut servers, mut failures) = (Vec::new(), Vec::new());
+        for address in &location.servers {
+            match status(&location, address, diagnosis).await? {
+                Ok(status) => servers.push((address, status)),
+                Err(finding) => failures.push((address, finding)),
+            }
+        }
+        for (address, finding) in failures {
+            let consequence = "one fewer server may fail before locks can no longer be taken or kept";
+            let is_dispensable = !servers.is_empty();
+            diagnosis.found(if is_dispensable { finding.of_one(address, consequence) } else { finding });
+        }
+        if servers.is_empty() {
+            return Ok(());
+        }
+        for (address, status) in &servers {
+            diagnosis.found(server(address, status));
+        }
+        if !self.sessions(diagnosis).await? {
+            return Ok(());
+        }
+        self.latency(diagnosis).await?;
+        diagnosis.answer(
+            Question::Loss,
+            Answer::new(
+                "no",
+                "only if its node is removed by hand, or a majority of the servers loses its disks",
+            ),
+        );
+        let found = "a session uses one server, and moves to another if that fails; nodes are read only after the server \
+                     has caught up with the leader";
+        diagnosis.answer(Question::OneServer, Answer::new("yes", found));
+        let remedy = "grant the user the permissions that dlock doctor --policy prints, and create the root node in the URL";
+        let client = || Contender::new(ZooKeeperStore::new(location.clone()));
+        let name = race::try_out(client, diagnosis, remedy).await?;
+        self.forget(&name).await
+    }
+
+    /// Finds out how long sessions may last. Returns whether there can be one.
+    async fn sessions(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+        diagnosis.begin("session");
+        let mut bounds = [Duration::ZERO; 2];
+        for (bound, ttl) in bounds.iter_mut().zip([Duration::from_millis(1), LONGEST_TTL]) {
+            let mut client = Client::new(self.location().clone());
+            match client.open(ttl).await {
+                Ok(()) => *bound = client.timeout().map_or(Duration::ZERO, lease_of),
+                // The shortest one is too short for a lock, and none is requested.
+                Err(StoreError::Config(_)) if ttl < LONGEST_TTL => *bound = lease_of(Duration::from_secs(1)),
+                Err(error) => {
+                    let code = match error {
+                        StoreError::Denied(_) => 77,
+                        StoreError::Config(_) => 78,
+                        StoreError::Unavailable { .. } => 69,
+                    };
+                    diagnosis.found(Finding::problem(
+                        "session",
+                        error.to_string(),
+                        format!("no lock can be taken: dlock run ends with {code}"),
+                        "check the log of the server, its minSessionTimeout and maxSessionTimeout",
+                    ));
+                    return Ok(false);
+                }
+            }
+        }
+        let [shortest, longest] = bounds;
+        let found = format!("for a --ttl from {} to {}", show(shortest), show(longest));
+        diagnosis.found(match longest < DEFAULT_TTL {
+            false => Finding::ok("session", found),
+            true => Finding::warning(
+                "session",
+                found,
+                format!(
+                    "a longer --ttl is shortened to {}: less time to survive a failure of the servers",
+                    show(longest)
+                ),
+                "raise maxSessionTimeout (20 times tickTime unless set)",
+            ),
+        });
+        let clock = format!(
+            "the leader's, in steps of its tickTime; the lock of a crashed holder is free at most one and a half --ttl (30s \
+             unless set, here from {} to {}) and one tick after its last request; a crashed waiter ahead adds the rest of \
+             its own session",
+            show(shortest),
+            show(longest)
+        );
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+        Ok(true)
+    }
+
+    async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        self.open(ADMIN_SESSION).await?;
+        let mut times = Vec::with_capacity(READS);
+        for _ in 0..READS {
+            diagnosis.begin("latency");
+            let start = Moment::now();
+            self.exchange_one(Request::Sync { path: "/".into() }).await?;
+            times.push(Moment::now() - start);
+        }
+        diagnosis.latency(times, "requests to the leader");
+        Ok(())
+    }
+
+    /// Removes what the scratch lock has left.
+    async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
+        self.open(ADMIN_SESSION).await?;
+        let paths = self.location().paths(name);
+        let beside = format!("{}{BESIDE_NODE}", self.location().directory);
+        // The last one is removed only if it is empty.
+        let delete = |path| Request::Delete { path, version: -1 };
+        self.client.exchange(&[delete(paths.lock), delete(paths.beside), delete(beside)]).await?;
+        Ok(())
+    }
+}
+
+/// Connects to a server, and asks for its status; `None` if it does not report it.
+async fn status(
+    location: &Location,
+    address: &Address,
+    diagnosis: &Diagnosis,
+) -> Result<Result<Option<String>, Finding>, StoreError> {
+    let session = Session::of(location.security.tls.as_ref(), address)?;
+    let (mut stream, peer) =
+        match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
+            Ok(opened) => opened,
+            Err(finding) => return Ok(Err(finding)),
+        };
+    if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
+        diagnosis.found(finding);
+    }
+    diagnosis.begin("server");
+    let mut reply = Vec::new();
+    let asked = async {
+        stream.send(b"srvr").await?;
+        while reply.len() < LONGEST_STATUS {
+            stream.refill(LONGEST_STATUS);
+            if stream.read_buf(&mut reply).await? == 0 {
+                break;
+            }
+        }
+        Ok::<(), std::io::Error>(())
+    };
+    if let Err(error) = asked.await {
+        let consequence = "no lock can be taken: dlock run ends with 69";
+        let found = format!("no reply to srvr: {}", io_text(&error));
+        return Ok(Err(Finding::problem(
+            "server",
+            found,
+            consequence,
+            "use the client port of a ZooKeeper server",
+        )));
+    }
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    if reply.contains("not currently serving requests") {
+        let found = "it has no quorum and serves no requests";
+        return Ok(Err(Finding::problem(
+            "quorum",
+            found,
+            NO_LOCK,
+            "start the other servers, and see their logs",
+        )));
+    }
+    Ok(Ok(reply.contains("Zookeeper version").then_some(reply)))
+}
+
+/// Returns the finding about the version and the role of a server.
+fn server(address: &Address, status: &Option<String>) -> Finding {
+    let field = |name: &str| {
+        let mut lines = status.iter().flat_map(|status| status.lines());
+        lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
+    };
+    let version = field("Zookeeper version:").and_then(|version| version.split(['-', ',']).next());
+    let (Some(version), Some(mode)) = (version, field("Mode:")) else {
+        return Finding::ok(
+            "server",
+            format!("{address}: unknown version (srvr is not in 4lw.commands.whitelist)"),
+        );
+    };
+    let found = format!("{address}: ZooKeeper {version}, {mode}");
+    if version_of(version) < (3, 5, 3) {
+        let consequence = "it has no container nodes: no lock can be taken";
+        return Finding::problem("server", found, consequence, "upgrade to 3.5.3 or later");
+    }
+    match mode {
+        "read-only" => {
+            Finding::warning("server", found, NO_LOCK, "start the other servers, and see their logs")
+        }
+        "standalone" => Finding::warning(
+            "server",
+            found,
+            "while this server is down, no lock can be taken, and commands are stopped before their locks end",
+            "run an ensemble of three or more servers",
+        ),
+        _ => Finding::ok("server", found),
+    }
+}

@@ -1,0 +1,378 @@
+//! The entries of a lock, read from its nodes. The names of the nodes say their order and mode, so that only those are
+//! read whose values matter.
+
+use super::connection::Reply;
+use super::errors::Code;
+use super::message::{Request, Stat};
+use super::recipe::parse;
+use super::{BATCH, ZooKeeperStore, claim_of, lease_for};
+use crate::backend::StoreError;
+use crate::backend::ledger::entries::{BESIDE, Entry, Listing};
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose, Unreadable, WaiterEntry};
+use crate::lock::{LockName, Mode};
+
+/// How many holders a claim is shown.
+const SHOWN: usize = 16;
+
+/// A node that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) stat: Stat,
+    /// `None` if a foreign client has written it.
+    pub(super) value: Option<Ledger>,
+}
+
+/// A node below a lock, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Node {
+    /// The number that the server has added.
+    pub(super) number: i64,
+    pub(super) name: String,
+}
+
+struct Candidate {
+    node: Node,
+    mode: Mode,
+}
+
+impl ZooKeeperStore {
+    /// Reads the entries of a lock, at least those that the purpose depends on.
+    ///
+    /// # Errors
+    /// The store could not be queried, or a value is in an unknown format.
+    pub(super) async fn read_entries(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Listing, StoreError> {
+        self.open(lease_for(purpose)).await?;
+        if matches!(purpose, Purpose::Claim(claim) if claim.once_per.is_some()) && self.clock_offset.is_none()
+        {
+            self.read_clock().await?;
+        }
+        let lock = self.location().paths(name).lock;
+        let known = self.held_in.clone().or_else(|| self.own_name().map(str::to_owned));
+        match (purpose, known) {
+            (Purpose::Record, _) => {
+                let revision = self.read_beside(name, Vec::new()).await?.0;
+                return Ok(self.listing(revision, Vec::new()));
+            }
+            (Purpose::Renew(_) | Purpose::Release(_), Some(node)) => {
+                let path = format!("{lock}/{node}");
+                let get = Request::Get { path: path.clone(), watch: matches!(purpose, Purpose::Renew(_)) };
+                // The reply to the read shows what the leader had carried out when it got the first request.
+                let first = vec![Request::Sync { path: lock.clone() }, get];
+                let (revision, replies) = self.read_beside(name, first).await?;
+                if let Some(stored) =
+                    replies.get(1).map(|reply| stored(name, &path, reply)).transpose()?.flatten()
+                {
+                    let order = stored.stat.czxid as u64;
+                    self.cache.insert(node.clone(), stored);
+                    let mut entries = vec![self.entry(&node, order, 0, 1, Mode::Exclusive)];
+                    self.remove_ended(&mut entries).await?;
+                    self.nodes = vec![(order, node)];
+                    return Ok(self.listing(revision, entries));
+                }
+            }
+            _ => {}
+        }
+        self.read_all(name, &lock, purpose).await
+    }
+
+    async fn read_all(
+        &mut self,
+        name: &LockName,
+        lock: &str,
+        purpose: &Purpose,
+    ) -> Result<Listing, StoreError> {
+        let is_fresh = std::mem::take(&mut self.client.is_fresh);
+        let watch = matches!(purpose, Purpose::Operate);
+        let children = Request::Children { path: lock.to_owned(), watch };
+        let first = vec![Request::Sync { path: lock.to_owned() }, children];
+        let (revision, replies) = self.read_beside(name, first).await?;
+        let mut candidates =
+            replies.get(1).map(|reply| candidates(lock, reply)).transpose()?.unwrap_or_default();
+        self.find_own(&candidates);
+        let wanted = self.wanted(&candidates, purpose);
+        // Only this client writes its node as long as it waits; each other one may have changed.
+        let is_waiting = matches!(purpose, Purpose::Claim(_)) && self.held_in.is_none() && !is_fresh;
+        let own = self.own_name().filter(|_| is_waiting).map(str::to_owned);
+        self.cache.retain(|node, _| Some(node) == own.as_ref());
+        let unread = wanted.into_iter().filter(|node| !self.cache.contains_key(node)).collect::<Vec<_>>();
+        let mut gone = Vec::new();
+        for batch in unread.chunks(BATCH) {
+            let path = |node: &String| format!("{lock}/{node}");
+            let gets = batch.iter().map(|node| Request::Get { path: path(node), watch: false });
+            let replies = self.client.exchange(&gets.collect::<Vec<_>>()).await?;
+            for (node, reply) in batch.iter().zip(replies) {
+                match stored(name, &path(node), &reply)? {
+                    Some(stored) => drop(self.cache.insert(node.clone(), stored)),
+                    None => gone.push(node.clone()),
+                }
+            }
+        }
+        candidates.retain(|one| !gone.contains(&one.node.name));
+        self.check_own(&candidates);
+        let orders = self.orders(&candidates);
+        let entitled = entitled(&candidates);
+        let entries = candidates.iter().zip(&orders).enumerate();
+        let mut entries: Vec<Entry> = entries
+            .map(|(index, (one, order))| self.entry(&one.node.name, *order, index, entitled, one.mode))
+            .collect();
+        self.remove_ended(&mut entries).await?;
+        self.nodes = orders.into_iter().zip(candidates.into_iter().map(|one| one.node.name)).collect();
+        if claim_of(purpose).is_some() {
+            let holds = |entry: &&Entry| entry.value.holders.iter().any(|holder| holder.token == self.token);
+            let order = entries.iter().find(holds).map(|entry| entry.order);
+            self.held_in = order.and_then(|order| self.node_of(order)).map(str::to_owned);
+        }
+        Ok(self.listing(revision, entries))
+    }
+
+    /// Returns those of some locks that a dlock holds or waits for.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn used(&mut self, locks: &[(LockName, String)]) -> Result<Vec<LockName>, StoreError> {
+        let paths: Vec<String> = locks.iter().map(|(name, _)| self.location().paths(name).lock).collect();
+        let children = paths.iter().map(|path| Request::Children { path: path.clone(), watch: false });
+        let replies = self.client.exchange(&children.collect::<Vec<_>>()).await?;
+        let mut nodes = Vec::new();
+        for ((name, _), (path, reply)) in locks.iter().zip(paths.iter().zip(&replies)) {
+            let first = candidates(path, reply)?.into_iter().next();
+            nodes.extend(first.map(|first| (name.clone(), format!("{path}/{}", first.node.name))));
+        }
+        let gets = nodes.iter().map(|(_, path)| Request::Get { path: path.clone(), watch: false });
+        let replies = self.client.exchange(&gets.collect::<Vec<_>>()).await?;
+        let mut used = Vec::new();
+        for ((name, path), reply) in nodes.into_iter().zip(replies) {
+            let is_foreign =
+                matches!(stored(&name, &path, &reply), Ok(Some(Stored { value: None, .. }) | None));
+            // A dlock may be behind it.
+            if !is_foreign || self.has_dlock(&name).await? {
+                used.push(name);
+            }
+        }
+        Ok(used)
+    }
+
+    async fn has_dlock(&mut self, name: &LockName) -> Result<bool, StoreError> {
+        let entries = self.read_entries(name, &Purpose::Operate).await?.entries;
+        let is_dlock = |entry: &Entry| {
+            let holders = entry.value.holders.iter().filter_map(HolderEntry::identity);
+            let waiters = entry.value.waiters.iter().filter_map(WaiterEntry::identity);
+            holders.chain(waiters).next().is_some()
+        };
+        Ok(entries.iter().any(is_dlock))
+    }
+
+    /// Sends requests, and one for the document beside the entries after them. Returns the revision of the store.
+    async fn read_beside(
+        &mut self,
+        name: &LockName,
+        mut requests: Vec<Request>,
+    ) -> Result<(u64, Vec<Reply>), StoreError> {
+        let path = self.location().paths(name).beside;
+        requests.push(Request::Get { path, watch: false });
+        let mut replies = self.client.exchange(&requests).await?;
+        let reply = replies.pop().ok_or_else(|| StoreError::unanswered("no reply"))?;
+        self.take_beside(name, &reply)?;
+        if reply.code == Code::NO_NODE {
+            self.check_chroot().await?;
+        }
+        Ok((reply.zxid as u64, replies))
+    }
+
+    /// Takes the document beside the entries from the reply to a request for it.
+    pub(super) fn take_beside(&mut self, name: &LockName, reply: &Reply) -> Result<(), StoreError> {
+        let path = self.location().paths(name).beside;
+        let (version, value) = match stored(name, &path, reply)? {
+            Some(Stored { stat, value: Some(value) }) => (version(&stat), value),
+            Some(_) => return Err(StoreError::Config(format!("{name}: {}", Unreadable::Damaged))),
+            None => (0, Ledger::default()),
+        };
+        self.beside = Some(Entry { order: BESIDE, version, lease_ends: None, value });
+        Ok(())
+    }
+
+    pub(super) fn listing(&self, revision: u64, entries: Vec<Entry>) -> Listing {
+        let wall = self.wall();
+        let now = Now { clock: std::time::Duration::from_micros(wall), wall };
+        let beside = self.beside.clone().unwrap_or_else(no_document);
+        Listing { now, revision, lease: None, beside, entries }
+    }
+
+    /// Finds the own node if it is unknown whether it was created.
+    fn find_own(&mut self, candidates: &[Candidate]) {
+        let recipe = self.location().recipe;
+        if let Some(own) = self.own.as_mut().filter(|own| own.node.is_none()) {
+            let mark = recipe.mark(&own.id);
+            own.node =
+                candidates.iter().find(|one| one.node.name.starts_with(&mark)).map(|one| one.node.clone());
+        }
+    }
+
+    /// Forgets the own node if it is gone, or belongs to another session.
+    fn check_own(&mut self, candidates: &[Candidate]) {
+        let Some(own) = &self.own else { return };
+        let is_there = |node: &Node| candidates.iter().any(|one| one.node == *node);
+        let is_ours =
+            |node: &Node| self.cache.get(&node.name).is_none_or(|stored| stored.stat.owner == own.session);
+        if !own.node.as_ref().is_some_and(|node| is_there(node) && is_ours(node)) {
+            self.own = None;
+        }
+    }
+
+    /// Returns the nodes whose values matter.
+    fn wanted(&self, candidates: &[Candidate], purpose: &Purpose) -> Vec<String> {
+        let count = match purpose {
+            Purpose::Claim(claim) => {
+                let entitled = entitled(candidates);
+                // The slots that are taken, and the hold that a nested run enters, may be any of them.
+                let is_any = matches!(claim.mode, Mode::Slots(_)) || !claim.outer.is_empty();
+                if is_any { entitled } else { entitled.min(SHOWN) }
+            }
+            _ => candidates.len(),
+        };
+        let names = candidates.iter().map(|one| &one.node.name);
+        let own = names.clone().filter(|name| self.own_name() == Some(name.as_str()));
+        names.clone().take(count).chain(own).cloned().collect()
+    }
+
+    /// Returns the order of each node: the transaction that has created it, or, where that is unknown, a number between
+    /// those of its neighbours.
+    fn orders(&self, candidates: &[Candidate]) -> Vec<u64> {
+        let known = |one: &Candidate| self.cache.get(&one.node.name).map(|stored| stored.stat.czxid as u64);
+        let first = candidates.iter().find_map(|one| Some((one.node.number, known(one)?)));
+        let (mut number, mut order) = first.unwrap_or((0, u64::from(u32::MAX)));
+        let mut orders = Vec::with_capacity(candidates.len());
+        for one in candidates {
+            // Each node has a transaction of its own, and a number that is larger by one than the last one.
+            order = known(one).unwrap_or_else(|| order.saturating_add_signed(one.node.number - number));
+            number = one.node.number;
+            orders.push(order);
+        }
+        orders
+    }
+
+    /// Returns the entry of a node; the first `entitled` ones may hold the lock.
+    fn entry(&self, node: &str, order: u64, index: usize, entitled: usize, mode: Mode) -> Entry {
+        let stored = self.cache.get(node);
+        let since = stored.map_or(0, |stored| stored.stat.ctime.unsigned_abs() * 1000);
+        let own = self.own.as_ref().filter(|_| self.own_name() == Some(node));
+        let value = match stored.and_then(|stored| stored.value.clone()) {
+            Some(mut value) => {
+                let is_new = stored.is_some_and(|stored| stored.stat.version == 0);
+                // A node is created with the value that it has if it is the first one.
+                if is_new && own.map_or(index > 0, |own| !own.is_first) {
+                    wait_instead(&mut value);
+                }
+                if stored.is_some_and(|stored| Some(stored.stat.owner) != self.client.session()) {
+                    self.disown(&mut value, node);
+                }
+                value
+            }
+            None => {
+                let mut value = match index < entitled {
+                    true => Ledger::of_foreign_holder(since),
+                    false => Ledger::of_foreign_waiter(since),
+                };
+                // One that was not read may be a dlock.
+                let token = if stored.is_none() { node } else { "" };
+                value
+                    .holders
+                    .iter_mut()
+                    .for_each(|holder| (holder.mode, holder.token) = (mode, token.to_owned()));
+                value
+                    .waiters
+                    .iter_mut()
+                    .for_each(|waiter| (waiter.mode, waiter.token) = (mode, token.to_owned()));
+                value
+            }
+        };
+        Entry { order, version: stored.map_or(0, |stored| version(&stored.stat)), lease_ends: None, value }
+    }
+
+    /// What another session has created with the token of the claim was created in a session of this client that has
+    /// expired, and is lost, even if a server still shows it.
+    fn disown(&self, value: &mut Ledger, node: &str) {
+        // The owner of an entry is stored without a ticket; others are inside its hold.
+        let owner =
+            value.holders.iter_mut().filter(|holder| holder.ticket == 0).map(|holder| &mut holder.token);
+        let tokens = owner.chain(value.waiters.iter_mut().map(|waiter| &mut waiter.token));
+        tokens.filter(|token| **token == self.token).for_each(|token| node.clone_into(token));
+    }
+
+    pub(super) fn own_name(&self) -> Option<&str> {
+        Some(&self.own.as_ref()?.node.as_ref()?.name)
+    }
+
+    pub(super) fn node_of(&self, order: u64) -> Option<&str> {
+        self.nodes.iter().find(|(known, _)| *known == order).map(|(_, node)| node.as_str())
+    }
+}
+
+/// Returns the version of a node in a listing, where 0 is that of none.
+pub(super) fn version(stat: &Stat) -> u64 {
+    u64::from(stat.version.unsigned_abs()) + 1
+}
+
+fn no_document() -> Entry {
+    Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() }
+}
+
+/// Returns the node in a reply; `None` if there is no such node.
+fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
+    match reply.code {
+        Code::OK => {}
+        Code::NO_NODE => return Ok(None),
+        code => return Err(code.error(path)),
+    }
+    let mut reader = reply.reader();
+    let (data, stat) = (reader.bytes()?, reader.stat()?);
+    match Ledger::parse(data) {
+        Ok(value) => Ok(Some(Stored { stat, value: Some(value) })),
+        Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
+        Err(format) => Err(StoreError::Config(format!("{name}: {format}"))),
+    }
+}
+
+/// Returns the nodes below a lock, in their order.
+fn candidates(lock: &str, reply: &Reply) -> Result<Vec<Candidate>, StoreError> {
+    let names = match reply.code {
+        Code::OK => reply.reader().texts()?,
+        Code::NO_NODE => Vec::new(),
+        code => return Err(code.error(lock)),
+    };
+    let candidate = |name: String| {
+        let (number, mode) = parse(&name)?;
+        Some(Candidate { node: Node { number, name }, mode })
+    };
+    let mut candidates: Vec<Candidate> = names.into_iter().filter_map(candidate).collect();
+    candidates.sort_unstable_by(|one, other| one.node.cmp(&other.node));
+    Ok(candidates)
+}
+
+/// Returns how many of the first nodes may hold the lock together, by their modes alone.
+fn entitled(candidates: &[Candidate]) -> usize {
+    let Some(first) = candidates.first().map(|one| one.mode) else { return 0 };
+    let alike = candidates.iter().take_while(|one| one.mode == first).count();
+    match first {
+        Mode::Exclusive => 1,
+        Mode::Shared => alike,
+        Mode::Slots(slots) => alike.min(slots as usize),
+    }
+}
+
+/// Turns the holders of an entry into waiters.
+fn wait_instead(value: &mut Ledger) {
+    value.waiters.extend(value.holders.drain(..).map(|holder| WaiterEntry {
+        ticket: 0,
+        token: holder.token,
+        mode: holder.mode,
+        since: holder.acquired_at,
+        called: None,
+        lease_ends: None,
+        identity: holder.identity,
+    }));
+}

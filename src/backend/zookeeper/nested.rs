@@ -1,0 +1,56 @@
+//! Runs inside the hold of another dlock are recorded in its node, which does not end with their sessions. Each has an
+//! ephemeral node of its own elsewhere, so that the outer one does not wait for a run that was killed.
+
+use sha2::{Digest, Sha256};
+
+use super::errors::Code;
+use super::location::INSIDE_NODE;
+use super::message::{Kind, Request};
+use super::{BATCH, ZooKeeperStore};
+use crate::backend::StoreError;
+use crate::backend::ledger::entries::{BESIDE, Entry, Write};
+
+impl ZooKeeperStore {
+    /// Returns the request to create the node of this run, if these writes note it in the node of another one.
+    pub(super) fn enter(&self, writes: &[Write]) -> Option<Request> {
+        let enters = writes.iter().any(|write| match write {
+            Write::Swap { order, value, .. } if *order != BESIDE => {
+                let node = self.node_of(*order);
+                let has_own = value.holders.iter().any(|holder| holder.token == self.token);
+                has_own && node != self.own_name() && node != self.held_in.as_deref()
+            }
+            _ => false,
+        });
+        enters.then(|| Request::Create {
+            path: self.path_inside(&self.token),
+            data: Vec::new(),
+            kind: Kind::Ephemeral,
+        })
+    }
+
+    /// Removes the runs inside a hold that have ended without leaving it.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn remove_ended(&mut self, entries: &mut [Entry]) -> Result<(), StoreError> {
+        // The owner of an entry is stored without a ticket.
+        let holders = entries.iter().flat_map(|entry| &entry.value.holders);
+        let inside = holders.filter(|holder| holder.ticket != 0).map(|holder| holder.token.clone());
+        for batch in inside.collect::<Vec<_>>().chunks(BATCH) {
+            let exists = batch.iter().map(|token| Request::Exists { path: self.path_inside(token) });
+            let replies = self.client.exchange(&exists.collect::<Vec<_>>()).await?;
+            for (token, _) in batch.iter().zip(replies).filter(|(_, reply)| reply.code == Code::NO_NODE) {
+                let holders = entries.iter_mut().map(|entry| &mut entry.value.holders);
+                holders.for_each(|holders| holders.retain(|holder| holder.token != *token));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the path of the node of a nested run. It does not reveal the token.
+    fn path_inside(&self, token: &str) -> String {
+        let digest = Sha256::digest(token.as_bytes());
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}{INSIDE_NODE}/{digest}", self.location().directory)
+    }
+}

@@ -1,0 +1,359 @@
+//! What a claim changes: its own node, that of the hold that it runs in, and the document beside the entries.
+
+use super::connection::{Reply, Report};
+use super::errors::Code;
+use super::listing::{Node, Stored, version};
+use super::message::{Kind, Reader, Request, Stat};
+use super::recipe::parse;
+use super::{OwnNode, ZooKeeperStore, no_chroot};
+use crate::backend::StoreError;
+use crate::backend::ledger::entries::{
+    BESIDE, Entry, EntryStore, Fencing, Granting, Listing, Write, Written,
+};
+use crate::backend::ledger::{Ledger, Lifetime, Purpose, Watch};
+use crate::lock::{LockName, Mode};
+use crate::random;
+
+/// How often a write is repeated because the server has removed an empty parent meanwhile.
+const MAX_ATTEMPTS: usize = 4;
+/// The kind of a part of a reply that has no status of the new node.
+const OLD_CREATE: i32 = 1;
+
+/// What a write has done to one node.
+struct Done {
+    /// The path of a node that was created.
+    path: Option<String>,
+    stat: Option<Stat>,
+}
+
+/// Whether the reply to a request ends with the status of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HasStat {
+    Yes,
+    No,
+}
+
+/// The error of one part of a step.
+struct Failed {
+    part: usize,
+    code: Code,
+}
+
+impl EntryStore for ZooKeeperStore {
+    const FENCING: Fencing = Fencing::Order;
+
+    fn lifetime(&self) -> Lifetime {
+        Lifetime::OfOwner(self.client.lease())
+    }
+
+    fn assumed(&mut self, _: &LockName, purpose: &Purpose) -> Option<Listing> {
+        if self.own.is_some() || !matches!(purpose, Purpose::Claim(_)) {
+            return None;
+        }
+        self.beside = None;
+        Some(self.listing(0, Vec::new()))
+    }
+
+    async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
+        self.read_entries(name, purpose).await
+    }
+
+    async fn write(&mut self, name: &LockName, writes: &[Write], _: Granting) -> Result<Written, StoreError> {
+        let paths = self.location().paths(name);
+        let id = random::id();
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(mut parts) =
+                writes.iter().map(|write| self.part(name, write, &id)).collect::<Option<Vec<_>>>()
+            else {
+                return Ok(Written::Conflict);
+            };
+            parts.extend(self.enter(writes));
+            let mut requests = match parts.as_slice() {
+                [part] => vec![part.clone()],
+                _ => vec![Request::Multi(parts.clone())],
+            };
+            let created = writes.iter().position(|write| matches!(write, Write::Create { .. }));
+            if created.is_some() {
+                let session = self.client.session().unwrap_or_default();
+                self.own = Some(OwnNode { session, id: id.clone(), node: None, is_first: false });
+                requests.push(Request::Children { path: paths.lock.clone(), watch: false });
+                requests.push(Request::Get { path: paths.beside.clone(), watch: false });
+            }
+            let replies = self.client.exchange(&requests).await?;
+            let failed = match results(&parts, &replies[0])? {
+                Ok(results) => {
+                    self.carried_out(writes, &results);
+                    return match replies.as_slice() {
+                        [_, children, beside] => {
+                            self.take_beside(name, beside)?;
+                            let revision = replies[0].zxid as u64;
+                            self.created(&paths.lock, writes, &results, children, revision).await
+                        }
+                        _ => Ok(Written::At(replies[0].zxid as u64)),
+                    };
+                }
+                Err(failed) => failed,
+            };
+            if created.is_some() {
+                self.own = None;
+            }
+            match (failed.code, &parts[failed.part]) {
+                (Code::NO_NODE, Request::Create { path, .. }) => self.create_parents(path).await?,
+                (Code::NO_NODE | Code::BAD_VERSION | Code::NODE_EXISTS, _) => return Ok(Written::Conflict),
+                (code, _) => return Err(code.error(&paths.lock)),
+            }
+        }
+        Err(StoreError::unanswered(format!("other clients keep removing {}", paths.lock)))
+    }
+
+    async fn remember(&mut self, name: &LockName, _: &Listing, fencing_token: u64) -> Result<(), StoreError> {
+        let Some(Entry { version, mut value, .. }) = self.beside.clone() else { return Ok(()) };
+        if value.fencing_token >= fencing_token {
+            return Ok(());
+        }
+        value.fencing_token = fencing_token;
+        let path = self.location().paths(name).beside;
+        let mut requests = Vec::new();
+        if version == 0 {
+            let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
+            requests.push((container(parent), Report::Never));
+        }
+        requests.push((swap(path, version, &value), Report::Never));
+        self.client.begin(&requests).await
+    }
+
+    async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
+        let lock = self.location().paths(name).lock;
+        let path = |node: &str| format!("{lock}/{node}");
+        // A node cannot have children if it is ephemeral: this is only notified of its removal.
+        let removal = |node| (Request::Children { path: path(node), watch: true }, Report::Removal);
+        let change = |node| (Request::Get { path: path(node), watch: true }, Report::ChangeAfter(since));
+        let mut requests = Vec::new();
+        for watch in watch {
+            let node = match watch {
+                Watch::Entry(order) | Watch::Holder(order) | Watch::Waiter(order) => self.node_of(*order),
+                Watch::Gate(_) => None,
+            };
+            requests.extend(node.map(|node| match watch {
+                Watch::Entry(_) => removal(node),
+                _ => change(node),
+            }));
+        }
+        requests.extend(match &self.held_in {
+            Some(node) => Some(change(node)),
+            None => self.own_name().map(removal),
+        });
+        self.client.begin(&requests).await?;
+        Ok(true)
+    }
+}
+
+impl ZooKeeperStore {
+    /// Returns the request of a write; `None` if its entry is unknown.
+    fn part(&self, name: &LockName, write: &Write, id: &str) -> Option<Request> {
+        let paths = self.location().paths(name);
+        let path = |order: u64| match order {
+            BESIDE => Some(paths.beside.clone()),
+            _ => self.node_of(order).map(|node| format!("{}/{node}", paths.lock)),
+        };
+        Some(match write {
+            Write::Create { alone, waiting, .. } => {
+                let node = self.location().recipe.node(id, mode_of(waiting));
+                let data = alone.as_ref().unwrap_or(waiting).to_json();
+                Request::Create {
+                    path: format!("{}/{node}", paths.lock),
+                    data,
+                    kind: Kind::EphemeralSequential,
+                }
+            }
+            Write::Swap { order, version, value, .. } => swap(path(*order)?, *version, value),
+            Write::Remove { order, version } => {
+                Request::Delete { path: path(*order)?, version: data_version(*version) }
+            }
+            // Nodes have no leases.
+            Write::Extend { order, .. } => Request::Exists { path: path(*order)? },
+        })
+    }
+
+    /// Notes what was carried out.
+    fn carried_out(&mut self, writes: &[Write], results: &[Done]) {
+        for (write, done) in writes.iter().zip(results) {
+            match write {
+                Write::Swap { order: BESIDE, value, .. } => {
+                    let version = done.stat.as_ref().map_or(1, version);
+                    self.beside =
+                        Some(Entry { order: BESIDE, version, lease_ends: None, value: value.clone() });
+                }
+                Write::Swap { order, value, .. } => {
+                    let Some((node, stat)) = self.node_of(*order).map(str::to_owned).zip(done.stat) else {
+                        continue;
+                    };
+                    let holds = value.holders.iter().any(|holder| holder.token == self.token);
+                    self.held_in = holds
+                        .then(|| node.clone())
+                        .or_else(|| self.held_in.take().filter(|held_in| *held_in != node));
+                    self.cache.insert(node, Stored { stat, value: Some(value.clone()) });
+                }
+                Write::Remove { order, .. } => {
+                    let node = self.node_of(*order).map(str::to_owned);
+                    if node.as_deref() == self.own_name() {
+                        self.own = None;
+                    }
+                    self.held_in.take_if(|held_in| Some(&*held_in) == node.as_ref());
+                }
+                Write::Create { .. } | Write::Extend { .. } => {}
+            }
+        }
+    }
+
+    /// Finds out whether the node that was created is the first one. If not, it gets the value of a waiter.
+    async fn created(
+        &mut self,
+        lock: &str,
+        writes: &[Write],
+        results: &[Done],
+        children: &Reply,
+        revision: u64,
+    ) -> Result<Written, StoreError> {
+        let created = writes.iter().zip(results).find_map(|(write, done)| match write {
+            Write::Create { alone, waiting, .. } => Some((alone, waiting, done.path.as_deref()?, done.stat)),
+            _ => None,
+        });
+        let malformed = || StoreError::unanswered("the server sent a malformed reply");
+        let (alone, waiting, path, stat) = created.ok_or_else(malformed)?;
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let (number, _) = parse(&name).ok_or_else(malformed)?;
+        if let Some(stat) = &stat {
+            self.set_clock(stat);
+        }
+        let owner = self.client.session().unwrap_or_default();
+        let zxid = revision.cast_signed();
+        let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
+        let node = Node { number, name };
+        let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
+        let is_first = alone.is_some() && !children.reader().texts()?.iter().any(is_ahead);
+        let mut stored = Stored { stat, value: Some(waiting.clone()) };
+        match alone {
+            Some(alone) if is_first => {
+                stored.value = Some(alone.clone());
+                self.held_in = Some(node.name.clone());
+            }
+            Some(_) => {
+                let request = swap(format!("{lock}/{}", node.name), version(&stored.stat), waiting);
+                self.client.begin(&[(request, Report::Never)]).await?;
+                stored.stat.version += 1;
+            }
+            None => {}
+        }
+        self.cache.insert(node.name.clone(), stored);
+        if let Some(own) = &mut self.own {
+            (own.node, own.is_first) = (Some(node), is_first);
+        }
+        Ok(if is_first { Written::At(revision) } else { Written::Waiting })
+    }
+
+    /// Reads the clock of the leader, which only dates changes: by a node that is created and removed in one step.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    pub(super) async fn read_clock(&mut self) -> Result<(), StoreError> {
+        let path = self.location().clock_path();
+        let create = Request::Create { path: path.clone(), data: Vec::new(), kind: Kind::Persistent };
+        // Within a step, only the reply to this has the status of the node.
+        let set = Request::Set { path: path.clone(), data: Vec::new(), version: -1 };
+        let parts = vec![create, set, Request::Delete { path: path.clone(), version: -1 }];
+        for _ in 0..MAX_ATTEMPTS {
+            let reply = self.exchange_one(Request::Multi(parts.clone())).await?;
+            match results(&parts, &reply)? {
+                Ok(results) => {
+                    results.iter().filter_map(|done| done.stat).for_each(|stat| self.set_clock(&stat));
+                    return Ok(());
+                }
+                Err(Failed { code: Code::NO_NODE, .. }) => self.create_parents(&path).await?,
+                Err(failed) => return Err(failed.code.error(&path)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the nodes above a path, down from the node that the URL names. The server removes them when they are not
+    /// used any more.
+    async fn create_parents(&mut self, path: &str) -> Result<(), StoreError> {
+        let chroot = self.location().chroot.clone();
+        let below = &path[chroot.len() + 1..];
+        let ends = below.match_indices('/').map(|(end, _)| chroot.len() + 1 + end);
+        let requests: Vec<Request> = ends.map(|end| container(&path[..end])).collect();
+        let replies = self.client.exchange(&requests).await?;
+        match replies
+            .iter()
+            .map(|reply| reply.code)
+            .find(|code| !matches!(*code, Code::OK | Code::NODE_EXISTS))
+        {
+            Some(Code::NO_NODE) if !chroot.is_empty() => Err(no_chroot(&chroot)),
+            // Another client may have removed one of them meanwhile.
+            None | Some(Code::NO_NODE) => Ok(()),
+            Some(code) => Err(code.error(path)),
+        }
+    }
+}
+
+/// Returns the mode of the claim that has this entry.
+fn mode_of(waiting: &Ledger) -> Mode {
+    waiting.waiters.first().map_or(Mode::Exclusive, |waiter| waiter.mode)
+}
+
+fn container(path: &str) -> Request {
+    Request::Create { path: path.to_owned(), data: Vec::new(), kind: Kind::Container }
+}
+
+/// Returns the request to replace a value; one with the version 0 does not exist yet.
+fn swap(path: String, version: u64, value: &Ledger) -> Request {
+    let data = value.to_json();
+    match version {
+        0 => Request::Create { path, data, kind: Kind::Persistent },
+        _ => Request::Set { path, data, version: data_version(version) },
+    }
+}
+
+fn data_version(version: u64) -> i32 {
+    i32::try_from(version.saturating_sub(1)).unwrap_or(i32::MAX)
+}
+
+/// Returns what each part of a step has done, or the part that has failed; then nothing was done.
+fn results(parts: &[Request], reply: &Reply) -> Result<Result<Vec<Done>, Failed>, StoreError> {
+    let mut reader = reply.reader();
+    if parts.len() == 1 || reply.code != Code::OK {
+        return Ok(match reply.code {
+            Code::OK => Ok(vec![result(&parts[0], HasStat::Yes, &mut reader)?]),
+            code => Err(Failed { part: 0, code }),
+        });
+    }
+    let mut results = Vec::new();
+    let mut failed = None;
+    let mut part = 0;
+    while let Some(kind) = reader.part()? {
+        if kind == -1 {
+            let code = Code(reader.int()?);
+            // The parts before the one that has failed are reported without an error.
+            failed = failed.or((code != Code::OK).then_some(Failed { part, code }));
+        } else if let Some(request) = parts.get(part) {
+            // Within a step, a server may reply to `create2` as to the older `create`.
+            let has_stat = if kind == OLD_CREATE { HasStat::No } else { HasStat::Yes };
+            results.push(result(request, has_stat, &mut reader)?);
+        }
+        part += 1;
+    }
+    Ok(failed.map_or(Ok(results), Err))
+}
+
+fn result(request: &Request, has_stat: HasStat, reader: &mut Reader<'_>) -> Result<Done, StoreError> {
+    let path = match request {
+        Request::Create { .. } => Some(reader.text()?),
+        _ => None,
+    };
+    let stat = match (request, has_stat) {
+        (Request::Delete { .. }, _) | (_, HasStat::No) => None,
+        _ => Some(reader.stat()?),
+    };
+    Ok(Done { path, stat })
+}

@@ -1,0 +1,81 @@
+//! `dlock doctor` on etcd.
+
+use crate::support::SOON;
+use crate::support::etcd::{Ensemble, Etcd};
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output};
+use crate::support::wait::until;
+use serde_json::{Value, json};
+
+fn doctor(url: &str) -> Output {
+    Place::new().bare().args(["doctor", "-b", url, "--json", "--connect-timeout", "2s"]).output()
+}
+
+#[track_caller]
+fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let is_meant = |finding: &&Value| {
+        finding["level"] == level
+            && finding["check"] == check
+            && finding["found"].as_str().is_some_and(|text| text.contains(found))
+    };
+    let findings = report["findings"].as_array().expect("findings");
+    assert!(findings.iter().any(|finding| is_meant(&finding)), "{level} {check} {found}: {}", output.stdout);
+}
+
+#[test]
+fn a_healthy_cluster_has_only_a_warning_of_its_version() {
+    let ensemble = Ensemble::lent();
+    let etcd = &ensemble.0;
+    let output = doctor(&etcd.url());
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    for (level, check, found) in [
+        ("ok", "authentication", "no user"),
+        ("warning", "version", "etcd 3.4."),
+        ("ok", "quorum", "3 of 3 members have the same leader"),
+        ("ok", "alarms", "none is active"),
+        ("ok", "latency", "of 100 reads"),
+        ("ok", "lock", "taken, renewed and given back in"),
+        ("ok", "race", "20 races of 8 connections for a free lock had one winner each"),
+    ] {
+        assert_found(&output, level, check, found);
+    }
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let answers = report["answers"].to_string();
+    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+        assert!(answers.contains(answer), "{answers}");
+    }
+    assert!(etcd.client().keys("").is_empty(), "left behind");
+    assert_eq!(etcd.client().leases().unwrap(), [0; 0]);
+}
+
+#[test]
+fn a_dead_member_is_a_warning_and_a_lost_quorum_a_problem() {
+    let mut ensemble = Ensemble::lent();
+    let etcd = &mut ensemble.0;
+    etcd.kill(0);
+    etcd.leader();
+    let output = doctor(&etcd.url());
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    assert_found(&output, "warning", "reachability", "connection refused");
+    assert_found(&output, "ok", "quorum", "2 of 3 members have the same leader");
+    etcd.kill(1);
+    let has_no_leader = || etcd.client_of(2).post("maintenance/status", &json!({}))["leader"].is_null();
+    until(SOON, "the loss of the leader", has_no_leader);
+    let output = doctor(&etcd.url());
+    assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
+    assert_found(&output, "problem", "quorum", "no leader");
+    (0..2).for_each(|member| etcd.restart(member));
+}
+
+#[test]
+fn alarms_and_clusters_that_differ_are_problems() {
+    let (etcd, other) = (Etcd::start(), Etcd::lent());
+    let output = doctor(&format!("{},{}", etcd.url(), other.hosts()));
+    assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
+    assert_found(&output, "problem", "quorum", "the members belong to different clusters");
+    etcd.client().post("maintenance/alarm", &json!({"action": "ACTIVATE", "alarm": "NOSPACE"}));
+    let output = doctor(&etcd.url());
+    assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
+    assert_found(&output, "problem", "alarms", "NOSPACE: the database has reached its quota");
+}

@@ -1,0 +1,8 @@
+//! etcd: what the conformance suite does not cover.
+
+mod doctor;
+mod errors;
+mod faults;
+mod forger;
+mod lost_replies;
+mod users;

@@ -1,0 +1,70 @@
+//! Users, their rights, and the tokens of their sessions.
+
+use crate::support::dlock::Dlock;
+use crate::support::etcd::{Etcd, Plan};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use std::process::Command;
+use std::time::Duration;
+
+/// An etcd with the user that `dlock doctor --policy` describes.
+fn with_user() -> Etcd {
+    let etcd = Etcd::start_with(Plan { args: vec!["--auth-token-ttl=1".to_owned()], ..Plan::default() });
+    let policy = Place::new().bare().args(["doctor", "-q", "--policy", "-b"]).arg(etcd.url()).output();
+    assert_eq!(policy.exit, Exit::Code(0), "{}", policy.stderr);
+    let commands = policy.stdout.replace("user add dlock", "user add dlock:secret");
+    let root = "etcdctl user add root:r; etcdctl user grant-role root root; etcdctl auth enable";
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-ec", &format!("{commands}{root}")]);
+    let output = shell.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", etcd.hosts()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    etcd
+}
+
+#[test]
+fn the_user_of_the_policy_has_the_rights_of_a_run() {
+    let etcd = with_user();
+    let run = |url: &str| Dlock::run().backend(url).env("ETCDCTL_USER", "dlock:secret").sh("echo ran");
+    let output = run(&etcd.url()).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+    let doctor = Place::new()
+        .bare()
+        .args(["doctor", "-b"])
+        .arg(etcd.url())
+        .env("ETCDCTL_USER", "dlock:secret")
+        .output();
+    assert_eq!(doctor.exit, Exit::Code(0), "{}", doctor.stdout);
+    let refused = run(&format!("{}?prefix=/other/", etcd.url())).output();
+    let message = format!(
+        "dlock: x on etcd://dlock@{}?prefix=/other/: a right is missing (permission denied): see dlock doctor --policy; the command did not run\n",
+        etcd.hosts()
+    );
+    assert_eq!(refused.outcome(), (Exit::Code(77), "", message.as_str()));
+}
+
+#[test]
+fn wrong_and_missing_users_are_refused() {
+    let etcd = with_user();
+    let run = || Dlock::run().backend(etcd.url()).sh("echo ran");
+    let wrong = run().env("ETCDCTL_USER", "dlock:wrong").output();
+    let message = format!(
+        "dlock: x on etcd://dlock@{}: wrong username or password: check the URL, password_file= and ETCDCTL_USER; the command did not run\n",
+        etcd.hosts()
+    );
+    assert_eq!(wrong.outcome(), (Exit::Code(77), "", message.as_str()));
+    let missing = run().output();
+    let message = format!(
+        "dlock: x on {}: the cluster requires a username and password: see password_file= and ETCDCTL_USER; the command did not run\n",
+        etcd.url()
+    );
+    assert_eq!(missing.outcome(), (Exit::Code(77), "", message.as_str()));
+}
+
+/// F35: the token lasts 1 s after its last use, and a renewal comes every 3 s.
+#[test]
+fn a_run_survives_the_end_of_its_token() {
+    let etcd = with_user();
+    let run = Dlock::run().backend(etcd.url()).args(["--ttl", "9s"]).env("ETCDCTL_USER", "dlock:secret");
+    let output = run.sh("sleep 12; echo ran").spawn().wait_within(Duration::from_secs(30));
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
