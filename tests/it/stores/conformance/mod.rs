@@ -37,14 +37,20 @@ mod zookeeper;
 macro_rules! every_check {
     ($rig:path) => {
         crate::stores::conformance::trait_checks!($rig);
+        crate::stores::conformance::run_checks!($rig);
+        crate::stores::conformance::foreign_checks!($rig);
+    };
+}
+use every_check;
+
+/// The tests of one store with runs of the binary.
+macro_rules! run_checks {
+    ($rig:path) => {
         crate::stores::conformance::topics! { $rig;
             exclusion {
                 a_run_excludes_a_run
                 a_run_and_another_client_exclude_each_other
                 of_many_runs_one_holds_at_a_time
-            }
-            admin {
-                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
             }
             admin {
                 breaks_and_tokens_are_recorded
@@ -56,7 +62,6 @@ macro_rules! every_check {
             holder {
                 busy_names_what_a_run_reports_of_itself
                 busy_never_reveals_a_token
-                a_foreign_holder_has_no_name
                 display_reveals_no_secret
             }
             names {
@@ -65,11 +70,6 @@ macro_rules! every_check {
                 names_of_side_keys_are_foreign_or_refused
                 a_notification_for_one_name_does_not_reach_another
             }
-            queue {
-                a_release_by_a_foreign_client_is_noticed
-                a_foreign_client_is_not_polled
-                the_end_of_a_foreign_lease_is_noticed
-            }
             queue_of_runs {
                 runs_are_served_first_come_first_served
                 a_run_without_waiting_gets_an_unclaimed_lock
@@ -77,22 +77,15 @@ macro_rules! every_check {
                 a_killed_waiting_run_blocks_no_other
                 an_expired_wait_leaves_no_trace
                 a_signal_ends_a_wait_and_leaves_no_trace
-                a_run_waits_for_a_foreign_client
-            }
-            queue_positions {
-                a_foreign_client_that_acquires_first_costs_no_queue_position
-                waiters_keep_their_positions_while_a_foreign_client_holds_the_lock
             }
             sharing {
                 runs_share_according_to_their_options
-                a_foreign_client_is_excluded_until_the_last_reader_has_left
                 a_killed_shared_run_is_released
             }
             slots by prove_slots {
                 concurrent_runs_have_different_slots
                 a_different_slot_count_is_refused
                 the_slot_of_a_killed_run_is_freed
-                a_foreign_client_is_excluded_until_the_last_slot_is_free
                 one_slot_is_exclusive
             }
             several_locks {
@@ -145,13 +138,46 @@ macro_rules! every_check {
             once_per {
                 one_run_a_night
             }
+        }
+    };
+}
+use run_checks;
+
+/// The tests of one store that other programs use as well.
+macro_rules! foreign_checks {
+    ($rig:path) => {
+        crate::stores::conformance::topics! { $rig;
+            admin {
+                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+            }
+            holder {
+                a_foreign_holder_has_no_name
+            }
+            queue {
+                a_release_by_a_foreign_client_is_noticed
+                a_foreign_client_is_not_polled
+                the_end_of_a_foreign_lease_is_noticed
+            }
+            queue_of_runs {
+                a_run_waits_for_a_foreign_client
+            }
+            queue_positions {
+                a_foreign_client_that_acquires_first_costs_no_queue_position
+                waiters_keep_their_positions_while_a_foreign_client_holds_the_lock
+            }
+            sharing {
+                a_foreign_client_is_excluded_until_the_last_reader_has_left
+            }
+            slots by prove_slots {
+                a_foreign_client_is_excluded_until_the_last_slot_is_free
+            }
             revocation {
                 a_foreign_lock_is_removed_only_where_the_store_keeps_it
             }
         }
     };
 }
-use every_check;
+use foreign_checks;
 
 /// The tests of one store through its traits alone: no run of the binary, no foreign program, no URL.
 macro_rules! trait_checks {
