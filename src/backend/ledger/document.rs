@@ -4,29 +4,44 @@
 //! faster, and the ledger is read again.
 
 use std::future::Future;
+use std::time::Duration;
 
 use super::observed::{Now, Observed};
-use super::store::{Done, EXHAUSTED, Effect, Step};
-use super::value::Ledger;
+use super::store::{Done, EXHAUSTED, Effect, Purpose, Step};
+use super::value::{HolderEntry, Ledger};
 use crate::backend::{Outlook, StoreError};
-use crate::lock::{LockName, LockState, NotedRecord};
+use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
 /// How often a change is decided anew before it is reported as a transient failure.
 pub(super) const MAX_CONFLICTS: usize = 100;
 
 /// A store that swaps a ledger if its version is still the one that was read.
 pub trait DocumentStore {
-    /// Identifies a value of a ledger, or that there is none.
+    /// Identifies a value of a ledger, or that there is none. A ledger that is created anew after its deletion has a
+    /// version of its own.
     type Version;
 
-    /// Reads a ledger, and the time by the store's clock. A ledger that does not exist is empty.
+    /// Reads a ledger after the shortcut, which the store takes in the same step if it applies. A ledger that does not
+    /// exist is empty. A store without shortcuts only reads.
     ///
     /// # Errors
     /// The store could not be queried, or the ledger is in an unknown format ([`StoreError::Config`]).
     fn load(
         &mut self,
         name: &LockName,
-    ) -> impl Future<Output = Result<(Ledger, Self::Version, Now), StoreError>>;
+        shortcut: &Shortcut,
+    ) -> impl Future<Output = Result<Seen<Self::Version>, StoreError>>;
+
+    /// Returns the ledger as this client has read or stored it last, with the time as it should be now; `None` if that
+    /// is unknown, as after a request without a reply. Does not contact the store.
+    fn recall(&self, _name: &LockName) -> Option<Seen<Self::Version>> {
+        None
+    }
+
+    /// Returns whether calls of the waiter with this ticket have reached this client since before the last load.
+    fn is_subscribed(&self, _name: &LockName, _ticket: u64) -> bool {
+        false
+    }
 
     /// Stores a ledger if its version is still this one. Returns whether it was stored.
     ///
@@ -40,6 +55,31 @@ pub trait DocumentStore {
     ) -> impl Future<Output = Result<bool, StoreError>>;
 }
 
+/// A ledger that was read.
+#[derive(Clone, Debug)]
+pub struct Seen<V> {
+    /// Its value.
+    pub ledger: Ledger,
+    /// Its version.
+    pub version: V,
+    /// The time by the store's clock.
+    pub now: Now,
+}
+
+/// What a store may change in a ledger before it returns it, without a decision: so that what is not contended takes one
+/// step. The store adds its own clock to the times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortcut {
+    /// Nothing.
+    None,
+    /// If no entry is alive, the entries are replaced with this holder. Its times count from now. It gets the next
+    /// [fencing token](Observed::least_fencing_token) and the next ticket, and was acquired now.
+    TakeIfIdle(Box<HolderEntry>),
+    /// If the holder or waiter with this token is alive, its lease ends after this time from now, whatever else has
+    /// changed.
+    Touch(String, Duration),
+}
+
 /// A ledger that is to be stored.
 #[derive(Debug)]
 pub struct Revision<'a> {
@@ -50,6 +90,9 @@ pub struct Revision<'a> {
     pub effect: Effect,
     /// The tickets of the waiters that are called by this change, and are to be notified of it.
     pub called: Vec<u64>,
+    /// The ticket of the waiter behind them, if any are called: it is to be notified that its turn comes within
+    /// [`CLAIM_WITHIN`](crate::backend::CLAIM_WITHIN) unless they claim the lock.
+    pub next: Option<u64>,
 }
 
 /// Entries with leases: the store observes nothing but the time.
@@ -66,10 +109,18 @@ impl Observed for Now {
 pub async fn change<S: DocumentStore, T>(
     store: &mut S,
     name: &LockName,
+    purpose: &Purpose,
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Result<Done<T>, StoreError> {
+    let recalled = store.recall(name);
+    let shortcut = Shortcut::of(purpose, recalled.as_ref(), &decide);
+    let mut recalled = recalled.filter(|_| matches!(purpose, Purpose::Release(_)));
     for _ in 0..MAX_CONFLICTS {
-        let (before, version, now) = store.load(name).await?;
+        let is_current = recalled.is_none();
+        let Seen { ledger: before, version, now } = match recalled.take() {
+            Some(seen) => seen,
+            None => store.load(name, &shortcut).await?,
+        };
         let mut ledger = before.clone();
         let (value, effect) = match decide(&mut ledger, &now) {
             Step::Done { value, effect, .. } => (value, effect),
@@ -77,15 +128,110 @@ pub async fn change<S: DocumentStore, T>(
             Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
         };
         let done = Done { value, is_watched: true, fencing: None, unwritten: None };
-        if ledger == before && !matches!(effect, Effect::Wait(_)) {
-            return Ok(done);
+        let is_subscribed = match effect {
+            Effect::Wait(ticket) => store.is_subscribed(name, ticket),
+            _ => true,
+        };
+        if ledger == before && is_subscribed {
+            match is_current {
+                true => return Ok(done),
+                false => continue,
+            }
         }
-        let revision = Revision { ledger: &ledger, effect, called: called(&before, &ledger) };
-        if store.swap(name, version, revision).await? {
+        let called = called(&before, &ledger);
+        let next = next(&ledger, &called);
+        if store.swap(name, version, Revision { ledger: &ledger, effect, called, next }).await? {
             return Ok(done);
         }
     }
     Err(busy_ledger(name))
+}
+
+/// Returns when the lease of the entry with this token ends.
+fn lease_end(ledger: &Ledger, token: &str) -> Option<Duration> {
+    let holder = ledger.holders.iter().find(|holder| holder.token == token).map(|holder| holder.lease_ends);
+    let waiter =
+        || ledger.waiters.iter().find(|waiter| waiter.token == token).map(|waiter| waiter.lease_ends);
+    holder.or_else(waiter).flatten()
+}
+
+/// Returns the waiter behind the last one that is called.
+fn next(ledger: &Ledger, called: &[u64]) -> Option<u64> {
+    let last = ledger.waiters.iter().position(|waiter| Some(&waiter.ticket) == called.last())?;
+    ledger.waiters.get(last + 1).map(|waiter| waiter.ticket)
+}
+
+impl Shortcut {
+    /// Returns what can be changed before the decision on a request, if this client has seen the ledger like that.
+    pub fn of<V, T>(
+        purpose: &Purpose,
+        recalled: Option<&Seen<V>>,
+        decide: &impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+    ) -> Shortcut {
+        let claim = match purpose {
+            Purpose::Claim(claim) | Purpose::Renew(claim) => claim,
+            _ => return Shortcut::None,
+        };
+        let token = claim.token.reveal();
+        if let Some(Seen { ledger, now, .. }) = recalled
+            && lease_end(ledger, token).is_some()
+        {
+            let mut after = ledger.clone();
+            decide(&mut after, now);
+            return match lease_end(&after, token) {
+                Some(ends) => Shortcut::Touch(token.to_owned(), ends.saturating_sub(now.clock)),
+                None => Shortcut::None,
+            };
+        }
+        if !matches!(purpose, Purpose::Claim(_)) || claim.once_per.is_some() {
+            // The last success decides.
+            return Shortcut::None;
+        }
+        let mut taken = Ledger::default();
+        decide(&mut taken, &Now { clock: Duration::ZERO, wall: 0 });
+        taken.holders.pop().map_or(Shortcut::None, |holder| Shortcut::TakeIfIdle(Box::new(holder)))
+    }
+
+    /// Changes a ledger that was read at this time, as a store does it that has no faster way.
+    pub fn apply(&self, ledger: &mut Ledger, now: Now) {
+        let is_alive = |ends: Option<Duration>| ends.is_none_or(|ends| now.clock < ends);
+        match self {
+            Shortcut::None => {}
+            Shortcut::TakeIfIdle(holder) => {
+                let is_idle = !ledger.holders.iter().any(|holder| holder.counts(&now))
+                    && !ledger.waiters.iter().any(|waiter| waiter.has_owner(&now));
+                let fencing = FencingToken::new(now.wall.max(ledger.fencing_token.saturating_add(1)));
+                if let Some(fencing) = fencing.filter(|_| is_idle) {
+                    ledger.fencing_token = fencing.number();
+                    ledger.holders = vec![holder.taken(ledger.next_ticket(now), fencing.number(), now)];
+                    ledger.waiters.clear();
+                }
+            }
+            Shortcut::Touch(token, lease) => {
+                let ends = Some(now.clock + *lease);
+                let holders = ledger.holders.iter_mut().filter(|holder| holder.token == *token);
+                holders.filter(|one| is_alive(one.lease_ends)).for_each(|one| one.lease_ends = ends);
+                let waiters = ledger.waiters.iter_mut().filter(|waiter| waiter.token == *token);
+                waiters.filter(|one| is_alive(one.lease_ends)).for_each(|one| one.lease_ends = ends);
+            }
+        }
+    }
+}
+
+impl HolderEntry {
+    /// Returns the entry of a [shortcut](Shortcut::TakeIfIdle) with its ticket and its fencing token, taken at this
+    /// time.
+    pub fn taken(&self, ticket: u64, fencing_token: u64, now: Now) -> HolderEntry {
+        HolderEntry {
+            ticket,
+            family: ticket,
+            fencing_token,
+            acquired_at: now.wall,
+            kept_until: self.kept_until.map(|rest| now.clock + rest),
+            lease_ends: self.lease_ends.map(|lease| now.clock + lease),
+            ..self.clone()
+        }
+    }
 }
 
 /// The ledger is changed too often by others.
@@ -103,7 +249,10 @@ pub async fn read<S: DocumentStore>(
     names: &[LockName],
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
-    states(names, view, async |name| store.load(name).await.map(|(ledger, _, now)| (ledger, now))).await
+    states(names, view, async |name| {
+        store.load(name, &Shortcut::None).await.map(|seen| (seen.ledger, seen.now))
+    })
+    .await
 }
 
 /// Returns the time of the last inspection in ms since 1970, and what `view` makes of each ledger.
@@ -136,8 +285,8 @@ pub async fn history<S: DocumentStore>(
     store: &mut S,
     name: &LockName,
 ) -> Result<Vec<NotedRecord>, StoreError> {
-    let (ledger, ..) = store.load(name).await?;
-    Ok(ledger.outcomes.into_iter().rev().collect())
+    let seen = store.load(name, &Shortcut::None).await?;
+    Ok(seen.ledger.outcomes.into_iter().rev().collect())
 }
 
 /// Returns the tickets of the waiters that are called in a ledger and were not before.

@@ -272,3 +272,35 @@ fn fencing_tokens_continue_from_the_document_beside_the_entries() {
         }
     });
 }
+
+/// What is not contended takes one step each, and so does a renewal while others wait.
+#[test]
+fn an_uncontended_lock_takes_one_step_each() {
+    let rig = MemoryRig::<Documents>::new();
+    let shared = rig.0.clone();
+    let steps = move || shared.steps.replace(0);
+    super::rig::prove(rig, async |rig: &mut dyn Rig| {
+        let (mut client, mut waiter) = (Client::new(rig, "x"), Client::new(rig, "x"));
+        let mut fencing = None;
+        for _ in 0..3 {
+            let granted = client.acquire().await.fencing;
+            assert!(granted > fencing, "{fencing:?}, then {granted:?}");
+            fencing = granted;
+            assert_eq!(steps(), 1);
+            client.assert_held().await;
+            assert_eq!(steps(), 1);
+            client.release().await;
+            assert_eq!(steps(), 1);
+        }
+        client.acquire().await;
+        waiter.queue().await;
+        assert_eq!(steps(), 1 + 2);
+        client.assert_held().await;
+        waiter.queue().await;
+        assert_eq!(steps(), 1 + 1, "heartbeats");
+        assert_eq!(client.release().await, Release::Released);
+        assert_eq!(steps(), 1 + 2, "the waiter has changed the ledger");
+        waiter.claim_turn().await;
+        assert_eq!(steps(), 2);
+    });
+}

@@ -3,8 +3,8 @@
 use super::{Memory, now_since};
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
-use dlock::backend::ledger::document::{self, DocumentStore, Revision};
-use dlock::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Now, Observed, Purpose, Step};
+use dlock::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
+use dlock::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
 use dlock::backend::{Change, Reply, StoreError};
 use dlock::lock::{LockName, LockState, NotedRecord};
 use std::cell::{Cell, RefCell};
@@ -23,6 +23,10 @@ pub struct Documents {
     subscriptions: RefCell<HashMap<(String, u64), UnboundedSender<()>>>,
     /// How many swaps failed because another client was faster.
     pub conflicts: Cell<usize>,
+    /// How many requests were sent.
+    pub steps: Cell<usize>,
+    /// The version of a ledger that is stored for the first time, less one.
+    created: Cell<u64>,
 }
 
 impl Memory for Documents {
@@ -32,12 +36,14 @@ impl Memory for Documents {
             documents: RefCell::default(),
             subscriptions: RefCell::default(),
             conflicts: Cell::default(),
+            steps: Cell::default(),
+            created: Cell::default(),
         })
     }
 
     fn open(self: Rc<Documents>) -> Box<dyn LockAdmin> {
         let (sender, calls) = unbounded_channel();
-        Box::new(Contender::new(DocumentClient { shared: self, sender, calls }))
+        Box::new(Contender::new(DocumentClient { shared: self, sender, calls, last: None }))
     }
 
     fn ledger(&self, name: &str) -> Ledger {
@@ -65,13 +71,21 @@ impl Documents {
         }
     }
 
-    /// Stores a ledger and calls waiters.
-    fn store(&self, name: &str, ledger: &Ledger, called: &[u64]) {
+    /// Stores a ledger and returns its version.
+    fn store(&self, name: &str, ledger: &Ledger) -> u64 {
         let text = serde_json::to_vec(ledger).unwrap();
         let mut documents = self.documents.borrow_mut();
-        let (version, stored) = documents.entry(name.to_owned()).or_default();
+        let (version, stored) = documents.entry(name.to_owned()).or_insert_with(|| {
+            // Another one than that of a ledger that was deleted.
+            self.created.set(self.created.get() + (1 << 32));
+            (self.created.get(), Vec::new())
+        });
         *version += 1;
         *stored = text;
+        *version
+    }
+
+    fn call(&self, name: &str, called: &[u64]) {
         for ticket in called {
             if let Some(waiter) = self.subscriptions.borrow().get(&(name.to_owned(), *ticket)) {
                 let _ = waiter.send(());
@@ -85,17 +99,39 @@ struct DocumentClient {
     shared: Rc<Documents>,
     sender: UnboundedSender<()>,
     calls: UnboundedReceiver<()>,
+    /// What it has read or stored last.
+    last: Option<(LockName, Seen<u64>)>,
 }
 
 impl DocumentStore for DocumentClient {
     type Version = u64;
 
-    async fn load(&mut self, name: &LockName) -> Result<(Ledger, u64, Now), StoreError> {
+    async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
+        self.shared.steps.set(self.shared.steps.get() + 1);
+        self.last = None;
         let now = now_since(self.shared.start);
-        let (ledger, version) = self.shared.load(name.as_str())?;
+        let (before, mut version) = self.shared.load(name.as_str())?;
+        let mut ledger = before.clone();
+        shortcut.apply(&mut ledger, now);
+        if ledger != before {
+            version = self.shared.store(name.as_str(), &ledger);
+        }
         // The reply is on its way: other clients act meanwhile.
         yield_now().await;
-        Ok((ledger, version, now))
+        let seen = Seen { ledger, version, now };
+        self.last = Some((name.clone(), seen.clone()));
+        Ok(seen)
+    }
+
+    fn recall(&self, name: &LockName) -> Option<Seen<u64>> {
+        let (of, seen) = self.last.as_ref()?;
+        (of == name).then(|| Seen { now: now_since(self.shared.start), ..seen.clone() })
+    }
+
+    fn is_subscribed(&self, name: &LockName, ticket: u64) -> bool {
+        let subscriptions = self.shared.subscriptions.borrow();
+        let sender = subscriptions.get(&(name.as_str().to_owned(), ticket));
+        sender.is_some_and(|sender| sender.same_channel(&self.sender))
     }
 
     async fn swap(
@@ -104,6 +140,8 @@ impl DocumentStore for DocumentClient {
         version: u64,
         revision: Revision<'_>,
     ) -> Result<bool, StoreError> {
+        self.shared.steps.set(self.shared.steps.get() + 1);
+        self.last = None;
         yield_now().await;
         if let Effect::Wait(ticket) = revision.effect {
             let key = (name.as_str().to_owned(), ticket);
@@ -114,8 +152,11 @@ impl DocumentStore for DocumentClient {
             self.shared.conflicts.set(self.shared.conflicts.get() + 1);
             return Ok(false);
         }
-        self.shared.store(name.as_str(), revision.ledger, &revision.called);
+        let version = self.shared.store(name.as_str(), revision.ledger);
+        self.shared.call(name.as_str(), &revision.called);
         yield_now().await;
+        let seen = Seen { ledger: revision.ledger.clone(), version, now: now_since(self.shared.start) };
+        self.last = Some((name.clone(), seen));
         Ok(true)
     }
 }
@@ -135,12 +176,12 @@ impl LedgerStore for DocumentClient {
     async fn change<T: Send + 'static>(
         &mut self,
         name: &LockName,
-        _: Purpose,
+        purpose: Purpose,
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
     ) -> Result<Done<T>, StoreError> {
         // What was called before is known to the decision.
         while self.calls.try_recv().is_ok() {}
-        document::change(self, name, decide).await
+        document::change(self, name, &purpose, decide).await
     }
 
     async fn read(
