@@ -75,10 +75,12 @@ impl Client {
         let patience = self.disturbed().await;
         let asked = Instant::now();
         loop {
-            let attempt = match self.backend.connect().await {
-                Ok(()) => self.backend.try_acquire(&self.claim, intent).await,
-                Err(error) => Err(error),
-            };
+            let attempt = patience
+                .limit(async {
+                    self.backend.connect().await?;
+                    self.backend.try_acquire(&self.claim, intent).await
+                })
+                .await;
             match attempt {
                 // The only possible reply while the keys of the lock are on two nodes: without a queue position there is
                 // no notification.
@@ -236,10 +238,12 @@ impl Client {
     pub async fn renew(&mut self) -> Renewal {
         let patience = self.disturbed().await;
         loop {
-            let renewal = match self.backend.connect().await {
-                Ok(()) => self.backend.renew(&self.claim, Duration::ZERO).await,
-                Err(error) => Err(error),
-            };
+            let renewal = patience
+                .limit(async {
+                    self.backend.connect().await?;
+                    self.backend.renew(&self.claim, Duration::ZERO).await
+                })
+                .await;
             match renewal {
                 Ok(renewal) => return renewal,
                 Err(error) => patience.after(&error).await,
@@ -261,10 +265,12 @@ impl Client {
         let patience = self.disturbed().await;
         let mut is_repeated = false;
         loop {
-            let release = match self.backend.connect().await {
-                Ok(()) => self.backend.release(&self.claim, Duration::ZERO, ending).await,
-                Err(error) => Err(error),
-            };
+            let release = patience
+                .limit(async {
+                    self.backend.connect().await?;
+                    self.backend.release(&self.claim, Duration::ZERO, ending).await
+                })
+                .await;
             match release {
                 // Whatever happened to the first notification, it asked for a request.
                 Ok(Release::NotHeld) if is_repeated => return Release::Released,

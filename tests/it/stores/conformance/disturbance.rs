@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How long a disturbed client tries again.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it waits for the reply to one request, as every run has a limit for that.
+const ONE_REQUEST: Duration = Duration::from_secs(3);
 
 /// An action on the store at one moment of a check, or repeatedly.
 ///
@@ -79,6 +81,16 @@ impl Patience {
     /// Whether the store is disturbed.
     pub fn is_noticeable(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Sends a request, which is given up when the store is disturbed and there is no reply in time.
+    pub async fn limit<T>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = if self.is_noticeable() { ONE_REQUEST } else { Duration::MAX };
+        let late = |_| Err(StoreError::unanswered(format!("no reply within {limit:?}")));
+        tokio::time::timeout(limit, request).await.unwrap_or_else(late)
     }
 
     /// Returns after a moment, when it is time to repeat the request.

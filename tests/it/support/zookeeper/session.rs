@@ -67,6 +67,8 @@ impl Session {
             match ended.as_ref().map_err(Error::kind) {
                 // The client has taken its session back before it was ended.
                 Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+                // After a failover, a server may not answer until it gets another request.
+                Err(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(ErrorKind::NotFound) if attempt > 0 => return Ok(()),
                 _ => return ended,
             }

@@ -6,7 +6,7 @@ use dlock::backend::{Again, CLAIM_WITHIN, Change, Release, Renewal};
 use std::time::{Duration, Instant};
 
 /// Time for a short operation, on a slow and busy machine.
-const A_MOMENT: Duration = Duration::from_secs(3);
+const A_MOMENT: Duration = Duration::from_secs(8);
 /// How far the clocks may change the time to claim.
 const CLAIM_AT_LEAST: Duration = Duration::from_millis(490);
 
@@ -260,7 +260,9 @@ pub async fn a_release_by_a_foreign_client_is_noticed(rig: &mut dyn Rig) {
     let given_back = Instant::now();
     rig.foreign_unlock("x");
     let (mut head, _) = line.remove(0).granted().await;
-    assert!(given_back.elapsed() < A_MOMENT, "after {:?}", given_back.elapsed());
+    // After a failover, the waiter may have to connect again first.
+    let is_quick = given_back.elapsed() < A_MOMENT || rig.disturbance().is_some();
+    assert!(is_quick, "after {:?}", given_back.elapsed());
     assert!(!rig.foreign_lock("x", None));
     assert!(!line[0].is_granted());
     head.release().await;
