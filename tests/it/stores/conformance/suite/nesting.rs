@@ -47,7 +47,7 @@ pub async fn fifty_deep_is_not_too_deep(rig: &mut dyn Rig) {
     assert_eq!(output.outcome(), (Exit::Code(0), "deep\n", ""));
     // On a busy host a node of Redlock may carry out a release after dlock has stopped waiting for its reply.
     // Well before the lease would end.
-    until(SOON / 3, "the release on every node", || rig.traces("x").is_empty());
+    until(SOON * 2 / 3, "the release on every node", || rig.traces("x").is_empty());
 }
 
 pub async fn the_outer_hold_continues_after_the_inner_one(rig: &mut dyn Rig) {
