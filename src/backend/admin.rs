@@ -49,15 +49,15 @@ pub trait LockAdmin: Backend {
     /// The store could not be queried, or refused.
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
 
-    /// Notifies every process inside the hold with this fencing token to end it. A hold that no process runs under any
-    /// more (`--min-hold`) ends at once.
+    /// Notifies every process inside a hold that was seen to end it. A hold that no process runs under any more
+    /// (`--min-hold`) ends at once.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
     fn revoke<'a>(
         &'a mut self,
         name: &'a LockName,
-        fencing: FencingToken,
+        holder: &'a Holder,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>>;
 

@@ -1,8 +1,27 @@
 //! What a parsed backend URL can do without contacting the store.
 
+use std::time::Duration;
+
 use super::admin::LockAdmin;
 use super::url::UrlError;
 use crate::lock::{LockName, Mode};
+
+/// A demand that not every store can meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// To hold a lock in this mode.
+    Mode(Mode),
+    /// A lease of this length.
+    Lease(Duration),
+    /// `--once-per`
+    OncePer,
+    /// To know the last fencing token.
+    FencingTokens,
+    /// The list of the locks that are in use.
+    List,
+    /// The last outcomes.
+    History,
+}
 
 /// A parsed and checked backend URL.
 pub trait Location {
@@ -23,8 +42,8 @@ pub trait Location {
         false
     }
 
-    /// Returns why the store does not support this mode; `None` if it does.
-    fn refuses(&self, _mode: Mode) -> Option<&'static str> {
+    /// Returns why the store cannot meet this demand; `None` if it can.
+    fn refuses(&self, _demand: Demand) -> Option<&'static str> {
         None
     }
 

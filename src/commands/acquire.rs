@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::lock_wait::{Interruption, LockWait};
 use super::{execute, hold, notices_about, within};
+use crate::backend::location::Demand;
 use crate::backend::{Ending, Release, StoreError, io_text};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::clock::{Alarm, Moment};
@@ -186,6 +187,11 @@ impl Acquiring<'_> {
             return Ok(());
         };
         let store = plan.target.store.display();
+        if let Some(why) = plan.target.store.refuses(Demand::List) {
+            return Err(refuse(format!(
+                "the token in '{path}' may still own a lock on {store}, and {why}: remove the file, or name another one"
+            )));
+        }
         let owned = hold::lock_of(&mut *plan.target.store.open(), &token, plan.target.connect_timeout).await;
         let unknown = format!("; whether the token in '{path}' still owns a lock is unknown");
         match owned.map_err(|error| lock_error(&plan.name, store, &error, &unknown))? {

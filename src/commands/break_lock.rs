@@ -138,10 +138,12 @@ impl Breaking<'_> {
     }
 
     async fn tell(&mut self, holder: &Holder) -> Result<(), StoreError> {
-        let Some(fencing) = holder.fencing.filter(|_| can_be_notified(holder)) else { return Ok(()) };
+        if !can_be_notified(holder) {
+            return Ok(());
+        }
         let by = format!("{}@{}", identity::user(), identity::host());
         let revocation = Revocation { by, reason: self.plan.reason.clone() };
-        let revoking = self.store.revoke(&self.plan.name, fencing, &revocation);
+        let revoking = self.store.revoke(&self.plan.name, holder, &revocation);
         within(self.plan.target.connect_timeout, revoking).await?;
         self.notified = true;
         if let Some(identity) = &holder.identity {
@@ -265,10 +267,10 @@ impl Breaking<'_> {
 /// which has no process.
 fn can_be_notified(holder: &Holder) -> bool {
     let attended = holder.identity.as_ref().is_some_and(|identity| !identity.unattended);
-    attended && holder.fencing.is_some()
+    attended && (holder.fencing.is_some() || holder.digest.is_some())
 }
 
-/// Whether both are the same hold: fencing tokens are unique, and so is a foreign value.
+/// Whether both are the same hold: fencing tokens are unique, and so are digests.
 fn is_same(one: &Holder, other: &Holder) -> bool {
     one.fencing == other.fencing && one.digest == other.digest
 }

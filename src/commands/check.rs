@@ -5,6 +5,7 @@ use std::slice::from_ref;
 use super::execute;
 use super::hold::{bounded, look};
 use crate::backend::admin::LockAdmin;
+use crate::backend::location::Demand;
 use crate::duration::show_distance;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{FencingToken, Token};
@@ -66,6 +67,9 @@ async fn check_latest(
     reporter: &Reporter,
 ) -> Result<(), Failure> {
     let display = location.display();
+    if let Some(why) = location.refuses(Demand::FencingTokens) {
+        return Err(Failure::usage(format!("--fencing-token: {display}: {why}")));
+    }
     let last = bounded(plan.connect_timeout, async || {
         store.connect().await?;
         store.last_fencing_token(name).await

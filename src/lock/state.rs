@@ -60,7 +60,8 @@ pub struct Holder {
     pub revoked: Option<Revocation>,
     /// The hold belongs to the token of the request.
     pub ours: bool,
-    /// Identifies a foreign value, which must not be shown: as long as this is the same, so is the value.
+    /// Identifies a hold without a fencing token, such as that of a foreign client, whose value must not be shown: as long
+    /// as this is the same, so is the hold.
     pub digest: Option<String>,
 }
 

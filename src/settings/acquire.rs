@@ -10,6 +10,7 @@ use super::table::{check, check_note, check_ttl};
 use super::target::{check_wait, one_name};
 use super::value::checked;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget};
+use crate::backend::location::Demand;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::validity::Terms;
@@ -117,6 +118,7 @@ impl AcquirePlan {
                 target.store.display()
             )));
         }
+        target.check(Demand::Lease(ttl), &Source::Flag("--ttl"))?;
         let terms = Terms { ttl, grace: Terms::default_grace(ttl), connect_timeout: target.connect_timeout };
         Ok(AcquirePlan { name, target, terms, settings })
     }

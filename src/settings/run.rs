@@ -8,6 +8,7 @@ use clap::Args;
 use super::suggestion;
 use super::target::{check_wait, checked_name, contradiction};
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget, file_of};
+use crate::backend::location::Demand;
 use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::validity::Terms;
@@ -134,9 +135,16 @@ impl RunPlan {
             let why = format!("{source}: a lock on {} would be for this host only", target.store.display());
             return Err(Failure::config(why));
         }
-        if let Some(why) = target.store.refuses(mode) {
-            let source = settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source);
-            return Err(source.failure(format!("{}: {why}", target.store.display())));
+        let of_mode = match mode {
+            Mode::Shared => &Source::Flag("--shared"),
+            _ => settings.slots.as_ref().map_or(&Source::Flag("--slots"), |slots| &slots.source),
+        };
+        target.check(Demand::Mode(mode), of_mode)?;
+        if let Some(once_per) = &settings.once_per {
+            target.check(Demand::OncePer, &once_per.source)?;
+        }
+        if let Some(ttl) = &settings.ttl {
+            target.check(Demand::Lease(ttl.value), &ttl.source)?;
         }
         let terms = settings.terms(target.connect_timeout)?;
         let first = names[0].clone();

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::target::{checked_name, contradiction};
 use super::value::checked;
-use super::{CommonArguments, Configuration, StoreTarget};
+use super::{CommonArguments, Configuration, Source, StoreTarget};
+use crate::backend::location::Demand;
 use crate::duration::{self, show};
 use crate::exit::Failure;
 use crate::glob::Pattern;
@@ -112,6 +113,14 @@ impl<'a> StatusPlan<'a> {
             false => configuration.others(&backend, &globs)?,
         };
         let mut target = StoreTarget::new(&arguments.common, backend, &names)?;
+        if arguments.history {
+            target.check(Demand::History, &Source::Flag("--history"))?;
+        }
+        if let Some(why) = target.store.refuses(Demand::List)
+            && (names.is_empty() || !patterns.is_empty())
+        {
+            return Err(Failure::usage(format!("{}: {why}", target.store.display())));
+        }
         if !others.is_empty() {
             target.notices.push(format!(
                 "queried only {}, but the configuration has locks on {} too: see -b {}",

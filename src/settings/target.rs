@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::suggestion;
 use super::{BackendSettings, CommonArguments, Configuration, Settings, Source, Warning};
+use crate::backend::location::Demand;
 use crate::backend::registry;
 use crate::backend::{Hazard, Location};
 use crate::exit::Failure;
@@ -87,6 +88,17 @@ impl StoreTarget {
         let found = [target.store.warning(), target.store.insecure().map(str::to_owned)];
         target.notices.retain(|notice| found.iter().flatten().all(|found| found != notice));
         Ok(target)
+    }
+
+    /// Checks that the store can meet a demand that comes from this source.
+    ///
+    /// # Errors
+    /// It cannot (64, or 78 if the demand does not come from the command line).
+    pub fn check(&self, demand: Demand, source: &Source) -> Result<(), Failure> {
+        match self.store.refuses(demand) {
+            Some(why) => Err(source.failure(format!("{}: {why}", self.store.display()))),
+            None => Ok(()),
+        }
     }
 
     /// Whether the configuration accepts this hazard.

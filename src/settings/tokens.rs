@@ -12,6 +12,7 @@ use super::table::{check, check_ttl};
 use super::target::{checked_name, contradiction, one_name};
 use super::value::{checked, parse_fencing_token};
 use super::{CommonArguments, Configuration, Source, Sourced, StoreTarget};
+use crate::backend::location::Demand;
 use crate::backend::url::Url;
 use crate::backend::{Location, io_text, registry};
 use crate::duration;
@@ -140,6 +141,9 @@ impl RenewPlan {
         let ttl = arguments.ttl.map(|value| Sourced { value, source: Source::Flag("--ttl") });
         check(&ttl, check_ttl)?;
         let hold = TokenPlan::new(&arguments.token, "renew")?;
+        if let Some(Sourced { value, source }) = &ttl {
+            hold.target.check(Demand::Lease(*value), source)?;
+        }
         Ok(RenewPlan { hold, ttl: arguments.ttl, json: arguments.json })
     }
 }

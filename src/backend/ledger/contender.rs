@@ -141,9 +141,10 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
     fn revoke<'a>(
         &'a mut self,
         name: &'a LockName,
-        fencing: FencingToken,
+        holder: &'a Holder,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
+        let Some(fencing) = holder.fencing else { return Box::pin(async { Ok(Revoked::Gone) }) };
         let revocation = revocation.clone();
         self.operate(name, Purpose::Operate, move |ledger, observed| {
             decide::revoke(ledger, observed, fencing, &revocation)

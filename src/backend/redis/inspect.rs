@@ -251,10 +251,11 @@ impl LockAdmin for RedisStore {
     fn revoke<'a>(
         &'a mut self,
         name: &'a LockName,
-        fencing: FencingToken,
+        holder: &'a Holder,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
         Box::pin(async move {
+            let Some(fencing) = holder.fencing else { return Ok(Revoked::Gone) };
             let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
             let revoke = Operation::Revoke { fencing: fencing.to_string(), revocation: Some(text) };
             let (notified, ended) = self.end_hold(name, revoke).await?;

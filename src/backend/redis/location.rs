@@ -9,7 +9,7 @@ use super::policy::policy;
 use super::recipe::Recipe;
 use crate::backend;
 use crate::backend::admin::LockAdmin;
-use crate::backend::location::Policy;
+use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Credentials, Security};
 use crate::backend::url::UrlError;
 use crate::lock::{LockName, Mode};
@@ -52,8 +52,8 @@ impl backend::Location for Location {
         true
     }
 
-    fn refuses(&self, mode: Mode) -> Option<&'static str> {
-        (self.is_redlock() && matches!(mode, Mode::Slots(_))).then_some(
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        (self.is_redlock() && matches!(demand, Demand::Mode(Mode::Slots(_)))).then_some(
             "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
              server, or --slots 1",
         )

@@ -120,13 +120,13 @@ impl LockAdmin for RedlockStore {
     fn revoke<'a>(
         &'a mut self,
         name: &'a LockName,
-        fencing: FencingToken,
+        holder: &'a Holder,
         revocation: &'a Revocation,
     ) -> Reply<'a, Result<Revoked, StoreError>> {
         Box::pin(async move {
-            let (name, revocation) = (name.clone(), revocation.clone());
+            let (name, holder, revocation) = (name.clone(), holder.clone(), revocation.clone());
             let revoke =
-                async move |node: &mut NodeClient| node.store.revoke(&name, fencing, &revocation).await;
+                async move |node: &mut NodeClient| node.store.revoke(&name, &holder, &revocation).await;
             let replies = self.survey(revoke).await?;
             let notified = replies.succeeded().into_iter().map(|(_, revoked)| match revoked {
                 Revoked::Notified(count) => count,

@@ -20,6 +20,11 @@ pub trait Rig {
     /// The store, for one test only.
     fn url(&self) -> String;
 
+    /// The same store as the argument of `-b`.
+    fn backend(&self) -> String {
+        self.url()
+    }
+
     /// A new client of the store.
     fn open(&self) -> Box<dyn LockAdmin> {
         locate(&self.url()).unwrap().open()
@@ -37,6 +42,21 @@ pub trait Rig {
     /// The lease that a grant for this ttl reports: that of the lock, or of the session of its holder.
     fn lease(&self, ttl: Duration) -> Option<Duration> {
         self.has_leases().then_some(ttl)
+    }
+
+    /// The value of `--ttl` for a lease of this many seconds, or the shortest one that the store accepts.
+    fn ttl(&self, seconds: u64) -> String {
+        format!("{seconds}s")
+    }
+
+    /// How much longer than a lease the store keeps a lock.
+    fn rounding(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Whether grants have fencing tokens.
+    fn has_fencing_tokens(&self) -> bool {
+        true
     }
 
     /// A ttl whose end a check waits for.
@@ -115,7 +135,7 @@ pub trait Rig {
 
     /// `dlock run` on the store.
     fn run(&self) -> Dlock {
-        self.place().run().backend(self.url())
+        self.place().run().backend(self.backend())
     }
 
     /// Whether another program could acquire the lock exclusively now.

@@ -159,10 +159,11 @@ pub async fn breaks_and_tokens_are_recorded(rig: &mut dyn Rig) {
 
 pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
     let mut owner = Client::new(rig, "x");
-    let fencing = owner.acquire().await.fencing.unwrap();
+    owner.acquire().await;
+    let revoked = the_holder(rig, "x").await;
     let mut waiter = Client::new(rig, "x");
     waiter.queue().await;
-    let told = rig.open().revoke(&name("x"), fencing, &revocation()).await.unwrap();
+    let told = rig.open().revoke(&name("x"), &revoked, &revocation()).await.unwrap();
     assert_eq!(told, Revoked::Notified(1));
     let holder = the_holder(rig, "x").await;
     assert_eq!((holder.phase(), holder.revoked), (Phase::Revoking, Some(revocation())));
@@ -174,22 +175,28 @@ pub async fn the_next_renewal_reports_a_revocation(rig: &mut dyn Rig) {
     }
     owner.release().await;
     waiter.claim_turn().await;
-    let gone = rig.open().revoke(&name("x"), fencing, &revocation()).await.unwrap();
+    let gone = rig.open().revoke(&name("x"), &revoked, &revocation()).await.unwrap();
     assert_eq!(gone, Revoked::Gone);
     assert_eq!(the_holder(rig, "x").await.revoked, None, "the next one is not told");
+}
+
+/// A hold with this fencing token, as it would be shown.
+fn held_with(fencing: Option<FencingToken>) -> Holder {
+    Holder { fencing, ..Holder::default() }
 }
 
 pub async fn only_the_given_hold_is_revoked(rig: &mut dyn Rig) {
     let mut readers = [(); 2].map(|()| Client::new(rig, "x").in_mode(Mode::Shared));
     let mut tokens = Vec::new();
     for reader in &mut readers {
-        tokens.push(reader.acquire().await.fencing.unwrap());
+        tokens.push(reader.acquire().await.fencing);
     }
     let mut overseer = rig.open();
-    let other = FencingToken::new(1).unwrap();
-    assert_eq!(overseer.revoke(&name("x"), other, &revocation()).await.unwrap(), Revoked::Gone);
-    assert_eq!(overseer.revoke(&name("none"), tokens[0], &revocation()).await.unwrap(), Revoked::Gone);
-    assert_eq!(overseer.revoke(&name("x"), tokens[1], &revocation()).await.unwrap(), Revoked::Notified(1));
+    let other = held_with(FencingToken::new(1));
+    let [first, second] = [held_with(tokens[0]), held_with(tokens[1])];
+    assert_eq!(overseer.revoke(&name("x"), &other, &revocation()).await.unwrap(), Revoked::Gone);
+    assert_eq!(overseer.revoke(&name("none"), &first, &revocation()).await.unwrap(), Revoked::Gone);
+    assert_eq!(overseer.revoke(&name("x"), &second, &revocation()).await.unwrap(), Revoked::Notified(1));
     for (reader, expected) in readers.iter_mut().zip([None, Some(revocation())]) {
         match reader.renew().await {
             Renewal::Held { revoked, .. } => assert_eq!(revoked, expected),

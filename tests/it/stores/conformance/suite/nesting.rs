@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The arguments of a run on `x`, up to its command, as a shell text.
 pub fn inner(rig: &dyn Rig, options: &str) -> String {
-    format!("'{BINARY}' run -b '{}' {options} x --", rig.url())
+    format!("'{BINARY}' run -b '{}' {options} x --", rig.backend())
 }
 
 /// A client inside the hold of another.
@@ -67,7 +67,7 @@ fn outlived(rig: &dyn Rig) -> Dlock {
         "{} sh -c '{work}' >/dev/null 2>&1 & while [ ! -e started ]; do sleep 0.01; done",
         inner(rig, "--ttl 20s")
     );
-    rig.run().args(["--orphans", "leave", "--ttl", "2s"]).sh(&text)
+    rig.run().args(["--orphans", "leave", "--ttl", &rig.ttl(2)]).sh(&text)
 }
 
 pub async fn an_inner_run_that_outlives_the_outer_keeps_the_lock(rig: &mut dyn Rig) {
@@ -153,7 +153,7 @@ pub async fn a_nested_entry_overtakes_waiters(rig: &mut dyn Rig) {
 }
 
 pub async fn an_inner_run_may_take_more_names(rig: &mut dyn Rig) {
-    let text = format!("'{BINARY}' run -b '{}' y x -- echo inside && echo ready; exec cat", rig.url());
+    let text = format!("'{BINARY}' run -b '{}' y x -- echo inside && echo ready; exec cat", rig.backend());
     let mut run = rig.run().stdin(Stdio::piped()).sh(&text).spawn();
     run.await_stdout("inside\nready\n");
     assert_eq!(rig.traces("y"), [""; 0]);

@@ -150,7 +150,7 @@ pub async fn waiting_for_an_ancestor_is_refused_with_an_explanation(rig: &mut dy
 /// Two runs, each with the lock that the other needs: the wait of one ends, and the other continues.
 pub async fn a_deadlock_by_opposite_nesting_ends_with_the_wait(rig: &mut dyn Rig) {
     let nested = |outer: &str, name: &str, wait: &str| {
-        let url = rig.url();
+        let url = rig.backend();
         let text = format!(
             "touch has.{outer}; while [ ! -e has.{name} ]; do sleep 0.01; done\n\
              exec '{BINARY}' run -b '{url}' --wait {wait} {name} -- echo {outer} then {name}"

@@ -6,7 +6,7 @@ use crate::stores::conformance::rig::Rig;
 use crate::support::running::Exit;
 use dlock::backend::admin::Revoked;
 use dlock::backend::{Attempt, Release};
-use dlock::lock::{NotDue, Revocation};
+use dlock::lock::{Holder, NotDue, Revocation};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -79,9 +79,9 @@ pub async fn a_run_that_does_not_succeed_leaves_it_open(rig: &mut dyn Rig) {
     failed.acquire().await;
     failed.release().await;
     let mut revoked = periodic(rig, LONG);
-    let fencing = revoked.acquire().await.fencing.unwrap();
+    let fencing = revoked.acquire().await.fencing;
     let revocation = Revocation { by: "root@elsewhere".into(), reason: None };
-    let notified = rig.open().revoke(&name("x"), fencing, &revocation).await;
+    let notified = rig.open().revoke(&name("x"), &Holder { fencing, ..Holder::default() }, &revocation).await;
     assert_eq!(notified, Ok(Revoked::Notified(1)));
     assert_eq!(revoked.succeed(Duration::ZERO).await, Release::Released);
     let mut lost = periodic(rig, LONG);

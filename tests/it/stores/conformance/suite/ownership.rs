@@ -129,7 +129,7 @@ pub async fn renewal_keeps_the_lock(rig: &mut dyn Rig) {
     let holder = other.refused().await;
     if rig.has_leases() {
         let remaining = holder.remaining.unwrap();
-        assert!(remaining > LONG / 2 && remaining <= LONG, "{remaining:?}");
+        assert!(remaining > LONG / 2 && remaining <= LONG + rig.rounding(), "{remaining:?}");
     }
 }
 
@@ -142,5 +142,6 @@ pub async fn a_refused_request_leaves_no_trace(rig: &mut dyn Rig) {
     assert_eq!(other.release().await, Release::NotHeld);
     owner.assert_held().await;
     owner.release().await;
-    assert!(Client::new(rig, "x").acquire().await.fencing > first.fencing);
+    let next = Client::new(rig, "x").acquire().await;
+    assert!(next.fencing > first.fencing || !rig.has_fencing_tokens());
 }

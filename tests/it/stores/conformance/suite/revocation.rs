@@ -25,7 +25,12 @@ fn revocation() -> Revocation {
 
 /// Notifies the holders inside the hold of this grant.
 async fn revoke(rig: &dyn Rig, grant: Grant) -> Revoked {
-    overseer(rig).await.revoke(&x(), grant.fencing.unwrap(), &revocation()).await.unwrap()
+    let of_grant = || Holder { fencing: grant.fencing, ..Holder::default() };
+    let holder = match rig.has_fencing_tokens() {
+        true => of_grant(),
+        false => shown(rig).await.into_iter().next().unwrap_or_else(of_grant),
+    };
+    overseer(rig).await.revoke(&x(), &holder, &revocation()).await.unwrap()
 }
 
 /// The holders of the lock, as shown by inspect.

@@ -95,7 +95,7 @@ pub async fn no_order_of_the_names_causes_a_deadlock(rig: &mut dyn Rig) {
                 let script =
                     rig.place().script(&format!("run.{worker}.{round}"), &format!("#!/bin/sh\n{text}"));
                 let dlock = crate::support::dlock::BINARY;
-                let options = format!("--wait forever -b '{}' {}", rig.url(), names.join(" "));
+                let options = format!("--wait forever -b '{}' {}", rig.backend(), names.join(" "));
                 format!("'{dlock}' run {options} -- '{}' || exit\n", script.display())
             });
             runs.collect()
@@ -177,10 +177,15 @@ pub async fn removing_one_lock_loses_all(rig: &mut dyn Rig) {
 pub async fn held_locks_are_renewed_while_the_next_is_waited_for(rig: &mut dyn Rig) {
     let mut holder = Client::new(rig, "y").elsewhere();
     holder.acquire().await;
-    let mut run =
-        run_on(rig, &["y", "x"]).args(["-v", "--ttl", "2s", "--wait", "forever"]).sh("echo ran").spawn();
+    let mut run = run_on(rig, &["y", "x"])
+        .args(["-v", "--ttl", &rig.ttl(2), "--wait", "forever"])
+        .sh("echo ran")
+        .spawn();
     run.await_stderr("y is held by elsewhere ");
-    let longer = Duration::from_millis(if rig.has_leases() || rig.has_sessions() { 2500 } else { 200 });
+    let longer = match rig.has_leases() || rig.has_sessions() {
+        true => rig.end_of_lease(Duration::from_secs(2)),
+        false => Duration::from_millis(200),
+    };
     let mut x = Client::new(rig, "x");
     let end = tokio::time::Instant::now() + longer;
     while tokio::time::Instant::now() < end {
