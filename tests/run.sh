@@ -35,6 +35,7 @@ want etcd etcd-server
 want etcdctl etcd-client
 # Its package has no program in PATH, and depends on a Java virtual machine.
 [ -e /usr/share/java/zookeeper.jar ] && has java || missing+=(zookeeper)
+want memcached memcached
 want flock util-linux     # also unshare, setsid, setpriv, prlimit, script on older releases
 want script bsdutils
 want less less

@@ -18,6 +18,7 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "dlock-redis", section: "7", what: "locks on Redis and Valkey" },
     Topic { name: "dlock-etcd", section: "7", what: "locks in etcd" },
     Topic { name: "dlock-zookeeper", section: "7", what: "locks in ZooKeeper" },
+    Topic { name: "dlock-memcached", section: "7", what: "locks in Memcached, for efficiency only" },
     Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
     Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
     Topic {

@@ -8,6 +8,8 @@ pub mod etcd;
 pub mod file;
 pub mod ledger;
 pub mod location;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 #[cfg(feature = "net")]
 pub mod net;
 pub mod race;
@@ -263,6 +265,8 @@ pub enum Release {
 pub enum Hazard {
     /// When its memory is full, it evicts keys by this policy, including locks.
     Eviction(String),
+    /// It may forget a lock at any time: its locks save work that would be done twice, and protect nothing.
+    Forgetful,
     /// One of its nodes is not an independent server and adds nothing to the safety of the locks: which one, and what
     /// it is.
     Node(String),

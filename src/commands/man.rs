@@ -32,6 +32,7 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-etcd.7"
     "dlock-fencing.7"
     "dlock-file.7"
+    "dlock-memcached.7"
     "dlock-migration.7"
     "dlock-recipes.7"
     "dlock-redis.7"

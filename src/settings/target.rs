@@ -105,6 +105,7 @@ impl StoreTarget {
     pub fn accepts(&self, hazard: &Hazard) -> bool {
         match hazard {
             Hazard::Eviction(_) => self.accepted.contains(&Warning::Eviction),
+            Hazard::Forgetful => self.accepted.contains(&Warning::Efficiency),
             Hazard::Node(_) => false,
         }
     }

@@ -144,6 +144,8 @@ STAGES = [
     Stage(of.WRITE_LOCK, of.CURATOR_RW, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
     Stage(of.READ_LOCK, of.CURATOR_RW, named(scenarios.READERS)),
     Stage(of.KAZOO, of.KAZOO_RECIPE, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
+    Stage(of.PYMEMCACHE, of.MEMCACHED, named(scenarios.POLLED)),
+    together(of.MEMCACHED, [None, None, of.PYMEMCACHE, of.PYMEMCACHE]),
     together(of.CURATOR, [None, None, of.MUTEX, of.MUTEX]),
     together(of.CURATOR_RW, [None, None, of.WRITE_LOCK, of.WRITE_LOCK]),
     together(of.KAZOO_RECIPE, [None, None, of.KAZOO, of.KAZOO]),

@@ -35,6 +35,12 @@ def polling(server, _name):
     return lambda: asked() >= before + 2
 
 
+def adding(server, _name):
+    """The server sees a waiting client that asks again, and one more request at most: that of dlock."""
+    before = server.stores()
+    return lambda: server.stores() >= before + 3
+
+
 def blocking(server, _name):
     """The server sees a client in BLPOP."""
     return lambda: server.redis.info("clients")["blocked_clients"] > 0
@@ -95,6 +101,7 @@ MUTEX = java("InterProcessMutex", "curator", joining, "mutex")
 WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "write")
 READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
 KAZOO = python("kazoo", joining)
+PYMEMCACHE = python("pymemcache", adding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +115,8 @@ class Store:
     # How many of them are down.
     down: int = 0
     server: type = processes.Redis
+    # Whether a lock can have several holders.
+    shares: bool = True
 
 
 PLAIN = Store("plain", "redis://{}?prefix=")
@@ -121,3 +130,4 @@ ETCD36 = Store("etcd 3.6", "etcd://{}?prefix=", server=processes.Etcd36)
 CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeeper)
 CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
+MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)

@@ -17,6 +17,8 @@ import urllib.request
 import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from pymemcache.client.base import Client as MemcacheClient
+from pymemcache.exceptions import MemcacheError
 
 # Within this an event comes that has to come, on a machine that is busy with something else. Nothing is ever measured.
 SOON = 30
@@ -286,6 +288,26 @@ class ZooKeeper(Server):
         super().end()
 
 
+class Memcached(Server):
+    def command(self, _place):
+        self.client = MemcacheClient(("127.0.0.1", self.port), timeout=SOON)
+        return ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", self.port, "-U", "0"]
+
+    def answers(self):
+        try:
+            return self.stores() == 0
+        except (OSError, MemcacheError):
+            return False
+
+    def stores(self):
+        """How many requests to store an item have come."""
+        return self.client.stats()[b"cmd_set"]
+
+    def end(self):
+        self.client.close()
+        super().end()
+
+
 class Dlock(Process):
     """`dlock run -b URL OPTIONS NAME -- WORDS`, or another of its commands, which run nothing."""
 
@@ -305,7 +327,7 @@ class Dlock(Process):
         return self
 
     def await_waiting(self):
-        until(f"that it waits: {self}", lambda: self.tells(" waiting at position "))
+        until(f"that it waits: {self}", lambda: self.tells("; waiting"))
         throughout(f"it waits: {self}", lambda: self.is_silent() and self.popen.poll() is None)
         return self
 

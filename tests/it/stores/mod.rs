@@ -7,6 +7,8 @@ pub mod file;
 pub mod foreign_clients;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lost_replies;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod partitions;
 #[cfg(feature = "redis")]

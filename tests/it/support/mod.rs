@@ -20,6 +20,8 @@ pub mod group;
 pub mod inherited_lock;
 #[cfg(feature = "redis")]
 pub mod masters;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 #[cfg(feature = "redis")]
 pub mod monitor;
 #[cfg(feature = "net")]

@@ -1,17 +1,19 @@
-"""The `Lock` of redis-py, python-redis-lock or kazoo, behind the line protocol of tests/interop/libraries.py.
+"""The `Lock` of redis-py, python-redis-lock or kazoo, or `add` of pymemcache, behind the line protocol of tests/interop/libraries.py.
 
-client.py redis-py|python-redis-lock|kazoo HOST:PORT
+client.py redis-py|python-redis-lock|kazoo|pymemcache HOST:PORT
 """
 
 import functools
 import importlib.metadata
 import logging
 import sys
+import time
 
 import redis
 import redis_lock
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
+from pymemcache.client.base import Client
 
 
 class RedisPy:
@@ -75,6 +77,25 @@ class Kazoo:
         self.client.close()
 
 
+class Pymemcache:
+    """It has no lock: this is how its users make one, as the manual of Celery and ShedLock do. Asks every 100 ms."""
+
+    def __init__(self, node, name, ttl_ms):
+        host, port = node.rsplit(":", 1)
+        self.client, self.name, self.seconds = Client((host, int(port))), name, ttl_ms // 1000
+
+    def acquire(self, patience_ms):
+        end = time.monotonic() + patience_ms / 1000
+        while not self.client.add(self.name, "a client", expire=self.seconds, noreply=False):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def release(self):
+        return self.client.delete(self.name, noreply=False)
+
+
 @functools.cache
 def connect(node):
     host, port = node.rsplit(":", 1)
@@ -82,7 +103,7 @@ def connect(node):
 
 
 def main(library, node):
-    kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "kazoo": Kazoo}[library]
+    kind = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "kazoo": Kazoo, "pymemcache": Pymemcache}[library]
     package = {"redis-py": "redis"}.get(library, library)
     # That a lock is busy is what it is asked for, and no warning.
     logging.getLogger("redis_lock").setLevel(logging.ERROR)

@@ -7,6 +7,7 @@ use crate::support::cluster::Cluster;
 use crate::support::dlock::BINARY;
 use crate::support::etcd::Etcd;
 use crate::support::masters::Masters;
+use crate::support::memcached::Memcached;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use crate::support::process::Marker;
@@ -40,6 +41,7 @@ pub struct Sandbox {
     cluster: OnceCell<Lent<Cluster>>,
     etcd: OnceCell<Lent<Etcd>>,
     zookeeper: OnceCell<Lent<ZooKeeper>>,
+    memcached: OnceCell<Memcached>,
 }
 
 impl Sandbox {
@@ -63,6 +65,7 @@ impl Sandbox {
             cluster: OnceCell::new(),
             etcd: OnceCell::new(),
             zookeeper: OnceCell::new(),
+            memcached: OnceCell::new(),
         }
     }
 
@@ -118,6 +121,10 @@ impl Sandbox {
         let ensemble = "zookeeper://zk-1,zk-2,zk-3";
         if text.contains(ensemble) {
             text = text.replace(ensemble, &self.zookeeper.get_or_init(ZooKeeper::lent).url());
+        }
+        let cache = "memcached://cache.example.com";
+        if text.contains(cache) {
+            text = text.replace(cache, &self.memcached.get_or_init(Memcached::start).url());
         }
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);

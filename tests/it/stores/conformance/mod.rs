@@ -20,6 +20,8 @@ mod cluster;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(feature = "memcached")]
+mod memcached;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]

@@ -1,0 +1,191 @@
+//! The location of a Memcached server and the keys of its items, parsed from a URL without contacting the server.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use super::store::MemcachedStore;
+use crate::backend;
+use crate::backend::admin::LockAdmin;
+use crate::backend::location::{Demand, Policy};
+use crate::backend::net::{Address, Security, TlsSettings};
+use crate::backend::url::{Environment, Url, UrlError};
+use crate::lock::{LockName, Mode};
+
+const DEFAULT_PORT: u16 = 11211;
+const DEFAULT_PREFIX: &str = "dlock:";
+/// What the keys begin with that only dlock knows.
+const RESERVED: &str = "dlock#";
+/// The longest key that a server accepts (`doc/protocol.txt`).
+const LONGEST_KEY: usize = 250;
+/// What cannot be part of a key, and what marks an encoded character.
+const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+/// A lease is longer by two seconds at the server; shorter ones would be mostly that.
+const SHORTEST_LEASE: Duration = Duration::from_secs(3);
+const OPTIONS: &[&str] =
+    &["prefix", "username", "password_file", "ca_file", "cert_file", "key_file", "server_name", "insecure"];
+
+/// A server, and how to connect to it.
+#[derive(Clone)]
+pub struct Location {
+    pub(super) server: Address,
+    pub(super) security: Security,
+    prefix: String,
+    display: String,
+}
+
+impl Location {
+    /// Returns the options of a URL.
+    pub fn options(_: &str) -> &'static [&'static str] {
+        OPTIONS
+    }
+
+    /// Parses `memcached://[user:password@]host[:port]`, or `memcacheds://` for TLS.
+    ///
+    /// # Errors
+    /// Another form, an unknown option, or an invalid value.
+    pub fn from_url(url: &Url, _: Environment<'_>) -> Result<Location, UrlError> {
+        let scheme = url.scheme.as_str();
+        let [host] = url.hosts.as_slice() else {
+            return Err(UrlError::new(format!(
+                "{scheme}:// takes one server, such as {scheme}://h1: clients that know different lists of servers would \
+                 not exclude each other"
+            )));
+        };
+        if !url.path.trim_matches('/').is_empty() {
+            return Err(UrlError::new(format!(
+                "{scheme}:// has no path: set the prefix of keys with prefix="
+            )));
+        }
+        let (other_scheme, tls) = match scheme {
+            "memcacheds" => ("memcached", Some(TlsSettings::default())),
+            _ => ("memcacheds", None),
+        };
+        let mut security = Security::of(url, tls, other_scheme.to_owned());
+        let mut prefix = DEFAULT_PREFIX.to_owned();
+        for (name, value) in &url.query {
+            if !OPTIONS.contains(&name.as_str()) {
+                return Err(UrlError::unknown_option(name, scheme, OPTIONS).about(name));
+            }
+            let no_tls = ": use memcacheds:// instead of memcached://";
+            if !security.set(name, value, no_tls).map_err(|error| error.about(name))? {
+                value.clone_into(&mut prefix);
+            }
+        }
+        security.complete(&|_| None, None)?;
+        if security.credentials.has_password() && security.credentials.username().is_none() {
+            return Err(UrlError::new("a password without a username: Memcached requires both"));
+        }
+        let server = Address::of(host, DEFAULT_PORT);
+        let user = security.credentials.username().map(|user| format!("{user}@")).unwrap_or_default();
+        let option = match prefix.as_str() {
+            DEFAULT_PREFIX => String::new(),
+            prefix => format!("?prefix={prefix}"),
+        };
+        let display = format!("{scheme}://{user}{server}{option}");
+        Ok(Location { server, security, prefix, display })
+    }
+
+    /// Returns the key of a lock: the prefix and the name, byte for byte, so that the lock of an application can be taken
+    /// by its exact key. What cannot be a key is encoded below the reserved prefix, which no name has.
+    pub(super) fn key(&self, name: &LockName) -> String {
+        let exact = format!("{}{name}", self.prefix);
+        let is_key =
+            |key: &str| key.len() <= LONGEST_KEY && !key.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
+        if is_key(&exact) {
+            return exact;
+        }
+        let encoded = format!("{RESERVED}name:{}", utf8_percent_encode(&exact, ENCODED));
+        if is_key(&encoded) {
+            return encoded;
+        }
+        let digest = Sha256::digest(exact.as_bytes());
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{RESERVED}sha256:{digest}")
+    }
+}
+
+impl backend::Location for Location {
+    fn display(&self) -> &str {
+        &self.display
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        match format!("{}{name}", self.prefix).starts_with(RESERVED) {
+            true => {
+                let text = format!("its key would begin with {RESERVED}, which dlock keeps for itself");
+                Err(UrlError::new(text))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn keeps_leases(&self) -> bool {
+        true
+    }
+
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        match demand {
+            Demand::Mode(Mode::Shared | Mode::Slots(_)) => {
+                Some("a lock on Memcached has one holder: take it exclusively, or use another store")
+            }
+            Demand::Lease(lease) if lease < SHORTEST_LEASE => {
+                Some("Memcached counts leases in whole seconds, and not exactly: at least 3s")
+            }
+            Demand::OncePer => Some("Memcached keeps nothing of a run that has ended: use another store"),
+            Demand::FencingTokens => Some("Memcached has no fencing tokens: use another store"),
+            Demand::List => Some("Memcached cannot list its locks: name each of them"),
+            Demand::History => Some("Memcached keeps no history: use another store"),
+            Demand::Mode(Mode::Exclusive) | Demand::Lease(_) => None,
+        }
+    }
+
+    fn insecure(&self) -> Option<&'static str> {
+        self.security.warning()
+    }
+
+    fn policy(&self) -> Policy {
+        let note = "Memcached has no rights to grant: whoever can connect to it can remove every lock; let only these \
+                    hosts connect, or require a password with memcached -Y FILE";
+        Policy { commands: Vec::new(), note: note.to_owned() }
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(MemcachedStore::new(self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(url: &str, name: &str) -> String {
+        let location = Location::from_url(&Url::parse(url).expect("a URL"), &|_| None).expect("a location");
+        location.key(&LockName::new(name).expect("a name"))
+    }
+
+    #[test]
+    fn a_name_that_can_be_a_key_is_one_byte_for_byte() {
+        for (url, name, expected) in [
+            ("memcached://h", "nightly", "dlock:nightly"),
+            ("memcached://h?prefix=", "shop:50%/é", "shop:50%/é"),
+            ("memcached://h", "a b%", "dlock#name:dlock:a%20b%25"),
+            ("memcached://h?prefix=a%0Ab%20", "x", "dlock#name:a%0Ab%20x"),
+        ] {
+            assert_eq!(key(url, name), expected);
+        }
+    }
+
+    #[test]
+    fn keys_are_never_too_long_and_never_the_same() {
+        let names = ["a".repeat(200), " ".repeat(200), format!("{} ", " ".repeat(198)), "é".repeat(100)];
+        let long = format!("memcached://h?prefix={}", "p".repeat(100));
+        let mut keys: Vec<String> =
+            ["memcached://h", &long].iter().flat_map(|url| names.iter().map(|name| key(url, name))).collect();
+        assert!(keys.iter().all(|key| key.len() <= 250), "{keys:?}");
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 8);
+    }
+}

@@ -1,0 +1,187 @@
+//! What is wrong with the server or the URL, in a sentence.
+
+use crate::support::dlock::Dlock;
+use crate::support::fake::Fake;
+use crate::support::memcached::Memcached;
+use crate::support::place::Place;
+use crate::support::redis::Redis;
+use crate::support::running::Exit;
+use std::os::unix::fs::PermissionsExt;
+
+#[track_caller]
+fn assert_refused(url: &str, code: i32, message: &str) {
+    let output = Dlock::run().backend(url).args(["--connect-timeout", "2s"]).sh("echo ran").output();
+    let expected = format!("dlock: {message}\n");
+    assert_eq!(output.outcome(), (Exit::Code(code), "", expected.as_str()));
+}
+
+#[test]
+fn a_url_names_one_server_and_nothing_else() {
+    let one = "takes one server, such as";
+    let why = "clients that know different lists of servers would not exclude each other";
+    for (url, message) in [
+        ("memcached://", format!("memcached:// {one} memcached://h1: {why}")),
+        ("memcacheds://h1,h2", format!("memcacheds:// {one} memcacheds://h1: {why}")),
+        ("memcached://h/locks", "memcached:// has no path: set the prefix of keys with prefix=".to_owned()),
+        (
+            "memcached://h?recipe=x",
+            "unknown option 'recipe' for memcached:// (known: prefix, username, password_file, ca_file, cert_file, \
+             key_file, server_name, insecure)"
+                .to_owned(),
+        ),
+        ("memcached://h?ca_file=/x", "'ca_file' needs TLS: use memcacheds:// instead of memcached://".to_owned()),
+        (
+            "memcached://me@h",
+            "a username without a password: add it to the URL, or as password_file=".to_owned(),
+        ),
+        ("memcached://h?password_file=/x", "a password without a username: Memcached requires both".to_owned()),
+    ] {
+        assert_refused(url, 78, &format!("--backend: {message}"));
+    }
+}
+
+#[test]
+fn keys_that_dlock_keeps_for_itself_are_refused() {
+    let output = Dlock::run().backend("memcached://127.0.0.1:1?prefix=").name("dlock#probe").sh("echo ran");
+    let message = "dlock: NAME 'dlock#probe' on memcached://127.0.0.1:1?prefix=: its key would begin with dlock#, which \
+                   dlock keeps for itself\n";
+    assert_eq!(output.output().outcome(), (Exit::Code(64), "", message));
+}
+
+#[test]
+fn a_server_of_another_kind_is_recognised() {
+    let redis = Redis::start();
+    let http = Fake::answering_once(*b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let mysql = Fake::saying(*b"J\0\0\0\n5.5.5-10.11.6-MariaDB\0");
+    for port in [redis.port(), http.port(), mysql.port()] {
+        let url = format!("memcached://127.0.0.1:{port}");
+        let message =
+            format!("x on {url}: the server does not speak the Memcached protocol; the command did not run");
+        assert_refused(&url, 78, &message);
+    }
+}
+
+#[test]
+fn a_server_without_meta_commands_is_recognised() {
+    let old = Fake::answering_once(*b"ERROR\r\nERROR\r\nERROR\r\nERROR\r\n");
+    let url = format!("memcached://127.0.0.1:{}", old.port());
+    let message = format!(
+        "x on {url}: the server does not know Memcached's meta commands: dlock needs memcached 1.6 or later; the command \
+         did not run"
+    );
+    assert_refused(&url, 78, &message);
+}
+
+/// Without CAS a lock that was lost could be renewed.
+#[test]
+fn a_server_without_cas_is_refused() {
+    let memcached = Memcached::start_with(&["-C"]);
+    let message = format!(
+        "x on {}: the server does not compare CAS values (memcached -C, or a proxy): locks need them; the command did \
+         not run",
+        memcached.url()
+    );
+    assert_refused(&memcached.url(), 78, &message);
+    assert_eq!(memcached.get("dlock:x"), None);
+    // A proxy that ignores the values.
+    let proxy = Fake::saying(*b"HD c7\r\nHD c8\r\n");
+    let url = format!("memcached://127.0.0.1:{}", proxy.port());
+    assert_refused(&url, 78, &message.replace(&memcached.url(), &url));
+}
+
+#[test]
+fn a_silent_server_is_unavailable_in_time() {
+    let silent = Fake::silent();
+    let url = format!("memcached://127.0.0.1:{}", silent.port());
+    let message = format!("x on {url}: no connection within 2000 ms; the command did not run, see --retry");
+    assert_refused(&url, 69, &message);
+}
+
+#[test]
+fn a_full_server_is_named() {
+    let memcached = Memcached::start_with(&["-M", "-m", "2"]);
+    // Items of each size that an item of dlock may have.
+    for size in (50..1500).step_by(50) {
+        let value = "x".repeat(size);
+        let add = |number: u32| memcached.command(&format!("add {size}:{number} 0 0 {size}\r\n{value}"));
+        let refused = (0..).map(add).find(|reply| reply != "STORED");
+        assert_eq!(refused.as_deref(), Some("SERVER_ERROR out of memory storing object"));
+    }
+    let message = format!(
+        "x on {}: the server is full (out of memory storing object): see dlock doctor; the command did not run, see \
+         --retry",
+        memcached.url()
+    );
+    assert_refused(&memcached.url(), 69, &message);
+}
+
+/// A server whose items are smaller than the record of a holder.
+#[test]
+fn a_record_that_is_too_long_is_named() {
+    let small = Fake::saying(*b"HD c7\r\nEX\r\nSERVER_ERROR object too large for cache\r\nEN\r\n");
+    let url = format!("memcached://127.0.0.1:{}", small.port());
+    let message = format!(
+        "x on {url}: the server accepts no item as long as the record of a holder (object too large for cache): raise \
+         memcached -I; the command did not run"
+    );
+    assert_refused(&url, 78, &message);
+}
+
+#[test]
+fn a_password_is_sent_to_a_server_that_requires_it_and_to_no_other() {
+    let place = Place::new();
+    let users = place.write("users", "me:s3cret\n");
+    std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let memcached = Memcached::start_with(&["-Y", users.to_str().unwrap()]);
+    let at = |user: &str| memcached.url().replace("://", &format!("://{user}"));
+    let run =
+        |url: &str| place.run().backend(url).env("DLOCK_BACKEND", url).arg("-q").sh("echo ran").output();
+    let message =
+        |user: &str, what: &str| format!("dlock: x on {}: {what}; the command did not run\n", at(user));
+    let missing = message("", "the server requires a username and password: see password_file=");
+    assert_eq!(run(&at("")).outcome(), (Exit::Code(77), "", missing.as_str()));
+    let wrong = message("me@", "wrong username or password: check the URL and password_file=");
+    assert_eq!(run(&at("me:wrong@")).outcome(), (Exit::Code(77), "", wrong.as_str()));
+    assert_eq!(run(&at("me:s3cret@")).outcome(), (Exit::Code(0), "ran\n", ""));
+    place.write("password", "s3cret\n");
+    let file = format!("{}?password_file={}", at("me@"), place.arg("password"));
+    assert_eq!(run(&file).outcome(), (Exit::Code(0), "ran\n", ""));
+    // Any other server would store it as an item.
+    let open = Memcached::start();
+    let url = open.url().replace("://", "://me:s3cret@");
+    assert_eq!(run(&url).outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(open.keys(), ["dlock#probe"]);
+}
+
+#[test]
+fn a_name_that_cannot_be_a_key_is_encoded() {
+    let memcached = Memcached::start();
+    for (name, key) in
+        [("a b%", "dlock#name:dlock:a%20b%25".to_owned()), ("50%/größe", "dlock:50%/größe".to_owned())]
+    {
+        let run = Dlock::run().backend(memcached.url()).name(name);
+        let mut holder = run.sh("echo ready; exec sleep 600").spawn();
+        holder.await_ready();
+        assert!(memcached.get(&key).is_some(), "{name}: {:?}", memcached.keys());
+        holder.signal(nix::sys::signal::Signal::SIGTERM);
+        holder.wait();
+        assert_eq!(memcached.get(&key), None);
+    }
+}
+
+/// A value of a later dlock is not guessed.
+#[test]
+fn a_record_of_another_format_is_refused() {
+    let (memcached, place) = (Memcached::start(), Place::new());
+    let value = r#"{"dlock":2,"holders":[]}"#;
+    assert!(memcached.add("dlock:x", None, value));
+    let found =
+        format!("x on {}: its item was written by another dlock (format 2, known: 1)", memcached.url());
+    assert_refused(&memcached.url(), 78, &format!("{found}; the command did not run"));
+    let dlock = |words: &[&str]| place.bare().args(words).args(["-b", &memcached.url()]).output();
+    let status = dlock(&["status", "--json", "x"]);
+    assert!(status.stdout.contains(r#""state":"unknown""#), "{}", status.stdout);
+    let broken = dlock(&["break", "--yes", "--force", "x"]);
+    assert_eq!(broken.exit, Exit::Code(78), "{}", broken.stderr);
+    assert_eq!(memcached.get("dlock:x").as_deref(), Some(value));
+}
