@@ -10,6 +10,8 @@ mod ensembles;
 pub mod event_log;
 pub mod fault_plan;
 mod files;
+#[cfg(feature = "memcached")]
+mod memcached;
 #[cfg(feature = "net")]
 mod network;
 mod run;
