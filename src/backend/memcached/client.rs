@@ -184,12 +184,17 @@ impl Line {
         let text: String = secret::scrubbed(&text).chars().take(200).collect();
         // Some failures differ by their texts only (`proto_text.c`, `proto_parser.c`).
         match failure {
-            Failure::Unknown if text.is_empty() => StoreError::Config(
-                "the server does not know Memcached's meta commands: dlock needs memcached 1.6 or later"
-                    .into(),
-            ),
             Failure::OfClient if text == "unauthenticated" => {
                 StoreError::Denied("the server requires a username and password: see password_file=".into())
+            }
+            Failure::Unknown if !text.is_empty() => {
+                StoreError::unanswered(format!("the server failed: {text}"))
+            }
+            Failure::Unknown | Failure::OfClient => {
+                let text = if text.is_empty() { text } else { format!(" ({text})") };
+                StoreError::Config(format!(
+                    "the server does not know the meta commands that dlock needs{text}: use memcached 1.6.18 or later"
+                ))
             }
             Failure::OfServer if text.starts_with("object too large") => StoreError::Config(format!(
                 "the server accepts no item as long as the record of a holder ({text}): raise memcached -I"
@@ -197,7 +202,7 @@ impl Line {
             Failure::OfServer if text.starts_with("out of memory") => {
                 StoreError::unanswered(format!("the server is full ({text}): see dlock doctor"))
             }
-            _ => StoreError::unanswered(format!("the server failed: {text}")),
+            Failure::OfServer => StoreError::unanswered(format!("the server failed: {text}")),
         }
     }
 }

@@ -80,7 +80,7 @@ fn refused(error: StoreError) -> Finding {
         StoreError::Denied(_) => {
             ("authentication", 77, "check the username and password: in the URL or password_file=")
         }
-        StoreError::Config(_) => ("protocol", 78, "use memcached 1.6 or later, itself, and without -C"),
+        StoreError::Config(_) => ("protocol", 78, "use memcached 1.6.18 or later, itself, and without -C"),
         StoreError::Unavailable { .. } => ("protocol", 69, "check that memcached runs, and see its log"),
     };
     let consequence = format!("no lock can be taken: dlock run ends with {code}");

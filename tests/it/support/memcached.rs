@@ -111,6 +111,16 @@ impl Memcached {
         reply == "STORED"
     }
 
+    /// Adds items of each size that an item of dlock may have, until it is full.
+    pub fn fill(&self) {
+        for size in (50..1500).step_by(50) {
+            let value = "x".repeat(size);
+            let add = |number: u32| self.command(&format!("add {size}:{number} 0 0 {size}\r\n{value}"));
+            let refused = (0..).map(add).find(|reply| reply != "STORED");
+            assert_eq!(refused.as_deref(), Some("SERVER_ERROR out of memory storing object"));
+        }
+    }
+
     /// Whether the item was deleted.
     pub fn delete(&self, key: &str) -> bool {
         self.command(&format!("delete {key}")) == "DELETED"

@@ -85,6 +85,18 @@ fn another_item_in_its_place_is_not_touched() {
     assert_eq!(memcached.get("dlock:x").as_deref(), Some("7"));
 }
 
+/// A server that is full and does not evict stores no renewal, and deletes the item instead.
+#[test]
+fn a_full_server_loses_the_lock() {
+    let memcached = Memcached::start_with(&["-M", "-m", "2"]);
+    let mut run = holder(&memcached, "12s");
+    let (command, began) = (run.command(), Instant::now());
+    memcached.fill();
+    let output = assert_lost(&memcached, &mut run, command, began);
+    assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
+    assert_eq!(memcached.get("dlock:x"), None);
+}
+
 /// The command is dead before the item can expire.
 #[test]
 fn a_hung_server_stops_the_command_in_time() {
