@@ -33,6 +33,10 @@ want redis-server redis-server
 want redis-cli redis-tools
 want etcd etcd-server
 want etcdctl etcd-client
+# Its package has no program in PATH, either.
+[ -x "$(echo /usr/lib/postgresql/*/bin/postgres | tr ' ' '\n' | tail -n 1)" ] || missing+=(postgresql)
+want psql postgresql-client
+want pgbouncer pgbouncer
 # Its package has no program in PATH, and depends on a Java virtual machine.
 [ -e /usr/share/java/zookeeper.jar ] && has java || missing+=(zookeeper)
 want memcached memcached

@@ -18,6 +18,7 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "dlock-redis", section: "7", what: "locks on Redis and Valkey" },
     Topic { name: "dlock-etcd", section: "7", what: "locks in etcd" },
     Topic { name: "dlock-zookeeper", section: "7", what: "locks in ZooKeeper" },
+    Topic { name: "dlock-postgres", section: "7", what: "locks in PostgreSQL" },
     Topic { name: "dlock-memcached", section: "7", what: "locks in Memcached, for efficiency only" },
     Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
     Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
@@ -79,6 +80,12 @@ const VARIABLES: &[Sentence] = &[
         None,
     ),
     ("DLOCK_HELD", "The locks that the calling command runs under, set by `dlock run`.", None),
+    ("PGPASSWORD", "The password of PostgreSQL, where the URL has none.", None),
+    (
+        "PGPASSFILE",
+        "The password file of PostgreSQL, instead of ~/.pgpass, where no password is given otherwise.",
+        None,
+    ),
     ("ETCDCTL_USER", "The user of etcd, and the password after a colon, where the URL has none.", None),
     ("REDISCLI_AUTH", "The Redis password, when neither the URL nor a file has one.", None),
     (

@@ -12,10 +12,14 @@ pub mod location;
 pub mod memcached;
 #[cfg(feature = "net")]
 pub mod net;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod race;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
+#[cfg(feature = "postgres")]
+pub mod sql;
 pub mod url;
 pub mod worker;
 #[cfg(feature = "zookeeper")]

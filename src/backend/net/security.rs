@@ -49,13 +49,21 @@ impl Security {
         Ok(true)
     }
 
+    /// Checks the files for TLS as far as possible without contacting a server.
+    ///
+    /// # Errors
+    /// There is a certificate without its key, or a file that cannot be opened.
+    pub fn check(&self) -> Result<(), UrlError> {
+        self.tls.as_ref().map_or(Ok(()), TlsSettings::check)
+    }
+
     /// Takes the password from an environment variable, if the store has one, when the URL has none, and checks that the
     /// parts fit together.
     ///
     /// # Errors
     /// There is a username without a password, a certificate without its key, or a file that cannot be opened.
     pub fn complete(&mut self, environment: Environment<'_>, variable: Option<&str>) -> Result<(), UrlError> {
-        self.tls.as_ref().map_or(Ok(()), TlsSettings::check)?;
+        self.check()?;
         self.credentials.set_default_password(variable.and_then(environment));
         if self.credentials.username().is_none() || self.credentials.has_password() {
             return Ok(());

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chrono::DateTime;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -45,6 +46,8 @@ pub struct TlsSettings {
     pub insecure: bool,
     /// The protocol to negotiate (ALPN), if the server demands one. Set by the store, not by an option.
     pub protocol: Option<&'static str>,
+    /// What asks the server for TLS, if the connection begins without, and the byte by which it agrees. Likewise.
+    pub request: Option<(&'static [u8], u8)>,
 }
 
 impl TlsSettings {
@@ -104,6 +107,7 @@ pub struct Session {
     connector: TlsConnector,
     name: ServerName<'static>,
     identity: Identity,
+    request: Option<(&'static [u8], u8)>,
     /// When an authority in `ca_file` expired that is not trusted any more.
     expired_authority: Option<UnixTime>,
 }
@@ -129,7 +133,7 @@ impl Session {
         config.alpn_protocols =
             settings.protocol.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let connector = TlsConnector::from(Arc::new(config));
-        Ok(Some(Session { connector, name, identity, expired_authority }))
+        Ok(Some(Session { connector, name, identity, request: settings.request, expired_authority }))
     }
 
     /// Starts the session with a server.
@@ -138,9 +142,16 @@ impl Session {
     /// The server does not prove its identity, does not use TLS, or rejects the client certificate.
     pub(super) async fn begin(
         self,
-        tcp: TcpStream,
+        mut tcp: TcpStream,
         security: &Security,
     ) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
+        if let Some((request, agreed)) = self.request {
+            let broken = |error: io::Error| StoreError::unreachable(io_text(&error));
+            tcp.write_all(request).await.map_err(broken)?;
+            if tcp.read_u8().await.map_err(broken)? != agreed {
+                return Err(does_not_use_tls(security));
+            }
+        }
         let error = match self.connector.connect(self.name, tcp).await {
             Ok(stream) => return Ok((stream, self.identity)),
             Err(error) => error,

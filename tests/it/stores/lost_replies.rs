@@ -4,12 +4,12 @@ use crate::support::dlock::Dlock;
 use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 
-/// Runs a command as often as a run gets replies from the server on this port, and loses another one each time: the
+/// Runs a command as often as a run gets replies from the server on this port, through a proxy that has this URL, and loses another one each time: the
 /// command runs nevertheless. `assert_clean` follows, with the number of the lost reply.
 #[track_caller]
-pub fn assert_recovered(scheme: &str, port: u16, ttl: &str, assert_clean: impl Fn(usize)) {
+pub fn assert_recovered(url: impl Fn(u16) -> String, port: u16, ttl: &str, assert_clean: impl Fn(usize)) {
     let proxy = Proxy::to(port);
-    let url = format!("{scheme}://127.0.0.1:{}", proxy.port());
+    let url = url(proxy.port());
     let run = || Dlock::run().backend(&url).args(["--ttl", ttl]).sh("echo ran").output();
     // After the first run, each one sends the same requests.
     assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));

@@ -5,12 +5,14 @@ pub mod conformance;
 pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres"))]
 mod lost_replies;
 #[cfg(feature = "memcached")]
 pub mod memcached;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod partitions;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod rigs;

@@ -29,6 +29,8 @@ pub mod namespace;
 pub mod place;
 #[cfg(feature = "net")]
 pub mod pool;
+#[cfg(feature = "net")]
+pub mod postgres;
 pub mod probe;
 pub mod process;
 #[cfg(feature = "redis")]

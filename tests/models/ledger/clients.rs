@@ -1,6 +1,7 @@
 //! Clients that take turns on one ledger, each of them for one run: wait, hold, release.
 
 mod checks;
+mod documents;
 mod entries;
 mod model;
 mod steps;

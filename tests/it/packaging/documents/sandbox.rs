@@ -10,6 +10,7 @@ use crate::support::masters::Masters;
 use crate::support::memcached::Memcached;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
+use crate::support::postgres::Postgres;
 use crate::support::process::Marker;
 use crate::support::redis::{Options, Redis};
 use crate::support::sentinels::Sentinels;
@@ -42,6 +43,7 @@ pub struct Sandbox {
     etcd: OnceCell<Lent<Etcd>>,
     zookeeper: OnceCell<Lent<ZooKeeper>>,
     memcached: OnceCell<Memcached>,
+    postgres: OnceCell<Lent<Postgres>>,
 }
 
 impl Sandbox {
@@ -66,6 +68,7 @@ impl Sandbox {
             etcd: OnceCell::new(),
             zookeeper: OnceCell::new(),
             memcached: OnceCell::new(),
+            postgres: OnceCell::new(),
         }
     }
 
@@ -125,6 +128,11 @@ impl Sandbox {
         let cache = "memcached://cache.example.com";
         if text.contains(cache) {
             text = text.replace(cache, &self.memcached.get_or_init(Memcached::start).url());
+        }
+        for shown in ["postgres://db-1,db-2/app", "postgres://dlock@db-1/app"] {
+            if text.contains(shown) {
+                text = text.replace(shown, &self.postgres.get_or_init(Postgres::lent).url());
+            }
         }
         for (shown, here) in self.replacements() {
             text = text.replace(shown, &here);

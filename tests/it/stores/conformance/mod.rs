@@ -22,6 +22,8 @@ mod etcd;
 mod file;
 #[cfg(feature = "memcached")]
 mod memcached;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
@@ -69,7 +71,6 @@ macro_rules! run_checks {
             names {
                 different_names_never_collide
                 different_names_never_collide_without_prefix_and_suffix
-                names_of_side_keys_are_foreign_or_refused
                 a_notification_for_one_name_does_not_reach_another
             }
             queue_of_runs {
@@ -154,6 +155,9 @@ macro_rules! foreign_checks {
             }
             holder {
                 a_foreign_holder_has_no_name
+            }
+            names {
+                names_of_side_keys_are_foreign_or_refused
             }
             queue {
                 a_release_by_a_foreign_client_is_noticed

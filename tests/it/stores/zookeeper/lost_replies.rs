@@ -7,9 +7,14 @@ use crate::support::zookeeper::ZooKeeper;
 #[test]
 fn a_lost_reply_is_recovered_at_every_step() {
     let zookeeper = ZooKeeper::lent();
-    assert_recovered("zookeeper", zookeeper.port(0), "5s", |step| {
-        // The end of the session is not awaited.
-        let nodes = zookeeper.session().children("/dlock/x").unwrap();
-        assert_eq!(nodes, [""; 0], "left behind after the loss of reply {step}");
-    });
+    assert_recovered(
+        |port| format!("zookeeper://127.0.0.1:{port}"),
+        zookeeper.port(0),
+        "5s",
+        |step| {
+            // The end of the session is not awaited.
+            let nodes = zookeeper.session().children("/dlock/x").unwrap();
+            assert_eq!(nodes, [""; 0], "left behind after the loss of reply {step}");
+        },
+    );
 }

@@ -1,0 +1,19 @@
+//! PostgreSQL: a table with one row per lock, which every change compares and swaps by its version. Leases end by the
+//! clock of the server.
+//!
+//! What is not contended takes one statement. A waiter is notified with LISTEN and NOTIFY on the only connection that a
+//! run has; behind a pooler, which takes notifications for itself, it polls. No statement needs a session: nothing is
+//! prepared, and no transaction lasts longer than a statement.
+
+mod client;
+mod connection;
+mod doctor;
+mod errors;
+mod location;
+mod options;
+mod pass_file;
+mod policy;
+mod statements;
+mod store;
+
+pub use self::location::Location;

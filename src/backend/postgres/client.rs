@@ -1,0 +1,182 @@
+//! The requests of a client to its server.
+
+use futures_util::{TryStreamExt, pin_mut};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
+
+use super::connection::Connection;
+use super::errors;
+use super::location::Location;
+use super::policy::create_table;
+use crate::backend::net::Address;
+use crate::backend::{CLAIM_WITHIN, Change, StoreError};
+use crate::random;
+
+/// The payloads of notifications.
+pub(super) const CALLED: &str = "called";
+pub(super) const NEXT: &str = "next";
+
+/// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+pub(super) struct Client {
+    pub(super) location: Location,
+    connection: Option<Connection>,
+    /// The server to use next, by its place in the URL.
+    server: usize,
+    /// The channel that the connection listens to.
+    channel: Option<String>,
+    is_pooled: bool,
+}
+
+impl Client {
+    /// Returns a client; does not connect.
+    pub(super) fn new(location: Location) -> Client {
+        let server = random::number() as usize % location.servers.len();
+        Client { location, connection: None, server, channel: None, is_pooled: false }
+    }
+
+    /// Connects to the first server that accepts, unless there is a connection.
+    ///
+    /// # Errors
+    /// None accepts: what the last one said.
+    pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
+        if self.connection.as_ref().is_some_and(|connection| !connection.client.is_closed()) {
+            return Ok(());
+        }
+        (self.connection, self.channel) = (None, None);
+        let count = self.location.servers.len();
+        let mut failure = StoreError::unreachable("no server");
+        for place in 0..count {
+            let server = (self.server + place) % count;
+            match Connection::open(&self.location, &self.location.servers[server]).await {
+                Ok(connection) => {
+                    (self.connection, self.server) = (Some(connection), server);
+                    return Ok(());
+                }
+                Err(error @ StoreError::Unavailable { .. }) => failure = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Uses an open connection.
+    pub(super) fn begin(&mut self, connection: Connection) {
+        (self.connection, self.channel) = (Some(connection), None);
+    }
+
+    /// Runs a statement, and returns its rows, up to `most`. A future that is dropped, and a server that cannot be used,
+    /// lead to another connection, to the next server.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(super) async fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Result<Vec<Row>, Error>, StoreError> {
+        self.listening(None, statement, parameters).await
+    }
+
+    /// Listens to a channel, and then runs a statement, in one go.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(super) async fn listening(
+        &mut self,
+        channel: Option<String>,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Result<Vec<Row>, Error>, StoreError> {
+        self.connect().await?;
+        let Some(connection) = self.connection.take() else {
+            return Err(StoreError::unreachable("not connected"));
+        };
+        let server = self.server;
+        self.server = (server + 1) % self.location.servers.len();
+        connection.refill();
+        let rows = async {
+            let rows = connection.client.query_typed_raw(statement, parameters.iter().cloned()).await?;
+            pin_mut!(rows);
+            rows.try_collect::<Vec<Row>>().await
+        };
+        let result = match &channel {
+            None => rows.await,
+            Some(channel) => {
+                let text = format!("LISTEN \"{channel}\"");
+                let (listen, result) = tokio::join!(biased; connection.client.batch_execute(&text), rows);
+                match listen {
+                    Ok(()) => result,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        if !result.as_ref().is_err_and(errors::is_unusable) {
+            self.channel = channel.filter(|_| result.is_ok()).or(self.channel.take());
+            (self.connection, self.server) = (Some(connection), server);
+        }
+        Ok(result)
+    }
+
+    /// Creates the table, if the role may.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
+        let created = self.query(&create_table(&self.location.table.clone()), &[]).await?;
+        match created {
+            Ok(_) => Ok(()),
+            // Another client has created it at the same time.
+            Err(error) if errors::is_created_already(&error) => Ok(()),
+            Err(error) => Err(self.meaning(&error)),
+        }
+    }
+
+    /// Returns what an error means.
+    pub(super) fn meaning(&self, error: &Error) -> StoreError {
+        errors::meaning(error, &self.location.table)
+    }
+
+    /// Returns whether this connection listens to a channel.
+    pub(super) fn is_listening(&self, channel: &str) -> bool {
+        self.connection.is_some() && self.channel.as_deref() == Some(channel)
+    }
+
+    /// Notes which process has served a request: another one than was named when the connection was opened belongs to a
+    /// pooler, which names numbers of its own.
+    pub(super) fn served_by(&mut self, process: i32) {
+        let is_pooled = |connection: &Connection| Ok(connection.process) != u32::try_from(process);
+        self.is_pooled = self.connection.as_ref().is_some_and(is_pooled);
+    }
+
+    /// Returns whether notifications arrive: no pooler takes them.
+    pub(super) fn notifies(&self) -> bool {
+        !self.is_pooled
+    }
+
+    /// Forgets the notifications that have arrived.
+    pub(super) fn clear(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            while connection.notifications.try_recv().is_ok() {}
+        }
+    }
+
+    /// Waits for a notification. Cancellation safe.
+    pub(super) async fn changed(&mut self) -> Change {
+        let Some(connection) = &mut self.connection else { return std::future::pending().await };
+        match connection.notifications.recv().await {
+            Some(notification) if notification.payload() == NEXT => Change::Soon(CLAIM_WITHIN),
+            Some(_) => Change::OurTurn,
+            None => {
+                self.connection = None;
+                Change::Disconnected
+            }
+        }
+    }
+
+    /// Returns the addresses of all servers.
+    pub(super) fn servers(&self) -> &[Address] {
+        &self.location.servers
+    }
+}

@@ -1,0 +1,260 @@
+//! One connection to a server. It is never reopened in silence.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
+
+use super::errors;
+use super::location::Location;
+use crate::backend::net::{self, Address, BoundedStream};
+use crate::backend::{Outlook, StoreError};
+
+/// More than the largest reply: a ledger with tens of thousands of waiters.
+const LONGEST_REPLY: usize = 64 << 20;
+/// The longest message before the connection is ready.
+const LONGEST_GREETING: usize = 1 << 16;
+
+/// An open connection.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// What the server has sent beside replies; closed with the connection.
+    pub(super) notifications: UnboundedReceiver<Notification>,
+    /// The process that the server named when the connection was opened; 0 if it named none.
+    pub(super) process: u32,
+    wire: Arc<Shared>,
+}
+
+impl Connection {
+    /// Connects to a server, with TLS if the URL says so, and logs in.
+    ///
+    /// # Errors
+    /// It cannot be reached, is not PostgreSQL, rejects the user, or is a standby.
+    pub(super) async fn open(location: &Location, address: &Address) -> Result<Connection, StoreError> {
+        Connection::over(net::open(address, &location.security).await?, location, address).await
+    }
+
+    /// Logs in over an open stream.
+    ///
+    /// # Errors
+    /// As of [`open`](Connection::open).
+    pub(super) async fn over(
+        stream: BoundedStream,
+        location: &Location,
+        address: &Address,
+    ) -> Result<Connection, StoreError> {
+        let mut config = Config::new();
+        // TLS is a matter of the stream.
+        config.user(&location.user).application_name("dlock").ssl_mode(SslMode::Disable);
+        config.dbname(location.database.as_deref().unwrap_or(&location.user));
+        let password = location.password(address)?;
+        let has_password = password.is_some();
+        if let Some(password) = password {
+            config.password(password);
+        }
+        let wire = Arc::new(Shared::default());
+        let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default() };
+        wire.refill();
+        let (client, connection) = match config.connect_raw(stream, NoTls).await {
+            Ok(opened) => opened,
+            Err(error) if error.as_db_error().is_none() => {
+                let refusal = wire.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return Err(refusal.unwrap_or_else(|| errors::refused(&error, has_password)));
+            }
+            Err(error) => return Err(errors::refused(&error, has_password)),
+        };
+        if connection.parameter("in_hot_standby") == Some("on") {
+            return Err(StoreError::unreachable(errors::read_only("it is a standby")));
+        }
+        let process = wire.process.load(Ordering::Relaxed);
+        let (sender, notifications) = unbounded_channel();
+        tokio::spawn(follow(connection, sender));
+        Ok(Connection { client, notifications, process, wire })
+    }
+
+    /// Allows the next reply.
+    pub(super) fn refill(&self) {
+        self.wire.refill();
+    }
+}
+
+fn not_postgres() -> StoreError {
+    StoreError::Unavailable {
+        reason: "the server does not speak the protocol of PostgreSQL: is this its port?".into(),
+        maybe_applied: false,
+        outlook: Outlook::Permanent,
+    }
+}
+
+/// Passes notifications on until the connection has ended.
+async fn follow(
+    mut connection: tokio_postgres::Connection<Wire, NoTlsStream>,
+    notifications: UnboundedSender<Notification>,
+) {
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notification(notification) = message {
+            // An error means that the client is gone, which ends the connection.
+            let _ = notifications.send(notification);
+        }
+    }
+}
+
+/// What a connection and its stream share.
+#[derive(Default)]
+struct Shared {
+    process: AtomicU32,
+    allowed: AtomicUsize,
+    /// Why the stream has failed.
+    refusal: Mutex<Option<StoreError>>,
+}
+
+impl Shared {
+    fn refill(&self) {
+        self.allowed.store(LONGEST_REPLY, Ordering::Relaxed);
+    }
+}
+
+/// The stream of a connection: bounds what the server sends, and reads what it says of itself first.
+struct Wire {
+    stream: BoundedStream,
+    shared: Arc<Shared>,
+    greeting: Greeting,
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let allowed = self.shared.allowed.swap(0, Ordering::Relaxed);
+        if allowed > 0 {
+            self.stream.refill(allowed);
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let is_strange = self.greeting.read(&buffer.filled()[before..]).is_err();
+        let ended = matches!(result, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
+        let refusal = if is_strange { Some(not_postgres()) } else { self.stream.refusal().filter(|_| ended) };
+        if let Some(refusal) = refusal {
+            *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+            return Poll::Ready(Err(io::Error::other("not PostgreSQL")));
+        }
+        if let Greeting { process: Some(process), .. } = self.greeting {
+            self.shared.process.store(process, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Reads the messages before a connection is ready: each is a letter, a length in 4 bytes, and its content.
+#[derive(Default)]
+struct Greeting {
+    read: Vec<u8>,
+    /// How much of the content of a message is left.
+    skip: usize,
+    process: Option<u32>,
+    has_begun: bool,
+    is_over: bool,
+}
+
+impl Greeting {
+    /// Takes the next bytes from the server.
+    ///
+    /// # Errors
+    /// The server does not speak this protocol.
+    fn read(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        /// AuthenticationXXX, ErrorResponse, NoticeResponse, NegotiateProtocolVersion.
+        const FIRST: &[u8] = b"RENv";
+        const KEY: u8 = b'K';
+        const READY: u8 = b'Z';
+        const HEADER: usize = 5;
+        for byte in bytes {
+            if self.is_over {
+                break;
+            }
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            self.read.push(*byte);
+            let first = self.read[0];
+            if !self.has_begun && !FIRST.contains(&first) {
+                return Err(());
+            }
+            self.has_begun = true;
+            let content = self.read.get(1..HEADER).map(number);
+            let Some(content) = content.map(|length| (length as usize).wrapping_sub(4)) else { continue };
+            if content > LONGEST_GREETING {
+                return Err(());
+            }
+            if first == KEY && self.read.len() < HEADER + 4 {
+                continue;
+            }
+            if first == KEY {
+                self.process = self.read.get(HEADER..).map(number);
+            }
+            self.skip = content.saturating_sub(self.read.len() - HEADER);
+            self.is_over = first == READY;
+            self.read.clear();
+        }
+        Ok(())
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An authentication, a parameter, the key, and the end.
+    const GREETING: &[u8] = b"R\0\0\0\x08\0\0\0\0S\0\0\0\x08a\0b\0K\0\0\0\x0c\0\x01\x02\x03keys\
+                              Z\0\0\0\x05IK\0\0\0\x0c\xff\xff\xff\xff";
+
+    #[test]
+    fn the_process_is_read_from_any_parts_of_the_greeting() {
+        for size in 1..GREETING.len() {
+            let mut greeting = Greeting::default();
+            for part in GREETING.chunks(size) {
+                assert_eq!(greeting.read(part), Ok(()));
+            }
+            assert_eq!(greeting.process, Some(0x10203));
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_recognised() {
+        for first in ["HTTP/1.1 400", "-ERR unknown", "SSH-2.0", "RTSP/1.0 400", "\0\0\x12\x04", "J\0\0\0"] {
+            assert_eq!(Greeting::default().read(first.as_bytes()), Err(()), "{first:?}");
+        }
+    }
+}

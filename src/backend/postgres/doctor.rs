@@ -1,0 +1,224 @@
+//! `dlock doctor`: checks each server, then the primary, on a scratch lock.
+
+use super::client::Client;
+use super::connection::Connection;
+use super::errors;
+use super::location::Location;
+use super::store::PostgresStore;
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::net::reachability::{self, Remedies};
+use crate::backend::net::{Address, Session};
+use crate::backend::race;
+use crate::clock::Moment;
+
+const READS: usize = 100;
+const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed holder is free at most one --ttl (30s unless \
+                           set) after its last renewal";
+/// The first column names the server.
+const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
+                        current_setting('synchronous_commit'), pg_backend_pid()::text, \
+                        current_setting('transaction_read_only')";
+
+const REMEDIES: Remedies = Remedies {
+    port: "check that the name and port are right, that the server runs and listens there (listen_addresses), and that no \
+           firewall is in between",
+    socket: "check that the server runs, and that host= is its unix_socket_directories",
+    tls: "renew the server's certificate if it has expired, name its authority by sslrootcert=, or the name in the \
+          certificate by server_name=; for a server without TLS use sslmode=disable",
+    client_certificate: "name a certificate by sslcert= and its key by sslkey=, of an authority that the server knows \
+                         (ssl_ca_file)",
+    plain_text: "use sslmode=verify-full, or a tunnel",
+};
+
+impl PostgresStore {
+    /// Checks the servers, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// A configured file cannot be used.
+    pub(super) async fn examine_servers(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.client.location.clone();
+        // The configured files are read first: no server is contacted if they cannot be used.
+        for server in &location.servers {
+            location.password(server)?;
+            Session::of(location.security.tls.as_ref(), server)?;
+        }
+        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+            diagnosis.found(finding);
+        }
+        let (mut primary, mut failures) = (None, Vec::new());
+        for server in &location.servers {
+            match examine_server(&location, server, diagnosis).await? {
+                Ok(connection) => primary = primary.or(Some((server, connection))),
+                Err(finding) => failures.push((server, finding)),
+            }
+        }
+        for (server, finding) in failures {
+            let consequence = "one fewer server may take over when the primary fails";
+            let is_dispensable = primary.is_some();
+            diagnosis.found(if is_dispensable { finding.of_one(server, consequence) } else { finding });
+        }
+        let Some((server, connection)) = primary else { return Ok(()) };
+        let named = connection.process;
+        self.client = Client::new(location.only(server));
+        self.client.begin(connection);
+        if !self.settings(named, diagnosis).await? || !self.table(diagnosis).await {
+            return Ok(());
+        }
+        self.latency(diagnosis).await?;
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        let remedy = "see the error, and run what dlock doctor --policy prints";
+        let primary = self.client.location.clone();
+        let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis, remedy).await?;
+        // Only a role that may delete can remove it. It is free in any case.
+        let _ = self.forget(&name).await;
+        Ok(())
+    }
+
+    /// Checks the settings of the server that endanger locks. Returns whether it can store anything.
+    async fn settings(&mut self, named: u32, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+        diagnosis.begin("version");
+        let rows = self.client.query(SETTINGS, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let row = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
+        let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
+        let (version, process) = (text(0), text(3));
+        diagnosis.found(Finding::ok("version", format!("PostgreSQL {version}")));
+        if text(4) == "on" {
+            let remedy = "name the primary, or all servers of the cluster, separated by commas";
+            diagnosis.found(Finding::problem(
+                "primary",
+                errors::read_only("read-only transactions"),
+                NO_LOCK,
+                remedy,
+            ));
+            return Ok(false);
+        }
+        let is_pooled = process != named.to_string();
+        let notifications = match is_pooled {
+            false => Finding::ok("notifications", "a release notifies the next waiter"),
+            true => Finding::warning(
+                "notifications",
+                "a pooler stands between: waiters cannot be notified",
+                "each waiter asks the server several times a second",
+                "connect to the server itself",
+            ),
+        };
+        diagnosis.found(notifications);
+        diagnosis.answer(
+            Question::OneServer,
+            match is_pooled {
+                false => {
+                    Answer::new("yes", "each connection has a server process of its own, on the primary")
+                }
+                true => Answer::new(
+                    "no",
+                    "a pooler distributes requests; every change of a lock is one statement",
+                ),
+            },
+        );
+        let (fsync, commit) = (text(1), text(2));
+        let unsafe_setting = if fsync == "off" { Some("fsync") } else { Some("synchronous_commit") };
+        let unsafe_setting = unsafe_setting.filter(|_| fsync == "off" || commit == "off");
+        diagnosis.found(match unsafe_setting {
+            None => Finding::ok("durability", "a commit is on disk when it is acknowledged"),
+            Some(setting) => Finding::warning(
+                "durability",
+                format!("{setting} is off"),
+                "a crash of the server can lose locks that were just granted, and fencing tokens",
+                format!("set {setting} to on, for the role of dlock at least"),
+            ),
+        });
+        diagnosis.answer(
+            Question::Loss,
+            match unsafe_setting {
+                Some(setting) => Answer::new("yes", format!("by a crash of the server: {setting} is off")),
+                None => Answer::new(
+                    "yes",
+                    "by a fail-over to a standby that has not received it; not with synchronous replication \
+                     (synchronous_standby_names)",
+                ),
+            },
+        );
+        Ok(true)
+    }
+
+    /// Checks that the table is there or can be created, and returns whether it can be used.
+    async fn table(&mut self, diagnosis: &Diagnosis) -> bool {
+        diagnosis.begin("table");
+        let statement = self.statements.read.clone();
+        let name: &[u8] = b".";
+        let mut read = self.client.query(&statement, &[(&name, tokio_postgres::types::Type::BYTEA)]).await;
+        let mut found = "exists";
+        if matches!(&read, Ok(Err(error)) if errors::is_without_table(error)) {
+            found = "was created";
+            read = match self.client.create_table().await {
+                Ok(()) => Ok(Ok(Vec::new())),
+                Err(error) => Err(error),
+            };
+        }
+        let read = read.and_then(|read| read.map_err(|error| self.client.meaning(&error)));
+        let table = &self.client.location.table;
+        let is_usable = read.is_ok();
+        diagnosis.found(match read {
+            Ok(_) => Finding::ok("table", format!("{table} {found}")),
+            Err(error) => {
+                let remedy = "run what dlock doctor --policy prints as the owner of the database";
+                Finding::problem("table", error.to_string(), NO_LOCK, remedy)
+            }
+        });
+        is_usable
+    }
+
+    async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let mut times = Vec::with_capacity(READS);
+        for _ in 0..READS {
+            diagnosis.begin("latency");
+            let start = Moment::now();
+            let statement = self.statements.read_nothing.clone();
+            self.client.query(&statement, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+            times.push(Moment::now() - start);
+        }
+        diagnosis.latency(times, "reads");
+        Ok(())
+    }
+}
+
+const NO_LOCK: &str = "no lock can be taken";
+
+/// Connects to a server and logs in.
+async fn examine_server(
+    location: &Location,
+    address: &Address,
+    diagnosis: &Diagnosis,
+) -> Result<Result<Connection, Finding>, StoreError> {
+    let session = Session::of(location.security.tls.as_ref(), address)?;
+    let (stream, peer) =
+        match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
+            Ok(opened) => opened,
+            Err(finding) => return Ok(Err(finding)),
+        };
+    if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
+        diagnosis.found(finding);
+    }
+    diagnosis.begin("authentication");
+    let refused = |error: StoreError| {
+        let (check, code, remedy) = match &error {
+            StoreError::Denied(_) => (
+                "authentication",
+                77,
+                "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
+            ),
+            StoreError::Config(_) => ("database", 78, "check the name of the database in the URL"),
+            StoreError::Unavailable { .. } => ("server", 69, "see the error, and the log of the server"),
+        };
+        let consequence = format!("no lock can be taken: dlock run ends with {code}");
+        Finding::problem(check, error.to_string(), consequence, remedy)
+    };
+    Ok(match Connection::over(stream, location, address).await {
+        Ok(connection) => {
+            diagnosis.found(Finding::ok("authentication", format!("role {}", location.user)));
+            Ok(connection)
+        }
+        Err(error) => Err(refused(error)),
+    })
+}

@@ -1,0 +1,123 @@
+//! The meaning of PostgreSQL's errors: decided on their SQLSTATE (PostgreSQL manual, appendix A).
+
+use std::error::Error as _;
+use std::io;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, SqlState};
+
+use crate::backend::{Outlook, StoreError, io_text};
+use crate::secret;
+
+/// Returns whether the table does not exist.
+pub(super) fn is_without_table(error: &Error) -> bool {
+    matches!(error.code(), Some(&SqlState::UNDEFINED_TABLE))
+}
+
+/// Returns whether another client has created the table meanwhile: with IF NOT EXISTS as well, one of two clients fails.
+pub(super) fn is_created_already(error: &Error) -> bool {
+    matches!(error.code(), Some(&(SqlState::DUPLICATE_TABLE | SqlState::UNIQUE_VIOLATION)))
+}
+
+/// Returns whether another client has changed the row first. A role may have another default than READ COMMITTED.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    matches!(error.code(), Some(&(SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED)))
+}
+
+/// Returns whether the server has closed the connection, or cannot change anything.
+pub(super) fn is_unusable(error: &Error) -> bool {
+    error.is_closed()
+        || match error.as_db_error() {
+            Some(error) => {
+                error.severity() != "ERROR" || *error.code() == SqlState::READ_ONLY_SQL_TRANSACTION
+            }
+            None => true,
+        }
+}
+
+/// Returns the error of a statement that failed.
+pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
+    let Some(db) = error.as_db_error() else { return lost(error) };
+    let text = described(db);
+    let (code, class) = (db.code(), &db.code().code()[..2]);
+    let transient = |maybe_applied| StoreError::Unavailable {
+        reason: text.clone(),
+        maybe_applied,
+        outlook: Outlook::Transient,
+    };
+    let other_shape = || {
+        StoreError::Config(format!(
+            "the table {table} is not one of dlock ({text}): name another one with table=, or see dlock doctor --policy"
+        ))
+    };
+    match *code {
+        SqlState::TOO_MANY_CONNECTIONS | SqlState::CANNOT_CONNECT_NOW => transient(false),
+        SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => transient(true),
+        SqlState::IDLE_SESSION_TIMEOUT | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => transient(true),
+        SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::unreachable(read_only(&text)),
+        SqlState::QUERY_CANCELED | SqlState::LOCK_NOT_AVAILABLE => StoreError::unreachable(text),
+        SqlState::INVALID_CATALOG_NAME => StoreError::Config(text),
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            StoreError::Denied(format!("a right is missing ({text}): see dlock doctor --policy"))
+        }
+        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME => StoreError::Config(format!(
+            "there is no table {table} ({text}): create it with dlock doctor --init, or see dlock doctor --policy"
+        )),
+        // An expression, a column or a constraint that the table of dlock would allow.
+        _ if class == "42" || class == "23" || class == "22" => other_shape(),
+        _ if class == "28" => StoreError::Denied(text),
+        _ if class == "40" => transient(false),
+        // Not enough disk space or memory: nothing was stored.
+        _ if class == "53" => StoreError::unreachable(text),
+        _ => StoreError::unanswered(text),
+    }
+}
+
+/// Returns the error of a connection that could not be opened.
+pub(super) fn refused(error: &Error, has_password: bool) -> StoreError {
+    let Some(db) = error.as_db_error() else {
+        return match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
+            Some(broken) => StoreError::unreachable(io_text(broken)),
+            // Such as one that is about to stop.
+            None if error.is_closed() => StoreError::Unavailable {
+                reason: "the server closed the connection".into(),
+                maybe_applied: false,
+                outlook: Outlook::Transient,
+            },
+            None if !has_password => StoreError::Denied(
+                "the server requires a password: add it to the URL, as password_file=, as PGPASSWORD, or to ~/.pgpass"
+                    .into(),
+            ),
+            None => StoreError::unreachable(error.to_string()),
+        };
+    };
+    match *db.code() {
+        // Of a pooler, for its own configuration, such as a database that it does not know.
+        SqlState::PROTOCOL_VIOLATION => StoreError::Config(described(db)),
+        _ => match meaning(error, "") {
+            StoreError::Unavailable { reason, outlook, .. } => {
+                StoreError::Unavailable { reason, outlook, maybe_applied: false }
+            }
+            other => other,
+        },
+    }
+}
+
+/// Returns what to say of a server that cannot store anything.
+pub(super) fn read_only(text: &str) -> String {
+    format!("the server is read-only ({text}): locks are taken on the primary")
+}
+
+/// No reply came.
+fn lost(error: &Error) -> StoreError {
+    match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
+        Some(broken) => StoreError::unanswered(io_text(broken)),
+        None if error.is_closed() => StoreError::unanswered("the server closed the connection"),
+        None => StoreError::unanswered(error.to_string()),
+    }
+}
+
+/// The server's text, which is not trusted, without our secrets; it is escaped when it is printed.
+pub(super) fn described(error: &DbError) -> String {
+    secret::scrubbed(error.message()).chars().take(200).collect()
+}

@@ -1,0 +1,182 @@
+//! The location of a PostgreSQL database, parsed from a URL without contacting a server.
+
+use std::path::PathBuf;
+
+use super::options::{OPTIONS, Options};
+use super::pass_file::PassFile;
+use super::policy::policy;
+use super::store::PostgresStore;
+use crate::backend;
+use crate::backend::StoreError;
+use crate::backend::admin::LockAdmin;
+use crate::backend::location::Policy;
+use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
+use crate::backend::sql::TABLE;
+use crate::backend::url::{Environment, Url, UrlError};
+use crate::lock::LockName;
+use crate::name_services;
+
+const DEFAULT_PORT: u16 = 5432;
+/// Asks the server for TLS, and its agreement (PostgreSQL manual, "Message Formats", SSLRequest).
+const SSL_REQUEST: (&[u8], u8) = (&[0, 0, 0, 8, 4, 210, 22, 47], b'S');
+
+/// The servers of a database, and how to connect to them.
+#[derive(Clone)]
+pub struct Location {
+    pub(super) servers: Vec<Address>,
+    pub(super) security: Security,
+    /// The role.
+    pub(super) user: String,
+    pub(super) database: Option<String>,
+    /// The table, quoted.
+    pub(super) table: String,
+    pass_file: Option<PassFile>,
+    display: String,
+}
+
+impl Location {
+    /// Returns the options of a URL.
+    pub fn options(_scheme: &str) -> &'static [&'static str] {
+        OPTIONS
+    }
+
+    /// Parses `postgres://[user[:password]@]host[:port][,...][/database]`. Without a host, the option `host` names the
+    /// directory of a Unix socket.
+    ///
+    /// # Errors
+    /// Another form, an unknown option, or an invalid value.
+    pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
+        let options = Options::of(url)?;
+        let tls = options.tls.then(|| TlsSettings { request: Some(SSL_REQUEST), ..TlsSettings::default() });
+        let other =
+            if options.tls { "sslmode=disable with postgres" } else { "sslmode=verify-full with postgres" };
+        let mut security = Security::of(url, tls, other.to_owned());
+        for (name, value) in &options.security {
+            let is_known = security.set(name, value, ": add sslmode=verify-full");
+            is_known.map_err(|error| error.about(name))?;
+        }
+        security.check()?;
+        security.credentials.set_default_password(environment("PGPASSWORD"));
+        let user = security.credentials.username().map(str::to_owned).or_else(login_name);
+        let user = user.ok_or_else(|| UrlError::new("this user has no name: add the role to the URL"))?;
+        let database = match url.path.strip_prefix('/').unwrap_or_default() {
+            "" => None,
+            name => Some(name.to_owned()),
+        };
+        let mut location = Location {
+            servers: servers(url, &options)?,
+            pass_file: PassFile::of(options.pass_file, environment),
+            security,
+            user,
+            database,
+            table: options.table.quoted(),
+            display: String::new(),
+        };
+        location.display = location.describe(url, &options.table.to_string());
+        Ok(location)
+    }
+
+    /// Returns the URL without secrets and without default values.
+    fn describe(&self, url: &Url, table: &str) -> String {
+        let user = url.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let database = self.database.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+        let mut options = Vec::new();
+        let hosts = match self.servers.as_slice() {
+            [Address::Socket(path)] => {
+                options.push(format!("host={}", path.parent().unwrap_or(path).display()));
+                let port = Some(socket_port(path)).filter(|port| *port != DEFAULT_PORT);
+                options.extend(port.map(|port| format!("port={port}")));
+                String::new()
+            }
+            servers => list(servers),
+        };
+        if table != TABLE {
+            options.push(format!("table={table}"));
+        }
+        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+        format!("postgres://{user}{hosts}{database}{options}")
+    }
+
+    /// Returns the location with a single server.
+    pub(super) fn only(&self, server: &Address) -> Location {
+        Location { servers: vec![server.clone()], ..self.clone() }
+    }
+
+    /// Returns the current password for a server.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(super) fn password(&self, server: &Address) -> Result<Option<String>, StoreError> {
+        if let Some(password) = self.security.credentials.password()? {
+            return Ok(Some(password));
+        }
+        let Some(file) = &self.pass_file else { return Ok(None) };
+        let (host, port) = match server {
+            Address::Tcp(host) => (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT)),
+            // As in libpq, also for a directory of sockets that is not the default.
+            Address::Socket(path) => ("localhost".to_owned(), socket_port(path)),
+        };
+        file.password(&host, port, self.database.as_deref().unwrap_or(&self.user), &self.user)
+    }
+}
+
+/// Returns the addresses in the authority, or of the socket in a directory.
+fn servers(url: &Url, options: &Options) -> Result<Vec<Address>, UrlError> {
+    match options.host.as_deref() {
+        None if url.hosts.is_empty() => {
+            let text = "postgres:// takes a host, such as postgres://db1/app, or the directory of a Unix socket, such as \
+                        postgres:///app?host=/run/postgresql";
+            Err(UrlError::new(text))
+        }
+        None => distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT))),
+        Some(_) if !url.hosts.is_empty() => {
+            Err(UrlError::new("host= is for a URL without a host").about("host"))
+        }
+        Some(directory) if directory.starts_with('/') => {
+            let port = options.port.unwrap_or(DEFAULT_PORT);
+            Ok(vec![Address::Socket(PathBuf::from(directory).join(format!(".s.PGSQL.{port}")))])
+        }
+        Some(host) => {
+            let text =
+                format!("host= takes the directory of a Unix socket; write postgres://{host}/ for a host");
+            Err(UrlError::new(text).about("host"))
+        }
+    }
+}
+
+/// Returns the port in the name of a socket.
+fn socket_port(path: &std::path::Path) -> u16 {
+    let port = path.extension().and_then(|port| port.to_str()).and_then(|port| port.parse().ok());
+    port.unwrap_or(DEFAULT_PORT)
+}
+
+/// Returns the name of the user that runs dlock, as libpq takes it for the role.
+fn login_name() -> Option<String> {
+    name_services::user(nix::unistd::geteuid()).map(|user| user.name)
+}
+
+impl backend::Location for Location {
+    fn display(&self) -> &str {
+        &self.display
+    }
+
+    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
+        Ok(())
+    }
+
+    fn keeps_leases(&self) -> bool {
+        true
+    }
+
+    fn insecure(&self) -> Option<&'static str> {
+        self.security.warning()
+    }
+
+    fn policy(&self) -> Policy {
+        policy(self)
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(PostgresStore::contender(self.clone()))
+    }
+}

@@ -1,0 +1,283 @@
+//! The store of one client.
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::Row as Record;
+use tokio_postgres::types::Type;
+
+use super::client::{CALLED, Client, NEXT, Parameter};
+use super::errors;
+use super::location::Location;
+use super::statements::Statements;
+use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
+use crate::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
+use crate::backend::sql::{self, LastSeen, Row, Taken, Values};
+use crate::backend::{Change, Location as _, Reply, StoreError};
+use crate::clock::Moment;
+use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
+
+/// A client of a database. If it ends without a release, its entries end with their leases.
+pub struct PostgresStore {
+    pub(super) client: Client,
+    pub(super) statements: Statements,
+    last: LastSeen,
+}
+
+/// The channel of a waiter, which nobody can guess who does not know its token.
+fn channel(token: &str) -> String {
+    let digest = Sha256::digest(token.as_bytes());
+    let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("dlock_{digits}")
+}
+
+fn token_of(ledger: &Ledger, ticket: u64) -> Option<&str> {
+    ledger.waiters.iter().find(|waiter| waiter.ticket == ticket).map(|waiter| waiter.token.as_str())
+}
+
+impl PostgresStore {
+    /// Returns a client of a location; does not connect.
+    pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
+        let statements = Statements::of(&location.table);
+        Contender::new(PostgresStore { client: Client::new(location), statements, last: LastSeen::default() })
+    }
+
+    /// Runs a statement that needs the table, and creates it if need be.
+    async fn query(
+        &mut self,
+        channel: Option<String>,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Result<Vec<Record>, tokio_postgres::Error>, StoreError> {
+        let result = self.client.listening(channel.clone(), statement, parameters).await?;
+        if !result.as_ref().is_err_and(errors::is_without_table) {
+            return Ok(result);
+        }
+        self.client.create_table().await?;
+        self.client.listening(channel, statement, parameters).await
+    }
+
+    /// Returns the names that a statement selects.
+    async fn names(&mut self, statement: &str) -> Result<Vec<LockName>, StoreError> {
+        let rows = match self.client.query(statement, &[]).await? {
+            Err(error) if errors::is_without_table(&error) => return Ok(Vec::new()),
+            rows => rows.map_err(|error| self.client.meaning(&error))?,
+        };
+        let names = rows.iter().filter_map(|row| std::str::from_utf8(row.try_get(0).ok()?).ok());
+        Ok(names.filter_map(|name| LockName::new(name).ok()).collect())
+    }
+
+    /// Removes the row of a lock.
+    pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
+        let statement = format!("DELETE FROM {} WHERE name = $1", self.client.location.table);
+        let deleted = self.client.query(&statement, &[(&name.as_str().as_bytes(), Type::BYTEA)]).await?;
+        deleted.map(drop).map_err(|error| self.client.meaning(&error))
+    }
+}
+
+/// The time, the serving process, and the row, if there is one.
+type Reading = (u64, i32, Option<Row>);
+
+fn reading(record: &Record) -> Result<Reading, tokio_postgres::Error> {
+    let number = |column: usize| record.try_get::<_, Option<i64>>(column).map(Option::unwrap_or_default);
+    let text = |column: usize| record.try_get::<_, Option<String>>(column);
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
+    let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
+    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok((now, process, None)) };
+    let row = Row {
+        format: u32::try_from(format).unwrap_or_default(),
+        version: unsigned(number(3)?),
+        fencing_token: unsigned(number(4)?),
+        ticket: unsigned(number(5)?),
+        taken_at: unsigned(number(6)?),
+        leases: text(7)?.unwrap_or_default(),
+        entries: text(8)?.unwrap_or_default(),
+        success: text(9)?,
+        outcomes: text(10)?.unwrap_or_default(),
+    };
+    Ok((now, process, Some(row)))
+}
+
+/// A number as the server stores it.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl DocumentStore for PostgresStore {
+    /// 0 if there is no row.
+    type Version = u64;
+
+    async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
+        self.last.take();
+        self.client.connect().await?;
+        let sent = Moment::now();
+        let key = name.as_str().as_bytes();
+        let rows = match shortcut {
+            Shortcut::None => {
+                let statement = self.statements.read.clone();
+                let read = self.client.query(&statement, &[(&key, Type::BYTEA)]).await?;
+                match read {
+                    // To read a lock does not create its table.
+                    Err(error) if errors::is_without_table(&error) => {
+                        let statement = self.statements.read_nothing.clone();
+                        self.client.query(&statement, &[]).await?
+                    }
+                    read => read,
+                }
+            }
+            Shortcut::TakeIfIdle(holder) => {
+                let Taken { entries, lease_key, lease, lasts } = Taken::of(holder);
+                let parameters: [Parameter<'_>; 6] = [
+                    (&key, Type::BYTEA),
+                    (&entries, Type::TEXT),
+                    (&lease_key, Type::TEXT),
+                    (&signed(lease), Type::INT8),
+                    (&signed(lasts), Type::INT8),
+                    (&signed(FencingToken::END - 1), Type::INT8),
+                ];
+                let statement = self.statements.take.clone();
+                self.query(None, &statement, &parameters).await?
+            }
+            Shortcut::Touch(token, lease) => {
+                let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
+                let parameters: [Parameter<'_>; 3] =
+                    [(&key, Type::BYTEA), (&sql::lease_key(token), Type::TEXT), (&lease, Type::INT8)];
+                let statement = self.statements.touch.clone();
+                self.query(None, &statement, &parameters).await?
+            }
+        };
+        let rows = rows.map_err(|error| self.client.meaning(&error))?;
+        let record = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
+        let (now, process, row) = reading(record).map_err(|error| self.client.meaning(&error))?;
+        self.client.served_by(process);
+        let ledger = match &row {
+            None => Ledger::default(),
+            Some(row) => row.ledger().map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
+        };
+        let seen = Seen { ledger, version: row.map_or(0, |row| row.version), now: sql::now(now) };
+        self.last.read(name, &seen, sent);
+        Ok(seen)
+    }
+
+    fn recall(&self, name: &LockName) -> Option<Seen<u64>> {
+        self.last.recall(name)
+    }
+
+    fn is_subscribed(&self, name: &LockName, ticket: u64) -> bool {
+        let Some(seen) = self.last.recall(name) else { return false };
+        let token = token_of(&seen.ledger, ticket);
+        !self.client.notifies() || token.is_some_and(|token| self.client.is_listening(&channel(token)))
+    }
+
+    async fn swap(
+        &mut self,
+        name: &LockName,
+        version: u64,
+        revision: Revision<'_>,
+    ) -> Result<bool, StoreError> {
+        let before = self.last.take();
+        let ledger = revision.ledger;
+        let own = match revision.effect {
+            Effect::Wait(ticket) => token_of(ledger, ticket).map(channel),
+            _ => None,
+        };
+        let own = own.filter(|own| self.client.notifies() && !self.client.is_listening(own));
+        let called = revision.called.iter().map(|ticket| (*ticket, CALLED));
+        let called = called.chain(revision.next.map(|ticket| (ticket, NEXT)));
+        let (channels, payloads): (Vec<String>, Vec<&str>) = called
+            .filter_map(|(ticket, payload)| Some((channel(token_of(ledger, ticket)?), payload)))
+            .unzip();
+        let Values { fencing_token, ticket, ends_at, leases, entries, success, outcomes } =
+            Values::of(ledger);
+        let (key, version) = (name.as_str().as_bytes(), signed(version));
+        let (fencing_token, ticket, ends_at) = (signed(fencing_token), signed(ticket), signed(ends_at));
+        let mut parameters: Vec<Parameter<'_>> = vec![
+            (&key, Type::BYTEA),
+            (&fencing_token, Type::INT8),
+            (&ticket, Type::INT8),
+            (&ends_at, Type::INT8),
+            (&leases, Type::TEXT),
+            (&entries, Type::TEXT),
+            (&success, Type::TEXT),
+            (&outcomes, Type::TEXT),
+            (&channels, Type::TEXT_ARRAY),
+            (&payloads, Type::TEXT_ARRAY),
+        ];
+        let statement = match version {
+            0 => self.statements.insert.clone(),
+            _ => {
+                parameters.push((&version, Type::INT8));
+                self.statements.swap.clone()
+            }
+        };
+        let rows = match self.query(own, &statement, &parameters).await? {
+            Err(error) if errors::is_conflict(&error) => return Ok(false),
+            rows => rows.map_err(|error| self.client.meaning(&error))?,
+        };
+        let stored = rows.first().map(|row| row.try_get::<_, i64>(0)).transpose();
+        let stored = stored.map_err(|error| self.client.meaning(&error))?;
+        if let Some(version) = stored {
+            self.last.stored(before, ledger, u64::try_from(version).unwrap_or_default());
+        }
+        Ok(stored.is_some())
+    }
+}
+
+impl LedgerStore for PostgresStore {
+    fn display(&self) -> &str {
+        self.client.location.display()
+    }
+
+    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(self.client.connect())
+    }
+
+    async fn change<T: Send + 'static>(
+        &mut self,
+        name: &LockName,
+        purpose: Purpose,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
+    ) -> Result<Done<T>, StoreError> {
+        // What happened before is known to the decision.
+        self.client.clear();
+        let done = document::change(self, name, &purpose, decide).await?;
+        Ok(Done { is_watched: self.client.notifies(), ..done })
+    }
+
+    async fn read(
+        &mut self,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        document::read(self, names, view).await
+    }
+
+    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            let statement = self.statements.used.clone();
+            self.names(&statement).await
+        })
+    }
+
+    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+        Box::pin(async {
+            let statement = self.statements.recorded.clone();
+            self.names(&statement).await
+        })
+    }
+
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+        Box::pin(document::history(self, name))
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(self.client.changed())
+    }
+
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(self.examine_servers(diagnosis))
+    }
+
+    fn fails_over(&self) -> bool {
+        self.client.servers().len() > 1
+    }
+}

@@ -1,0 +1,6 @@
+//! What is special to PostgreSQL.
+
+mod doctor;
+mod errors;
+mod lost_replies;
+mod tls;

@@ -1,0 +1,239 @@
+//! Real PostgreSQL servers.
+
+use super::daemon::{Daemon, Host};
+use super::pool::{Group, Lent, lend};
+use super::server::free_port;
+use super::tls::Certificates;
+use super::wait::until;
+use super::{SOON, process};
+use nix::sys::signal::Signal;
+use nix::unistd::{User, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Start options.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Additional settings.
+    pub settings: Vec<String>,
+    /// Use TLS with these certificates.
+    pub certificates: Option<Certificates>,
+    /// The lines of its `pg_hba.conf`, instead of trusting everyone.
+    pub access: Option<String>,
+}
+
+/// A server, with a database of the name of its superuser.
+#[derive(Debug)]
+pub struct Postgres {
+    daemon: Daemon,
+    plan: Plan,
+}
+
+/// The server refuses to run as root.
+const USER: &str = "nobody";
+const PACKAGE: &str = "postgresql";
+
+/// Runs a program as this user, as long as the test process.
+fn as_nobody(program: &Path) -> Vec<String> {
+    let program = program.to_str().expect("a path in UTF-8");
+    let words =
+        ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL", program];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The directory of the newest version.
+fn programs() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.map(|entry| entry.path().join("bin")).max();
+    newest.unwrap_or_else(|| panic!("postgres is missing: install the Debian package {PACKAGE}"))
+}
+
+fn run(words: &[String]) -> Output {
+    Command::new(&words[0]).args(&words[1..]).output().expect("a program that can be started")
+}
+
+impl Postgres {
+    /// An empty one from the pool.
+    pub fn lent() -> Lent<Self> {
+        lend()
+    }
+
+    /// Starts one for one test only.
+    pub fn start() -> Self {
+        Self::start_with(Plan::default())
+    }
+
+    /// Starts one for one test only.
+    pub fn start_with(plan: Plan) -> Self {
+        Self::start_on(&plan, |data| {
+            let mut words = as_nobody(&programs().join("initdb"));
+            let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D"];
+            words.extend(options.map(str::to_owned));
+            words.push(data.to_str().expect("a path in UTF-8").to_owned());
+            let made = run(&words);
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        })
+    }
+
+    /// Starts a standby of this server, for one test only.
+    pub fn standby(&self) -> Self {
+        let from = self.port().to_string();
+        Self::start_on(&Plan::default(), |data| {
+            let mut words = as_nobody(&programs().join("pg_basebackup"));
+            let data = data.to_str().expect("a path in UTF-8");
+            let options = ["-h", "127.0.0.1", "-p", &from, "-U", "postgres", "-D", data, "-R", "-c", "fast"];
+            words.extend(options.map(str::to_owned));
+            let made = run(&words);
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        })
+    }
+
+    fn start_on(plan: &Plan, make: impl Fn(&Path)) -> Self {
+        // Another process may take the port between the check and the bind.
+        for _ in 0..10 {
+            let directory = tempfile::Builder::new().prefix("it-postgres-").tempdir().expect("a directory");
+            let user = User::from_name(USER).expect("a user database").expect("nobody");
+            chown(directory.path(), Some(user.uid), Some(user.gid)).expect("our own directory");
+            let data = directory.path().join("data");
+            make(&data);
+            let port = free_port();
+            let mut words = as_nobody(&programs().join("postgres"));
+            let program = words.remove(0);
+            words.extend(["-D".to_owned(), data.display().to_string(), "-p".to_owned(), port.to_string()]);
+            let mut settings = vec![
+                "listen_addresses=127.0.0.1".to_owned(),
+                format!("unix_socket_directories={}", directory.path().display()),
+                "fsync=off".to_owned(),
+                // No files outside of the directory.
+                "dynamic_shared_memory_type=mmap".to_owned(),
+            ];
+            if let Some(files) = &plan.certificates {
+                let copy = |from: &Path, name: &str| {
+                    let to = directory.path().join(name);
+                    std::fs::copy(from, &to).expect("a certificate");
+                    chown(&to, Some(user.uid), Some(user.gid)).expect("our own file");
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                    std::fs::set_permissions(&to, mode).expect("our own file");
+                    to.display().to_string()
+                };
+                settings.push("ssl=on".to_owned());
+                settings.push(format!("ssl_cert_file={}", copy(&files.server, "server.crt")));
+                settings.push(format!("ssl_key_file={}", copy(&files.server_key, "server.key")));
+                settings.push(format!("ssl_ca_file={}", copy(&files.ca, "ca.crt")));
+            }
+            settings.extend(plan.settings.iter().cloned());
+            words.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
+            if let Some(access) = &plan.access {
+                std::fs::write(data.join("pg_hba.conf"), access).expect("our own file");
+            }
+            let daemon = Daemon::new(PACKAGE, program.as_ref(), words, (&Host::default(), port), directory);
+            let mut postgres = Self { daemon, plan: plan.clone() };
+            if postgres.launch() {
+                return postgres;
+            }
+        }
+        panic!("PostgreSQL does not start")
+    }
+
+    fn launch(&mut self) -> bool {
+        self.daemon.launch();
+        let (port, socket) = (self.port(), self.daemon.directory().to_owned());
+        self.daemon.await_up(|| try_sql(socket.to_str().unwrap_or_default(), port, "SELECT 1").is_ok())
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.daemon.address().port()
+    }
+
+    /// Its process, to be stopped and resumed.
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// The directory of its socket.
+    pub fn directory(&self) -> &Path {
+        self.daemon.directory()
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        let port = self.port();
+        match &self.plan.certificates {
+            None => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Some(files) => format!(
+                "postgres://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full&sslrootcert={}",
+                files.ca.display()
+            ),
+        }
+    }
+
+    /// Runs SQL as the superuser, and returns the values of all rows, separated by `|` and line feeds.
+    #[track_caller]
+    pub fn sql(&self, text: &str) -> String {
+        self.try_sql(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// Likewise.
+    ///
+    /// # Errors
+    /// What `psql` says.
+    pub fn try_sql(&self, text: &str) -> Result<String, String> {
+        try_sql(self.directory().to_str().expect("a path in UTF-8"), self.port(), text)
+    }
+
+    /// Ends it at once; its port is closed then.
+    pub fn kill(&mut self) {
+        if self.daemon.is_up() {
+            // By itself it removes the memory that it shares with its processes, which live on for a moment.
+            process::send(self.daemon.pid(), Signal::SIGCONT);
+            process::send(self.daemon.pid(), Signal::SIGQUIT);
+            let pid = self.daemon.pid();
+            until(SOON, "the end of PostgreSQL", || !process::alive(pid));
+        }
+        self.daemon.kill();
+    }
+
+    /// Kills it, and starts it again with its data.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        until(SOON, "the old port", || self.launch());
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        assert_eq!(self.sql("SELECT pg_promote()"), "t");
+    }
+}
+
+fn try_sql(host: &str, port: u16, text: &str) -> Result<String, String> {
+    let output = Command::new("psql")
+        .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", host, "-U", "postgres", "-p"])
+        .args([&port.to_string(), "-c", text, "postgres"])
+        .output()
+        .unwrap_or_else(|error| panic!("psql: {error}: install the Debian package postgresql-client"));
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Group for Postgres {
+    fn start() -> Self {
+        Self::start()
+    }
+
+    fn renew(&mut self) -> bool {
+        const CLIENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlock'";
+        self.daemon.is_up()
+            && self.try_sql(CLIENTS).is_ok_and(|count| count == "0")
+            && self.try_sql("DROP TABLE IF EXISTS dlock_locks").is_ok()
+    }
+}
