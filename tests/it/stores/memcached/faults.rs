@@ -149,3 +149,18 @@ fn a_waiter_gets_the_lock_of_another_program_when_it_is_deleted_or_expires() {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
     }
 }
+
+#[test]
+fn a_signal_ends_a_wait_and_leaves_the_holder_alone() {
+    let memcached = Memcached::start();
+    assert!(memcached.add("dlock:x", None, "worker 3"));
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let run = Dlock::run().backend(memcached.url()).args(["-v", "--wait", "forever"]);
+        let mut waiter = run.sh("echo ran").spawn();
+        waiter.await_stderr("; waiting");
+        waiter.signal(signal);
+        let output = waiter.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(signal), ""), "{}", output.stderr);
+    }
+    assert_eq!(memcached.get("dlock:x").as_deref(), Some("worker 3"));
+}
