@@ -140,8 +140,8 @@ pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
              with noeviction for locks; see dlock doctor"
         ),
         Hazard::Forgetful => format!(
-            "{store} is for efficiency only: it may forget a lock at any time, and then the command runs twice; see \
-             dlock-memcached(7)"
+            "{store} is for efficiency only: it may forget a lock at any time, and then the command runs twice; see dlock \
+             doctor"
         ),
         Hazard::Node(what) => {
             format!("{what}, which cannot be part of a Redlock: name independent masters; see dlock doctor")

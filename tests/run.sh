@@ -37,6 +37,8 @@ want etcdctl etcd-client
 [ -x "$(echo /usr/lib/postgresql/*/bin/postgres | tr ' ' '\n' | tail -n 1)" ] || missing+=(postgresql)
 want psql postgresql-client
 want pgbouncer pgbouncer
+want mariadbd mariadb-server   # and Galera
+want mariadb mariadb-client
 # Its package has no program in PATH, and depends on a Java virtual machine.
 [ -e /usr/share/java/zookeeper.jar ] && has java || missing+=(zookeeper)
 want memcached memcached

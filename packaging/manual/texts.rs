@@ -19,6 +19,7 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "dlock-etcd", section: "7", what: "locks in etcd" },
     Topic { name: "dlock-zookeeper", section: "7", what: "locks in ZooKeeper" },
     Topic { name: "dlock-postgres", section: "7", what: "locks in PostgreSQL" },
+    Topic { name: "dlock-mysql", section: "7", what: "locks in MySQL and MariaDB" },
     Topic { name: "dlock-memcached", section: "7", what: "locks in Memcached, for efficiency only" },
     Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
     Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
@@ -87,6 +88,7 @@ const VARIABLES: &[Sentence] = &[
         None,
     ),
     ("ETCDCTL_USER", "The user of etcd, and the password after a colon, where the URL has none.", None),
+    ("MYSQL_PWD", "The password of MySQL and MariaDB, when neither the URL nor a file has one.", None),
     ("REDISCLI_AUTH", "The Redis password, when neither the URL nor a file has one.", None),
     (
         "GITHUB_RUN_ID",

@@ -10,6 +10,8 @@ pub mod ledger;
 pub mod location;
 #[cfg(feature = "memcached")]
 pub mod memcached;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "net")]
 pub mod net;
 #[cfg(feature = "postgres")]
@@ -18,7 +20,7 @@ pub mod race;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod sql;
 pub mod url;
 pub mod worker;

@@ -12,7 +12,7 @@ mod tls;
 pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
 pub use self::security::Security;
-pub use self::stream::{BoundedStream, Socket, connect, open, secure};
+pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};
 pub use self::tls::{Session, TlsSettings};
 
 use std::path::PathBuf;

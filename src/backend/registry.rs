@@ -30,6 +30,7 @@ const STORES: &[Store] = &[
     store!(etcd, feature = "etcd", ["etcd://", "etcds://"], []),
     store!(zookeeper, feature = "zookeeper", ["zookeeper://", "zookeepers://"], []),
     store!(postgres, feature = "postgres", ["postgres://"], ["postgresql"]),
+    store!(mysql, feature = "mysql", ["mysql://", "mariadb://"], []),
     store!(memcached, feature = "memcached", ["memcached://", "memcacheds://"], []),
 ];
 

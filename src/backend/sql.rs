@@ -26,13 +26,13 @@ pub const LEASE_DIGITS: usize = 17;
 const NEVER: u64 = 99_999_999_999_999_999;
 
 /// Returns the statement that creates the table, which has to be quoted already, with the types of names (up to 200
-/// bytes, compared as bytes), of long texts, and of the end of the statement.
-pub fn create_table(table: &str, name_type: &str, text_type: &str, end: &str) -> String {
+/// bytes, compared as bytes) and of long texts, with more columns, each after a comma, and with the end of the statement.
+pub fn create_table(table: &str, name_type: &str, text_type: &str, more: &str, end: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (name {name_type} NOT NULL PRIMARY KEY, format integer NOT NULL, version \
          bigint NOT NULL, fencing_token bigint NOT NULL, ticket bigint NOT NULL, taken_at bigint NOT NULL, ends_at bigint \
          NOT NULL, leases {text_type} NOT NULL, entries {text_type} NOT NULL, success {text_type}, outcomes {text_type} \
-         NOT NULL){end}"
+         NOT NULL{more}){end}"
     )
 }
 

@@ -34,6 +34,7 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-file.7"
     "dlock-memcached.7"
     "dlock-migration.7"
+    "dlock-mysql.7"
     "dlock-postgres.7"
     "dlock-recipes.7"
     "dlock-redis.7"

@@ -40,23 +40,34 @@ pub async fn open(
     remedies: &Remedies,
     diagnosis: &Diagnosis,
 ) -> Result<(BoundedStream, Option<SocketAddr>), Finding> {
-    let unreachable = |check, error: StoreError, remedy: &str| {
-        let consequence = match error {
-            StoreError::Unavailable { .. } => {
-                "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
-            }
-            StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
-            StoreError::Config(_) => "no lock can be taken: dlock run ends with 78",
-        };
-        Finding::problem(check, error.to_string(), consequence, remedy)
-    };
+    let (socket, address) = reach(server, remedies, diagnosis).await?;
+    let has_session = session.is_some();
+    if has_session {
+        diagnosis.begin("tls");
+    }
+    let stream = secure(socket, session, security).await.map_err(|error| tls_failure(error, remedies))?;
+    if has_session {
+        diagnosis.found(certificate(security, stream.certificate_end()));
+    }
+    Ok((stream, address))
+}
+
+/// Connects. Also returns the address of the server, which a Unix socket does not have.
+///
+/// # Errors
+/// As of [`open`].
+pub async fn reach(
+    server: &Address,
+    remedies: &Remedies,
+    diagnosis: &Diagnosis,
+) -> Result<(Socket, Option<SocketAddr>), Finding> {
     diagnosis.begin("reachability");
     let start = Moment::now();
     let remedy = match server {
         Address::Tcp(_) => remedies.port,
         Address::Socket(_) => remedies.socket,
     };
-    let socket = connect(server).await.map_err(|error| unreachable("reachability", error, remedy))?;
+    let socket = connect(server).await.map_err(|error| unreachable("reachability", &error, remedy))?;
     let took = Moment::now() - start;
     let address = match &socket {
         Socket::Tcp(tcp) => tcp.peer_addr().ok(),
@@ -64,18 +75,26 @@ pub async fn open(
     };
     let shown = address.map_or_else(|| server.to_string(), |address| address.to_string());
     diagnosis.found(Finding::ok("reachability", format!("{shown} in {}", short(took))));
-    let has_session = session.is_some();
-    if has_session {
-        diagnosis.begin("tls");
-    }
-    let stream = secure(socket, session, security).await.map_err(|error| match error {
+    Ok((socket, address))
+}
+
+/// Returns the finding for a TLS session that could not be started.
+pub fn tls_failure(error: StoreError, remedies: &Remedies) -> Finding {
+    match error {
         StoreError::Denied(text) => client_certificate(text, remedies),
-        error => unreachable("tls", error, remedies.tls),
-    })?;
-    if has_session {
-        diagnosis.found(certificate(security, stream.certificate_end()));
+        error => unreachable("tls", &error, remedies.tls),
     }
-    Ok((stream, address))
+}
+
+fn unreachable(check: &'static str, error: &StoreError, remedy: &str) -> Finding {
+    let consequence = match error {
+        StoreError::Unavailable { .. } => {
+            "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
+        }
+        StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
+        StoreError::Config(_) => "no lock can be taken: dlock run ends with 78",
+    };
+    Finding::problem(check, error.to_string(), consequence, remedy)
 }
 
 /// Returns the finding for a server that rejects the client certificate.
@@ -84,7 +103,8 @@ pub fn client_certificate(text: String, remedies: &Remedies) -> Finding {
     Finding::problem("tls", text, consequence, remedies.client_certificate)
 }
 
-fn certificate(security: &Security, end: Option<Duration>) -> Finding {
+/// Returns the finding about the certificate of a server, which expires then.
+pub fn certificate(security: &Security, end: Option<Duration>) -> Finding {
     if security.warning().is_some() {
         return Finding::warning(
             "tls",

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
@@ -76,9 +77,26 @@ pub async fn secure(
         },
         error = mismatch::without_tls(peer, security) => return Err(error),
     };
+    Ok(encrypted(tls, identity))
+}
+
+/// Starts the TLS session with a server that has agreed to it on this connection.
+///
+/// # Errors
+/// The server does not prove its identity, or rejects the client certificate.
+pub async fn upgrade(
+    tcp: TcpStream,
+    session: Session,
+    security: &Security,
+) -> Result<BoundedStream, StoreError> {
+    let (tls, identity) = session.begin(tcp, security).await?;
+    Ok(encrypted(tls, identity))
+}
+
+fn encrypted(tls: TlsStream<TcpStream>, identity: Identity) -> BoundedStream {
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate_end = certificate.and_then(not_after);
-    Ok(BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) })
+    BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) }
 }
 
 /// Returns the server's address if this is the first connection to it.

@@ -7,7 +7,7 @@ use crate::backend::sql;
 /// Returns the statement that creates the table. Its rows change often and are never deleted: room for their next values
 /// in the same page keeps it small (heap-only tuples).
 pub(super) fn create_table(table: &str) -> String {
-    sql::create_table(table, "bytea", "text", " WITH (fillfactor = 50)")
+    sql::create_table(table, "bytea", "text", "", " WITH (fillfactor = 50)")
 }
 
 /// Returns the statements that give the role of this location exactly these rights.

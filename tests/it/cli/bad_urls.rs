@@ -38,7 +38,7 @@ const WRONG: &[(&str, &str)] = &[
 const WRONG_REDIS: &[(&str, &str)] = &[
     (
         "ftp://h",
-        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://, etcd://, etcds://, zookeeper://, zookeepers://, postgres://, memcached://, memcacheds://",
+        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://, etcd://, etcds://, zookeeper://, zookeepers://, postgres://, mysql://, mariadb://, memcached://, memcacheds://",
     ),
     ("redis:", "redis:// takes one host, such as redis://localhost:6379"),
     ("redis://", "redis:// takes one host, such as redis://localhost:6379"),

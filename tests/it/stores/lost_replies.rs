@@ -4,8 +4,8 @@ use crate::support::dlock::Dlock;
 use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 
-/// Runs a command as often as a run gets replies from the server on this port, through a proxy that has this URL, and loses another one each time: the
-/// command runs nevertheless. `assert_clean` follows, with the number of the lost reply.
+/// Runs a command as often as a run gets replies from the server on this port, through a proxy that has this URL, and
+/// loses another one each time: the command runs nevertheless. `assert_clean` follows, with the number of the lost reply.
 #[track_caller]
 pub fn assert_recovered(url: impl Fn(u16) -> String, port: u16, ttl: &str, assert_clean: impl Fn(usize)) {
     let proxy = Proxy::to(port);

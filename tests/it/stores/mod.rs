@@ -5,10 +5,12 @@ pub mod conformance;
 pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
-#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres", feature = "mysql"))]
 mod lost_replies;
 #[cfg(feature = "memcached")]
 pub mod memcached;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod partitions;
 #[cfg(feature = "postgres")]

@@ -18,6 +18,8 @@ pub mod flight;
 #[cfg(feature = "redis")]
 pub mod group;
 pub mod inherited_lock;
+#[cfg(feature = "mysql")]
+pub mod mariadb;
 #[cfg(feature = "redis")]
 pub mod masters;
 #[cfg(feature = "memcached")]

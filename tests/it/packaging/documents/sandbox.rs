@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use crate::support::cluster::Cluster;
 use crate::support::dlock::BINARY;
 use crate::support::etcd::Etcd;
+use crate::support::mariadb::MariaDb;
 use crate::support::masters::Masters;
 use crate::support::memcached::Memcached;
 use crate::support::place::Place;
@@ -41,6 +42,7 @@ pub struct Sandbox {
     sentinels: OnceCell<Lent<Sentinels>>,
     cluster: OnceCell<Lent<Cluster>>,
     etcd: OnceCell<Lent<Etcd>>,
+    mariadb: OnceCell<Lent<MariaDb>>,
     zookeeper: OnceCell<Lent<ZooKeeper>>,
     memcached: OnceCell<Memcached>,
     postgres: OnceCell<Lent<Postgres>>,
@@ -66,6 +68,7 @@ impl Sandbox {
             sentinels: OnceCell::new(),
             cluster: OnceCell::new(),
             etcd: OnceCell::new(),
+            mariadb: OnceCell::new(),
             zookeeper: OnceCell::new(),
             memcached: OnceCell::new(),
             postgres: OnceCell::new(),
@@ -120,6 +123,10 @@ impl Sandbox {
         let members = "etcd://etcd-1,etcd-2,etcd-3";
         if text.contains(members) {
             text = text.replace(members, &self.etcd.get_or_init(Etcd::lent).url());
+        }
+        let table = "mysql://dlock@db.example.com/app";
+        if text.contains(table) {
+            text = text.replace(table, &self.mariadb.get_or_init(MariaDb::lent).url());
         }
         let ensemble = "zookeeper://zk-1,zk-2,zk-3";
         if text.contains(ensemble) {

@@ -90,7 +90,7 @@ fn a_page_is_named_by_its_command_or_topic() {
 #[test]
 fn an_unknown_page_is_rejected() {
     let message = "dlock: no man page \"ru\": there are acquire, break, check, completions, config, doctor, man, \
-                   release, renew, run, status, backends, ci, config.5, etcd, fencing, file, memcached, migration, postgres, recipes, redis, zookeeper\n";
+                   release, renew, run, status, backends, ci, config.5, etcd, fencing, file, memcached, migration, mysql, postgres, recipes, redis, zookeeper\n";
     let output = Place::new().bare().args(["man", "ru"]).output();
     assert_eq!(output.outcome(), (Exit::Code(64), "", message));
 }

@@ -22,6 +22,8 @@ mod etcd;
 mod file;
 #[cfg(feature = "memcached")]
 mod memcached;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]

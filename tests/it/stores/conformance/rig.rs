@@ -133,6 +133,11 @@ pub trait Rig {
     /// names under the exact URL.
     fn own_items(&self, names: &[&str]) -> Vec<String>;
 
+    /// Whether dlock stores something besides each lock.
+    fn has_own_items(&self) -> bool {
+        true
+    }
+
     /// `dlock run` on the store.
     fn run(&self) -> Dlock {
         self.place().run().backend(self.backend())

@@ -96,7 +96,7 @@ fn a_run_warns_once_that_its_lock_is_for_efficiency_only() {
     let url = memcached.url();
     let message = format!(
         "dlock: {url} is for efficiency only: it may forget a lock at any time, and then the command runs twice; see \
-         dlock-memcached(7)\n"
+         dlock doctor\n"
     );
     let run = || place.run().backend(&url).args(["--ttl", "3s"]);
     // Two renewals later.

@@ -89,7 +89,7 @@ pub async fn names_of_side_keys_are_foreign_or_refused(rig: &mut dyn Rig) {
     let holders = hold_all(&exact, &names).await;
     let plain: Vec<&str> = names.iter().map(String::as_str).collect();
     let own = rig.own_items(&plain);
-    assert!(own.len() >= names.len(), "what dlock stores besides the locks: {own:?}");
+    assert!(own.len() >= names.len() || !rig.has_own_items(), "what dlock stores besides the locks: {own:?}");
     for item in &own {
         assert!(is_refused(&exact, item), "{item:?} would be one of dlock's own");
     }

@@ -1,0 +1,323 @@
+//! One connection to a server: login, with TLS if the URL says so, and statements in text form. It is never reopened in
+//! silence: a statement that fails with it is not repeated.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::authentication::{Method, Privacy, full};
+use super::errors;
+use super::location::{Encryption, Location};
+use super::packet::{
+    self, END, ERROR, Greeting, HEADER, LONGEST, MORE_DATA, OK, Reader, ServerError, capability, malformed,
+    not_mysql,
+};
+use super::reply::{Failure, Outcome, Reply};
+use crate::backend::net::{self, BoundedStream, Session, Socket};
+use crate::backend::{StoreError, io_text};
+
+/// The request that carries SQL.
+const QUERY: u8 = 3;
+/// utf8mb4_general_ci
+const CHARACTER_SET: u8 = 45;
+/// How much is read at once.
+const CHUNK: usize = 16 << 10;
+
+pub(super) struct Connection {
+    stream: BoundedStream,
+    received: Vec<u8>,
+    /// The number of the next packet.
+    number: u8,
+    privacy: Privacy,
+    has_tls: bool,
+    /// What the server calls this connection, or a proxy in its place.
+    pub(super) thread: u32,
+    /// What the server says about its version.
+    pub(super) version: String,
+    /// The reply that is being read.
+    reply: Option<Reply>,
+    /// No statement was given up halfway.
+    is_usable: bool,
+}
+
+impl Connection {
+    /// Connects, and logs in.
+    ///
+    /// # Errors
+    /// The server cannot be reached, does not prove its identity, speaks another protocol, or rejects the user.
+    pub(super) async fn open(location: &Location) -> Result<Connection, StoreError> {
+        // The files are read before the network is used.
+        let session = Session::of(location.security.tls.as_ref(), &location.address)?;
+        let socket = net::connect(&location.address).await?;
+        Connection::over(socket, session, location).await
+    }
+
+    /// Logs in over an open socket.
+    ///
+    /// # Errors
+    /// As of [`Connection::open`].
+    pub(super) async fn over(
+        mut socket: Socket,
+        session: Option<Session>,
+        location: &Location,
+    ) -> Result<Connection, StoreError> {
+        let first = match &mut socket {
+            Socket::Tcp(tcp) => first_packet(tcp).await?,
+            Socket::Unix(unix) => first_packet(unix).await?,
+        };
+        if first.first() == Some(&ERROR) {
+            return Err(errors::meaning(&ServerError::parse(&first)?));
+        }
+        let greeting = Greeting::parse(&first)?;
+        let required = capability::PROTOCOL_41 | capability::SECURE_CONNECTION | capability::PLUGIN_AUTH;
+        if greeting.capabilities & required != required {
+            let text = format!("the server is too old ({}): see dlock man mysql", greeting.version);
+            return Err(StoreError::Config(text));
+        }
+        let (mut number, mut privacy, mut has_tls) = (1, Privacy::None, false);
+        let stream = match (socket, session) {
+            (Socket::Tcp(mut tcp), Some(session)) if greeting.capabilities & capability::SSL != 0 => {
+                request_tls(&mut tcp).await.map_err(|error| StoreError::unreachable(io_text(&error)))?;
+                (number, has_tls) = (2, true);
+                privacy = location.encryption.privacy();
+                net::upgrade(tcp, session, &location.security).await?
+            }
+            (Socket::Tcp(_), Some(_)) if location.encryption != Encryption::Preferred => {
+                let text = "the server does not use TLS: configure it there, or use ssl_mode=disabled";
+                return Err(StoreError::Config(text.into()));
+            }
+            (Socket::Tcp(tcp), _) => BoundedStream::new(tcp),
+            (Socket::Unix(unix), _) => {
+                privacy = Privacy::Verified;
+                BoundedStream::new(unix)
+            }
+        };
+        let version = greeting.version.trim_start_matches("5.5.5-").to_owned();
+        let (received, reply) = (Vec::new(), None);
+        let mut connection = Connection {
+            stream,
+            received,
+            number,
+            privacy,
+            has_tls,
+            thread: greeting.thread,
+            version,
+            reply,
+            is_usable: false,
+        };
+        connection.log_in(greeting, location).await?;
+        connection.is_usable = true;
+        Ok(connection)
+    }
+
+    /// Returns whether the connection can be used.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_usable
+    }
+
+    /// Returns whether the connection uses TLS.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.has_tls
+    }
+
+    /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.
+    pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
+        self.stream.certificate_end()
+    }
+
+    async fn log_in(&mut self, greeting: Greeting, location: &Location) -> Result<(), StoreError> {
+        let credentials = &location.security.credentials;
+        let password = credentials.password()?.unwrap_or_default();
+        // The method that is named first may be that of other users: the server then asks to switch.
+        let mut method = Method::of(&greeting.method).unwrap_or(Method::Native);
+        let mut answer = method.begin(&password, &greeting.nonce, self.privacy).unwrap_or_default();
+        let mut login = Vec::new();
+        write_capabilities(&mut login, self.has_tls);
+        login.extend(credentials.username().unwrap_or_default().as_bytes());
+        login.push(0);
+        login.push(u8::try_from(answer.len()).unwrap_or_default());
+        login.append(&mut answer);
+        login.extend(location.database.as_bytes());
+        login.push(0);
+        login.extend(method.name().as_bytes());
+        login.push(0);
+        self.send(&login).await?;
+        loop {
+            let reply = self.packet().await?;
+            let answer = match reply.split_first() {
+                Some((&OK, _)) => return Ok(()),
+                Some((&ERROR, _)) => return Err(errors::meaning(&ServerError::parse(&reply)?)),
+                Some((&END, switch)) if !switch.is_empty() => {
+                    let mut reader = Reader(switch);
+                    method = Method::of(&String::from_utf8_lossy(reader.terminated()))?;
+                    let nonce = reader.0.strip_suffix(&[0]).unwrap_or(reader.0);
+                    method.begin(&password, nonce, self.privacy)?
+                }
+                // It knows a digest of the password, which fits.
+                Some((&MORE_DATA, [3])) => continue,
+                Some((&MORE_DATA, [4])) if method == Method::CachingSha2 => full(&password, self.privacy)?,
+                _ => return Err(malformed()),
+            };
+            self.send(&answer).await?;
+        }
+    }
+
+    /// Sends statements in one request, and returns the result of each of them.
+    ///
+    /// # Errors
+    /// One of them failed, or the connection is broken. It is unusable then, and after the future was dropped.
+    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+        self.is_usable = false;
+        if self.reply.is_some() {
+            // What was found out is not needed any more.
+            let _ = self.reply().await;
+        }
+        self.request(sql).await?;
+        let result = self.reply().await;
+        self.is_usable = match &result {
+            Ok(_) => true,
+            Err(Failure::Server(error)) => !errors::ends_connection(error),
+            Err(Failure::Store(_)) => false,
+        };
+        result
+    }
+
+    /// Likewise, for statements that only read: the connection stays usable if the future is dropped, which happens to
+    /// one that waits for a change.
+    ///
+    /// # Errors
+    /// As of [`Connection::query`].
+    pub(super) async fn watch(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+        if self.reply.is_none() {
+            self.is_usable = false;
+            self.request(sql).await?;
+            self.is_usable = true;
+        }
+        let result = self.reply().await;
+        self.is_usable = result.is_ok();
+        result
+    }
+
+    async fn request(&mut self, sql: &str) -> Result<(), StoreError> {
+        self.number = 0;
+        let mut request = vec![QUERY];
+        request.extend(sql.as_bytes());
+        self.send(&request).await?;
+        self.reply = Some(Reply::default());
+        Ok(())
+    }
+
+    /// Reads the rest of a reply. If the future is dropped, nothing is lost.
+    async fn reply(&mut self) -> Result<Vec<Outcome>, Failure> {
+        loop {
+            let packet = self.packet().await?;
+            let reply = self.reply.get_or_insert_default();
+            match reply.add(&packet) {
+                Ok(true) => {}
+                Ok(false) => return Ok(self.reply.take().unwrap_or_default().outcomes),
+                Err(failure) => {
+                    self.reply = None;
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self, payload: &[u8]) -> Result<(), StoreError> {
+        if payload.len() > LONGEST {
+            return Err(StoreError::unreachable(
+                "the request is too long: does one lock have too many waiters?",
+            ));
+        }
+        let mut bytes = Vec::with_capacity(HEADER + payload.len());
+        packet::write(self.number, payload, &mut bytes);
+        match self.stream.send(&bytes).await {
+            Ok(()) => Ok(()),
+            // A server that ends a connection may have said why.
+            Err(error) => match self.packet().await {
+                Ok(packet) if packet.first() == Some(&ERROR) => {
+                    Err(errors::meaning(&ServerError::parse(&packet)?))
+                }
+                _ => Err(self.broken(&error)),
+            },
+        }
+    }
+
+    /// Returns the next packet.
+    async fn packet(&mut self) -> Result<Vec<u8>, StoreError> {
+        loop {
+            if let Some(header) = self.received.first_chunk::<HEADER>() {
+                let (length, number) = (packet::length(*header), header[3]);
+                if length > LONGEST {
+                    return Err(StoreError::unanswered(
+                        "a reply is too long: does one lock have too many waiters?",
+                    ));
+                }
+                if self.received.len() >= HEADER + length {
+                    let rest = self.received.split_off(HEADER + length);
+                    let mut packet = std::mem::replace(&mut self.received, rest);
+                    self.number = number.wrapping_add(1);
+                    return Ok(packet.split_off(HEADER));
+                }
+            }
+            self.stream.refill(CHUNK);
+            self.received.reserve(CHUNK);
+            match self.stream.read_buf(&mut self.received).await {
+                Ok(0) => return Err(self.broken(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+    }
+
+    fn broken(&self, error: &io::Error) -> StoreError {
+        self.stream.refusal().unwrap_or_else(|| closed(error))
+    }
+}
+
+/// Returns the first packet of a server: no more is read than that, because a TLS session may follow.
+async fn first_packet(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, StoreError> {
+    /// Of a greeting, or of an error in its place.
+    const LONGEST_GREETING: usize = 4096;
+    let mut header = [0; HEADER];
+    stream.read_exact(&mut header).await.map_err(|error| closed(&error))?;
+    let length = packet::length(header);
+    if length == 0 || length > LONGEST_GREETING || header[3] != 0 {
+        return Err(not_mysql());
+    }
+    let mut packet = vec![0; length];
+    stream.read_exact(&mut packet).await.map_err(|error| closed(&error))?;
+    Ok(packet)
+}
+
+async fn request_tls(tcp: &mut TcpStream) -> io::Result<()> {
+    let mut request = Vec::new();
+    write_capabilities(&mut request, true);
+    let mut bytes = Vec::new();
+    packet::write(1, &request, &mut bytes);
+    tcp.write_all(&bytes).await
+}
+
+/// What a login begins with, and a request of TLS consists of.
+fn write_capabilities(bytes: &mut Vec<u8>, has_tls: bool) {
+    let capabilities = capability::FOUND_ROWS
+        | capability::CONNECT_WITH_DB
+        | capability::PROTOCOL_41
+        | capability::SECURE_CONNECTION
+        | capability::MULTI_STATEMENTS
+        | capability::MULTI_RESULTS
+        | capability::PLUGIN_AUTH
+        | if has_tls { capability::SSL } else { 0 };
+    bytes.extend(capabilities.to_le_bytes());
+    bytes.extend((LONGEST as u32).to_le_bytes());
+    bytes.push(CHARACTER_SET);
+    bytes.extend([0; 23]);
+}
+
+fn closed(error: &io::Error) -> StoreError {
+    StoreError::unanswered(match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
+        _ => io_text(error),
+    })
+}

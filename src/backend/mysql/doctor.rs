@@ -1,0 +1,235 @@
+//! `dlock doctor`: checks the server, the table, and a scratch lock.
+
+use super::connection::Connection;
+use super::store::MysqlStore;
+use super::table::literal;
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::net::Session;
+use crate::backend::net::reachability::{self, Remedies};
+use crate::backend::race;
+use crate::backend::sql::{COLUMNS, TABLE};
+use crate::clock::Moment;
+
+const READS: usize = 100;
+const NO_LOCK: &str = "no lock can be taken: dlock run ends with";
+const LEASE_CLOCK: &str = "the server's, in steps of 1us; the lock of a crashed holder is free at most one --ttl (30s unless \
+                           set) after its last renewal";
+
+const REMEDIES: Remedies = Remedies {
+    port: "check that the name and port are right, that the server runs and listens there (bind_address), and that no \
+           firewall is in between",
+    socket: "check that the server runs, and that this is its socket",
+    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the \
+          certificate by server_name=",
+    client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
+                         (ssl_ca)",
+    plain_text: "configure TLS on the server, and use ssl_mode=verify_identity, or use a tunnel",
+};
+
+impl MysqlStore {
+    /// Checks the server, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// A configured file cannot be used, or the server has stopped to respond.
+    pub(super) async fn examine_server(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.client.location.clone();
+        // The configured files are read first: the server is not contacted if they cannot be used.
+        location.security.credentials.password()?;
+        let session = Session::of(location.security.tls.as_ref(), &location.address)?;
+        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+            diagnosis.found(finding);
+        }
+        let (socket, peer) = match reachability::reach(&location.address, &REMEDIES, diagnosis).await {
+            Ok(reached) => reached,
+            Err(finding) => {
+                diagnosis.found(finding);
+                return Ok(());
+            }
+        };
+        diagnosis.begin("authentication");
+        let connection = match Connection::over(socket, session, &location).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                diagnosis.found(refused(&error));
+                return Ok(());
+            }
+        };
+        match connection.is_encrypted() {
+            true => {
+                diagnosis.found(reachability::certificate(&location.security, connection.certificate_end()))
+            }
+            false => {
+                let mut security = location.security.clone();
+                security.tls = None;
+                if let Some(finding) = reachability::plain_text(&security, peer, &REMEDIES) {
+                    diagnosis.found(finding);
+                }
+            }
+        }
+        let user = location.security.credentials.username();
+        let user = user.map_or("no user".to_owned(), |user| format!("user {user}"));
+        diagnosis.found(Finding::ok("authentication", user));
+        diagnosis.begin("primary");
+        let thread = connection.thread;
+        if let Err(error) = self.client.begin(connection).await {
+            diagnosis.found(match error {
+                StoreError::Unavailable { .. } => Finding::problem(
+                    "primary",
+                    error.to_string(),
+                    format!("{NO_LOCK} 69, or keeps trying with --retry"),
+                    "name the primary",
+                ),
+                _ => Finding::problem(
+                    "version",
+                    error.to_string(),
+                    format!("{NO_LOCK} 78"),
+                    "use another server",
+                ),
+            });
+            return Ok(());
+        }
+        diagnosis.found(Finding::ok("version", self.client.version().to_owned()));
+        self.cluster(diagnosis);
+        if !self.table(diagnosis).await? {
+            return Ok(());
+        }
+        self.durability(diagnosis).await?;
+        self.path(thread, diagnosis).await?;
+        self.latency(diagnosis).await?;
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        let remedy = "see the error, and grant the user the rights that dlock doctor --policy prints";
+        let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis, remedy).await?;
+        let key = literal(location.key(&name));
+        Ok(self.client.query(&format!("DELETE FROM {TABLE} WHERE name = {key}")).await.map(drop)?)
+    }
+
+    fn cluster(&self, diagnosis: &Diagnosis) {
+        diagnosis.found(match self.client.is_in_cluster {
+            false => Finding::ok("primary", "it accepts writes, and belongs to no Galera cluster"),
+            true => Finding::warning(
+                "primary",
+                "it belongs to a Galera cluster (single_writer=yes)",
+                "two commands may run under the same lock at the same time: the locks are for efficiency only",
+                "use a server outside of the cluster for locks that protect data",
+            ),
+        });
+    }
+
+    /// Checks the table, and returns whether it can be used.
+    async fn table(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+        diagnosis.begin("table");
+        if let Err(error) =
+            self.query(&format!("SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0")).await
+        {
+            let error = StoreError::from(error);
+            let (code, remedy) = match error {
+                StoreError::Config(_) => (78, "rename that table, or use another database"),
+                _ => (77, "run what dlock doctor --policy prints"),
+            };
+            let found = error.to_string();
+            diagnosis.found(Finding::problem("table", found, format!("{NO_LOCK} {code}"), remedy));
+            return Ok(false);
+        }
+        let engine = format!(
+            "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{TABLE}'"
+        );
+        let rows = self.client.rows(&engine).await?;
+        let engine = rows.first().and_then(|row| row.first()?.as_deref());
+        diagnosis.found(match engine.is_some_and(|engine| engine.eq_ignore_ascii_case(b"InnoDB")) {
+            true => Finding::ok("table", format!("{TABLE}, stored by InnoDB")),
+            false => Finding::warning(
+                "table",
+                format!("{TABLE} is not stored by InnoDB"),
+                "locks may be lost when the server crashes",
+                format!("ALTER TABLE {TABLE} ENGINE = InnoDB"),
+            ),
+        });
+        Ok(true)
+    }
+
+    async fn durability(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        diagnosis.begin("durability");
+        let sql = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog";
+        let rows = self.client.rows(sql).await?;
+        let number = |column: usize| -> Option<u64> {
+            let value = rows.first()?.get(column)?.as_deref()?;
+            String::from_utf8_lossy(value).parse().ok()
+        };
+        let (flush, has_log, sync) = (number(0), number(1) == Some(1), number(2));
+        let wrong = match flush {
+            Some(1) if has_log && sync != Some(1) => {
+                Some(format!("sync_binlog is {}", sync.unwrap_or_default()))
+            }
+            Some(1) => None,
+            flush => Some(format!("innodb_flush_log_at_trx_commit is {}", flush.unwrap_or_default())),
+        };
+        let cluster = self.client.is_in_cluster.then_some("a commit to a Galera cluster can be lost");
+        let answer = match (&wrong, cluster) {
+            (_, Some(why)) => Answer::new("yes", why),
+            (Some(wrong), None) => Answer::new("yes", format!("by a crash of the server's host: {wrong}")),
+            (None, None) => Answer::new(
+                "no",
+                "only if its row is removed by hand, or a replica takes over that does not have it yet (replication is \
+                 asynchronous unless configured otherwise)",
+            ),
+        };
+        diagnosis.answer(Question::Loss, answer);
+        diagnosis.found(match wrong {
+            None => Finding::ok("durability", "a commit is on the disk when it is acknowledged"),
+            Some(wrong) => Finding::warning(
+                "durability",
+                wrong,
+                "a crash of the server's host may lose the locks of the last second",
+                "set innodb_flush_log_at_trx_commit=1 and sync_binlog=1",
+            ),
+        });
+        Ok(())
+    }
+
+    /// Checks whether a proxy answers in place of the server. The table works through it, whatever connection of the
+    /// server it uses for a statement, as long as that is one to the primary.
+    async fn path(&mut self, thread: u32, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        diagnosis.begin("path");
+        let rows = self.client.rows("SELECT CONNECTION_ID()").await?;
+        let id = rows.first().and_then(|row| row.first().cloned().flatten()).unwrap_or_default();
+        let is_direct = id == thread.to_string().into_bytes();
+        diagnosis.answer(
+            Question::OneServer,
+            match is_direct {
+                true => Answer::new("yes", "the connection is one to the server itself"),
+                false => Answer::new(
+                    "no",
+                    "a proxy distributes statements: it must send all of them to the primary",
+                ),
+            },
+        );
+        Ok(())
+    }
+
+    async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let mut times = Vec::with_capacity(READS);
+        for _ in 0..READS {
+            diagnosis.begin("latency");
+            let start = Moment::now();
+            self.client.query(&format!("SELECT version FROM {TABLE} WHERE name = x''")).await?;
+            times.push(Moment::now() - start);
+        }
+        diagnosis.latency(times, "reads");
+        Ok(())
+    }
+}
+
+/// Returns the finding for a connection that was refused.
+fn refused(error: &StoreError) -> Finding {
+    let (check, code, remedy) = match error {
+        StoreError::Denied(_) => (
+            "authentication",
+            77,
+            "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
+        ),
+        StoreError::Config(_) => ("protocol", 78, "change the URL, or the configuration of the server"),
+        StoreError::Unavailable { .. } => ("protocol", 69, "check that the server runs, and see its log"),
+    };
+    Finding::problem(check, error.to_string(), format!("{NO_LOCK} {code}"), remedy)
+}

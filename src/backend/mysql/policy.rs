@@ -1,0 +1,28 @@
+//! The table and the rights that dlock needs, as the statements that create and grant them.
+
+use super::location::Location;
+use super::table::{create, quoted};
+use crate::backend::location::Policy;
+use crate::backend::sql::TABLE;
+
+/// Returns the statements that give the user of this location exactly these rights.
+pub(super) fn policy(location: &Location) -> Policy {
+    let user = location.security.credentials.username().unwrap_or("dlock");
+    let user = format!("{}@'%'", text(user));
+    let database = quoted(&location.database);
+    let commands = vec![
+        format!("USE {database};"),
+        format!("{};", create()),
+        format!("CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '<password>';"),
+        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.{TABLE} TO {user};"),
+    ];
+    let note = "run this with the client mariadb or mysql as an administrator, with a password in place of <password>; \
+                DELETE is only for dlock doctor, which removes its scratch lock"
+        .to_owned();
+    Policy { commands, note }
+}
+
+/// Returns a text as a literal that people can read.
+fn text(text: &str) -> String {
+    format!("'{}'", text.replace('\\', r"\\").replace('\'', "''"))
+}

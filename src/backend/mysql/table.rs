@@ -1,0 +1,99 @@
+//! The table of locks, in SQL that MySQL and MariaDB have in common. Texts are written as hexadecimal literals: they mean
+//! the same in every SQL mode and character set.
+
+use std::time::Duration;
+
+use crate::backend::ledger::Ledger;
+use crate::backend::sql::{LEASE_DIGITS, TABLE, Taken, create_table, lease_key};
+use crate::lock::FencingToken;
+
+/// The longest name of a lock, with its prefix.
+pub(super) const LONGEST_NAME: usize = 512;
+/// The server's clock, in microseconds since 1970. The same during a statement, and in every time zone.
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// What waiters look at: the tickets of those that are called, separated by commas, a slash, and the next ticket.
+const CALLS: &str = ", calls blob NOT NULL";
+
+/// Returns the statement that creates the table.
+pub(super) fn create() -> String {
+    let name_type = format!("varbinary({LONGEST_NAME})");
+    create_table(TABLE, &name_type, "mediumblob", CALLS, " ENGINE = InnoDB")
+}
+
+/// Returns the statement that takes a lock if no entry is alive. `ends_at` is changed last: the values of the others
+/// depend on it, and are assigned in their order.
+pub(super) fn take_if_idle(key: &str, taken: &Taken) -> String {
+    let Taken { entries, lease_key, lease, lasts } = taken;
+    let idle = format!(
+        "format = {} AND ends_at <= {NOW} AND fencing_token + 1 < {}",
+        Ledger::FORMAT,
+        FencingToken::END
+    );
+    let leases = format!("CONCAT({}, LPAD({NOW} + {lease}, {LEASE_DIGITS}, '0'))", literal(lease_key));
+    let set = |column: &str, value: &str| format!("{column} = IF({idle}, {value}, {column})");
+    let changes = [
+        set("version", "version + 1"),
+        set("fencing_token", &format!("GREATEST(fencing_token + 1, {NOW})")),
+        set("ticket", &format!("GREATEST(ticket + 1, {NOW})")),
+        set("taken_at", NOW),
+        set("leases", "VALUES(leases)"),
+        set("entries", "VALUES(entries)"),
+        set("calls", "VALUES(calls)"),
+        set("ends_at", "VALUES(ends_at)"),
+    ];
+    format!(
+        "INSERT INTO {TABLE} (name, format, version, fencing_token, ticket, taken_at, ends_at, leases, entries, outcomes, \
+         calls) VALUES ({key}, {}, {NOW}, {NOW}, {NOW}, {NOW}, {NOW} + {lasts}, {leases}, {}, '[]', '/') ON DUPLICATE KEY \
+         UPDATE {}; ",
+        Ledger::FORMAT,
+        literal(entries),
+        changes.join(", ")
+    )
+}
+
+/// Returns the statement that extends the lease of the entry with this token, if it is alive.
+pub(super) fn touch(key: &str, token: &str, lease: Duration) -> String {
+    let token = literal(lease_key(token));
+    let at = format!("LOCATE({token}, leases) + OCTET_LENGTH({token})");
+    let ends = format!("{NOW} + {}", lease.as_micros());
+    let padded = |time: &str| format!("LPAD({time}, {LEASE_DIGITS}, '0')");
+    format!(
+        "UPDATE {TABLE} SET leases = INSERT(leases, {at}, {LEASE_DIGITS}, {}), ends_at = GREATEST(ends_at, {ends}), \
+         version = version + 1 WHERE name = {key} AND format = {} AND LOCATE({token}, leases) > 0 AND SUBSTRING(leases, \
+         {at}, {LEASE_DIGITS}) > {}; ",
+        padded(&ends),
+        Ledger::FORMAT,
+        padded(NOW)
+    )
+}
+
+/// Returns a text or other bytes as a literal.
+pub(super) fn literal(bytes: impl AsRef<[u8]>) -> String {
+    let mut literal = String::with_capacity(2 * bytes.as_ref().len() + 3);
+    literal.push_str("x'");
+    for byte in bytes.as_ref() {
+        literal.extend(
+            [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or_default()),
+        );
+    }
+    literal.push('\'');
+    literal
+}
+
+/// Returns an identifier in quotes.
+pub(super) fn quoted(identifier: &str) -> String {
+    format!("`{}`", identifier.replace('`', "``"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_literals() {
+        assert_eq!(literal("a'\u{e9}\\"), "x'6127c3a95c'");
+        assert_eq!(literal(""), "x''");
+        assert_eq!(quoted("a`b"), "`a``b`");
+    }
+}

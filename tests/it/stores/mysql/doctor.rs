@@ -1,0 +1,65 @@
+//! `dlock doctor` on MySQL and MariaDB.
+
+use crate::support::mariadb::MariaDb;
+use crate::support::place::Place;
+use crate::support::running::{Exit, Output};
+use serde_json::Value;
+
+fn doctor(url: &str) -> Output {
+    Place::new().bare().args(["doctor", "-b", url, "--json"]).env("MYSQL_PWD", "").output()
+}
+
+#[track_caller]
+fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let is_meant = |finding: &&Value| {
+        finding["level"] == level
+            && finding["check"] == check
+            && finding["found"].as_str().is_some_and(|text| text.contains(found))
+    };
+    let findings = report["findings"].as_array().expect("findings");
+    assert!(findings.iter().any(|finding| is_meant(&finding)), "{level} {check} {found}: {}", output.stdout);
+}
+
+#[test]
+fn a_healthy_server_answers_four_questions() {
+    let server = MariaDb::lent();
+    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1");
+    let output = doctor(&server.url());
+    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    for (check, found) in [
+        ("authentication", "user root"),
+        ("version", "MariaDB"),
+        ("primary", "it accepts writes"),
+        ("table", "dlock_locks, stored by InnoDB"),
+        ("durability", "on the disk"),
+        ("latency", "of 100 reads"),
+        ("lock", "taken, renewed and given back in"),
+        ("race", "20 races of 8 connections for a free lock had one winner each"),
+    ] {
+        assert_found(&output, "ok", check, found);
+    }
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let answers = report["answers"].to_string();
+    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+        assert!(answers.contains(answer), "{answers}");
+    }
+    assert_eq!(server.sql("SELECT COUNT(*) FROM dlock_locks"), "0\n", "left behind");
+}
+
+#[test]
+fn what_endangers_locks_is_found() {
+    let server = MariaDb::lent();
+    let output = doctor(&server.url());
+    assert_found(&output, "warning", "durability", "innodb_flush_log_at_trx_commit is 2");
+    server.sql("ALTER TABLE dlock_locks ENGINE = MyISAM");
+    assert_found(&doctor(&server.url()), "warning", "table", "is not stored by InnoDB");
+    server.sql("ALTER TABLE dlock_locks DROP COLUMN calls");
+    let output = doctor(&server.url());
+    assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
+    assert_found(&output, "problem", "table", "Unknown column 'calls'");
+    server.sql("SET GLOBAL read_only = 1");
+    assert_found(&doctor(&server.url()), "problem", "primary", "the server is read-only");
+    server.sql("SET GLOBAL read_only = 0");
+}

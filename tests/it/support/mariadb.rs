@@ -1,0 +1,216 @@
+//! Real MariaDB servers.
+
+use super::SOON;
+use super::daemon::{Daemon, Host};
+use super::pool::{Group, Lent, lend};
+use super::server::{clients, free_port};
+use super::tls::Certificates;
+use super::wait::until;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The database that tests use.
+pub const DATABASE: &str = "locks";
+const PACKAGE: &str = "mariadb-server";
+
+/// Start options.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Additional arguments.
+    pub args: Vec<String>,
+    /// Accept TLS with these certificates.
+    pub certificates: Option<Certificates>,
+}
+
+/// A server with an empty database. Its user root has no password.
+#[derive(Debug)]
+pub struct MariaDb {
+    plan: Plan,
+    daemon: Daemon,
+}
+
+impl MariaDb {
+    /// An empty one from the pool.
+    pub fn lent() -> Lent<Self> {
+        lend()
+    }
+
+    /// Starts one for one test only.
+    pub fn start_with(plan: Plan) -> Self {
+        // Another process may take the port between the check and the server's bind.
+        for _ in 0..10 {
+            let mut server = Self { daemon: daemon(&plan, installed()), plan: plan.clone() };
+            server.daemon.launch();
+            if server.await_up() {
+                server.wipe();
+                return server;
+            }
+        }
+        panic!("mariadbd does not start")
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.daemon.address().port()
+    }
+
+    /// Its Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.daemon.directory().join("socket")
+    }
+
+    /// The URL of the database, for the user root.
+    pub fn url(&self) -> String {
+        let query = match &self.plan.certificates {
+            Some(files) => format!("?ca_file={}", files.ca.display()),
+            None => String::new(),
+        };
+        format!("mysql://root@127.0.0.1:{}/{DATABASE}{query}", self.port())
+    }
+
+    /// The process, to be stopped and resumed.
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// Carries out SQL in the database as root, and returns the rows, with a tab between two columns.
+    #[track_caller]
+    pub fn sql(&self, sql: &str) -> String {
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// The same, or the error.
+    pub fn try_sql(&self, sql: &str) -> Result<String, String> {
+        self.run(&["--database", DATABASE], sql)
+    }
+
+    fn run(&self, args: &[&str], sql: &str) -> Result<String, String> {
+        let mut command = self.client("root");
+        let output = command.args(args).args(["--execute", sql]).output().expect("mariadb of mariadb-client");
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).expect("UTF-8")),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// The server's own client.
+    pub fn client(&self, user: &str) -> Command {
+        let mut command = Command::new("mariadb");
+        command.args(["--no-defaults", "--batch", "--skip-column-names", "--user", user, "--socket"]);
+        command.arg(self.socket()).stdin(Stdio::null());
+        command
+    }
+
+    /// Creates a user with this password and these rights, such as `ALL ON locks.*`.
+    #[track_caller]
+    pub fn create_user(&self, user: &str, password: &str, rights: &str) {
+        self.sql(&format!(
+            "CREATE OR REPLACE USER {user} IDENTIFIED BY '{password}'; GRANT {rights} TO {user}"
+        ));
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.daemon.kill();
+    }
+
+    /// Kills it and starts it again, on the same port and with its data.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        until(SOON, "the server's old port", || {
+            self.daemon.launch();
+            self.await_up()
+        });
+    }
+
+    /// Removes all data and users. False when it does not reply.
+    pub fn wipe(&self) -> bool {
+        let sql = format!(
+            "SET GLOBAL read_only = 0; DROP DATABASE IF EXISTS {DATABASE}; CREATE DATABASE {DATABASE}; DELETE FROM \
+             mysql.global_priv WHERE User NOT IN ('root', 'mariadb.sys'); DELETE FROM mysql.db; FLUSH PRIVILEGES"
+        );
+        self.run(&[], &sql).is_ok()
+    }
+
+    fn await_up(&mut self) -> bool {
+        let mut ping = self.client("root");
+        ping.args(["--execute", "SELECT 1"]).stdout(Stdio::null()).stderr(Stdio::null());
+        self.daemon.await_up(|| ping.status().expect("mariadb of mariadb-client").success())
+    }
+}
+
+/// A data directory as it is after the installation.
+fn installed() -> TempDir {
+    // Several at a time may disturb each other.
+    for _ in 0..5 {
+        let directory = tempfile::Builder::new().prefix("it-mariadb-").tempdir().expect("a directory");
+        let status = Command::new("mariadb-install-db")
+            .arg("--no-defaults")
+            .arg(format!("--datadir={}", directory.path().join("data").display()))
+            .args(["--auth-root-authentication-method=normal", "--skip-test-db", "--user=root"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let status =
+            status.unwrap_or_else(|error| panic!("mariadb-install-db of the package {PACKAGE}: {error}"));
+        if status.success() {
+            return directory;
+        }
+    }
+    panic!("mariadb-install-db of the package {PACKAGE} fails")
+}
+
+fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
+    let port = free_port();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let mut args = vec![
+        "--no-defaults".to_owned(),
+        "--user=root".to_owned(),
+        format!("--datadir={}", path("data")),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--socket={}", path("socket")),
+        format!("--pid-file={}", path("pid")),
+        format!("--tmpdir={}", path("data")),
+        "--skip-name-resolve".to_owned(),
+        "--innodb-buffer-pool-size=16M".to_owned(),
+        "--innodb-log-file-size=32M".to_owned(),
+        // Written, but not synchronized with the disk, which is busy: nothing is lost when the process is killed.
+        "--innodb-flush-log-at-trx-commit=2".to_owned(),
+        "--innodb-flush-method=nosync".to_owned(),
+    ];
+    if let Some(files) = &plan.certificates {
+        let options = [("ca", &files.ca), ("cert", &files.server), ("key", &files.server_key)];
+        args.extend(options.map(|(option, file)| format!("--ssl-{option}={}", file.display())));
+    }
+    args.extend(plan.args.iter().cloned());
+    Daemon::new(PACKAGE, "mariadbd".as_ref(), args, (&Host::default(), port), directory)
+}
+
+impl Group for MariaDb {
+    fn start() -> Self {
+        Self::start_with(Plan::default())
+    }
+
+    fn renew(&mut self) -> bool {
+        self.daemon.is_up() && self.await_no_clients() && self.wipe()
+    }
+}
+
+impl MariaDb {
+    /// Whether it has no client, or will have none soon.
+    fn await_no_clients(&self) -> bool {
+        const GOING: Duration = Duration::from_secs(1);
+        let until = Instant::now() + GOING;
+        while clients(self.daemon.pid(), self.port()) > 0 {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        true
+    }
+}
