@@ -281,6 +281,8 @@ fn other_slots(ledger: &Ledger, claim: &Claim, observed: &dyn Observed) -> Optio
 pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
     let now = observed.now();
     let lease_ends = match observed.lifetime() {
+        // A heartbeat a lease may be late.
+        Lifetime::Recorded if observed.turns() == Turns::Called => Some(now.clock + claim.ttl * 2),
         Lifetime::Recorded => Some(now.clock + claim.ttl),
         Lifetime::OfOwner(_) => None,
     };

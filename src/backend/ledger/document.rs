@@ -156,7 +156,7 @@ fn lease_end(ledger: &Ledger, token: &str) -> Option<Duration> {
 }
 
 /// Returns the waiter behind the last one that is called.
-fn next(ledger: &Ledger, called: &[u64]) -> Option<u64> {
+pub fn next(ledger: &Ledger, called: &[u64]) -> Option<u64> {
     let last = ledger.waiters.iter().position(|waiter| Some(&waiter.ticket) == called.last())?;
     ledger.waiters.get(last + 1).map(|waiter| waiter.ticket)
 }

@@ -48,7 +48,7 @@ pub(super) fn busy(
     }
     if observed.lifetime() == Lifetime::Recorded {
         // The entry of a waiter expires as well.
-        again = again.min(claim.ttl / 2);
+        again = again.min(if observed.turns() == Turns::Called { claim.ttl } else { claim.ttl / 2 });
     }
     let mut watch = Vec::new();
     match place {
@@ -64,6 +64,9 @@ pub(super) fn busy(
                 }
             }
         }
+        // The store notifies the waiter behind one that is called as well, and others check when the lease of the holder
+        // has ended.
+        Some(_) if observed.lifetime() == Lifetime::Recorded => {}
         Some(place) => {
             watch.push(Watch::Waiter(ledger.waiters[place - 1].ticket));
             let interval = FIRST_CHECK_INTERVAL.saturating_mul(place.try_into().unwrap_or(u32::MAX));

@@ -61,7 +61,7 @@ pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
             StoreError::Denied(format!("a right is missing ({text}): see dlock doctor --policy"))
         }
         SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME => StoreError::Config(format!(
-            "there is no table {table} ({text}): create it with dlock doctor --init, or see dlock doctor --policy"
+            "the table {table} cannot be created ({text}): see dlock doctor --policy"
         )),
         // An expression, a column or a constraint that the table of dlock would allow.
         _ if class == "42" || class == "23" || class == "22" => other_shape(),

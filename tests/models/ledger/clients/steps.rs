@@ -37,6 +37,10 @@ impl Clients {
         for waiter in state.ledger.waiters.iter().filter(|_| notifies && self.ttl.is_some()) {
             let client = client_of(&waiter.token).unwrap();
             state.clients[client].notified |= called.contains(&waiter.ticket);
+            if document::next(&state.ledger, &called) == Some(waiter.ticket) {
+                let me = &mut state.clients[client];
+                me.due = me.due.min(state.now + CLAIM_WITHIN);
+            }
         }
         self.notice(state);
     }

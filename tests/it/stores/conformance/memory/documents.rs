@@ -5,7 +5,7 @@ use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use dlock::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
-use dlock::backend::{Change, Reply, StoreError};
+use dlock::backend::{CLAIM_WITHIN, Change, Reply, StoreError};
 use dlock::lock::{LockName, LockState, NotedRecord};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ pub struct Documents {
     /// The ledgers as stored, with their versions.
     pub documents: RefCell<BTreeMap<String, (u64, Vec<u8>)>>,
     /// The waiters, by the name of the lock and the ticket.
-    subscriptions: RefCell<HashMap<(String, u64), UnboundedSender<()>>>,
+    subscriptions: RefCell<HashMap<(String, u64), UnboundedSender<Change>>>,
     /// How many swaps failed because another client was faster.
     pub conflicts: Cell<usize>,
     /// How many requests were sent.
@@ -85,10 +85,12 @@ impl Documents {
         *version
     }
 
-    fn call(&self, name: &str, called: &[u64]) {
-        for ticket in called {
-            if let Some(waiter) = self.subscriptions.borrow().get(&(name.to_owned(), *ticket)) {
-                let _ = waiter.send(());
+    fn call(&self, name: &str, revision: &Revision<'_>) {
+        let called = revision.called.iter().map(|ticket| (*ticket, Change::OurTurn));
+        for (ticket, change) in called.chain(revision.next.map(|ticket| (ticket, Change::Soon(CLAIM_WITHIN))))
+        {
+            if let Some(waiter) = self.subscriptions.borrow().get(&(name.to_owned(), ticket)) {
+                let _ = waiter.send(change);
             }
         }
     }
@@ -97,8 +99,8 @@ impl Documents {
 /// A client.
 struct DocumentClient {
     shared: Rc<Documents>,
-    sender: UnboundedSender<()>,
-    calls: UnboundedReceiver<()>,
+    sender: UnboundedSender<Change>,
+    calls: UnboundedReceiver<Change>,
     /// What it has read or stored last.
     last: Option<(LockName, Seen<u64>)>,
 }
@@ -153,7 +155,7 @@ impl DocumentStore for DocumentClient {
             return Ok(false);
         }
         let version = self.shared.store(name.as_str(), revision.ledger);
-        self.shared.call(name.as_str(), &revision.called);
+        self.shared.call(name.as_str(), &revision);
         yield_now().await;
         let seen = Seen { ledger: revision.ledger.clone(), version, now: now_since(self.shared.start) };
         self.last = Some((name.clone(), seen));
@@ -216,8 +218,7 @@ impl LedgerStore for DocumentClient {
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
             // Never closed: this client has a sender.
-            let _ = self.calls.recv().await;
-            Change::OurTurn
+            self.calls.recv().await.unwrap_or(Change::Disconnected)
         })
     }
 
