@@ -28,6 +28,8 @@ pub mod memcached;
 pub mod monitor;
 #[cfg(feature = "net")]
 pub mod namespace;
+#[cfg(feature = "net")]
+pub mod pgbouncer;
 pub mod place;
 #[cfg(feature = "net")]
 pub mod pool;

@@ -33,8 +33,8 @@ pub struct Postgres {
 const USER: &str = "nobody";
 const PACKAGE: &str = "postgresql";
 
-/// Runs a program as this user, as long as the test process.
-fn as_nobody(program: &Path) -> Vec<String> {
+/// The words that run a program as this user, as long as the test process.
+pub fn as_nobody(program: &Path) -> Vec<String> {
     let program = program.to_str().expect("a path in UTF-8");
     let words =
         ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL", program];

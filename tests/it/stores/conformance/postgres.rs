@@ -2,6 +2,7 @@
 
 use super::client::claim;
 use super::rig::Rig;
+use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use crate::support::postgres::Postgres;
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub struct PostgresRig {
     // The runs started here end before the server is lent to the next test.
     place: Place,
+    /// Between the clients and the server.
+    pooler: Option<PgBouncer>,
     server: Lent<Postgres>,
 }
 
@@ -24,7 +27,15 @@ const FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl PostgresRig {
     fn new() -> Self {
-        Self { place: Place::new(), server: Postgres::lent() }
+        Self { place: Place::new(), pooler: None, server: Postgres::lent() }
+    }
+
+    fn behind(mode: &str) -> Self {
+        let server = Postgres::lent();
+        // Fewer connections than clients, where they can share them.
+        let connections = if mode == "session" { 50 } else { 2 };
+        let pooler = Some(PgBouncer::start(server.port(), mode, connections));
+        Self { place: Place::new(), pooler, server }
     }
 
     fn ledger(&self, name: &str) -> Ledger {
@@ -105,7 +116,7 @@ impl Rig for PostgresRig {
     }
 
     fn url(&self) -> String {
-        self.server.url()
+        self.pooler.as_ref().map_or_else(|| self.server.url(), PgBouncer::url)
     }
 
     /// Names are not encoded.
@@ -184,3 +195,59 @@ impl Rig for PostgresRig {
 
 super::trait_checks!(PostgresRig::new);
 super::run_checks!(PostgresRig::new);
+
+/// Runs poll behind a pooler: what needs no notification.
+macro_rules! pooled_checks {
+    ($mode:literal) => {
+        fn rig() -> super::PostgresRig {
+            super::PostgresRig::behind($mode)
+        }
+
+        crate::stores::conformance::topics! { rig;
+            exclusion {
+                a_held_lock_excludes_others
+                release_frees_the_lock
+                of_many_runs_one_holds_at_a_time
+                the_lock_ends_with_its_owner
+            }
+            ownership {
+                a_stale_owner_cannot_release
+                renewal_keeps_the_lock
+            }
+            fencing {
+                fencing_tokens_grow_with_every_grant
+            }
+            queue_of_runs {
+                runs_are_served_first_come_first_served
+                an_expired_wait_leaves_no_trace
+            }
+            sharing {
+                runs_share_according_to_their_options
+            }
+            slots {
+                concurrent_runs_have_different_slots
+            }
+            several_locks {
+                all_locks_or_none_are_acquired
+                held_locks_are_renewed_while_the_next_is_waited_for
+            }
+            nesting {
+                a_nested_run_enters_at_once
+            }
+            min_hold {
+                a_waiting_run_is_granted_the_lock_when_min_hold_ends
+            }
+            once_per {
+                one_run_a_night
+            }
+        }
+    };
+}
+
+mod behind_a_pooler_of_transactions {
+    pooled_checks!("transaction");
+}
+
+mod behind_a_pooler_of_sessions {
+    pooled_checks!("session");
+}

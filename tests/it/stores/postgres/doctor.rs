@@ -1,5 +1,6 @@
 //! `dlock doctor` on PostgreSQL.
 
+use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::{Exit, Output};
@@ -45,6 +46,19 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
         assert!(answers.contains(answer), "{answers}");
     }
     assert_eq!(server.sql("SELECT count(*) FROM dlock_locks"), "0", "left behind");
+}
+
+/// A pooler hides which process serves a request.
+#[test]
+fn a_pooler_is_a_warning() {
+    let server = Postgres::lent();
+    for mode in ["transaction", "session"] {
+        let pooler = PgBouncer::start(server.port(), mode, 20);
+        let output = doctor(&pooler.url());
+        assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+        assert_found(&output, "warning", "notifications", "a pooler stands between");
+        assert_found(&output, "ok", "race", "20 races of 8 connections for a free lock had one winner each");
+    }
 }
 
 #[test]

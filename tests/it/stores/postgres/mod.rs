@@ -2,5 +2,7 @@
 
 mod doctor;
 mod errors;
+mod faults;
 mod lost_replies;
 mod tls;
+mod waiters;

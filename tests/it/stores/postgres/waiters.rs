@@ -1,0 +1,58 @@
+//! What waiters cost a server.
+
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::postgres::{Plan, Postgres};
+use crate::support::proxy::Proxy;
+use crate::support::running::Exit;
+use crate::support::wait::until;
+
+/// With the default number of connections, of which some are reserved.
+#[test]
+fn eighty_waiters_fit_into_the_default_number_of_connections() {
+    const WAITERS: usize = 80;
+    let plan = Plan { settings: vec!["max_connections=100".to_owned()], ..Plan::default() };
+    let (server, place) = (Postgres::start_with(plan), Place::new());
+    let run = || place.run().backend(server.url());
+    let mut holder = run().stdin(std::process::Stdio::piped()).sh("echo ready; read line").spawn();
+    holder.await_ready();
+    let waiting = || run().args(["--wait", "300s"]).sh("echo ran >> log").spawn();
+    let mut waiters: Vec<_> = (0..WAITERS).map(|_| waiting()).collect();
+    let joined = "SELECT coalesce(sum(json_array_length(entries::json -> 'line')), 0) FROM dlock_locks";
+    until(SOON * 4, "all waiters", || server.sql(joined) == WAITERS.to_string());
+    drop(holder.take_stdin());
+    for waiter in &mut waiters {
+        assert_eq!(waiter.wait_within(SOON * 10).outcome(), (Exit::Code(0), "", ""));
+    }
+    assert_eq!(place.read("log").lines().count(), WAITERS);
+}
+
+/// "too many clients" is transient.
+#[test]
+fn a_server_without_a_free_connection_is_asked_again() {
+    let plan = Plan { settings: vec!["max_connections=6".into()], ..Plan::default() };
+    let (server, place) = (Postgres::start_with(plan), Place::new());
+    let mut runs: Vec<_> = (0..12)
+        .map(|_| place.run().backend(server.url()).args(["--wait", "120s"]).sh("echo ran >> log").spawn())
+        .collect();
+    for run in &mut runs {
+        let output = run.wait_within(SOON * 4);
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), ""), "{}", output.stderr);
+    }
+    assert_eq!(place.read("log").lines().count(), 12);
+}
+
+/// After the connection, an acquire and a release take one round trip each.
+#[test]
+fn an_uncontended_lock_takes_one_round_trip_each() {
+    let server = Postgres::lent();
+    let proxy = Proxy::to(server.port());
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port());
+    let run = || Dlock::run().backend(&url).sh("true").output();
+    assert_eq!(run().outcome(), (Exit::Code(0), "", ""));
+    let before = proxy.replies();
+    assert_eq!(run().outcome(), (Exit::Code(0), "", ""));
+    // One to the start of the session, without a password.
+    assert_eq!(proxy.replies() - before, 1 + 2);
+}
