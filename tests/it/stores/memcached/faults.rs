@@ -90,9 +90,9 @@ fn another_item_in_its_place_is_not_touched() {
 fn a_full_server_loses_the_lock() {
     let memcached = Memcached::start_with(&["-M", "-m", "2"]);
     let mut run = holder(&memcached, "12s");
-    let (command, began) = (run.command(), Instant::now());
+    let command = run.command();
     memcached.fill();
-    let output = assert_lost(&memcached, &mut run, command, began);
+    let output = assert_lost(&memcached, &mut run, command, Instant::now());
     assert!(output.stderr.contains("it is gone from the store"), "{}", output.stderr);
     assert_eq!(memcached.get("dlock:x"), None);
 }
