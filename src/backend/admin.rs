@@ -79,6 +79,14 @@ pub trait LockAdmin: Backend {
     /// The configuration cannot be used at all ([`StoreError::Config`]), so the store was not contacted. A fault of the
     /// store itself is not an error here but a finding.
     fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
+
+    /// Creates what the store needs before its first lock, such as a table, unless it exists. Most stores need nothing.
+    ///
+    /// # Errors
+    /// The store could not be reached, or refused.
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// What is shown for a holder whose record is in a format that this dlock does not know: nothing in it is guessed.

@@ -69,6 +69,10 @@ pub struct DoctorArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
+    /// Create what the store needs before its first lock, such as a table, and then check it
+    #[arg(long, conflicts_with = "policy")]
+    pub init: bool,
+
     /// Print the commands that give a user the rights that dlock needs, and contact no store
     #[arg(long, conflicts_with = "json", help_heading = "Output")]
     pub policy: bool,

@@ -165,6 +165,10 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
     fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         self.0.examine(examination)
     }
+
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        self.0.init()
+    }
 }
 
 impl<S: LedgerStore> Contender<S> {

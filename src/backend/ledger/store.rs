@@ -145,6 +145,11 @@ pub trait LedgerStore {
     /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
     fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
 
+    /// See [`LockAdmin::init`](crate::backend::admin::LockAdmin::init).
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// See [`Backend::hazard`](crate::backend::Backend::hazard).
     fn hazard(&self) -> Option<Hazard> {
         None

@@ -347,6 +347,10 @@ impl LedgerStore for MysqlStore {
         Box::pin(self.examine_server(examination))
     }
 
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(self.create_table())
+    }
+
     fn hazard(&self) -> Option<Hazard> {
         self.client.is_in_cluster.then_some(Hazard::Forgetful)
     }

@@ -277,6 +277,10 @@ impl LedgerStore for PostgresStore {
         Box::pin(self.examine_servers(diagnosis))
     }
 
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(self.client.create_table())
+    }
+
     fn fails_over(&self) -> bool {
         self.client.servers().len() > 1
     }

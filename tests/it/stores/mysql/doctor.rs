@@ -1,5 +1,6 @@
 //! `dlock doctor` on MySQL and MariaDB.
 
+use crate::support::dlock::Dlock;
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
@@ -62,4 +63,23 @@ fn what_endangers_locks_is_found() {
     server.sql("SET GLOBAL read_only = 1");
     assert_found(&doctor(&server.url()), "problem", "primary", "the server is read-only");
     server.sql("SET GLOBAL read_only = 0");
+}
+
+/// Other users then need no right to create it.
+#[test]
+fn the_table_is_created_on_request() {
+    let server = MariaDb::lent();
+    server.create_user("me", "", "SELECT, INSERT, UPDATE, DELETE ON locks.*");
+    let init = |url: &str| Place::new().bare().args(["doctor", "--init", "--json", "-b", url]).output();
+    let url = server.url().replace("root", "me");
+    let refused = init(&url);
+    assert_eq!(refused.exit, Exit::Code(1), "{}", refused.stdout);
+    assert_found(&refused, "problem", "init", "there is no table dlock_locks, and a right is missing");
+    assert_eq!(server.sql("SHOW TABLES"), "");
+    for _ in 0..2 {
+        let created = init(&server.url());
+        assert_eq!(created.exit, Exit::Code(0), "{}", created.stdout);
+    }
+    let output = Dlock::run().backend(&url).sh("echo ran").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
 }
