@@ -252,14 +252,15 @@ mod tests {
         let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
         decide::release(&mut ledger, &now(NOW + 3_000_000), &shared("a"), Duration::ZERO, ending);
         let values = Values::of(&ledger);
-        assert_eq!(values.ends_at, NOW + 32_000_000);
-        assert_eq!(values.leases, ";b=01769824831123456;c=01769824832123456");
+        // A waiter's entry lives for two leases.
+        assert_eq!(values.ends_at, NOW + 62_000_000);
+        assert_eq!(values.leases, ";b=01769824831123456;c=01769824862123456");
         assert!(values.success.is_some() && values.outcomes.len() > 2);
         assert_eq!(row(values.clone()).ledger(), Ok(ledger.clone()));
         // As a statement extends it.
         let mut touched = row(values);
-        touched.leases = ";b=01769824831123456;c=01769824839999999".to_owned();
-        ledger.waiters[0].lease_ends = Some(Duration::from_micros(1_769_824_839_999_999));
+        touched.leases = ";b=01769824831123456;c=01769824869999999".to_owned();
+        ledger.waiters[0].lease_ends = Some(Duration::from_micros(1_769_824_869_999_999));
         assert_eq!(touched.ledger(), Ok(ledger));
     }
 

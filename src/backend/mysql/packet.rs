@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_greeting_of_mariadb_is_read() {
         let mut packet = b"\x0a5.5.5-10.11.6-MariaDB\0\x07\0\0\0".to_vec();
-        packet.extend(b"12345678\0\xfe\xf7\x2d\x02\0\xff\x81\x15\0\0\0\0\0\0\x0f\0\0\0");
+        packet.extend(b"12345678\0\xfe\xff\x2d\x02\0\xff\x81\x15\0\0\0\0\0\0\x0f\0\0\0");
         packet.extend(b"123456789012\0mysql_native_password\0");
         let greeting = Greeting::parse(&packet).expect("a greeting");
         assert_eq!(greeting.version, "5.5.5-10.11.6-MariaDB");
