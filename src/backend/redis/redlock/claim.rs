@@ -1,5 +1,6 @@
 //! Acquiring a lock at a majority of nodes.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -198,9 +199,15 @@ impl RedlockStore {
             .filter_map(|(node, reply)| Some((node, reply.fencing()?)))
             .collect();
         if round.claim.requires_outer_hold {
-            // The token of the outer hold, which a majority has given; one node may not have recorded it yet.
-            let count_of = |number: u64| given.iter().filter(|(_, other)| *other == number).count();
-            return given.iter().map(|(_, number)| *number).max_by_key(|number| count_of(*number));
+            // The token of the outer hold, which a majority has given.
+            let (token, count) = most_frequent(given.into_iter().map(|(_, number)| number))?;
+            if count >= self.nodes.quorum() {
+                return Some(token);
+            }
+            // Nodes that granted the outer hold late may not have recorded its token yet: the other replies decide.
+            self.nodes.complete_within(limit(round.claim.ttl), &round.replies).await;
+            let replies = round.replies.succeeded().into_iter();
+            return most_frequent(replies.filter_map(|(_, reply)| reply.fencing())).map(|(token, _)| token);
         }
         for _ in 0..MOST_WRITE_BACKS {
             let numbers: Vec<u64> = given.iter().map(|(_, number)| *number).collect();
@@ -286,6 +293,13 @@ impl RedlockStore {
             _ => Ok(contention),
         }
     }
+}
+
+/// Returns the most frequent number, and how often it occurs.
+fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<(u64, usize)> {
+    let mut counts = BTreeMap::new();
+    numbers.for_each(|number| *counts.entry(number).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 fn not_counted_yet(some: usize, count: usize, rest: Duration) -> String {

@@ -5,7 +5,7 @@
 //! function and one line here: to `trait_checks` if it needs no more than the traits, so that the ledgers in memory
 //! must keep it too.
 
-mod client;
+pub mod client;
 mod disturbance;
 mod memory;
 pub mod rig;

@@ -4,10 +4,13 @@
 //!
 //! `DLOCK_TEST_RANDOM_SEED` repeats the choices of an earlier run, but not their scheduling.
 
+use super::fixture::Fixture;
 use crate::run::random_faults::fault_plan::Rng;
+use crate::stores::conformance::client::{Client, until};
 use crate::stores::conformance::rig::open;
 use crate::support::SOON;
 use crate::support::masters::Masters;
+use crate::support::proxy::{Proxy, Way};
 use dlock::backend::{Attempt, Ending, Intent};
 use dlock::lock::{Claim, LockName, Mode, Token};
 use std::cell::RefCell;
@@ -248,4 +251,34 @@ async fn together<'a>(all: Vec<impl Future<Output = ()> + 'a>) {
         if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
+}
+
+/// A node that granted the outer hold late has a number of its own for it, until it is told the token.
+#[test]
+fn a_nested_claim_gets_the_token_that_a_majority_has_given() {
+    let fixture = Fixture::old();
+    let port = |node: usize| fixture.masters.node(node).port();
+    let (slow, late) = (Proxy::to(port(1)), Proxy::to(port(2)));
+    let client = |one: u16, two: u16, three: u16| {
+        let url = format!("redlock://127.0.0.1:{one},127.0.0.1:{two},127.0.0.1:{three}/0");
+        Client::at(&url, NAME)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut outer = client(port(0), port(1), late.port());
+        // From now on, the node knows the script.
+        outer.acquire().await;
+        outer.release().await;
+        late.hold(Way::Down);
+        let grant = outer.acquire().await;
+        until("the late grant", || fixture.held_at(&[2]) == [true]).await;
+        slow.delay(Way::Down, Duration::from_millis(300));
+        let mut inner = client(port(0), slow.port(), port(2));
+        inner.claim.outer = vec![outer.claim.token.clone()];
+        inner.claim.requires_outer_hold = true;
+        assert_eq!(inner.acquire().await.fencing, grant.fencing);
+        inner.release().await;
+        late.heal();
+        outer.release().await;
+    });
 }
