@@ -14,9 +14,11 @@ pub(super) fn is_without_table(error: &Error) -> bool {
     matches!(error.code(), Some(&SqlState::UNDEFINED_TABLE))
 }
 
-/// Returns whether another client has created the table meanwhile: with IF NOT EXISTS as well, one of two clients fails.
+/// Returns whether another client has created the table meanwhile: with IF NOT EXISTS as well, one of two clients fails,
+/// on the table, on the type of its rows, or on their entry in a catalog.
 pub(super) fn is_created_already(error: &Error) -> bool {
-    matches!(error.code(), Some(&(SqlState::DUPLICATE_TABLE | SqlState::UNIQUE_VIOLATION)))
+    let codes = [&SqlState::DUPLICATE_TABLE, &SqlState::DUPLICATE_OBJECT, &SqlState::UNIQUE_VIOLATION];
+    error.code().is_some_and(|code| codes.contains(&code))
 }
 
 /// Returns whether another client has changed the row first. A role may have another default than READ COMMITTED.

@@ -8,6 +8,9 @@ use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 use crate::support::wait::until;
 
+/// The number of waiters.
+const JOINED: &str = "SELECT coalesce(sum(json_array_length(entries::json -> 'line')), 0) FROM dlock_locks";
+
 /// With the default number of connections, of which some are reserved.
 #[test]
 fn eighty_waiters_fit_into_the_default_number_of_connections() {
@@ -19,13 +22,48 @@ fn eighty_waiters_fit_into_the_default_number_of_connections() {
     holder.await_ready();
     let waiting = || run().args(["--wait", "300s"]).sh("echo ran >> log").spawn();
     let mut waiters: Vec<_> = (0..WAITERS).map(|_| waiting()).collect();
-    let joined = "SELECT coalesce(sum(json_array_length(entries::json -> 'line')), 0) FROM dlock_locks";
-    until(SOON * 4, "all waiters", || server.sql(joined) == WAITERS.to_string());
+    until(SOON * 4, "all waiters", || server.sql(JOINED) == WAITERS.to_string());
     drop(holder.take_stdin());
     for waiter in &mut waiters {
         assert_eq!(waiter.wait_within(SOON * 10).outcome(), (Exit::Code(0), "", ""));
     }
     assert_eq!(place.read("log").lines().count(), WAITERS);
+}
+
+/// `CREATE INDEX CONCURRENTLY` waits for every older snapshot, and VACUUM keeps the rows that one of them may see.
+#[test]
+fn a_waiter_keeps_no_snapshot() {
+    let (server, place) = (Postgres::start(), Place::new());
+    let run = || place.run().backend(server.url());
+    server.sql("CREATE TABLE indexed (number integer)");
+    let index = format!("psql -Xq '{}' -c 'CREATE INDEX CONCURRENTLY ON indexed (number)'", server.url());
+    let command = format!("echo ready; read line; {index}");
+    let mut holder = run().stdin(std::process::Stdio::piped()).sh(&command).spawn();
+    holder.await_ready();
+    let mut waiters: Vec<_> = (0..3).map(|_| run().args(["--wait", "300s"]).sh("true").spawn()).collect();
+    until(SOON, "all waiters", || server.sql(JOINED) == "3");
+    let snapshots = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> \
+                     pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)";
+    // A statement has one while it runs.
+    until(SOON, "no snapshot", || server.sql(snapshots) == "0");
+    drop(holder.take_stdin());
+    assert_eq!(holder.wait_within(SOON).outcome(), (Exit::Code(0), "ready\n", ""));
+    for waiter in &mut waiters {
+        assert_eq!(waiter.wait_within(SOON).outcome(), (Exit::Code(0), "", ""));
+    }
+}
+
+#[test]
+fn several_clients_create_the_table_together() {
+    let (server, place) = (Postgres::start(), Place::new());
+    for _ in 0..8 {
+        let run = || place.run().backend(server.url()).args(["--wait", "120s"]).sh("true").spawn();
+        let mut runs: Vec<_> = (0..8).map(|_| run()).collect();
+        for run in &mut runs {
+            assert_eq!(run.wait_within(SOON).outcome(), (Exit::Code(0), "", ""));
+        }
+        server.sql("DROP TABLE dlock_locks");
+    }
 }
 
 /// "too many clients" is transient.
