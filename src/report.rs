@@ -151,12 +151,7 @@ pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
 
 /// Returns the failure of a command that only queries a store.
 pub fn store_error(store: &str, error: &StoreError) -> Failure {
-    let kind = match error {
-        StoreError::Unavailable { .. } => FailureKind::Unavailable,
-        StoreError::Denied(_) => FailureKind::Denied,
-        StoreError::Config(_) => FailureKind::Config,
-    };
-    Failure::new(kind, format!("{store}: {error}"))
+    Failure::new(error.failure_kind(), format!("{store}: {error}"))
 }
 
 /// Returns the failure for an error of the store, naming the lock and the store, with `help` appended.

@@ -6,12 +6,16 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::StoreError;
+use crate::clock::Moment;
 use crate::duration::show;
 use crate::secret::scrubbed;
 
 /// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
 const SHORTEST_RECOMMENDED: Duration = Duration::from_secs(30);
 const REPLIES_PER_TTL: u32 = 100;
+/// How many requests the response time is measured with.
+const REQUESTS: usize = 100;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -83,8 +87,14 @@ impl Finding {
         Finding { level: Level::Problem, ..Finding::warning(check, found, consequence, remedy) }
     }
 
+    /// Creates the finding that a server cannot be used because of this error.
+    pub fn refusal(check: &'static str, error: &StoreError, remedy: &str) -> Finding {
+        let consequence = format!("no lock can be taken: dlock run ends with {}", error.failure_kind() as u8);
+        Finding::problem(check, error.to_string(), consequence, remedy)
+    }
+
     /// Returns the same finding about one of several servers, which the others can do without.
-    pub fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
+    fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
         let found = format!("{server}: {}", self.found);
         Finding::warning(self.check, found, consequence, self.remedy.unwrap_or_default())
     }
@@ -178,6 +188,18 @@ impl Diagnosis {
         self.send(Note::Found(finding));
     }
 
+    /// Reports what is wrong with some of several servers: only warnings, with this consequence, if others can be used.
+    pub fn found_of_some(
+        &self,
+        failures: Vec<(&impl Display, Finding)>,
+        others_work: bool,
+        consequence: &str,
+    ) {
+        for (server, finding) in failures {
+            self.found(if others_work { finding.of_one(server, consequence) } else { finding });
+        }
+    }
+
     /// Answers a question.
     pub fn answer(&self, question: Question, answer: Answer) {
         self.send(Note::Answered(question, answer));
@@ -188,11 +210,25 @@ impl Diagnosis {
         self.send(Note::Ttl(ttl));
     }
 
-    /// Reports how long the store took to reply to some requests, and which lease suits that.
-    pub fn latency(&self, times: Vec<Duration>, requests: &str) {
-        let count = times.len();
+    /// Measures how long the store takes to reply to a request, and reports that and which lease suits it. `requests` is
+    /// what the requests are.
+    ///
+    /// # Errors
+    /// That of a request.
+    pub async fn measure_latency(
+        &self,
+        requests: &str,
+        mut request: impl AsyncFnMut() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut times = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
+            self.begin("latency");
+            let start = Moment::now();
+            request().await?;
+            times.push(Moment::now() - start);
+        }
         let (p50, p99) = p50_and_p99(times);
-        let found = format!("p50 {}, p99 {} of {count} {requests}", short(p50), short(p99));
+        let found = format!("p50 {}, p99 {} of {REQUESTS} {requests}", short(p50), short(p99));
         let ttl = recommended_ttl(p99);
         self.recommend_ttl(ttl);
         self.found(match ttl > SHORTEST_RECOMMENDED {
@@ -204,6 +240,7 @@ impl Diagnosis {
                 format!("--ttl {}", show(ttl)),
             ),
         });
+        Ok(())
     }
 
     fn send(&self, note: Note) {

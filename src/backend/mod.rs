@@ -33,6 +33,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub use self::location::Location;
+use crate::exit::FailureKind;
 use crate::lock::{Claim, Grant, Holder, LockName, Mode, NotDue, Record, Revocation, UnknownFormat};
 
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
@@ -312,6 +313,15 @@ pub enum Outlook {
 }
 
 impl StoreError {
+    /// Returns the kind of failure that a command reports for it.
+    pub fn failure_kind(&self) -> FailureKind {
+        match self {
+            StoreError::Unavailable { .. } => FailureKind::Unavailable,
+            StoreError::Denied(_) => FailureKind::Denied,
+            StoreError::Config(_) => FailureKind::Config,
+        }
+    }
+
     /// The store cannot be reached; no request was sent.
     pub fn unreachable(reason: impl Into<String>) -> StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: false, outlook: Outlook::Unknown }

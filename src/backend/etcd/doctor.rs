@@ -11,9 +11,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::backend::race;
-use crate::clock::Moment;
 
-const READS: usize = 100;
 /// Before this version, a stuck leader may revoke leases that are still alive (etcd-io/etcd#15247).
 const STUCK_LEADER_FIXED: (u32, u32, u32) = (3, 5, 13);
 const NOSPACE: i32 = 1;
@@ -67,11 +65,8 @@ impl EtcdStore {
                 Err(finding) => failures.push((address, finding)),
             }
         }
-        for (address, finding) in failures {
-            let consequence = "one fewer member may fail before locks can no longer be taken or kept";
-            let is_dispensable = !members.is_empty();
-            diagnosis.found(if is_dispensable { finding.of_one(address, consequence) } else { finding });
-        }
+        let consequence = "one fewer member may fail before locks can no longer be taken or kept";
+        diagnosis.found_of_some(failures, !members.is_empty(), consequence);
         let Some(first) = members.first() else { return Ok(()) };
         self.client = Client::new(location.only(&first.address));
         diagnosis.begin("quorum");
@@ -146,15 +141,7 @@ impl EtcdStore {
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let (key, _) = super::keys::contenders(&self.client.location.prefix);
         let read = RangeRequest { key, ..RangeRequest::default() };
-        let mut times = Vec::with_capacity(READS);
-        for _ in 0..READS {
-            diagnosis.begin("latency");
-            let start = Moment::now();
-            self.client.call(read.clone()).await?;
-            times.push(Moment::now() - start);
-        }
-        diagnosis.latency(times, "reads");
-        Ok(())
+        diagnosis.measure_latency("reads", async || self.client.call(read.clone()).await.map(drop)).await
     }
 }
 
@@ -165,28 +152,22 @@ async fn examine_member(
     diagnosis: &Diagnosis,
 ) -> Result<Result<Member, Finding>, StoreError> {
     let session = Session::of(location.security.tls.as_ref(), address)?;
-    let (stream, peer) =
-        match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
-            Ok(opened) => opened,
-            Err(finding) => return Ok(Err(finding)),
-        };
-    if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
-        diagnosis.found(finding);
-    }
+    let stream = match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
+        Ok(stream) => stream,
+        Err(finding) => return Ok(Err(finding)),
+    };
     diagnosis.begin("authentication");
     let mut client = Client::new(location.only(address));
     let refused = |error: StoreError| {
-        let (check, code, remedy) = match &error {
+        let (check, remedy) = match &error {
             StoreError::Denied(_) => (
                 "authentication",
-                77,
                 "check the username and password: in the URL, password_file= or ETCDCTL_USER",
             ),
-            StoreError::Config(_) => ("protocol", 78, "use the client port of etcd 3.4 or later"),
-            StoreError::Unavailable { .. } => ("protocol", 69, "check that the member runs, and see its log"),
+            StoreError::Config(_) => ("protocol", "use the client port of etcd 3.4 or later"),
+            StoreError::Unavailable { .. } => ("protocol", "check that the member runs, and see its log"),
         };
-        let consequence = format!("no lock can be taken: dlock run ends with {code}");
-        Finding::problem(check, error.to_string(), consequence, remedy)
+        Finding::refusal(check, &error, remedy)
     };
     let mut connection = Connection::over(stream, address).await?;
     let begun = match connection.greeted().await {

@@ -7,9 +7,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::race;
-use crate::clock::Moment;
 
-const REQUESTS: usize = 100;
 const LOSS: &str =
     "by a restart, by flush_all, when the memory is full, and by everyone who can connect and deletes it";
 const LEASE_CLOCK: &str = "in steps of 1s; the lock of a crashed holder is free at most one --ttl (30s unless set) and 2s \
@@ -39,16 +37,13 @@ impl MemcachedStore {
         }
         let opened =
             reachability::open(&location.server, &location.security, session, &REMEDIES, diagnosis).await;
-        let (stream, peer) = match opened {
-            Ok(opened) => opened,
+        let stream = match opened {
+            Ok(stream) => stream,
             Err(finding) => {
                 diagnosis.found(finding);
                 return Ok(());
             }
         };
-        if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
-            diagnosis.found(finding);
-        }
         diagnosis.begin("protocol");
         let mut connection = match Connection::over(stream, &location).await {
             Ok(connection) => connection,
@@ -69,22 +64,22 @@ impl MemcachedStore {
         diagnosis.answer(Question::OneServer, Answer::new("yes", found));
         diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
         memory(&mut connection, diagnosis).await?;
-        latency(&mut connection, diagnosis).await?;
+        let request = async || connection.exchange(b"mn\r\n", 1).await.map(drop);
+        diagnosis.measure_latency("requests", request).await?;
         let remedy = "see the error, and the log of the server";
         race::try_out(|| MemcachedStore::new(location.clone()), diagnosis, remedy).await.map(drop)
     }
 }
 
 fn refused(error: StoreError) -> Finding {
-    let (check, code, remedy) = match &error {
+    let (check, remedy) = match &error {
         StoreError::Denied(_) => {
-            ("authentication", 77, "check the username and password: in the URL or password_file=")
+            ("authentication", "check the username and password: in the URL or password_file=")
         }
-        StoreError::Config(_) => ("protocol", 78, "use memcached 1.6.18 or later, itself, and without -C"),
-        StoreError::Unavailable { .. } => ("protocol", 69, "check that memcached runs, and see its log"),
+        StoreError::Config(_) => ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
+        StoreError::Unavailable { .. } => ("protocol", "check that memcached runs, and see its log"),
     };
-    let consequence = format!("no lock can be taken: dlock run ends with {code}");
-    Finding::problem(check, error.to_string(), consequence, remedy)
+    Finding::refusal(check, &error, remedy)
 }
 
 /// Reports the version, and whether items have been evicted.
@@ -105,17 +100,5 @@ async fn memory(connection: &mut Connection, diagnosis: &Diagnosis) -> Result<()
             "give the server more memory (-m), or use one for locks only",
         ),
     });
-    Ok(())
-}
-
-async fn latency(connection: &mut Connection, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-    let mut times = Vec::with_capacity(REQUESTS);
-    for _ in 0..REQUESTS {
-        diagnosis.begin("latency");
-        let start = Moment::now();
-        connection.exchange(b"mn\r\n", 1).await?;
-        times.push(Moment::now() - start);
-    }
-    diagnosis.latency(times, "requests");
     Ok(())
 }

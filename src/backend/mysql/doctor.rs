@@ -9,9 +9,7 @@ use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::race;
 use crate::backend::sql::{COLUMNS, TABLE};
-use crate::clock::Moment;
 
-const READS: usize = 100;
 const NO_LOCK: &str = "no lock can be taken: dlock run ends with";
 const LEASE_CLOCK: &str = "the server's, in steps of 1us; the lock of a crashed holder is free at most one --ttl (30s unless \
                            set) after its last renewal";
@@ -208,28 +206,20 @@ impl MysqlStore {
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let mut times = Vec::with_capacity(READS);
-        for _ in 0..READS {
-            diagnosis.begin("latency");
-            let start = Moment::now();
-            self.client.query(&format!("SELECT version FROM {TABLE} WHERE name = x''")).await?;
-            times.push(Moment::now() - start);
-        }
-        diagnosis.latency(times, "reads");
-        Ok(())
+        let sql = format!("SELECT version FROM {TABLE} WHERE name = x''");
+        diagnosis.measure_latency("reads", async || Ok(self.client.query(&sql).await.map(drop)?)).await
     }
 }
 
 /// Returns the finding for a connection that was refused.
 fn refused(error: &StoreError) -> Finding {
-    let (check, code, remedy) = match error {
+    let (check, remedy) = match error {
         StoreError::Denied(_) => (
             "authentication",
-            77,
             "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
         ),
-        StoreError::Config(_) => ("protocol", 78, "change the URL, or the configuration of the server"),
-        StoreError::Unavailable { .. } => ("protocol", 69, "check that the server runs, and see its log"),
+        StoreError::Config(_) => ("protocol", "change the URL, or the configuration of the server"),
+        StoreError::Unavailable { .. } => ("protocol", "check that the server runs, and see its log"),
     };
-    Finding::problem(check, error.to_string(), format!("{NO_LOCK} {code}"), remedy)
+    Finding::refusal(check, error, remedy)
 }

@@ -28,8 +28,7 @@ pub struct Remedies {
     pub plain_text: &'static str,
 }
 
-/// Connects, and starts the TLS session if there is one. Also returns the address of the server, which a Unix socket
-/// does not have.
+/// Connects, and starts the TLS session if there is one. Warns of a password that is to be sent in plain text.
 ///
 /// # Errors
 /// The finding about what failed. The others have been reported to `diagnosis`.
@@ -39,7 +38,7 @@ pub async fn open(
     session: Option<Session>,
     remedies: &Remedies,
     diagnosis: &Diagnosis,
-) -> Result<(BoundedStream, Option<SocketAddr>), Finding> {
+) -> Result<BoundedStream, Finding> {
     let (socket, address) = reach(server, remedies, diagnosis).await?;
     let has_session = session.is_some();
     if has_session {
@@ -49,7 +48,10 @@ pub async fn open(
     if has_session {
         diagnosis.found(certificate(security, stream.certificate_end()));
     }
-    Ok((stream, address))
+    if let Some(finding) = plain_text(security, address, remedies) {
+        diagnosis.found(finding);
+    }
+    Ok(stream)
 }
 
 /// Connects. Also returns the address of the server, which a Unix socket does not have.

@@ -10,9 +10,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::backend::race;
-use crate::clock::Moment;
 
-const READS: usize = 100;
 const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed holder is free at most one --ttl (30s unless \
                            set) after its last renewal";
 /// The first column names the server.
@@ -53,11 +51,8 @@ impl PostgresStore {
                 Err(finding) => failures.push((server, finding)),
             }
         }
-        for (server, finding) in failures {
-            let consequence = "one fewer server may take over when the primary fails";
-            let is_dispensable = primary.is_some();
-            diagnosis.found(if is_dispensable { finding.of_one(server, consequence) } else { finding });
-        }
+        let consequence = "one fewer server may take over when the primary fails";
+        diagnosis.found_of_some(failures, primary.is_some(), consequence);
         let Some((server, connection)) = primary else { return Ok(()) };
         let named = connection.process;
         self.client = Client::new(location.only(server));
@@ -170,16 +165,11 @@ impl PostgresStore {
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let mut times = Vec::with_capacity(READS);
-        for _ in 0..READS {
-            diagnosis.begin("latency");
-            let start = Moment::now();
-            let statement = self.statements.read_nothing.clone();
-            self.client.query(&statement, &[]).await?.map_err(|error| self.client.meaning(&error))?;
-            times.push(Moment::now() - start);
-        }
-        diagnosis.latency(times, "reads");
-        Ok(())
+        let read = async || {
+            let read = self.client.query(&self.statements.read_nothing, &[]).await?;
+            read.map(drop).map_err(|error| self.client.meaning(&error))
+        };
+        diagnosis.measure_latency("reads", read).await
     }
 }
 
@@ -192,27 +182,21 @@ async fn examine_server(
     diagnosis: &Diagnosis,
 ) -> Result<Result<Connection, Finding>, StoreError> {
     let session = Session::of(location.security.tls.as_ref(), address)?;
-    let (stream, peer) =
-        match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
-            Ok(opened) => opened,
-            Err(finding) => return Ok(Err(finding)),
-        };
-    if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
-        diagnosis.found(finding);
-    }
+    let stream = match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
+        Ok(stream) => stream,
+        Err(finding) => return Ok(Err(finding)),
+    };
     diagnosis.begin("authentication");
     let refused = |error: StoreError| {
-        let (check, code, remedy) = match &error {
+        let (check, remedy) = match &error {
             StoreError::Denied(_) => (
                 "authentication",
-                77,
                 "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
             ),
-            StoreError::Config(_) => ("database", 78, "check the name of the database in the URL"),
-            StoreError::Unavailable { .. } => ("server", 69, "see the error, and the log of the server"),
+            StoreError::Config(_) => ("database", "check the name of the database in the URL"),
+            StoreError::Unavailable { .. } => ("server", "see the error, and the log of the server"),
         };
-        let consequence = format!("no lock can be taken: dlock run ends with {code}");
-        Finding::problem(check, error.to_string(), consequence, remedy)
+        Finding::refusal(check, &error, remedy)
     };
     Ok(match Connection::over(stream, location, address).await {
         Ok(connection) => {

@@ -25,10 +25,8 @@ use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
-use crate::clock::Moment;
 use crate::lock::{LockName, Token};
 
-const PINGS: usize = 100;
 const CLOCK_READINGS: usize = 5;
 
 const REMEDIES: Remedies = Remedies {
@@ -71,17 +69,14 @@ impl RedisStore {
             diagnosis.found(finding);
         }
         let opened = reachability::open(&address, &location.security, session, &REMEDIES, diagnosis).await;
-        let (stream, peer) = match opened {
-            Ok(opened) => opened,
+        let stream = match opened {
+            Ok(stream) => stream,
             Err(finding) => {
                 diagnosis.found(finding);
                 return Ok(());
             }
         };
         let connection = Connection::begin(&location, password, stream, false);
-        if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
-            diagnosis.found(finding);
-        }
         let info = Info::default();
         let optional = OptionalRights::default();
         let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };
@@ -182,15 +177,8 @@ impl Examiner<'_> {
     }
 
     async fn latency(&mut self) -> Result<(), StoreError> {
-        let mut times = Vec::with_capacity(PINGS);
-        for _ in 0..PINGS {
-            self.diagnosis.begin("latency");
-            let start = Moment::now();
-            self.request(&redis::cmd("PING")).await?;
-            times.push(Moment::now() - start);
-        }
-        self.diagnosis.latency(times, "pings");
-        Ok(())
+        let diagnosis = self.diagnosis;
+        diagnosis.measure_latency("pings", async || self.request(&redis::cmd("PING")).await.map(drop)).await
     }
 
     /// Reads `INFO`, and the settings that this user may see.

@@ -15,11 +15,9 @@ use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::backend::race;
 use crate::backend::{StoreError, io_text};
-use crate::clock::Moment;
 use crate::duration::show;
 use crate::lock::LockName;
 
-const READS: usize = 100;
 /// The default of `--ttl`.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -60,11 +58,8 @@ impl ZooKeeperStore {
                 Err(finding) => failures.push((address, finding)),
             }
         }
-        for (address, finding) in failures {
-            let consequence = "one fewer server may fail before locks can no longer be taken or kept";
-            let is_dispensable = !servers.is_empty();
-            diagnosis.found(if is_dispensable { finding.of_one(address, consequence) } else { finding });
-        }
+        let consequence = "one fewer server may fail before locks can no longer be taken or kept";
+        diagnosis.found_of_some(failures, !servers.is_empty(), consequence);
         if servers.is_empty() {
             return Ok(());
         }
@@ -102,17 +97,8 @@ impl ZooKeeperStore {
                 // The shortest one is too short for a lock, and none is requested.
                 Err(StoreError::Config(_)) if ttl < LONGEST_TTL => *bound = lease_of(Duration::from_secs(1)),
                 Err(error) => {
-                    let code = match error {
-                        StoreError::Denied(_) => 77,
-                        StoreError::Config(_) => 78,
-                        StoreError::Unavailable { .. } => 69,
-                    };
-                    diagnosis.found(Finding::problem(
-                        "session",
-                        error.to_string(),
-                        format!("no lock can be taken: dlock run ends with {code}"),
-                        "check the log of the server, its minSessionTimeout and maxSessionTimeout",
-                    ));
+                    let remedy = "check the log of the server, its minSessionTimeout and maxSessionTimeout";
+                    diagnosis.found(Finding::refusal("session", &error, remedy));
                     return Ok(false);
                 }
             }
@@ -144,15 +130,8 @@ impl ZooKeeperStore {
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         self.open(ADMIN_SESSION).await?;
-        let mut times = Vec::with_capacity(READS);
-        for _ in 0..READS {
-            diagnosis.begin("latency");
-            let start = Moment::now();
-            self.exchange_one(Request::Sync { path: "/".into() }).await?;
-            times.push(Moment::now() - start);
-        }
-        diagnosis.latency(times, "requests to the leader");
-        Ok(())
+        let request = async || self.exchange_one(Request::Sync { path: "/".into() }).await.map(drop);
+        diagnosis.measure_latency("requests to the leader", request).await
     }
 
     /// Removes what the scratch lock has left.
@@ -174,14 +153,11 @@ async fn status(
     diagnosis: &Diagnosis,
 ) -> Result<Result<Option<String>, Finding>, StoreError> {
     let session = Session::of(location.security.tls.as_ref(), address)?;
-    let (mut stream, peer) =
-        match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
-            Ok(opened) => opened,
-            Err(finding) => return Ok(Err(finding)),
-        };
-    if let Some(finding) = reachability::plain_text(&location.security, peer, &REMEDIES) {
-        diagnosis.found(finding);
-    }
+    let opened = reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await;
+    let mut stream = match opened {
+        Ok(stream) => stream,
+        Err(finding) => return Ok(Err(finding)),
+    };
     diagnosis.begin("server");
     let mut reply = Vec::new();
     let asked = async {
