@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
+use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns};
-use super::queue::{Turn, turn};
+use super::queue::{Turn, join_queue, leave_queue, turn};
 use super::room::Room;
 use super::store::{Effect, Step, Watch};
-use super::value::{HolderEntry, Ledger, WaiterEntry};
+use super::value::{HolderEntry, Ledger};
 use super::{outcomes, success, view};
 use crate::backend::admin::{Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
-use crate::lock::{Claim, FencingToken, Grant, Holder, Mode, Record, Revocation};
+use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
 
 /// How often a process that left a hold in which others still are checks whether they have gone.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
@@ -235,10 +236,6 @@ fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut Holder
     ledger.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
 }
 
-pub(super) fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
-    ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
-}
-
 /// Records a hold again that the ledger has lost, if this process can prove it.
 fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
     if let Some(proven) = observed.proven_hold()
@@ -275,128 +272,4 @@ fn other_slots(ledger: &Ledger, claim: &Claim, observed: &dyn Observed) -> Optio
         .iter()
         .find_map(|holder| other(holder.mode))
         .or_else(|| ahead.filter(|waiter| waiter.has_owner(observed)).find_map(|waiter| other(waiter.mode)))
-}
-
-/// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
-pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
-    let now = observed.now();
-    let lease_ends = match observed.lifetime() {
-        // A heartbeat a lease may be late.
-        Lifetime::Recorded if observed.turns() == Turns::Called => Some(now.clock + claim.ttl * 2),
-        Lifetime::Recorded => Some(now.clock + claim.ttl),
-        Lifetime::OfOwner(_) => None,
-    };
-    if let Some(mine) = ledger.position_of(claim.token.reveal()).map(|index| &mut ledger.waiters[index])
-        && mine.has_owner(observed)
-    {
-        mine.lease_ends = lease_ends;
-        return mine.ticket;
-    }
-    leave_queue(ledger, claim);
-    if observed.is_nearly_full() {
-        ledger.waiters.retain(|waiter| waiter.has_owner(observed));
-    }
-    let ticket = ledger.next_ticket(now);
-    ledger.waiters.push(WaiterEntry {
-        ticket,
-        token: claim.token.reveal().to_owned(),
-        mode: claim.mode,
-        since: now.wall,
-        called: None,
-        lease_ends,
-        identity: claim.identity.clone(),
-    });
-    ticket
-}
-
-/// Grants the lock to the claim, whose turn it is and which has passed the gate.
-fn grant(
-    ledger: &mut Ledger,
-    observed: &dyn Observed,
-    claim: &Claim,
-    gate: Option<(u64, u64)>,
-    undated: Option<Duration>,
-) -> Step<Attempt> {
-    let next = observed.least_fencing_token().max(ledger.fencing_token.saturating_add(1));
-    let Some(fencing) = FencingToken::new(next) else { return Step::Exhausted };
-    // A holder that has passed the gate exclusively, even if only for a moment, is the only one.
-    ledger.incomplete &= ledger.gate_for(claim.mode) == GateMode::Shared;
-    ledger.fencing_token = fencing.number();
-    let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::beside(&ledger.holders).free_slot());
-    let granted = Hold { mode: claim.mode, family: None, slot, fencing, gate, undated };
-    hold(ledger, observed, claim, granted, Vec::new())
-}
-
-/// Enters the hold that the claim's process runs in.
-fn enter(
-    ledger: &mut Ledger,
-    observed: &dyn Observed,
-    claim: &Claim,
-    outer: &HolderEntry,
-) -> Result<Step<Attempt>, Refusal> {
-    if !claim.mode.fits_inside(outer.mode) {
-        return Err(match (claim.mode, outer.mode) {
-            (Mode::Slots(_), Mode::Slots(of)) => Refusal::Slots(of),
-            _ => Refusal::Inside(outer.mode),
-        });
-    }
-    let fencing = FencingToken::new(outer.fencing_token).filter(|_| !observed.is_gate_replaced(outer));
-    let fencing = fencing.ok_or(Refusal::OuterLost)?;
-    let slot = match (claim.mode, outer.mode) {
-        (Mode::Slots(_), Mode::Exclusive) => Some(Room::beside(&ledger.holders).free_slot()),
-        (Mode::Slots(_), _) => outer.slot,
-        _ => None,
-    };
-    let (mode, family, gate) = (outer.mode, Some(outer.family), outer.gate);
-    let entered = Hold { mode, family, slot, fencing, gate, undated: None };
-    // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again.
-    Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
-}
-
-/// What is granted, before it is recorded.
-struct Hold {
-    mode: Mode,
-    /// The family of the outer hold, if it was entered.
-    family: Option<u64>,
-    slot: Option<u32>,
-    fencing: FencingToken,
-    gate: Option<(u64, u64)>,
-    /// See [`Grant::undated`].
-    undated: Option<Duration>,
-}
-
-fn hold(
-    ledger: &mut Ledger,
-    observed: &dyn Observed,
-    claim: &Claim,
-    hold: Hold,
-    watch: Vec<Watch>,
-) -> Step<Attempt> {
-    let now = observed.now();
-    // A waiter keeps its ticket.
-    let ticket = match ledger.position_of(claim.token.reveal()) {
-        Some(place) => ledger.waiters[place].ticket,
-        None => ledger.next_ticket(now),
-    };
-    leave_queue(ledger, claim);
-    let mut entry = HolderEntry {
-        ticket,
-        family: hold.family.unwrap_or(ticket),
-        token: claim.token.reveal().to_owned(),
-        mode: hold.mode,
-        slot: hold.slot,
-        fencing_token: hold.fencing.number(),
-        gate: hold.gate,
-        acquired_at: now.wall,
-        ended_at: None,
-        kept_until: (!claim.min_hold.is_zero()).then(|| now.clock + claim.min_hold),
-        lease_ends: None,
-        lease: None,
-        revoked: None,
-        identity: claim.identity.clone(),
-    };
-    let lease = entry.extend(claim, claim.min_hold, observed);
-    let grant = Grant { undated: hold.undated, ..entry.grant(lease) };
-    ledger.holders.push(entry);
-    Step::Done { value: Attempt::Granted(grant), effect: Effect::Hold(ticket), watch }
 }

@@ -10,6 +10,7 @@ mod contender;
 pub mod decide;
 pub mod document;
 pub mod entries;
+mod grant;
 mod observed;
 pub mod outcomes;
 mod queue;

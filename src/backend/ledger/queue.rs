@@ -1,12 +1,12 @@
-//! Decides whose turn it is.
+//! The queue: who is in it, and whose turn it is.
 
 use std::time::Duration;
 
-use super::observed::{Observed, Turns};
+use super::observed::{Lifetime, Observed, Turns};
 use super::room::Room;
-use super::value::WaiterEntry;
+use super::value::{Ledger, WaiterEntry};
 use crate::backend::CLAIM_WITHIN;
-use crate::lock::Mode;
+use crate::lock::{Claim, Mode};
 
 /// What the queue means for one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,4 +81,41 @@ pub(super) fn turn(
         Some(left) if room.fits(mode) => Turn::Promised(left),
         _ => Turn::NotYet,
     }
+}
+
+/// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
+pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
+    let now = observed.now();
+    let lease_ends = match observed.lifetime() {
+        // A heartbeat a lease may be late.
+        Lifetime::Recorded if observed.turns() == Turns::Called => Some(now.clock + claim.ttl * 2),
+        Lifetime::Recorded => Some(now.clock + claim.ttl),
+        Lifetime::OfOwner(_) => None,
+    };
+    if let Some(mine) = ledger.position_of(claim.token.reveal()).map(|index| &mut ledger.waiters[index])
+        && mine.has_owner(observed)
+    {
+        mine.lease_ends = lease_ends;
+        return mine.ticket;
+    }
+    leave_queue(ledger, claim);
+    if observed.is_nearly_full() {
+        ledger.waiters.retain(|waiter| waiter.has_owner(observed));
+    }
+    let ticket = ledger.next_ticket(now);
+    ledger.waiters.push(WaiterEntry {
+        ticket,
+        token: claim.token.reveal().to_owned(),
+        mode: claim.mode,
+        since: now.wall,
+        called: None,
+        lease_ends,
+        identity: claim.identity.clone(),
+    });
+    ticket
+}
+
+/// Removes a claim from the queue.
+pub(super) fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
+    ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
 }

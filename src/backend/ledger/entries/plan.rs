@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::observed::{Lifetime, Now, Observed, Turns};
 use super::super::store::{Effect, Purpose, Step, Watch};
 use super::super::value::Ledger;
-use super::super::{decide, outcomes};
+use super::super::{outcomes, queue};
 use super::{BESIDE, Entry, Fencing, Granting, Listing, Write};
 use crate::lock::{Claim, NotedRecord};
 
@@ -199,7 +199,7 @@ pub fn plan<T>(
     if let Purpose::Claim(claim) = purpose {
         if has_joined && !matches!(effect, Effect::Wait(_)) {
             // It was to be taken at once or not at all.
-            decide::leave_queue(&mut after, claim);
+            queue::leave_queue(&mut after, claim);
         }
         let mut new = part(&after, |order| !listing.has(order));
         if !new.is_idle() {
@@ -255,7 +255,7 @@ fn own_order(ledger: &Ledger, purpose: &Purpose) -> Option<u64> {
 /// Returns the entry of a claim that waits.
 fn waiting(claim: &Claim, view: &View) -> Ledger {
     let mut waiting = Ledger::default();
-    decide::join_queue(&mut waiting, claim, view);
+    queue::join_queue(&mut waiting, claim, view);
     take_lease(&mut waiting);
     to_store(waiting, None)
 }
