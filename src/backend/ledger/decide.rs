@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::gate::GateLifetime;
 use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns};
 use super::queue::{Turn, join_queue, leave_queue, turn};
@@ -78,12 +79,17 @@ pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: 
     };
     let (lease, revoked) = (mine.extend(claim, rest, observed), mine.revoked.clone());
     let (family, mode) = (mine.family, mine.mode);
+    let keeps_gate = |owner: &HolderEntry| owner.has_owner(observed) && !observed.is_gate_replaced(owner);
     let owner = ledger.holders.iter().find(|holder| holder.ticket == family);
-    if !owner.is_some_and(|owner| owner.token == claim.token.reveal() || owner.has_owner(observed)) {
+    if !owner.is_some_and(|owner| owner.token == claim.token.reveal() || keeps_gate(owner)) {
         // The owner of the outer hold is gone, and the gate passes to this process, unless a foreign program was faster.
         match observed.gate() {
             Gate::Untried => return Step::PassGate(GateMode::of(mode)),
-            Gate::Passed(_) => {}
+            Gate::Passed(gate) => {
+                if let Some(mine) = holder_of(ledger, claim) {
+                    mine.gate = gate;
+                }
+            }
             Gate::Closed => return Step::reply(Renewal::Lost(Loss::Taken)),
         }
     }
@@ -126,6 +132,7 @@ fn release_hold(
     restore(ledger, observed, claim);
     let now = observed.now();
     let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
+    let in_session = observed.gate_lifetime() == Some(GateLifetime::Session);
     let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends));
     let Some(mine) = mine else {
         if waited && !is_owners {
@@ -142,12 +149,20 @@ fn release_hold(
         mine.ended_at.get_or_insert(now.wall);
         mine.kept_until = Some(now.clock + rest);
         if !is_owners {
-            mine.lease_ends = mine.kept_until;
+            // A process that stays to keep the gate releases both itself.
+            let stays = if in_session { claim.ttl } else { Duration::ZERO };
+            mine.lease_ends = Some(now.clock + rest + stays);
         }
     }
     ledger.success = success.or(ledger.success.take());
     if is_kept {
-        return done(if is_owners { Release::NotYet(rest) } else { Release::Kept }, Effect::Leave);
+        let release = match in_session {
+            _ if is_owners => Release::NotYet(rest),
+            // The session must not seem to be idle.
+            true => Release::NotYet(rest.min(claim.ttl / 3)),
+            false => Release::Kept,
+        };
+        return done(release, Effect::Leave);
     }
     // The lock ends with this process, although others are inside its hold.
     let keeps_hold = match observed.turns() {
@@ -158,9 +173,12 @@ fn release_hold(
         .holders
         .iter()
         .find(|other| other.family == family && other.ticket != ticket && other.has_owner(observed))
-        .filter(|_| is_owners && keeps_hold);
+        .filter(|_| (is_owners || observed.gate_lifetime().is_some()) && keeps_hold);
     if let Some(inside) = inside {
         let watch = vec![Watch::Holder(inside.ticket)];
+        if let Some(mine) = holder_of(ledger, claim) {
+            mine.extend(claim, Duration::ZERO, observed);
+        }
         return Step::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
     }
     ledger.holders.retain(|holder| holder.ticket != ticket);
@@ -202,7 +220,7 @@ pub fn revoke(
 
 /// Decides on the removal of a hold without its owner's consent.
 pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Step<Removal> {
-    if observed.lifetime() != Lifetime::Recorded {
+    if observed.lifetime() != Lifetime::Recorded || observed.gate_lifetime().is_some() {
         return Step::reply(Removal::Impossible);
     }
     let is_meant = |holder: &HolderEntry| view::is_shown_as(holder, shown);

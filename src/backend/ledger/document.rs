@@ -6,11 +6,12 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::observed::{Now, Observed};
-use super::store::{Done, EXHAUSTED, Effect, Purpose, Step};
+use super::gate::{Facts, GateLifetime, Occupant};
+use super::observed::{GateMode, Now, Observed};
+use super::store::{Done, EXHAUSTED, Effect, Purpose, Step, Watch};
 use super::value::{HolderEntry, Ledger};
 use crate::backend::{Outlook, StoreError};
-use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
 /// How often a change is decided anew before it is reported as a transient failure.
 pub(super) const MAX_CONFLICTS: usize = 100;
@@ -53,6 +54,54 @@ pub trait DocumentStore {
         version: Self::Version,
         revision: Revision<'_>,
     ) -> impl Future<Output = Result<bool, StoreError>>;
+
+    /// Returns what ends a passage of the gate in front of the ledgers; `None` if there is no gate.
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        None
+    }
+
+    /// Returns the identity of the gate that this client has passed and keeps, as far as it knows.
+    fn passed(&self, _name: &LockName) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Returns who is in the gate. For a claim to be renewed or released, finds out whether it keeps the gate; a renewal
+    /// extends a gate that has a lease.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn observe_gate(
+        &mut self,
+        _name: &LockName,
+        _purpose: &Purpose,
+    ) -> impl Future<Output = Result<Vec<Occupant>, StoreError>> {
+        async { Ok(Vec::new()) }
+    }
+
+    /// Tries to pass the gate, without waiting, and keeps it in the mode of the claim. Returns whether it has passed.
+    ///
+    /// # Errors
+    /// The store could not be queried, or its gate cannot be relied on.
+    fn pass_gate(
+        &mut self,
+        _claim: &Claim,
+        _mode: GateMode,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(true) }
+    }
+
+    /// Leaves the gate; one that has a lease, after the `rest` of a minimum hold time. Returns whether it was kept until
+    /// now.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn leave_gate(
+        &mut self,
+        _claim: &Claim,
+        _rest: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(true) }
+    }
 }
 
 /// A ledger that was read.
@@ -113,7 +162,12 @@ pub async fn change<S: DocumentStore, T>(
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Result<Done<T>, StoreError> {
     let recalled = store.recall(name);
-    let shortcut = Shortcut::of(purpose, recalled.as_ref(), &decide);
+    let shortcut = match Shortcut::of(purpose, recalled.as_ref(), &decide) {
+        // The gate comes first.
+        Shortcut::TakeIfIdle(_) if store.gate_lifetime().is_some() => Shortcut::None,
+        shortcut => shortcut,
+    };
+    let mut facts = None;
     let mut recalled = recalled.filter(|_| matches!(purpose, Purpose::Release(_)));
     for _ in 0..MAX_CONFLICTS {
         let is_current = recalled.is_none();
@@ -121,13 +175,27 @@ pub async fn change<S: DocumentStore, T>(
             Some(seen) => seen,
             None => store.load(name, &shortcut).await?,
         };
-        let mut ledger = before.clone();
-        let (value, effect) = match decide(&mut ledger, &now) {
-            Step::Done { value, effect, .. } => (value, effect),
-            Step::Exhausted => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
-            Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
+        let facts = facts.get_or_insert_with(|| Facts::of(store, now));
+        let mut observed = before.clone();
+        facts.observe(store, name, purpose, &mut observed, now).await?;
+        let (ledger, value, effect, watch) = loop {
+            let mut ledger = observed.clone();
+            match (decide(&mut ledger, facts), purpose) {
+                (Step::Done { value, effect, watch }, _) => {
+                    if facts.leave(store, purpose, &ledger, effect).await? {
+                        break (ledger, value, effect, watch);
+                    }
+                }
+                (Step::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
+                    facts.pass(store, claim, mode).await?;
+                }
+                (Step::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
+                (Step::Exhausted, _) => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
+            }
         };
-        let done = Done { value, is_watched: true, fencing: None, unwritten: None };
+        // Foreign programs notify nobody.
+        let is_watched = !watch.iter().any(|event| matches!(event, Watch::Gate(_)));
+        let done = Done { value, is_watched, fencing: None, unwritten: None };
         let is_subscribed = match effect {
             Effect::Wait(ticket) => store.is_subscribed(name, ticket),
             _ => true,
@@ -250,23 +318,26 @@ pub async fn read<S: DocumentStore>(
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
     states(names, view, async |name| {
-        store.load(name, &Shortcut::None).await.map(|seen| (seen.ledger, seen.now))
+        let Seen { mut ledger, now, .. } = store.load(name, &Shortcut::None).await?;
+        let mut facts = Facts::of(store, now);
+        facts.observe(store, name, &Purpose::Operate, &mut ledger, now).await?;
+        Ok((ledger, facts))
     })
     .await
 }
 
 /// Returns the time of the last inspection in ms since 1970, and what `view` makes of each ledger.
-pub(super) async fn states(
+pub(super) async fn states<O: Observed>(
     names: &[LockName],
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
-    mut load: impl AsyncFnMut(&LockName) -> Result<(Ledger, Now), StoreError>,
+    mut load: impl AsyncFnMut(&LockName) -> Result<(Ledger, O), StoreError>,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
     let (mut locks, mut now_ms) = (Vec::new(), 0);
     for name in names {
         locks.push(match load(name).await {
-            Ok((ledger, now)) => {
-                now_ms = now.wall / 1000;
-                view(name, &ledger, &now)
+            Ok((ledger, observed)) => {
+                now_ms = observed.now().wall / 1000;
+                view(name, &ledger, &observed)
             }
             Err(unreadable @ StoreError::Config(_)) => {
                 LockState { unknown: Some(unreadable.into()), ..LockState::free(name.clone()) }

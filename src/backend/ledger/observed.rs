@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::gate::GateLifetime;
 use super::value::{HolderEntry, Ledger, WaiterEntry};
 use crate::backend::Loss;
 use crate::lock::{Claim, FencingToken, Grant, Holder, Mode};
@@ -97,6 +98,11 @@ pub trait Observed {
     /// Returns whether this process has passed the gate; a store without a gate lets everyone pass.
     fn gate(&self) -> Gate {
         Gate::Passed(None)
+    }
+
+    /// Returns what ends the passage of a holder, if the gate is beside a ledger whose entries have leases.
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        None
     }
 
     /// Returns whether the gate is open to a holder of this mode. May disturb foreign programs.

@@ -24,6 +24,16 @@ pub enum Purpose {
     Record,
 }
 
+impl Purpose {
+    /// Returns the claim that it is for.
+    pub(super) fn claim(&self) -> Option<&Claim> {
+        match self {
+            Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
+            Purpose::Operate | Purpose::Record => None,
+        }
+    }
+}
+
 /// Why there is no [next fencing token](Step::Exhausted).
 pub const EXHAUSTED: &str = "its fencing counter is exhausted (2^53)";
 

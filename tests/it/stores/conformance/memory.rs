@@ -172,6 +172,10 @@ mod of_documents {
     super::super::trait_checks!(super::MemoryRig::<super::Documents>::new);
 }
 
+mod of_documents_with_a_gate {
+    super::super::trait_checks!(super::MemoryRig::<super::Documents<true>>::new);
+}
+
 mod of_entries {
     super::super::trait_checks!(super::MemoryRig::<super::Entries<super::Leases>>::new);
 }

@@ -1,21 +1,24 @@
-//! Each ledger is a document with a version, swapped as a database would do it.
+//! Each ledger is a document with a version, swapped as a database would do it; with or without a gate that is passed in
+//! sessions.
 
 use super::{Memory, now_since};
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
-use dlock::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
+use dlock::backend::ledger::{
+    Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
+};
 use dlock::backend::{CLAIM_WITHIN, Change, Reply, StoreError};
-use dlock::lock::{LockName, LockState, NotedRecord};
+use dlock::lock::{Claim, Holder, LockName, LockState, NotedRecord};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::yield_now;
 
 /// What all clients share.
-pub struct Documents {
+pub struct Documents<const GATED: bool = false> {
     start: Instant,
     /// The ledgers as stored, with their versions.
     pub documents: RefCell<BTreeMap<String, (u64, Vec<u8>)>>,
@@ -27,10 +30,14 @@ pub struct Documents {
     pub steps: Cell<usize>,
     /// The version of a ledger that is stored for the first time, less one.
     created: Cell<u64>,
+    /// The number of the last client.
+    clients: Cell<u64>,
+    /// The clients in each gate.
+    occupants: RefCell<HashMap<String, Vec<(u64, GateMode)>>>,
 }
 
-impl Memory for Documents {
-    fn new() -> Rc<Documents> {
+impl<const GATED: bool> Memory for Documents<GATED> {
+    fn new() -> Rc<Self> {
         Rc::new(Documents {
             start: Instant::now(),
             documents: RefCell::default(),
@@ -38,12 +45,16 @@ impl Memory for Documents {
             conflicts: Cell::default(),
             steps: Cell::default(),
             created: Cell::default(),
+            clients: Cell::default(),
+            occupants: RefCell::default(),
         })
     }
 
-    fn open(self: Rc<Documents>) -> Box<dyn LockAdmin> {
+    fn open(self: Rc<Self>) -> Box<dyn LockAdmin> {
         let (sender, calls) = unbounded_channel();
-        Box::new(Contender::new(DocumentClient { shared: self, sender, calls, last: None }))
+        self.clients.set(self.clients.get() + 1);
+        let session = self.clients.get();
+        Box::new(Contender::new(DocumentClient { session, shared: self, sender, calls, last: None }))
     }
 
     fn ledger(&self, name: &str) -> Ledger {
@@ -52,14 +63,16 @@ impl Memory for Documents {
 
     fn delete(&self, name: &str) {
         self.documents.borrow_mut().remove(name);
+        self.occupants.borrow_mut().remove(name);
     }
 
     fn wipe(&self) {
         self.documents.borrow_mut().clear();
+        self.occupants.borrow_mut().clear();
     }
 }
 
-impl Documents {
+impl<const GATED: bool> Documents<GATED> {
     /// The ledger of a lock, and its version; 0 if there is none.
     fn load(&self, name: &str) -> Result<(Ledger, u64), StoreError> {
         match self.documents.borrow().get(name) {
@@ -85,6 +98,14 @@ impl Documents {
         *version
     }
 
+    /// Ends the passages of a session in some gates.
+    fn leave(&self, session: u64, is_left: impl Fn(&str) -> bool) {
+        let mut occupants = self.occupants.borrow_mut();
+        for (_, inside) in occupants.iter_mut().filter(|(name, _)| is_left(name)) {
+            inside.retain(|(one, _)| *one != session);
+        }
+    }
+
     fn call(&self, name: &str, revision: &Revision<'_>) {
         let called = revision.called.iter().map(|ticket| (*ticket, Change::OurTurn));
         for (ticket, change) in called.chain(revision.next.map(|ticket| (ticket, Change::Soon(CLAIM_WITHIN))))
@@ -97,15 +118,23 @@ impl Documents {
 }
 
 /// A client.
-struct DocumentClient {
-    shared: Rc<Documents>,
+struct DocumentClient<const GATED: bool> {
+    session: u64,
+    shared: Rc<Documents<GATED>>,
     sender: UnboundedSender<Change>,
     calls: UnboundedReceiver<Change>,
     /// What it has read or stored last.
     last: Option<(LockName, Seen<u64>)>,
 }
 
-impl DocumentStore for DocumentClient {
+/// Its session ends with it.
+impl<const GATED: bool> Drop for DocumentClient<GATED> {
+    fn drop(&mut self) {
+        self.shared.leave(self.session, |_| true);
+    }
+}
+
+impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
     type Version = u64;
 
     async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
@@ -161,9 +190,53 @@ impl DocumentStore for DocumentClient {
         self.last = Some((name.clone(), seen));
         Ok(true)
     }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        GATED.then_some(GateLifetime::Session)
+    }
+
+    fn passed(&self, name: &LockName) -> Option<(u64, u64)> {
+        let occupants = self.shared.occupants.borrow();
+        let is_in = occupants.get(name.as_str()).into_iter().flatten().any(|(one, _)| *one == self.session);
+        is_in.then_some((self.session, 0))
+    }
+
+    async fn observe_gate(&mut self, name: &LockName, _: &Purpose) -> Result<Vec<Occupant>, StoreError> {
+        yield_now().await;
+        let occupants = self.shared.occupants.borrow();
+        let seen = occupants.get(name.as_str()).into_iter().flatten();
+        let occupant = |(session, mode): &(u64, GateMode)| Occupant {
+            identity: Some((*session, 0)),
+            mode: *mode,
+            holder: Holder::default(),
+        };
+        Ok(seen.map(occupant).collect())
+    }
+
+    async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+        yield_now().await;
+        let mut occupants = self.shared.occupants.borrow_mut();
+        let inside = occupants.entry(claim.name.as_str().to_owned()).or_default();
+        let is_open = match mode {
+            GateMode::Exclusive => inside.is_empty(),
+            GateMode::Shared => inside.iter().all(|(_, mode)| *mode == GateMode::Shared),
+        };
+        if is_open {
+            inside.push((self.session, GateMode::of(claim.mode)));
+        }
+        Ok(is_open)
+    }
+
+    async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
+        assert_eq!(rest, Duration::ZERO, "nobody can keep it");
+        yield_now().await;
+        let was_kept = self.passed(&claim.name).is_some();
+        self.shared.leave(self.session, |name| name == claim.name.as_str());
+        Ok(was_kept)
+    }
 }
 
-impl LedgerStore for DocumentClient {
+impl<const GATED: bool> LedgerStore for DocumentClient<GATED> {
     fn display(&self) -> &str {
         "memory:"
     }

@@ -1,0 +1,207 @@
+//! The gate in front of the ledgers of a document store: a native lock of the store, such as an advisory lock, which
+//! foreign programs take too.
+//!
+//! A claim whose turn it is passes the gate before its grant is stored, and its hold ends with the gate. Who is in the
+//! gate without being in the ledger is a foreign program.
+
+use std::time::Duration;
+
+use super::document::DocumentStore;
+use super::observed::{Gate, GateMode, Now, Observed};
+use super::store::{Effect, Purpose};
+use super::value::{HolderEntry, Ledger};
+use crate::backend::{Loss, StoreError};
+use crate::lock::{Claim, Holder, LockName, Mode};
+
+/// What ends the passage of a holder that does not leave the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateLifetime {
+    /// The end of the session that has passed it: nobody can keep the gate for another.
+    Session,
+    /// A lease of its own, which can be set to a minimum hold time when its holder ends.
+    Lease,
+}
+
+/// One who has passed the gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// The identity that the ledger records of a holder; `None` if it cannot be a dlock.
+    pub identity: Option<(u64, u64)>,
+    /// How it keeps the gate.
+    pub mode: GateMode,
+    /// What the store knows of it.
+    pub holder: Holder,
+}
+
+/// The time and the gate of a ledger, as one change of the ledger observes them.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    now: Now,
+    lifetime: Option<GateLifetime>,
+    gate: Gate,
+    /// Who is in the gate, if that was asked for.
+    occupants: Option<Vec<Occupant>>,
+    /// The one among them that is not in the ledger.
+    stranger: Option<(GateMode, Holder)>,
+    loss: Option<Loss>,
+    /// The gate was passed, and left for this change.
+    has_left: bool,
+}
+
+impl Facts {
+    /// Nothing but the time is known.
+    pub(super) fn of<S: DocumentStore>(store: &S, now: Now) -> Facts {
+        let lifetime = store.gate_lifetime();
+        let gate = if lifetime.is_some() { Gate::Untried } else { Gate::Passed(None) };
+        Facts { now, lifetime, gate, occupants: None, stranger: None, loss: None, has_left: false }
+    }
+
+    /// Observes the gate of a ledger that was read at this time. Removes the claim's own hold from the ledger if its
+    /// gate is lost: the claim starts anew.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn observe<S: DocumentStore>(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+        purpose: &Purpose,
+        ledger: &mut Ledger,
+        now: Now,
+    ) -> Result<(), StoreError> {
+        self.now = now;
+        if self.lifetime.is_none() || self.has_left {
+            return Ok(());
+        }
+        let token = purpose.claim().map(|claim| claim.token.reveal());
+        let is_mine = |holder: &HolderEntry| Some(holder.token.as_str()) == token;
+        let is_needed = match purpose {
+            Purpose::Claim(_) => !ledger.is_idle(),
+            Purpose::Renew(_) | Purpose::Operate => true,
+            // A session that lasts has kept the gate; a lease may be that of another process.
+            Purpose::Release(_) if store.passed(name).is_some() => false,
+            Purpose::Release(_) => {
+                self.lifetime == Some(GateLifetime::Lease) || ledger.holders.iter().any(is_mine)
+            }
+            Purpose::Record => false,
+        };
+        if is_needed {
+            self.occupants = Some(store.observe_gate(name, purpose).await?);
+        }
+        let passed = store.passed(name);
+        let is_known = |occupant: &&Occupant| {
+            let holds = |holder: &HolderEntry| holder.gate == occupant.identity && holder.counts(&now);
+            occupant.identity.is_some() && (occupant.identity == passed || ledger.holders.iter().any(holds))
+        };
+        let stranger = self.occupants.iter().flatten().find(|occupant| !is_known(occupant));
+        self.stranger = stranger.map(|stranger| (stranger.mode, stranger.holder.clone()));
+        self.gate = match (passed, purpose) {
+            (Some(gate), _) => Gate::Passed(Some(gate)),
+            (None, Purpose::Claim(claim)) if !self.is_open_to(claim.mode) => Gate::Closed,
+            (None, _) => Gate::Untried,
+        };
+        let is_lost = |mine: &HolderEntry| {
+            is_mine(mine) && mine.ticket == mine.family && mine.ended_at.is_none() && mine.gate != passed
+        };
+        self.loss = None;
+        match purpose {
+            Purpose::Claim(_) => ledger.holders.retain(|holder| !is_lost(holder)),
+            _ if ledger.holders.iter().any(is_lost) => {
+                self.loss = Some(if self.stranger.is_some() { Loss::Taken } else { Loss::Gone });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Tries to pass the gate.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn pass<S: DocumentStore>(
+        &mut self,
+        store: &mut S,
+        claim: &Claim,
+        mode: GateMode,
+    ) -> Result<(), StoreError> {
+        let has_passed = store.pass_gate(claim, mode).await?;
+        self.gate = if has_passed { Gate::Passed(store.passed(&claim.name)) } else { Gate::Closed };
+        Ok(())
+    }
+
+    /// Leaves the gate if the claim has passed it, and does not hold the lock in this ledger, or only for the rest of its
+    /// minimum hold time. Returns false if the gate was lost before: then it is to be decided anew.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn leave<S: DocumentStore>(
+        &mut self,
+        store: &mut S,
+        purpose: &Purpose,
+        ledger: &Ledger,
+        effect: Effect,
+    ) -> Result<bool, StoreError> {
+        let Some(claim) = purpose
+            .claim()
+            .filter(|claim| self.lifetime.is_some() && !self.has_left && store.passed(&claim.name).is_some())
+        else {
+            return Ok(true);
+        };
+        let rest = match ledger.holders.iter().find(|holder| holder.token == claim.token.reveal()) {
+            None => Duration::ZERO,
+            Some(mine) if mine.ended_at.is_some() && self.lifetime == Some(GateLifetime::Lease) => {
+                mine.lease_ends.unwrap_or_default().saturating_sub(self.now.clock)
+            }
+            Some(_) => return Ok(true),
+        };
+        let was_kept = store.leave_gate(claim, rest).await?;
+        self.has_left = true;
+        if !was_kept && (effect == Effect::Free || !rest.is_zero()) {
+            self.loss = Some(Loss::Gone);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Returns whether no foreign program is known to keep holders of this mode out.
+    fn is_open_to(&self, mode: Mode) -> bool {
+        let beside = GateMode::of(mode);
+        self.stranger.as_ref().is_none_or(|(mode, _)| (*mode, beside) == (GateMode::Shared, GateMode::Shared))
+    }
+}
+
+impl Observed for Facts {
+    fn now(&self) -> Now {
+        self.now
+    }
+
+    fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.lifetime
+    }
+
+    fn admits(&self, mode: Mode) -> bool {
+        matches!(self.gate, Gate::Passed(_)) || self.is_open_to(mode)
+    }
+
+    fn is_gate_replaced(&self, entry: &HolderEntry) -> bool {
+        let is_its = |occupant: &Occupant| occupant.identity == entry.gate;
+        entry.gate.is_some() && self.occupants.as_ref().is_some_and(|all| !all.iter().any(is_its))
+    }
+
+    fn foreign(&self) -> Option<(Mode, Holder)> {
+        let (mode, holder) = self.stranger.clone()?;
+        let mode = match mode {
+            GateMode::Exclusive => Mode::Exclusive,
+            GateMode::Shared => Mode::Shared,
+        };
+        Some((mode, holder))
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.loss
+    }
+}
