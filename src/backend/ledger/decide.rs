@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use super::gate::GateLifetime;
 use super::grant::{enter, grant};
-use super::observed::{Gate, GateMode, Lifetime, Observed, Turns};
+use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
 use super::queue::{Turn, join_queue, leave_queue, turn};
 use super::room::Room;
 use super::store::{Effect, Step, Watch};
@@ -132,7 +131,7 @@ fn release_hold(
     restore(ledger, observed, claim);
     let now = observed.now();
     let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
-    let in_session = observed.gate_lifetime() == Some(GateLifetime::Session);
+    let in_session = is_in_session(observed);
     let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends));
     let Some(mine) = mine else {
         if waited && !is_owners {
@@ -197,7 +196,9 @@ pub fn revoke(
 ) -> Step<Revoked> {
     let is_meant = |holder: &HolderEntry| holder.fencing_token == fencing.number();
     let before = ledger.holders.len();
-    let has_ended = |holder: &HolderEntry| !holder.has_owner(observed) || holder.is_kept_by_lease();
+    let has_ended = |holder: &HolderEntry| {
+        !holder.has_owner(observed) || (holder.is_kept_by_lease() && !is_in_session(observed))
+    };
     let mode = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode);
     ledger.holders.retain(|holder| !is_meant(holder) || !has_ended(holder));
     let ended = before - ledger.holders.len();

@@ -60,8 +60,8 @@ pub trait DocumentStore {
         None
     }
 
-    /// Returns the identity of the gate that this client has passed and keeps, as far as it knows.
-    fn passed(&self, _name: &LockName) -> Option<(u64, u64)> {
+    /// Returns the identity of the gate that this client has passed for a claim and keeps, as far as it knows.
+    fn passed(&self, _claim: &Claim) -> Option<(u64, u64)> {
         None
     }
 
@@ -161,14 +161,16 @@ pub async fn change<S: DocumentStore, T>(
     purpose: &Purpose,
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Result<Done<T>, StoreError> {
+    let has_gate = store.gate_lifetime().is_some();
     let recalled = store.recall(name);
     let shortcut = match Shortcut::of(purpose, recalled.as_ref(), &decide) {
         // The gate comes first.
-        Shortcut::TakeIfIdle(_) if store.gate_lifetime().is_some() => Shortcut::None,
+        Shortcut::TakeIfIdle(_) if has_gate => Shortcut::None,
         shortcut => shortcut,
     };
     let mut facts = None;
-    let mut recalled = recalled.filter(|_| matches!(purpose, Purpose::Release(_)));
+    // Whoever leaves the gate has to know that others are not inside the hold.
+    let mut recalled = recalled.filter(|_| matches!(purpose, Purpose::Release(_)) && !has_gate);
     for _ in 0..MAX_CONFLICTS {
         let is_current = recalled.is_none();
         let Seen { ledger: before, version, now } = match recalled.take() {

@@ -73,13 +73,14 @@ impl Facts {
         if self.lifetime.is_none() || self.has_left {
             return Ok(());
         }
-        let token = purpose.claim().map(|claim| claim.token.reveal());
+        let claim = purpose.claim();
+        let token = claim.map(|claim| claim.token.reveal());
         let is_mine = |holder: &HolderEntry| Some(holder.token.as_str()) == token;
         let is_needed = match purpose {
             Purpose::Claim(_) => !ledger.is_idle(),
             Purpose::Renew(_) | Purpose::Operate => true,
             // A session that lasts has kept the gate; a lease may be that of another process.
-            Purpose::Release(_) if store.passed(name).is_some() => false,
+            Purpose::Release(claim) if store.passed(claim).is_some() => false,
             Purpose::Release(_) => {
                 self.lifetime == Some(GateLifetime::Lease) || ledger.holders.iter().any(is_mine)
             }
@@ -88,7 +89,7 @@ impl Facts {
         if is_needed {
             self.occupants = Some(store.observe_gate(name, purpose).await?);
         }
-        let passed = store.passed(name);
+        let passed = claim.and_then(|claim| store.passed(claim));
         let is_known = |occupant: &&Occupant| {
             let holds = |holder: &HolderEntry| holder.gate == occupant.identity && holder.counts(&now);
             occupant.identity.is_some() && (occupant.identity == passed || ledger.holders.iter().any(holds))
@@ -125,7 +126,7 @@ impl Facts {
         mode: GateMode,
     ) -> Result<(), StoreError> {
         let has_passed = store.pass_gate(claim, mode).await?;
-        self.gate = if has_passed { Gate::Passed(store.passed(&claim.name)) } else { Gate::Closed };
+        self.gate = if has_passed { Gate::Passed(store.passed(claim)) } else { Gate::Closed };
         Ok(())
     }
 
@@ -143,7 +144,7 @@ impl Facts {
     ) -> Result<bool, StoreError> {
         let Some(claim) = purpose
             .claim()
-            .filter(|claim| self.lifetime.is_some() && !self.has_left && store.passed(&claim.name).is_some())
+            .filter(|claim| self.lifetime.is_some() && !self.has_left && store.passed(claim).is_some())
         else {
             return Ok(true);
         };

@@ -146,6 +146,11 @@ pub trait Observed {
     }
 }
 
+/// Returns whether a hold ends with the session that has passed the gate.
+pub(super) fn is_in_session(observed: &dyn Observed) -> bool {
+    observed.gate_lifetime() == Some(GateLifetime::Session)
+}
+
 impl Ledger {
     /// Returns a new ticket: never one that was used before, not even in a ledger that has been deleted since.
     pub(super) fn next_ticket(&mut self, now: Now) -> u64 {
@@ -194,9 +199,12 @@ impl HolderEntry {
     ) -> Option<Duration> {
         match observed.lifetime() {
             Lifetime::Recorded => {
-                self.lease_ends = Some(observed.now().clock + claim.ttl.max(rest));
-                self.lease = Some(claim.ttl);
-                Some(observed.lease(claim.ttl))
+                // A session lasts as long as was requested when it passed the gate.
+                let granted = self.lease.filter(|_| is_in_session(observed));
+                let ttl = granted.unwrap_or(claim.ttl);
+                self.lease_ends = Some(observed.now().clock + ttl.max(rest));
+                self.lease = Some(ttl);
+                Some(observed.lease(ttl))
             }
             Lifetime::OfOwner(lease) => lease,
         }

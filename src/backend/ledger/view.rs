@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observed::{Lifetime, Now, Observed, Turns};
+use super::observed::{Lifetime, Now, Observed, Turns, is_in_session};
 use super::queue::Turn;
 use super::store::Watch;
 use super::value::{HolderEntry, Ledger};
@@ -150,7 +150,8 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
     // A hold whose owner is gone can only have ended.
     let ended = ended.or_else(|| (!entry.has_owner(observed)).then_some(Duration::ZERO));
     let kept = entry.kept_until.filter(|until| now.clock < *until && ended.is_some());
-    let remaining = entry.lease_ends.or(kept).map(|ends| ends.saturating_sub(now.clock));
+    let lease_ends = entry.lease_ends.filter(|_| !is_in_session(observed));
+    let remaining = kept.or(lease_ends).map(|ends| ends.saturating_sub(now.clock));
     Holder {
         identity: entry.identity().cloned(),
         age: (entry.acquired_at > 0).then(|| since(entry.acquired_at, now)),

@@ -41,6 +41,11 @@ trait Memory {
         true
     }
 
+    /// See [`Rig::detects_dead_waiters`].
+    fn detects_dead_waiters() -> bool {
+        !Self::has_leases()
+    }
+
     /// See [`Rig::has_turns_by_order`].
     fn has_turns_by_order() -> bool {
         false
@@ -109,7 +114,7 @@ impl<S: Memory> Rig for MemoryRig<S> {
     }
 
     fn detects_dead_waiters(&self) -> bool {
-        !S::has_leases()
+        S::detects_dead_waiters()
     }
 
     fn has_turns_by_order(&self) -> bool {

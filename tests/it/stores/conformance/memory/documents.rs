@@ -32,8 +32,16 @@ pub struct Documents<const GATED: bool = false> {
     created: Cell<u64>,
     /// The number of the last client.
     clients: Cell<u64>,
-    /// The clients in each gate.
-    occupants: RefCell<HashMap<String, Vec<(u64, GateMode)>>>,
+    /// Who is in each gate.
+    occupants: RefCell<HashMap<String, Vec<Session>>>,
+}
+
+/// A session in a gate, which ends unless the hold is renewed.
+struct Session {
+    client: u64,
+    token: String,
+    mode: GateMode,
+    ends: Instant,
 }
 
 impl<const GATED: bool> Memory for Documents<GATED> {
@@ -64,6 +72,14 @@ impl<const GATED: bool> Memory for Documents<GATED> {
     fn delete(&self, name: &str) {
         self.documents.borrow_mut().remove(name);
         self.occupants.borrow_mut().remove(name);
+    }
+
+    fn has_leases() -> bool {
+        !GATED
+    }
+
+    fn detects_dead_waiters() -> bool {
+        false
     }
 
     fn wipe(&self) {
@@ -102,7 +118,7 @@ impl<const GATED: bool> Documents<GATED> {
     fn leave(&self, session: u64, is_left: impl Fn(&str) -> bool) {
         let mut occupants = self.occupants.borrow_mut();
         for (_, inside) in occupants.iter_mut().filter(|(name, _)| is_left(name)) {
-            inside.retain(|(one, _)| *one != session);
+            inside.retain(|one| one.client != session);
         }
     }
 
@@ -195,34 +211,52 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         GATED.then_some(GateLifetime::Session)
     }
 
-    fn passed(&self, name: &LockName) -> Option<(u64, u64)> {
+    fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
         let occupants = self.shared.occupants.borrow();
-        let is_in = occupants.get(name.as_str()).into_iter().flatten().any(|(one, _)| *one == self.session);
+        let mut inside = occupants.get(claim.name.as_str()).into_iter().flatten();
+        let is_in = inside.any(|one| one.client == self.session && one.token == claim.token.reveal());
         is_in.then_some((self.session, 0))
     }
 
-    async fn observe_gate(&mut self, name: &LockName, _: &Purpose) -> Result<Vec<Occupant>, StoreError> {
+    async fn observe_gate(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
         yield_now().await;
-        let occupants = self.shared.occupants.borrow();
-        let seen = occupants.get(name.as_str()).into_iter().flatten();
-        let occupant = |(session, mode): &(u64, GateMode)| Occupant {
-            identity: Some((*session, 0)),
-            mode: *mode,
+        let now = Instant::now();
+        let mut occupants = self.shared.occupants.borrow_mut();
+        let inside = occupants.entry(name.as_str().to_owned()).or_default();
+        inside.retain(|one| now < one.ends);
+        if let Purpose::Renew(claim) | Purpose::Release(claim) = purpose {
+            let mine = inside.iter_mut().filter(|one| one.client == self.session);
+            mine.for_each(|mine| mine.ends = now + claim.ttl);
+        }
+        let occupant = |one: &Session| Occupant {
+            identity: Some((one.client, 0)),
+            mode: one.mode,
             holder: Holder::default(),
         };
-        Ok(seen.map(occupant).collect())
+        Ok(inside.iter().map(occupant).collect())
     }
 
     async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
         yield_now().await;
         let mut occupants = self.shared.occupants.borrow_mut();
         let inside = occupants.entry(claim.name.as_str().to_owned()).or_default();
+        let now = Instant::now();
+        inside.retain(|one| now < one.ends);
         let is_open = match mode {
             GateMode::Exclusive => inside.is_empty(),
-            GateMode::Shared => inside.iter().all(|(_, mode)| *mode == GateMode::Shared),
+            GateMode::Shared => inside.iter().all(|one| one.mode == GateMode::Shared),
         };
         if is_open {
-            inside.push((self.session, GateMode::of(claim.mode)));
+            inside.push(Session {
+                client: self.session,
+                token: claim.token.reveal().to_owned(),
+                mode: GateMode::of(claim.mode),
+                ends: now + claim.ttl,
+            });
         }
         Ok(is_open)
     }
@@ -230,7 +264,7 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
     async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
         assert_eq!(rest, Duration::ZERO, "nobody can keep it");
         yield_now().await;
-        let was_kept = self.passed(&claim.name).is_some();
+        let was_kept = self.passed(claim).is_some();
         self.shared.leave(self.session, |name| name == claim.name.as_str());
         Ok(was_kept)
     }
