@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::ledger::document::Seen;
 use super::ledger::{HolderEntry, Ledger, Now, Unreadable};
-use crate::clock::Moment;
+use crate::clock::{Moment, wall_micros};
 use crate::lock::LockName;
 
 /// The default name of the table.
@@ -219,6 +219,33 @@ impl LastSeen {
         let (of, seen, sent) = self.0.as_ref()?;
         let now = now(seen.now.wall + micros(Moment::now() - *sent));
         (of == name).then(|| Seen { now, ..seen.clone() })
+    }
+}
+
+/// The ledgers of a client that may not have the table, which nobody else can see: a lock is that of its gate alone.
+pub struct OwnLedgers {
+    ledgers: HashMap<LockName, Ledger>,
+    /// The time, in microseconds since 1970, at a moment: no change of the host's clock ends a lease.
+    start: (u64, Moment),
+}
+
+impl Default for OwnLedgers {
+    fn default() -> OwnLedgers {
+        OwnLedgers { ledgers: HashMap::new(), start: (wall_micros(), Moment::now()) }
+    }
+}
+
+impl OwnLedgers {
+    /// Returns a ledger as [`swap`](OwnLedgers::swap) has stored it.
+    pub fn load(&self, name: &LockName) -> Seen<u64> {
+        let (wall, start) = self.start;
+        let ledger = self.ledgers.get(name).cloned().unwrap_or_default();
+        Seen { ledger, version: 0, now: now(wall + micros(Moment::now() - start)) }
+    }
+
+    /// Stores a ledger.
+    pub fn swap(&mut self, name: &LockName, ledger: &Ledger) {
+        self.ledgers.insert(name.clone(), ledger.clone());
     }
 }
 

@@ -42,10 +42,16 @@ impl<S: LedgerStore> Backend for Contender<S> {
                 decide::claim(ledger, observed, &ours, intent)
             };
             let done = self.0.change(&claim.name, Purpose::Claim(claim.clone()), decide).await?;
+            let shares = self.0.shares_ledgers();
             Ok(match done.value {
-                Attempt::Busy(busy) if !done.is_watched => Attempt::Busy(Busy { again: Again::Poll, ..busy }),
+                Attempt::Busy(busy) => {
+                    let position = busy.position.filter(|_| shares);
+                    let again = if done.is_watched { busy.again } else { Again::Poll };
+                    Attempt::Busy(Busy { position, again, ..busy })
+                }
                 Attempt::Granted(grant) => {
-                    Attempt::Granted(Grant { fencing: done.fencing.or(grant.fencing), ..grant })
+                    let fencing = done.fencing.or(grant.fencing).filter(|_| shares);
+                    Attempt::Granted(Grant { fencing, ..grant })
                 }
                 attempt => attempt,
             })

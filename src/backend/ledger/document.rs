@@ -55,6 +55,11 @@ pub trait DocumentStore {
         revision: Revision<'_>,
     ) -> impl Future<Output = Result<bool, StoreError>>;
 
+    /// Returns why there are no ledgers, but only gates, and what to do about it: the user may not store any.
+    fn lacks_ledgers(&self) -> Option<String> {
+        None
+    }
+
     /// Returns what ends a passage of the gate in front of the ledgers; `None` if there is no gate.
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         None
@@ -177,6 +182,9 @@ pub async fn change<S: DocumentStore, T>(
             Some(seen) => seen,
             None => store.load(name, &shortcut).await?,
         };
+        if let Some(why) = store.lacks_ledgers().filter(|_| purpose.needs_ledger()) {
+            return Err(StoreError::Config(why));
+        }
         let facts = facts.get_or_insert_with(|| Facts::of(store, now));
         let mut observed = before.clone();
         facts.observe(store, name, purpose, &mut observed, now).await?;
@@ -359,6 +367,9 @@ pub async fn history<S: DocumentStore>(
     name: &LockName,
 ) -> Result<Vec<NotedRecord>, StoreError> {
     let seen = store.load(name, &Shortcut::None).await?;
+    if let Some(why) = store.lacks_ledgers() {
+        return Err(StoreError::Config(why));
+    }
     Ok(seen.ledger.outcomes.into_iter().rev().collect())
 }
 

@@ -7,7 +7,7 @@ use super::observed::{GateMode, Observed};
 use super::value::Ledger;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Change, Hazard, Reply, StoreError};
-use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, FencingToken, LockName, LockState, Mode, NotedRecord};
 
 /// What a change of a ledger is for.
 #[derive(Clone, Debug)]
@@ -30,6 +30,15 @@ impl Purpose {
         match self {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
             Purpose::Operate | Purpose::Record => None,
+        }
+    }
+
+    /// Returns whether it needs more than the gate: a ledger that others can see.
+    pub(super) fn needs_ledger(&self) -> bool {
+        match self {
+            Purpose::Claim(claim) => claim.mode != Mode::Exclusive || claim.once_per.is_some(),
+            Purpose::Operate => true,
+            Purpose::Renew(_) | Purpose::Release(_) | Purpose::Record => false,
         }
     }
 }
@@ -158,6 +167,11 @@ pub trait LedgerStore {
     /// See [`LockAdmin::init`](crate::backend::admin::LockAdmin::init).
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// Returns whether others can see the ledgers; otherwise grants have no fencing token, and there is no queue.
+    fn shares_ledgers(&self) -> bool {
+        true
     }
 
     /// See [`Backend::hazard`](crate::backend::Backend::hazard).

@@ -87,10 +87,10 @@ impl Connection {
                 let text = "the server does not use TLS: configure it there, or use ssl_mode=disabled";
                 return Err(StoreError::Config(text.into()));
             }
-            (Socket::Tcp(tcp), _) => BoundedStream::new(tcp),
+            (Socket::Tcp(tcp), _) => BoundedStream::tcp(tcp),
             (Socket::Unix(unix), _) => {
                 privacy = Privacy::Verified;
-                BoundedStream::new(unix)
+                BoundedStream::unix(unix)
             }
         };
         let version = greeting.version.trim_start_matches("5.5.5-").to_owned();

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -59,10 +60,10 @@ pub async fn secure(
     security: &Security,
 ) -> Result<BoundedStream, StoreError> {
     let (tcp, session) = match (socket, session) {
-        (Socket::Unix(unix), _) => return Ok(BoundedStream::new(unix)),
+        (Socket::Unix(unix), _) => return Ok(BoundedStream::unix(unix)),
         (Socket::Tcp(tcp), None) => {
             let silent = new_peer(&tcp, security).map(|peer| (peer, security.other_scheme.clone()));
-            return Ok(BoundedStream { silent, ..BoundedStream::new(tcp) });
+            return Ok(BoundedStream { silent, ..BoundedStream::tcp(tcp) });
         }
         (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
@@ -96,7 +97,7 @@ pub async fn upgrade(
 fn encrypted(tls: TlsStream<TcpStream>, identity: Identity) -> BoundedStream {
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate_end = certificate.and_then(not_after);
-    BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::new(tls) }
+    BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::over(tls) }
 }
 
 /// Returns the server's address if this is the first connection to it.
@@ -105,8 +106,28 @@ fn new_peer(tcp: &TcpStream, security: &Security) -> Option<SocketAddr> {
 }
 
 /// The parts of a stream that a connection uses.
-trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Returns the socket.
+    fn socket(&self) -> BorrowedFd<'_>;
+}
+
+impl ByteStream for TcpStream {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
+impl ByteStream for UnixStream {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
+impl ByteStream for TlsStream<TcpStream> {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.get_ref().0.as_fd()
+    }
+}
 
 /// A stream of either kind. A read fails after a number of bytes without a complete reply.
 pub struct BoundedStream {
@@ -125,7 +146,16 @@ pub struct BoundedStream {
 
 impl BoundedStream {
     /// Returns a stream from which nothing can be read before it is [refilled](BoundedStream::refill).
-    pub fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> BoundedStream {
+    pub fn tcp(stream: TcpStream) -> BoundedStream {
+        BoundedStream::over(stream)
+    }
+
+    /// Returns a stream within this host, likewise.
+    pub fn unix(stream: UnixStream) -> BoundedStream {
+        BoundedStream::over(stream)
+    }
+
+    fn over(stream: impl ByteStream + 'static) -> BoundedStream {
         let stream = Box::new(stream);
         BoundedStream { stream, left: 0, certificate_end: None, identity: None, refusal: None, silent: None }
     }
@@ -133,6 +163,14 @@ impl BoundedStream {
     /// Allows the next reply to have this size in bytes.
     pub fn refill(&mut self, max_size: usize) {
         self.left = max_size;
+    }
+
+    /// Returns a duplicate of the socket: the server does not see the connection end before it is closed too.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.stream.socket().try_clone_to_owned()
     }
 
     /// Writes all of these bytes.

@@ -276,14 +276,14 @@ mod tests {
     ];
 
     fn reply_to(bytes: &[u8], channel: Option<&str>) -> Result<CommandReply, StoreError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("runtime");
         runtime.block_on(async {
-            let (ours, mut theirs) = tokio::io::duplex(1 << 20);
-            theirs.write_all(bytes).await.expect("the pipe takes it all");
-            theirs.shutdown().await.expect("the pipe closes");
+            let (ours, mut theirs) = tokio::net::UnixStream::pair().expect("two sockets");
+            theirs.write_all(bytes).await.expect("the socket takes it all");
+            theirs.shutdown().await.expect("the socket closes");
             let handshake =
                 Handshake { username: None, password: None, database: 0, hello: true, verify_kind: None };
-            let mut connection = Connection::over(BoundedStream::new(ours), handshake);
+            let mut connection = Connection::over(BoundedStream::unix(ours), handshake);
             let options = RequestOptions { tracking: true, channel, trailing: None };
             let reply = connection.request("a", &redis::cmd("EVAL"), options).await;
             // Returns at the end of the stream at the latest.
