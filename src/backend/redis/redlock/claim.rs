@@ -1,11 +1,11 @@
 //! Acquiring a lock at a majority of nodes.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
+use super::merge::most_frequent;
 use super::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
 use super::nodes::RedlockNodes;
 use super::quorum::Replies;
@@ -293,13 +293,6 @@ impl RedlockStore {
             _ => Ok(contention),
         }
     }
-}
-
-/// Returns the most frequent number, and how often it occurs.
-fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<(u64, usize)> {
-    let mut counts = BTreeMap::new();
-    numbers.for_each(|number| *counts.entry(number).or_default() += 1);
-    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 fn not_counted_yet(some: usize, count: usize, rest: Duration) -> String {

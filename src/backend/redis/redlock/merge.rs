@@ -1,9 +1,10 @@
 //! What several nodes report about the same holders and waiters, merged: pure.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lock::{FencingToken, Holder, Waiter};
+use crate::lock::{Holder, Waiter};
 
 /// Groups the reports of several nodes about the same holder, by identity and digest.
 pub(super) fn holders<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<&'a Holder>> {
@@ -13,18 +14,24 @@ pub(super) fn holders<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<
 
 /// Merges the reports of several nodes about one holder.
 pub(super) fn holder(reports: &[&Holder], quorum: usize) -> Option<Holder> {
-    let count_of =
-        |fencing: Option<FencingToken>| reports.iter().filter(|report| report.fencing == fencing).count();
+    let (fencing, _) = most_frequent(reports.iter().map(|report| report.fencing))?;
     Some(Holder {
+        fencing,
         age: reports.iter().filter_map(|report| report.age).max(),
         remaining: remaining(reports, quorum),
         ended: reports.iter().filter_map(|report| report.ended).max(),
-        fencing: reports.iter().map(|report| report.fencing).max_by_key(|fencing| count_of(*fencing))?,
         immortal: reports.iter().filter(|report| report.immortal).count() >= quorum,
         revoked: reports.iter().find_map(|report| report.revoked.clone()),
         ours: reports.iter().any(|report| report.ours),
         ..(*reports.first()?).clone()
     })
+}
+
+/// Returns the most frequent value, the largest of several, and how often it occurs.
+pub(super) fn most_frequent<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
+    let mut counts = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 /// Merges the queues of several nodes.
