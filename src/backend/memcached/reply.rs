@@ -9,7 +9,7 @@ pub(super) enum Line {
     NotStored,
     /// `EX`: the item has another CAS value.
     Changed,
-    /// `NF` or `EN`: there is no such item.
+    /// `NF` or `EN`: the item does not exist.
     Missing,
     /// `VA`: an item, and the length of its value, which follows.
     Item(Item, usize),

@@ -88,7 +88,7 @@ impl Client {
     /// again.
     ///
     /// # Errors
-    /// One of them failed, or there is no reply.
+    /// One of them failed, or the server did not reply.
     pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
         for _ in 0..DEADLOCKS {
             match self.query_once(sql).await {

@@ -64,7 +64,7 @@ impl MysqlStore {
     /// Creates the table, if the user may do that.
     ///
     /// # Errors
-    /// The user may not, or there is no reply.
+    /// The user may not, or the server did not reply.
     pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
         match self.client.query(&create()).await {
             Ok(_) => Ok(()),
