@@ -44,7 +44,7 @@ pub(super) struct Facts {
     /// The one among them that is not in the ledger.
     stranger: Option<(GateMode, Holder)>,
     loss: Option<Loss>,
-    /// The gate was passed, and left for this change.
+    /// The gate was left for this change, a release.
     has_left: bool,
 }
 
@@ -156,7 +156,8 @@ impl Facts {
             Some(_) => return Ok(true),
         };
         let was_kept = store.leave_gate(claim, rest).await?;
-        self.has_left = true;
+        // A claim that has passed it in vain may have to pass it again.
+        self.has_left = matches!(purpose, Purpose::Release(_));
         if !was_kept && (effect == Effect::Free || !rest.is_zero()) {
             self.loss = Some(Loss::Gone);
             return Ok(false);

@@ -14,7 +14,8 @@ use crate::support::place::Place;
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::ledger::{Ledger, Now};
 use dlock::backend::{Attempt, Ending, Intent, Release, StoreError};
-use dlock::lock::{Claim, LockName, Record, Token, Unknown};
+use dlock::lock::{Claim, LockName, Mode, Record, Token, Unknown};
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -312,4 +313,98 @@ fn an_uncontended_lock_takes_one_step_each() {
         waiter.claim_turn().await;
         assert_eq!(steps(), 2);
     });
+}
+
+/// Random requests of clients in all modes and of a foreign program, in every order of their steps that comes up.
+#[test]
+fn holders_behind_a_gate_and_a_foreign_program_exclude_each_other() {
+    const ROUNDS: usize = 150;
+    const MODES: [Mode; 5] = [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Slots(2), Mode::Slots(2)];
+    for seed in 0..20 {
+        let rig = MemoryRig::<Documents<true>>::new();
+        let shared = rig.0.clone();
+        super::rig::prove(rig, async |rig: &mut dyn Rig| {
+            let inside: Rc<RefCell<Vec<Mode>>> = Rc::default();
+            let mut tasks = Vec::new();
+            for (number, mode) in MODES.into_iter().enumerate() {
+                let (inside, mut random) = (inside.clone(), Lcg(seed * 100 + number as u64));
+                let mut client = Client::new(rig, "x").in_mode(mode);
+                tasks.push(tokio::task::spawn_local(async move {
+                    let mut grants = 0;
+                    for _ in 0..ROUNDS {
+                        let waits = random.below(2) == 0;
+                        let attempt = match waits {
+                            true => client.wait_in_line().await,
+                            false => client.try_acquire().await,
+                        };
+                        let Attempt::Granted(_) = attempt else {
+                            pause(&mut random).await;
+                            // Sometimes it leaves the queue.
+                            if random.below(4) == 0 {
+                                assert_eq!(client.release().await, Release::NotHeld);
+                            }
+                            continue;
+                        };
+                        grants += 1;
+                        inside.borrow_mut().push(mode);
+                        let others = inside.borrow().clone();
+                        let most = match mode {
+                            Mode::Exclusive => 1,
+                            Mode::Slots(count) => count as usize,
+                            Mode::Shared => MODES.len(),
+                        };
+                        assert!(
+                            others.iter().all(|other| *other == mode) && others.len() <= most,
+                            "seed {seed}: {others:?}"
+                        );
+                        pause(&mut random).await;
+                        client.assert_held().await;
+                        let place = inside.borrow().iter().position(|other| *other == mode).unwrap();
+                        inside.borrow_mut().remove(place);
+                        assert_eq!(client.release().await, Release::Released, "seed {seed}");
+                    }
+                    client.release().await;
+                    grants
+                }));
+            }
+            let (program, seen, mut random) = (shared.clone(), inside.clone(), Lcg(seed));
+            let stranger = tokio::task::spawn_local(async move {
+                let mut passages = 0;
+                for _ in 0..ROUNDS {
+                    if program.pass_by_a_stranger("x") {
+                        passages += 1;
+                        assert_eq!(*seen.borrow(), [], "seed {seed}: {passages}");
+                        pause(&mut random).await;
+                        assert_eq!(*seen.borrow(), [], "seed {seed}: {passages}");
+                        program.leave_by_a_stranger();
+                    }
+                    pause(&mut random).await;
+                }
+                passages
+            });
+            for task in tasks {
+                assert_ne!(task.await.unwrap(), 0, "seed {seed}: never granted");
+            }
+            assert_ne!(stranger.await.unwrap(), 0, "seed {seed}: the foreign program never passed");
+            assert_eq!(shared.count_inside("x"), 0);
+            assert_eq!(rig.traces("x"), [""; 0]);
+        });
+    }
+}
+
+/// Numbers that follow from a seed.
+struct Lcg(u64);
+
+impl Lcg {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Lets others take some steps.
+async fn pause(random: &mut Lcg) {
+    for _ in 0..random.below(12) {
+        tokio::task::yield_now().await;
+    }
 }

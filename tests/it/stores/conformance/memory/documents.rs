@@ -36,6 +36,9 @@ pub struct Documents<const GATED: bool = false> {
     occupants: RefCell<HashMap<String, Vec<Session>>>,
 }
 
+/// The client of a foreign program.
+const STRANGER: u64 = u64::MAX;
+
 /// A session in a gate, which ends unless the hold is renewed.
 struct Session {
     client: u64,
@@ -112,6 +115,28 @@ impl<const GATED: bool> Documents<GATED> {
         *version += 1;
         *stored = text;
         *version
+    }
+
+    /// A foreign program tries to pass a gate.
+    pub fn pass_by_a_stranger(&self, name: &str) -> bool {
+        let mut occupants = self.occupants.borrow_mut();
+        let inside = occupants.entry(name.to_owned()).or_default();
+        let is_open = inside.is_empty();
+        if is_open {
+            let ends = Instant::now() + Duration::from_secs(3600);
+            inside.push(Session { client: STRANGER, token: String::new(), mode: GateMode::Exclusive, ends });
+        }
+        is_open
+    }
+
+    /// The foreign program leaves all gates.
+    pub fn leave_by_a_stranger(&self) {
+        self.leave(STRANGER, |_| true);
+    }
+
+    /// How many are in a gate.
+    pub fn count_inside(&self, name: &str) -> usize {
+        self.occupants.borrow().get(name).map_or(0, Vec::len)
     }
 
     /// Ends the passages of a session in some gates.
