@@ -1,5 +1,6 @@
 //! One etcd, and a cluster of three members.
 
+use super::client::Client;
 use super::disturbance::Disturbance;
 use super::rig::{Rig, with};
 use crate::support::etcd::gateway::Gateway;
@@ -195,7 +196,10 @@ fn waiters_that_are_not_next_cost_nothing() {
         let rig = EtcdRig::new();
         let client = rig.client();
         super::rig::prove(rig, async |rig: &mut dyn Rig| {
-            costs.push(super::selections::ten_hand_offs(rig, waiters, || client.messages()).await);
+            costs.push(
+                super::selections::ten_hand_offs(|| Client::new(rig, "x"), waiters, || client.messages())
+                    .await,
+            );
         });
     }
     // Heartbeats are counted as well. If all waiters were notified of each hand-off, it would be thousands.

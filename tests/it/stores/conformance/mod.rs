@@ -10,7 +10,7 @@ mod disturbance;
 mod memory;
 pub mod rig;
 #[cfg(feature = "net")]
-mod selections;
+pub mod selections;
 #[cfg(feature = "redis")]
 mod servers;
 mod suite;

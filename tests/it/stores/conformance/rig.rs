@@ -170,10 +170,15 @@ pub fn open(url: &str) -> Box<dyn Backend> {
     locate(url).unwrap_or_else(|error| panic!("{url}: {error}")).open()
 }
 
-/// Runs a check on a rig on one thread, as dlock does.
-pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
+/// Runs clients on one thread, as dlock does.
+pub fn on_one_thread<T>(clients: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, check(&mut rig));
+    tokio::task::LocalSet::new().block_on(&runtime, clients)
+}
+
+/// Runs a check on a rig on one thread.
+pub fn prove<R: Rig>(mut rig: R, check: impl AsyncFnOnce(&mut dyn Rig)) {
+    on_one_thread(check(&mut rig));
     let is_over = rig.disturbance().is_none_or(|disturbance| disturbance.is_over());
     assert!(is_over, "the check was over before anything happened to the store");
 }

@@ -1,7 +1,7 @@
 //! Parts of the suite for stores of which another form runs all of it, and what many waiters cost: a server at a
 //! hand-off, and the next waiter when those ahead die.
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use super::client::Client;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use super::rig::Rig;
@@ -15,14 +15,14 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 /// What ten hand-offs cost a server with this many waiters: the growth of a figure of the server.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub async fn ten_hand_offs(rig: &dyn Rig, waiters: usize, figure: impl Fn() -> u64) -> u64 {
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
+pub async fn ten_hand_offs(client: impl Fn() -> Client, waiters: usize, figure: impl Fn() -> u64) -> u64 {
     const HAND_OFFS: usize = 10;
-    let mut holder = Client::new(rig, "x");
+    let mut holder = client();
     holder.acquire().await;
     let mut waiting = Vec::new();
     for _ in 0..waiters + HAND_OFFS {
-        waiting.push(Client::new(rig, "x").wait_beside().await);
+        waiting.push(client().wait_beside().await);
     }
     let before = figure();
     for next in waiting.drain(..HAND_OFFS) {

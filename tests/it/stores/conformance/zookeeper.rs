@@ -1,5 +1,6 @@
 //! One ZooKeeper, with each recipe, and an ensemble of three.
 
+use super::client::Client;
 use super::disturbance::Disturbance;
 use super::rig::{Rig, with};
 use crate::support::place::Place;
@@ -281,7 +282,7 @@ fn waiters_that_are_not_next_cost_nothing() {
         let servers = rig.servers.clone();
         super::rig::prove(rig, async |rig: &mut dyn Rig| {
             let packets = || locked(&servers).zookeeper().figure(0, "packets_received");
-            costs.push(super::selections::ten_hand_offs(rig, waiters, packets).await);
+            costs.push(super::selections::ten_hand_offs(|| Client::new(rig, "x"), waiters, packets).await);
         });
     }
     // Heartbeats are counted as well. If all waiters were notified of each hand-off, it would be thousands.

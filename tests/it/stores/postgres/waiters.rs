@@ -1,5 +1,8 @@
 //! What waiters cost a server.
 
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
+use crate::stores::conformance::selections::ten_hand_offs;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -28,6 +31,22 @@ fn eighty_waiters_fit_into_the_default_number_of_connections() {
         assert_eq!(waiter.wait_within(SOON * 10).outcome(), (Exit::Code(0), "", ""));
     }
     assert_eq!(place.read("log").lines().count(), WAITERS);
+}
+
+/// The waiter that is called, and the one behind it: a hand-off costs the same, however many clients wait.
+#[test]
+fn a_hand_off_concerns_two_waiters() {
+    let mut costs = Vec::new();
+    for waiters in [2, 60] {
+        let server = Postgres::lent();
+        let proxy = Proxy::to(server.port());
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port());
+        let replies = || proxy.replies() as u64;
+        costs.push(on_one_thread(ten_hand_offs(|| Client::at(&url, "x"), waiters, replies)));
+    }
+    // Replies to the release and to the claim, and two notifications. If each waiter were notified, or asked, it would be
+    // hundreds.
+    assert!(costs[1] <= 10 * 12, "messages for 10 hand-offs: {costs:?}");
 }
 
 /// `CREATE INDEX CONCURRENTLY` waits for every older snapshot, and VACUUM keeps the rows that one of them may see.
