@@ -9,7 +9,8 @@ use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
-use crate::support::wait::until;
+use crate::support::wait::{throughout, until};
+use std::time::Duration;
 
 /// The number of waiters.
 const JOINED: &str = "SELECT coalesce(sum(json_array_length(entries::json -> 'line')), 0) FROM dlock_locks";
@@ -47,6 +48,38 @@ fn a_hand_off_concerns_two_waiters() {
     // Replies to the release and to the claim, and two notifications. If each waiter were notified, or asked, it would be
     // hundreds.
     assert!(costs[1] <= 10 * 12, "messages for 10 hand-offs: {costs:?}");
+}
+
+/// The first is notified, and the second soon after it; each one behind them only shows that it is alive.
+#[test]
+fn a_waiter_asks_about_once_per_lease() {
+    const LEASES: u32 = 5;
+    const TTL: Duration = Duration::from_secs(2);
+    let (server, place) = (Postgres::lent(), Place::new());
+    let proxies: Vec<Proxy> = (0..5).map(|_| Proxy::to(server.port())).collect();
+    let run = |url: &str| place.run().backend(url).args(["--ttl", "2s", "--wait", "300s"]);
+    let mut holder =
+        run(&server.url()).stdin(std::process::Stdio::piped()).sh("echo ready; read line").spawn();
+    holder.await_ready();
+    let mut waiters = Vec::new();
+    for (ahead, proxy) in proxies.iter().enumerate() {
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port());
+        waiters.push(run(&url).sh("true").spawn());
+        until(SOON, "a waiter", || server.sql(JOINED) == (ahead + 1).to_string());
+    }
+    let before: Vec<usize> = proxies.iter().map(Proxy::replies).collect();
+    throughout(TTL * LEASES, "all waiters", || waiters.iter_mut().all(|waiter| waiter.poll().is_none()));
+    assert_eq!(server.sql(JOINED), "5");
+    let asked: Vec<usize> =
+        proxies.iter().zip(before).map(|(proxy, before)| proxy.replies() - before).collect();
+    // Each asks again when the lease that it has read of may have ended: what is left of it after the last renewal, at
+    // least two thirds. A reply may arrive in two pieces, and a request at either edge of the time.
+    let most = LEASES as usize * 3 / 2 + 3;
+    assert!(asked[2..].iter().all(|count| (1..=most).contains(count)), "{asked:?}");
+    drop(holder.take_stdin());
+    for waiter in &mut waiters {
+        assert_eq!(waiter.wait_within(SOON).outcome(), (Exit::Code(0), "", ""));
+    }
 }
 
 /// `CREATE INDEX CONCURRENTLY` waits for every older snapshot, and VACUUM keeps the rows that one of them may see.
