@@ -9,6 +9,7 @@ pub mod cluster;
 #[cfg(feature = "net")]
 pub mod daemon;
 pub mod dlock;
+pub mod doctor;
 #[cfg(feature = "net")]
 pub mod etcd;
 #[cfg(feature = "redis")]

@@ -1,27 +1,11 @@
 //! `dlock doctor` on etcd.
 
 use crate::support::SOON;
+use crate::support::doctor::{assert_answered, assert_found, doctor};
 use crate::support::etcd::{Ensemble, Etcd};
-use crate::support::place::Place;
-use crate::support::running::{Exit, Output};
+use crate::support::running::Exit;
 use crate::support::wait::until;
-use serde_json::{Value, json};
-
-fn doctor(url: &str) -> Output {
-    Place::new().bare().args(["doctor", "-b", url, "--json", "--connect-timeout", "2s"]).output()
-}
-
-#[track_caller]
-fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let is_meant = |finding: &&Value| {
-        finding["level"] == level
-            && finding["check"] == check
-            && finding["found"].as_str().is_some_and(|text| text.contains(found))
-    };
-    let findings = report["findings"].as_array().expect("findings");
-    assert!(findings.iter().any(|finding| is_meant(&finding)), "{level} {check} {found}: {}", output.stdout);
-}
+use serde_json::json;
 
 #[test]
 fn a_healthy_cluster_has_only_a_warning_of_its_version() {
@@ -40,11 +24,7 @@ fn a_healthy_cluster_has_only_a_warning_of_its_version() {
     ] {
         assert_found(&output, level, check, found);
     }
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let answers = report["answers"].to_string();
-    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
-        assert!(answers.contains(answer), "{answers}");
-    }
+    assert_answered(&output);
     assert!(etcd.client().keys("").is_empty(), "left behind");
     assert_eq!(etcd.client().leases().unwrap(), [0; 0]);
 }

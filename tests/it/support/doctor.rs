@@ -1,0 +1,37 @@
+//! What `dlock doctor` reports.
+
+use super::place::Place;
+use super::running::Output;
+use serde_json::Value;
+
+/// The report on the store behind a URL, as JSON.
+pub fn doctor(url: &str) -> Output {
+    Place::new().bare().args(["doctor", "-b", url, "--json", "--connect-timeout", "5s"]).output()
+}
+
+/// The findings of a report.
+pub fn findings(output: &Output) -> Vec<Value> {
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    report["findings"].as_array().expect("findings").clone()
+}
+
+/// One of the findings of a report is of this level, about this check, and says this among other things.
+#[track_caller]
+pub fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
+    let is_meant = |finding: &Value| {
+        finding["level"] == level
+            && finding["check"] == check
+            && finding["found"].as_str().is_some_and(|text| text.contains(found))
+    };
+    assert!(findings(output).iter().any(is_meant), "{level} {check} {found}: {}", output.stdout);
+}
+
+/// The four questions are answered.
+#[track_caller]
+pub fn assert_answered(output: &Output) {
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let answers = report["answers"].to_string();
+    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+        assert!(answers.contains(answer), "{answers}");
+    }
+}
