@@ -50,7 +50,8 @@ pub struct HolderEntry {
     pub slot: Option<u32>,
     /// The fencing token of the hold.
     pub fencing_token: u64,
-    /// The gate that the holder has passed, if the store has one: for files, device and inode of the lock file.
+    /// The gate that the holder has passed, if the store has one: for files, device and inode of the lock file; elsewhere,
+    /// what identifies the holder in it, such as its session.
     #[serde(default, rename = "file", skip_serializing_if = "Option::is_none")]
     pub gate: Option<(u64, u64)>,
     /// In microseconds since 1970.
