@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{User, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tempfile::TempDir;
 
 /// Start options.
 #[derive(Debug, Clone, Default)]
@@ -65,13 +66,10 @@ impl Postgres {
 
     /// Starts one for one test only.
     pub fn start_with(plan: Plan) -> Self {
+        let cluster = lend::<Cluster>();
         Self::start_on(&plan, |data| {
-            let mut words = as_nobody(&programs().join("initdb"));
-            let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D"];
-            words.extend(options.map(str::to_owned));
-            words.push(data.to_str().expect("a path in UTF-8").to_owned());
-            let made = run(&words);
-            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            let copied = Command::new("cp").arg("-a").arg(cluster.data()).arg(data).status();
+            assert!(copied.expect("cp can be started").success());
         })
     }
 
@@ -91,9 +89,7 @@ impl Postgres {
     fn start_on(plan: &Plan, make: impl Fn(&Path)) -> Self {
         // Another process may take the port between the check and the bind.
         for _ in 0..10 {
-            let directory = tempfile::Builder::new().prefix("it-postgres-").tempdir().expect("a directory");
-            let user = User::from_name(USER).expect("a user database").expect("nobody");
-            chown(directory.path(), Some(user.uid), Some(user.gid)).expect("our own directory");
+            let directory = directory();
             let data = directory.path().join("data");
             make(&data);
             let port = free_port();
@@ -108,6 +104,7 @@ impl Postgres {
                 "dynamic_shared_memory_type=mmap".to_owned(),
             ];
             if let Some(files) = &plan.certificates {
+                let user = User::from_name(USER).expect("a user database").expect("nobody");
                 let copy = |from: &Path, name: &str| {
                     let to = directory.path().join(name);
                     std::fs::copy(from, &to).expect("a certificate");
@@ -207,8 +204,43 @@ impl Postgres {
     }
 }
 
+/// The files of a new server, which every server starts with a copy of: to create them takes longer.
+struct Cluster(TempDir);
+
+impl Cluster {
+    fn data(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+}
+
+impl Group for Cluster {
+    fn start() -> Self {
+        let cluster = Self(directory());
+        let mut words = as_nobody(&programs().join("initdb"));
+        let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D"];
+        words.extend(options.map(str::to_owned));
+        words.push(cluster.data().to_str().expect("a path in UTF-8").to_owned());
+        let made = run(&words);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        cluster
+    }
+
+    fn renew(&mut self) -> bool {
+        true
+    }
+}
+
+/// A directory of the user that the server runs as.
+fn directory() -> TempDir {
+    let directory = tempfile::Builder::new().prefix("it-postgres-").tempdir().expect("a directory");
+    let user = User::from_name(USER).expect("a user database").expect("nobody");
+    chown(directory.path(), Some(user.uid), Some(user.gid)).expect("our own directory");
+    directory
+}
+
 fn try_sql(host: &str, port: u16, text: &str) -> Result<String, String> {
-    let output = Command::new("psql")
+    // Debian's wrapper of psql takes longer than most statements.
+    let output = Command::new(programs().join("psql"))
         .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", host, "-U", "postgres", "-p"])
         .args([&port.to_string(), "-c", text, "postgres"])
         .output()
