@@ -11,6 +11,7 @@ mod tls;
 
 pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
+pub use self::mismatch::expects_request;
 pub use self::security::Security;
 pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};
 pub use self::tls::{Session, TlsSettings};

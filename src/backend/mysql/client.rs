@@ -1,19 +1,25 @@
 //! A client of the primary: one connection at a time.
 
-use super::connection::Connection;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::connection::{Connection, is_mariadb};
 use super::errors;
+use super::gate::Recipe;
 use super::location::Location;
+use super::packet::malformed;
+use super::proxy;
 use super::reply::{Failure, Outcome, Row};
+use super::table::quoted;
 use crate::backend::StoreError;
 use crate::clock::Moment;
 
 /// The same whatever the defaults of the server and of the user are. A statement waits for a row as long as another
 /// statement runs, and no longer; a session ends with its connection.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET SESSION autocommit = 1, \
-                        sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 5, wait_timeout = 28800";
-/// The oldest versions whose statements and messages are those that are used here.
-const OLDEST_MYSQL: (u32, u32, u32) = (5, 7, 5);
-const OLDEST_MARIADB: (u32, u32, u32) = (10, 2, 0);
+                        sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 5, wait_timeout = ";
+/// The longest time in seconds that a session waits for a request.
+pub(super) const IDLE_LIMIT: u64 = 28_800;
 /// How often a statement that was rolled back in favor of another one is repeated.
 const DEADLOCKS: usize = 5;
 
@@ -24,12 +30,19 @@ pub(super) struct Client {
     pub(super) sent: Moment,
     /// The server belongs to a cluster, in which a commit on one node can be lost.
     pub(super) is_in_cluster: bool,
+    /// The number of the session, ...
+    pub(super) session: u64,
+    /// ... and what the server calls its connection.
+    pub(super) id: u64,
+    /// Why the user cannot have the table, where that is not needed.
+    pub(super) denied: Option<String>,
 }
 
 impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
-        Client { location, connection: None, sent: Moment::now(), is_in_cluster: false }
+        let sent = Moment::now();
+        Client { location, connection: None, sent, is_in_cluster: false, session: 0, id: 0, denied: None }
     }
 
     /// Connects, unless there is a connection.
@@ -37,8 +50,16 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, rejects the user, or is not one that can hold locks.
     pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
-        if self.connection.as_ref().is_none_or(|connection| !connection.is_usable()) {
-            self.connection = None;
+        if self.kept().is_some() {
+            // A session that has ended is noticed before a request is lost with it.
+            tokio::select! {
+                biased;
+                () = self.ended() => {}
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        if !self.is_connected() {
+            self.disconnect();
             let connection = Connection::open(&self.location).await?;
             self.begin(connection).await?;
         }
@@ -50,18 +71,25 @@ impl Client {
     /// # Errors
     /// The server is not one that can hold locks.
     pub(super) async fn begin(&mut self, mut connection: Connection) -> Result<(), StoreError> {
-        let is_mariadb = connection.version.contains("MariaDB");
-        let oldest = if is_mariadb { OLDEST_MARIADB } else { OLDEST_MYSQL };
-        if crate::backend::diagnosis::version_of(&connection.version) < oldest {
-            let text = format!("the server is too old ({}): see dlock man mysql", connection.version);
-            return Err(StoreError::Config(text));
-        }
         // MySQL does not have the variable, unless it belongs to a cluster.
-        let cluster = match is_mariadb {
+        let cluster = match is_mariadb(&connection.version) {
             true => "SELECT 'wsrep_on', @@GLOBAL.wsrep_on",
             false => "SHOW GLOBAL VARIABLES LIKE 'wsrep\\_on'",
         };
-        let outcomes = connection.query(&format!("{SETTINGS}; SELECT @@GLOBAL.read_only; {cluster}")).await?;
+        let sql = format!("{SETTINGS}{IDLE_LIMIT}; SELECT CONNECTION_ID(), @@GLOBAL.read_only; {cluster}");
+        let outcomes = match self.location.recipe {
+            Recipe::Table => connection.query(&sql).await,
+            Recipe::GetLock => {
+                let database = quoted(&self.location.database);
+                match connection.query(&format!("{sql}; USE {database}")).await {
+                    Err(failure) if errors::missing_right(&failure).is_some() => {
+                        self.denied = errors::missing_right(&failure);
+                        connection.query(&sql).await
+                    }
+                    outcomes => outcomes,
+                }
+            }
+        }?;
         let is_on = |outcome: Option<&Outcome>| match outcome {
             Some(Outcome::Rows(rows)) => rows
                 .first()
@@ -80,8 +108,55 @@ impl Client {
                     .into(),
             ));
         }
+        let id = match outcomes.get(2) {
+            Some(Outcome::Rows(rows)) => rows.first().and_then(|row| row.first()?.as_deref()),
+            _ => None,
+        };
+        self.id = id.and_then(|id| String::from_utf8_lossy(id).parse().ok()).ok_or_else(malformed)?;
+        if self.location.recipe == Recipe::GetLock && self.id != u64::from(connection.thread) {
+            proxy::check(&mut connection, self.id, &self.location).await?;
+        }
+        self.session += 1;
         self.connection = Some(connection);
         Ok(())
+    }
+
+    /// Returns whether there is a connection that can be used.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_usable)
+    }
+
+    /// Closes the connection.
+    pub(super) fn disconnect(&mut self) {
+        self.connection = None;
+    }
+
+    /// Keeps the session, see [`Connection::keep`].
+    ///
+    /// # Errors
+    /// There are too many open files, or no connection.
+    pub(super) fn keep(&mut self) -> io::Result<()> {
+        self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?.keep()
+    }
+
+    /// The session may end.
+    pub(super) fn let_go(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.let_go();
+        }
+    }
+
+    /// Returns the socket, if the session is kept.
+    pub(super) fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.connection.as_ref()?.kept()
+    }
+
+    /// Returns when the server has ended the session; never if that is known already.
+    pub(super) async fn ended(&mut self) {
+        match self.connection.as_mut().filter(|connection| connection.is_usable()) {
+            Some(connection) => connection.ended().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Connects if need be, and sends statements in one request. Those that are rolled back in favor of others are sent
@@ -115,7 +190,7 @@ impl Client {
         let connection = connection.ok_or_else(|| StoreError::unreachable("not connected"))?;
         match connection.watch(sql).await?.pop() {
             Some(Outcome::Rows(rows)) => Ok(rows),
-            _ => Err(super::packet::malformed().into()),
+            _ => Err(malformed().into()),
         }
     }
 
@@ -126,8 +201,13 @@ impl Client {
     pub(super) async fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
         match self.query(sql).await?.pop() {
             Some(Outcome::Rows(rows)) => Ok(rows),
-            _ => Err(super::packet::malformed().into()),
+            _ => Err(malformed().into()),
         }
+    }
+
+    /// Returns whether the server that is connected is MariaDB.
+    pub(super) fn is_mariadb(&self) -> bool {
+        is_mariadb(self.version())
     }
 
     /// Returns the version of the server that is connected.

@@ -2,6 +2,7 @@
 //! silence: a statement that fails with it is not repeated.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,6 +22,10 @@ use crate::backend::{StoreError, io_text};
 const QUERY: u8 = 3;
 /// utf8mb4_general_ci
 const CHARACTER_SET: u8 = 45;
+/// The oldest versions whose statements and messages are those that are used here. Before MySQL 5.7.5 and MariaDB
+/// 10.0.2, a session has one lock of `GET_LOCK` at most.
+const OLDEST_MYSQL: (u32, u32, u32) = (5, 7, 5);
+const OLDEST_MARIADB: (u32, u32, u32) = (10, 2, 0);
 /// How much is read at once.
 const CHUNK: usize = 16 << 10;
 
@@ -39,6 +44,8 @@ pub(super) struct Connection {
     reply: Option<Reply>,
     /// No statement was given up halfway.
     is_usable: bool,
+    /// A duplicate of the socket, while the session is needed: it is not given up with a request.
+    kept: Option<OwnedFd>,
 }
 
 impl Connection {
@@ -63,16 +70,27 @@ impl Connection {
         location: &Location,
     ) -> Result<Connection, StoreError> {
         let first = match &mut socket {
-            Socket::Tcp(tcp) => first_packet(tcp).await?,
+            Socket::Tcp(tcp) => {
+                let peer = tcp.peer_addr().ok();
+                tokio::select! {
+                    biased;
+                    first = first_packet(tcp) => first?,
+                    () = net::expects_request(peer, begins_packet) => return Err(not_mysql()),
+                }
+            }
             Socket::Unix(unix) => first_packet(unix).await?,
         };
         if first.first() == Some(&ERROR) {
             return Err(errors::meaning(&ServerError::parse(&first)?));
         }
         let greeting = Greeting::parse(&first)?;
+        let version = greeting.version.trim_start_matches("5.5.5-").to_owned();
+        let oldest = if is_mariadb(&version) { OLDEST_MARIADB } else { OLDEST_MYSQL };
         let required = capability::PROTOCOL_41 | capability::SECURE_CONNECTION | capability::PLUGIN_AUTH;
-        if greeting.capabilities & required != required {
-            let text = format!("the server is too old ({}): see dlock man mysql", greeting.version);
+        if crate::backend::diagnosis::version_of(&version) < oldest
+            || greeting.capabilities & required != required
+        {
+            let text = format!("the server is too old ({version}): see dlock man mysql");
             return Err(StoreError::Config(text));
         }
         let (mut number, mut privacy, mut has_tls) = (1, Privacy::None, false);
@@ -93,7 +111,6 @@ impl Connection {
                 BoundedStream::unix(unix)
             }
         };
-        let version = greeting.version.trim_start_matches("5.5.5-").to_owned();
         let (received, reply) = (Vec::new(), None);
         let mut connection = Connection {
             stream,
@@ -105,6 +122,7 @@ impl Connection {
             version,
             reply,
             is_usable: false,
+            kept: None,
         };
         connection.log_in(greeting, location).await?;
         connection.is_usable = true;
@@ -114,6 +132,38 @@ impl Connection {
     /// Returns whether the connection can be used.
     pub(super) fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    /// Keeps the session until it is let go: a request that is given up before its reply does not end it.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub(super) fn keep(&mut self) -> io::Result<()> {
+        if self.kept.is_none() {
+            self.kept = Some(self.stream.duplicate()?);
+        }
+        Ok(())
+    }
+
+    /// The session may end.
+    pub(super) fn let_go(&mut self) {
+        self.kept = None;
+    }
+
+    /// Returns the socket, if the session is kept.
+    pub(super) fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.kept.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns when the server has ended the session. If the future is dropped, nothing is lost.
+    pub(super) async fn ended(&mut self) {
+        if self.reply.is_some() {
+            // That of a request that was given up.
+            let _ = self.reply().await;
+        }
+        // Without a request, the server sends nothing but the reason for the end.
+        let _ = self.packet().await;
+        self.is_usable = false;
     }
 
     /// Returns whether the connection uses TLS.
@@ -138,7 +188,7 @@ impl Connection {
         login.push(0);
         login.push(u8::try_from(answer.len()).unwrap_or_default());
         login.append(&mut answer);
-        login.extend(location.database.as_bytes());
+        login.extend(location.login_database().as_bytes());
         login.push(0);
         login.extend(method.name().as_bytes());
         login.push(0);
@@ -166,14 +216,17 @@ impl Connection {
     /// Sends statements in one request, and returns the result of each of them.
     ///
     /// # Errors
-    /// One of them failed, or the connection is broken. It is unusable then, and after the future was dropped.
+    /// One of them failed, or the connection is broken. It is unusable then, and after the future was dropped, unless
+    /// the session is kept.
     pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
-        self.is_usable = false;
+        self.is_usable = self.kept.is_some();
         if self.reply.is_some() {
             // What was found out is not needed any more.
             let _ = self.reply().await;
         }
+        self.is_usable = false;
         self.request(sql).await?;
+        self.is_usable = self.kept.is_some();
         let result = self.reply().await;
         self.is_usable = match &result {
             Ok(_) => true,
@@ -289,6 +342,16 @@ async fn first_packet(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, 
     let mut packet = vec![0; length];
     stream.read_exact(&mut packet).await.map_err(|error| closed(&error))?;
     Ok(packet)
+}
+
+/// Returns whether a server may have sent this first: the greeting, or an error in its place.
+fn begins_packet(bytes: &[u8]) -> bool {
+    matches!(bytes, [_, _, 0, 0, Greeting::PROTOCOL | ERROR, ..]) || bytes.len() < HEADER
+}
+
+/// Returns whether this is a version of MariaDB.
+pub(super) fn is_mariadb(version: &str) -> bool {
+    version.contains("MariaDB")
 }
 
 async fn request_tls(tcp: &mut TcpStream) -> io::Result<()> {

@@ -14,6 +14,9 @@ const NO_LOCK: &str = "no lock can be taken: dlock run ends with";
 const LEASE_CLOCK: &str = "the server's, in steps of 1us; the lock of a crashed holder is free at most one --ttl (30s unless \
                            set) after its last renewal";
 
+const SESSION_CLOCK: &str = "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends, at \
+                             most one --ttl (30s unless set) after its last renewal";
+
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (bind_address), and that no \
            firewall is in between",
@@ -95,9 +98,13 @@ impl MysqlStore {
         self.durability(diagnosis).await?;
         self.path(thread, diagnosis).await?;
         self.latency(diagnosis).await?;
-        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        let clock = if self.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
         let remedy = "see the error, and grant the user the rights that dlock doctor --policy prints";
         let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis, remedy).await?;
+        if self.client.denied.is_some() {
+            return Ok(());
+        }
         let key = literal(location.key(&name));
         Ok(self.client.query(&format!("DELETE FROM {TABLE} WHERE name = {key}")).await.map(drop)?)
     }
@@ -117,9 +124,22 @@ impl MysqlStore {
     /// Checks the table, and returns whether it can be used.
     async fn table(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
         diagnosis.begin("table");
-        if let Err(error) =
-            self.query(&format!("SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0")).await
-        {
+        if let Some(why) = self.why_no_ledgers() {
+            diagnosis.found(without_table(why));
+            return Ok(true);
+        }
+        let mut sql = format!("SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0");
+        if self.has_user_lock() {
+            // Without these rights, the locks do without the table.
+            sql.push_str(&format!(
+                "; UPDATE {TABLE} SET version = version WHERE FALSE; INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
+            ));
+        }
+        if let Err(error) = self.query(&sql).await {
+            if let Some(why) = self.why_no_ledgers() {
+                diagnosis.found(without_table(why));
+                return Ok(true);
+            }
             let error = StoreError::from(error);
             let (code, remedy) = match error {
                 StoreError::Config(_) => (78, "rename that table, or use another database"),
@@ -147,6 +167,12 @@ impl MysqlStore {
     }
 
     async fn durability(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        if self.has_user_lock() {
+            let why = "with its session: when the server is restarted, when a replica takes over, or when the connection is \
+                       cut or killed; the command is stopped then, but another may have begun";
+            diagnosis.answer(Question::Loss, Answer::new("yes", why));
+            return Ok(());
+        }
         diagnosis.begin("durability");
         let sql = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog";
         let rows = self.client.rows(sql).await?;
@@ -195,6 +221,10 @@ impl MysqlStore {
         diagnosis.answer(
             Question::OneServer,
             match is_direct {
+                false if self.has_user_lock() => Answer::new(
+                    "no",
+                    "a proxy keeps a connection to a server for each client: it must choose the same server for all",
+                ),
                 true => Answer::new("yes", "the connection is one to the server itself"),
                 false => Answer::new(
                     "no",
@@ -206,9 +236,22 @@ impl MysqlStore {
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let sql = format!("SELECT version FROM {TABLE} WHERE name = x''");
+        let sql = match self.client.denied {
+            None => format!("SELECT version FROM {TABLE} WHERE name = x''"),
+            Some(_) => MysqlStore::who_holds("'dlock'"),
+        };
         diagnosis.measure_latency("reads", async || Ok(self.client.query(&sql).await.map(drop)?)).await
     }
+}
+
+/// Returns the finding for a user that cannot have the table.
+fn without_table(why: String) -> Finding {
+    Finding::warning(
+        "table",
+        why,
+        "locks are exclusive only, and have no fencing tokens",
+        "run what dlock doctor --policy prints",
+    )
 }
 
 /// Returns the finding for a connection that was refused.

@@ -30,6 +30,7 @@ const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 const USER_LIMIT: u16 = 1226;
 const MISSING_PRIVILEGE: u16 = 1227;
+const NOT_SUPPORTED: u16 = 1235;
 const OPTION_PREVENTS: u16 = 1290;
 const INTERRUPTED: u16 = 1317;
 const BINLOG_UNSAFE: u16 = 1665;
@@ -45,6 +46,15 @@ const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
 /// Returns whether the table is missing.
 pub(super) fn is_table_missing(failure: &Failure) -> bool {
     matches!(failure, Failure::Server(error) if error.code == NO_TABLE)
+}
+
+/// Returns the text if the user may not use the table, or the database.
+pub(super) fn missing_right(failure: &Failure) -> Option<String> {
+    let codes = [NO_ACCESS_TO_DATABASE, TABLE_ACCESS_DENIED, COLUMN_ACCESS_DENIED];
+    match failure {
+        Failure::Server(error) if codes.contains(&error.code) => Some(meaning(error).to_string()),
+        _ => None,
+    }
 }
 
 /// Returns whether the statement was rolled back in favor of another one, which does not matter to it.
@@ -115,6 +125,7 @@ pub(super) fn meaning(error: &ServerError) -> StoreError {
         NO_TABLE => {
             StoreError::Config(format!("{text}: create it with dlock doctor --init, see dlock doctor --policy"))
         }
+        NOT_SUPPORTED => StoreError::Config(format!("the server cannot do that ({text})")),
         BINLOG_UNSAFE => StoreError::Config(
             "the server has binlog_format=STATEMENT, with which InnoDB cannot use READ COMMITTED: set it to MIXED or ROW"
                 .into(),

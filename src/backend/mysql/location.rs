@@ -1,15 +1,16 @@
 //! The location of a table of locks, parsed from a URL without contacting the server.
 
 use super::authentication::Privacy;
+use super::gate::Recipe;
 use super::option_file::ClientOptions;
 use super::policy::policy;
 use super::store::MysqlStore;
 use crate::backend;
 use crate::backend::admin::LockAdmin;
-use crate::backend::location::Policy;
+use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
 use crate::backend::url::{Environment, Url, UrlError};
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 const DEFAULT_PORT: u16 = 3306;
 const PASSWORD_VARIABLE: &str = "MYSQL_PWD";
@@ -77,6 +78,7 @@ pub struct Location {
     pub(super) encryption: Encryption,
     pub(super) database: String,
     pub(super) prefix: String,
+    pub(super) recipe: Recipe,
     /// The user has confirmed that all clients use one node of a cluster.
     pub(super) has_single_writer: bool,
     /// The URL has the option of this name.
@@ -133,6 +135,7 @@ impl Location {
             encryption,
             database: database.to_owned(),
             prefix: String::new(),
+            recipe: Recipe::Table,
             has_single_writer: false,
             is_insecure: false,
             display: String::new(),
@@ -160,8 +163,8 @@ impl Location {
             return Ok(());
         }
         match (name, value) {
-            ("recipe", "table") | ("socket" | "ssl_mode", _) => {}
-            ("recipe", _) => return Err(UrlError::new(format!("unknown recipe '{value}' (known: table)"))),
+            ("socket" | "ssl_mode", _) => {}
+            ("recipe", _) => self.recipe = Recipe::parse(value)?,
             ("prefix", _) => value.clone_into(&mut self.prefix),
             ("single_writer", "yes") => self.has_single_writer = true,
             _ => return Err(UrlError::new(format!("{name}= is yes, not '{value}'"))),
@@ -187,10 +190,19 @@ impl Location {
             Address::Tcp(_) => (self.address.to_string(), None),
             Address::Socket(path) => (String::new(), Some(format!("socket={}", path.display()))),
         };
+        let recipe = (self.recipe != Recipe::Table).then(|| format!("recipe={}", self.recipe.name()));
         let prefix = (!self.prefix.is_empty()).then(|| format!("prefix={}", self.prefix));
-        let options: Vec<String> = socket.into_iter().chain(prefix).collect();
+        let options: Vec<String> = socket.into_iter().chain(recipe).chain(prefix).collect();
         let mark = if options.is_empty() { "" } else { "?" };
         format!("{scheme}://{user}{host}/{}{mark}{}", self.database, options.join("&"))
+    }
+
+    /// Returns the database that a login names: a gate needs none, and is open to users without one.
+    pub(super) fn login_database(&self) -> &str {
+        match self.recipe {
+            Recipe::Table => &self.database,
+            Recipe::GetLock => "",
+        }
     }
 
     /// Returns the name of a lock in the table.
@@ -215,7 +227,16 @@ impl backend::Location for Location {
     }
 
     fn keeps_leases(&self) -> bool {
-        true
+        self.recipe == Recipe::Table
+    }
+
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        match (self.recipe, demand) {
+            (Recipe::GetLock, Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
+                Some("GET_LOCK has one holder: take the lock exclusively, or use recipe=table")
+            }
+            _ => None,
+        }
     }
 
     fn insecure(&self) -> Option<&'static str> {

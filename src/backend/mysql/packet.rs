@@ -110,7 +110,7 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    const PROTOCOL: u8 = 10;
+    pub(super) const PROTOCOL: u8 = 10;
 
     pub(super) fn parse(packet: &[u8]) -> Result<Greeting, StoreError> {
         let mut reader = Reader(packet);

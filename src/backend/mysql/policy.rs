@@ -1,5 +1,6 @@
 //! The table and the rights that dlock needs, as the statements that create and grant them.
 
+use super::gate::Recipe;
 use super::location::Location;
 use super::table::{create, quoted};
 use crate::backend::location::Policy;
@@ -16,9 +17,14 @@ pub(super) fn policy(location: &Location) -> Policy {
         format!("CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '<password>';"),
         format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.{TABLE} TO {user};"),
     ];
-    let note = "run this with the client mariadb or mysql as an administrator, with a password in place of <password>; \
+    let mut note = "run this with the client mariadb or mysql as an administrator, with a password in place of <password>; \
                 DELETE is only for dlock doctor, which removes its scratch lock"
         .to_owned();
+    if location.recipe == Recipe::GetLock {
+        note.push_str(
+            "; GET_LOCK needs no right: a user without the table has exclusive locks, and nothing else",
+        );
+    }
     Policy { commands, note }
 }
 

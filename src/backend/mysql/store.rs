@@ -1,28 +1,25 @@
 //! The store of one client: a row for each lock.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
-
-use futures_util::future::pending;
-use tokio::time::sleep;
 
 use super::client::Client;
 use super::errors;
+use super::gate::Recipe;
+use super::get_lock::Gates;
 use super::location::Location;
 use super::packet::malformed;
 use super::reply::{Failure, Outcome, Row};
 use super::table::{NOW, create, literal, take_if_idle, touch};
+use super::waiting::{Turn, Waiting, calls};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
-use crate::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
-use crate::backend::sql::{self, COLUMNS, LastSeen, TABLE, Taken, Values};
-use crate::backend::{CLAIM_WITHIN, Change, Hazard, Location as _, Reply, StoreError};
-use crate::lock::{LockName, LockState, NotedRecord};
-use crate::random::jitter;
-
-/// The shortest pause between two looks of a waiter whose turn is next, ...
-const NEXT_POLL: Duration = Duration::from_millis(20);
-/// ... and of one behind it. The average is twice this.
-const POLL: Duration = Duration::from_millis(80);
+use crate::backend::ledger::{
+    Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
+};
+use crate::backend::sql::{self, COLUMNS, LastSeen, OwnLedgers, TABLE, Taken, Values};
+use crate::backend::{Change, Hazard, Location as _, Reply, StoreError};
+use crate::lock::{Claim, LockName, LockState, NotedRecord};
 
 /// A client of a table of locks. If it ends without a release, its entries end with their leases.
 pub struct MysqlStore {
@@ -30,34 +27,31 @@ pub struct MysqlStore {
     /// The ledger that was read or stored last.
     last: LastSeen,
     /// The waiter's entry that changes are awaited for.
-    waiting: Option<Waiting>,
-}
-
-struct Waiting {
-    name: LockName,
-    ticket: u64,
-    /// The turn as it was reported last.
-    reported: Turn,
-}
-
-/// Where a waiter stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Later,
-    /// It is the first one that is not called.
-    Next,
-    /// Likewise, and others are called.
-    Soon,
-    Called,
+    pub(super) waiting: Option<Waiting>,
+    /// What it knows of the gates in front of the rows.
+    pub(super) gates: Gates,
+    /// The ledgers of a user that may not have the table.
+    own: OwnLedgers,
 }
 
 impl MysqlStore {
     /// Returns a client of a location; does not connect.
     pub(super) fn contender(location: Location) -> Contender<MysqlStore> {
-        Contender::new(MysqlStore { client: Client::new(location), last: LastSeen::default(), waiting: None })
+        Contender::new(MysqlStore {
+            client: Client::new(location),
+            last: LastSeen::default(),
+            waiting: None,
+            gates: Gates::default(),
+            own: OwnLedgers::default(),
+        })
     }
 
-    fn key(&self, name: &LockName) -> String {
+    /// Returns whether a lock of `GET_LOCK` is in front of each row.
+    pub(super) fn has_user_lock(&self) -> bool {
+        self.client.location.recipe == Recipe::GetLock
+    }
+
+    pub(super) fn key(&self, name: &LockName) -> String {
         literal(self.client.location.key(name))
     }
 
@@ -68,12 +62,15 @@ impl MysqlStore {
     pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
         match self.client.query(&create()).await {
             Ok(_) => Ok(()),
-            Err(failure) => Err(match StoreError::from(failure) {
-                StoreError::Denied(text) => {
-                    StoreError::Denied(format!("there is no table {TABLE}, and {text}"))
-                }
-                error => error,
-            }),
+            Err(failure) => {
+                self.note_missing_right(&failure);
+                Err(match StoreError::from(failure) {
+                    StoreError::Denied(text) => {
+                        StoreError::Denied(format!("there is no table {TABLE}, and {text}"))
+                    }
+                    error => error,
+                })
+            }
         }
     }
 
@@ -84,7 +81,12 @@ impl MysqlStore {
                 self.create_table().await?;
                 self.client.query(sql).await
             }
-            result => checked(result),
+            result => {
+                if let Err(failure) = &result {
+                    self.note_missing_right(failure);
+                }
+                checked(result)
+            }
         }
     }
 
@@ -96,41 +98,21 @@ impl MysqlStore {
             length + 1,
             literal(prefix)
         );
+        self.client.connect().await?;
+        if let Some(why) = self.why_no_ledgers() {
+            return Err(StoreError::Config(why));
+        }
         let rows = match checked(self.client.query(&sql).await) {
             Ok(mut outcomes) => outcomes.pop(),
             Err(failure) if errors::is_table_missing(&failure) => None,
-            Err(failure) => return Err(failure.into()),
+            Err(failure) => {
+                self.note_missing_right(&failure);
+                return Err(self.why_no_ledgers().map_or_else(|| failure.into(), StoreError::Config));
+            }
         };
         let Some(Outcome::Rows(rows)) = rows else { return Ok(Vec::new()) };
         let names = rows.into_iter().filter_map(|row| String::from_utf8(row.into_iter().next()??).ok());
         Ok(names.filter_map(|name| LockName::new(&name).ok()).collect())
-    }
-
-    /// Waits until the turn of the own entry has changed.
-    async fn turn(&mut self) -> Change {
-        let Some(waiting) = &self.waiting else { return pending().await };
-        let sql = format!("SELECT calls FROM {TABLE} WHERE name = {}", self.key(&waiting.name));
-        loop {
-            let Some(Waiting { ticket, reported, .. }) = self.waiting.as_mut() else {
-                return pending().await;
-            };
-            let pause = if *reported == Turn::Later { POLL } else { NEXT_POLL };
-            sleep(pause + jitter(pause * 2)).await;
-            let rows = match self.client.watch(&sql).await {
-                Ok(rows) => rows,
-                Err(_) => return Change::Disconnected,
-            };
-            let calls = rows.first().and_then(|row| row.first()?.as_deref());
-            let turn = calls.map_or(Turn::Called, |calls| turn_of(*ticket, &String::from_utf8_lossy(calls)));
-            if turn == std::mem::replace(reported, turn) {
-                continue;
-            }
-            match turn {
-                Turn::Called => return Change::OurTurn,
-                Turn::Soon => return Change::Soon(CLAIM_WITHIN),
-                Turn::Next | Turn::Later => {}
-            }
-        }
     }
 }
 
@@ -147,34 +129,19 @@ fn checked(result: Result<Vec<Outcome>, Failure>) -> Result<Vec<Outcome>, Failur
     })
 }
 
-/// Returns what waiters look at: the tickets of those that are called, and of the next one.
-fn calls(ledger: &Ledger) -> String {
-    let called = ledger.waiters.iter().filter(|waiter| waiter.called.is_some());
-    let called: Vec<String> = called.map(|waiter| waiter.ticket.to_string()).collect();
-    let next = ledger.waiters.iter().find(|waiter| waiter.called.is_none());
-    format!("{}/{}", called.join(","), next.map_or(String::new(), |waiter| waiter.ticket.to_string()))
-}
-
-fn turn_of(ticket: u64, calls: &str) -> Turn {
-    let (called, next) = calls.split_once('/').unwrap_or_default();
-    let ticket = ticket.to_string();
-    if called.split(',').any(|called| called == ticket) {
-        Turn::Called
-    } else if next != ticket {
-        Turn::Later
-    } else if called.is_empty() {
-        Turn::Next
-    } else {
-        Turn::Soon
-    }
-}
-
 impl DocumentStore for MysqlStore {
     /// 0 if there is no row.
     type Version = u64;
 
     async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
         let key = self.key(name);
+        let gate = match self.has_user_lock() {
+            true => format!("; {}", MysqlStore::who_holds(&self.user_lock(name).await?)),
+            false => String::new(),
+        };
+        if self.client.denied.is_some() {
+            return Ok(self.own.load(name));
+        }
         let first = match shortcut {
             Shortcut::None => String::new(),
             Shortcut::TakeIfIdle(holder) => take_if_idle(&key, &Taken::of(holder)),
@@ -182,18 +149,32 @@ impl DocumentStore for MysqlStore {
         };
         self.last.take();
         let sql = format!(
-            "SELECT {NOW}; {first}SELECT {NOW}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}"
+            "SELECT {NOW}; {first}SELECT {NOW}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}"
         );
         let outcomes = match shortcut {
             // To read a lock does not create the table.
             Shortcut::None => match self.client.query(&sql).await {
                 Err(failure) if errors::is_table_missing(&failure) => {
-                    self.client.query(&format!("SELECT {NOW}; SELECT {NOW}, NULL")).await
+                    self.client.query(&format!("SELECT {NOW}; SELECT {NOW}, NULL{gate}")).await
                 }
-                outcomes => checked(outcomes),
+                Err(failure) => {
+                    self.note_missing_right(&failure);
+                    checked(Err(failure))
+                }
+                outcomes => outcomes,
             },
             _ => self.query(&sql).await,
-        }?;
+        };
+        let mut outcomes = match outcomes {
+            Err(_) if self.client.denied.is_some() => return Ok(self.own.load(name)),
+            outcomes => outcomes?,
+        };
+        if self.has_user_lock() {
+            match outcomes.pop() {
+                Some(Outcome::Rows(rows)) => self.note_holder(name, rows.first().ok_or_else(malformed)?)?,
+                _ => return Err(malformed()),
+            }
+        }
         let first_row = |outcome: Option<&Outcome>| match outcome {
             Some(Outcome::Rows(rows)) => rows.first().and_then(read_row).ok_or_else(malformed),
             _ => Err(malformed()),
@@ -226,6 +207,10 @@ impl DocumentStore for MysqlStore {
         version: u64,
         revision: Revision<'_>,
     ) -> Result<bool, StoreError> {
+        if self.client.denied.is_some() {
+            self.own.swap(name, revision.ledger);
+            return Ok(true);
+        }
         let (key, values) = (self.key(name), Values::of(revision.ledger));
         let first_version = self.last.recall(name).map_or(1, |seen| seen.now.wall);
         let last = self.last.take();
@@ -265,6 +250,8 @@ impl DocumentStore for MysqlStore {
             Ok(outcomes) if matches!(outcomes.last(), Some(Outcome::Changed(1))) => {}
             Ok(_) => return Ok(false),
             Err(failure) if errors::is_duplicate(&failure) => return Ok(false),
+            // To be decided anew, without the table.
+            Err(_) if self.client.denied.is_some() => return Ok(false),
             Err(failure) => return Err(failure.into()),
         }
         self.last.stored(last, revision.ledger, version);
@@ -277,6 +264,34 @@ impl DocumentStore for MysqlStore {
             Effect::None => {}
         }
         Ok(true)
+    }
+
+    fn lacks_ledgers(&self) -> Option<String> {
+        self.why_no_ledgers()
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.has_user_lock().then_some(GateLifetime::Session)
+    }
+
+    fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+        self.passage_of(claim)
+    }
+
+    async fn observe_gate(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        self.observe(name, purpose).await
+    }
+
+    async fn pass_gate(&mut self, claim: &Claim, _mode: GateMode) -> Result<bool, StoreError> {
+        self.pass(claim).await
+    }
+
+    async fn leave_gate(&mut self, claim: &Claim, _rest: Duration) -> Result<bool, StoreError> {
+        self.leave(claim).await
     }
 }
 
@@ -349,6 +364,14 @@ impl LedgerStore for MysqlStore {
 
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(self.create_table())
+    }
+
+    fn shares_ledgers(&self) -> bool {
+        self.client.denied.is_none()
+    }
+
+    fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.client.kept().into_iter().collect()
     }
 
     fn hazard(&self) -> Option<Hazard> {

@@ -6,8 +6,9 @@ use super::pool::{Group, Lent, lend};
 use super::server::{clients, free_port};
 use super::tls::Certificates;
 use super::wait::until;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -111,6 +112,23 @@ impl MariaDb {
         ));
     }
 
+    /// A session of the server's own client, as root.
+    pub fn session(&self) -> Session {
+        let mut command = self.client("root");
+        command.args(["--unbuffered", "--skip-reconnect", "--force", "--database", DATABASE]);
+        let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("mariadb");
+        let (to, from) = (client.stdin.take().expect("piped"), client.stdout.take().expect("piped"));
+        let mut session = Session { client, to, from: BufReader::new(from), id: 0 };
+        session.id = session.ask("SELECT CONNECTION_ID()").parse().expect("a number");
+        session
+    }
+
+    /// Waits until nobody holds this lock of `GET_LOCK`.
+    pub fn await_free(&self, name: &str) {
+        let sql = format!("SELECT IS_FREE_LOCK('{name}')");
+        until(SOON, "a free lock", || self.sql(&sql) == "1\n");
+    }
+
     /// Kills it.
     pub fn kill(&mut self) {
         self.daemon.kill();
@@ -139,6 +157,47 @@ impl MariaDb {
         let mut ping = self.client("root");
         ping.args(["--execute", "SELECT 1"]).stdout(Stdio::null()).stderr(Stdio::null());
         self.daemon.await_up(|| ping.status().expect("mariadb of mariadb-client").success())
+    }
+}
+
+/// A session of another program.
+#[derive(Debug)]
+pub struct Session {
+    client: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    id: u64,
+}
+
+impl Session {
+    /// What the server calls its connection.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends a statement.
+    pub fn send(&mut self, sql: &str) {
+        writeln!(self.to, "{sql};").expect("the client reads");
+    }
+
+    /// The next row.
+    pub fn row(&mut self) -> String {
+        let mut row = String::new();
+        self.from.read_line(&mut row).expect("the client writes");
+        row.trim_end_matches('\n').to_owned()
+    }
+
+    /// The row that a statement returns.
+    pub fn ask(&mut self, sql: &str) -> String {
+        self.send(sql);
+        self.row()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
     }
 }
 

@@ -27,6 +27,8 @@ pub mod masters;
 pub mod memcached;
 #[cfg(feature = "redis")]
 pub mod monitor;
+#[cfg(feature = "mysql")]
+pub mod multiplexer;
 #[cfg(feature = "net")]
 pub mod namespace;
 #[cfg(feature = "net")]

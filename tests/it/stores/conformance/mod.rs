@@ -20,6 +20,8 @@ mod cluster;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(feature = "mysql")]
+mod mariadb_get_lock;
 #[cfg(feature = "memcached")]
 mod memcached;
 #[cfg(feature = "mysql")]

@@ -76,8 +76,8 @@ fn a_replica_is_refused() {
     server.sql("SET GLOBAL read_only = 0");
 }
 
-#[test]
-fn a_node_of_a_galera_cluster_is_refused_without_confirmation() {
+/// The only node of a cluster.
+pub fn galera_node() -> MariaDb {
     let port = crate::support::server::free_port();
     let args = [
         "--wsrep-on=ON".to_owned(),
@@ -88,7 +88,12 @@ fn a_node_of_a_galera_cluster_is_refused_without_confirmation() {
         "--binlog-format=ROW".to_owned(),
         "--innodb-autoinc-lock-mode=2".to_owned(),
     ];
-    let server = MariaDb::start_with(Plan { args: args.to_vec(), ..Plan::default() });
+    MariaDb::start_with(Plan { args: args.to_vec(), ..Plan::default() })
+}
+
+#[test]
+fn a_node_of_a_galera_cluster_is_refused_without_confirmation() {
+    let server = galera_node();
     server.create_user("me", "secret", "ALL ON locks.*");
     let url = server.url().replace("root", "me");
     let message = "the server belongs to a Galera cluster (wsrep_on), which can lose locks: use another server, or, if all \
@@ -122,6 +127,42 @@ fn a_server_of_another_kind_is_recognised() {
     drop(greeter.join().unwrap());
 }
 
+/// It waits for a request, while a client of MySQL waits for a greeting.
+#[test]
+fn a_server_that_expects_a_request_is_recognised() {
+    let fake = Fake::answering_once("HTTP/1.1 400 Bad Request\r\n\r\n");
+    let message = "the server does not speak the protocol of MySQL and MariaDB; the command did not run";
+    let url = format!("mysql://me@127.0.0.1:{}/db", fake.port());
+    let run = Dlock::run().backend(&url).args(["--connect-timeout", "1m"]).sh("echo ran").output();
+    let expected = format!("dlock: x on {url}: {message}\n");
+    assert_eq!(run.outcome(), (Exit::Code(78), "", expected.as_str()));
+}
+
+#[test]
+fn a_version_that_is_too_old_is_refused() {
+    for (version, shown) in [
+        ("5.6.51-log", "5.6.51-log"),
+        ("5.7.4-m14", "5.7.4-m14"),
+        ("5.5.5-10.0.1-MariaDB", "10.0.1-MariaDB"),
+        ("5.5.5-10.1.48-MariaDB", "10.1.48-MariaDB"),
+    ] {
+        let mut greeting = vec![10];
+        greeting.extend(version.as_bytes());
+        greeting.extend(b"\0\x01\0\0\0abcdefgh\0\xff\xf7\x2d\x02\0\x0f\x80\x15");
+        greeting.extend([0; 10]);
+        greeting.extend(b"ijklmnopqrst\0mysql_native_password\0");
+        let mut bytes = vec![u8::try_from(greeting.len()).unwrap(), 0, 0, 0];
+        bytes.extend(greeting);
+        let fake = Fake::saying(bytes);
+        for recipe in ["", "?recipe=get_lock"] {
+            let url = format!("mysql://me@127.0.0.1:{}/db{recipe}", fake.port());
+            let message =
+                format!("the server is too old ({shown}): see dlock man mysql; the command did not run");
+            assert_refused(&url, 78, &message);
+        }
+    }
+}
+
 #[test]
 fn a_name_that_does_not_fit_with_its_prefix_is_refused() {
     let url = format!("mysql://me@127.0.0.1:1/db?prefix={}", "p".repeat(500));
@@ -140,7 +181,7 @@ fn a_url_names_one_host_and_a_database() {
         ("mysql://h,i/db", "mysql:// takes one host: that of the primary"),
         ("mysql://h/db?socket=/s", "mysql:// takes a host or socket=, not both"),
         ("mysql:///db?socket=s", "socket= takes an absolute path"),
-        ("mysql://h/db?recipe=x", "unknown recipe 'x' (known: table)"),
+        ("mysql://h/db?recipe=x", "unknown recipe 'x' (known: table, get_lock)"),
         ("mysql://h/db?single_writer=maybe", "single_writer= is yes, not 'maybe'"),
         (
             "mysql://h/db?ssl_mode=x",

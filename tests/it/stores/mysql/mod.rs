@@ -3,5 +3,8 @@
 mod connections;
 mod doctor;
 mod errors;
+mod failover;
 mod faults;
+mod get_lock;
 mod users;
+mod wake_up;

@@ -1,0 +1,283 @@
+//! `recipe=get_lock`: a lock of `GET_LOCK`, as other programs take it. It has one holder and ends with its session; the
+//! queue, the fencing counter and the history are those of its row.
+//!
+//! A lock of `GET_LOCK` belongs to the server, not to a database, and is not replicated
+//! (<https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html>).
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::client::IDLE_LIMIT;
+use super::errors;
+use super::packet::malformed;
+use super::proxy;
+use super::reply::{Failure, Row};
+use super::store::MysqlStore;
+use super::table::literal;
+use crate::backend::ledger::{GateMode, Occupant, Purpose};
+use crate::backend::sql::TABLE;
+use crate::backend::{StoreError, io_text};
+use crate::lock::{Claim, Holder, LockName};
+
+/// The longest name that MySQL accepts, in characters, ...
+const LONGEST: usize = 64;
+/// ... and the longest one that MariaDB accepts, in bytes.
+const LONGEST_BYTES: usize = 192;
+/// The last character that MySQL accepts in a name.
+const LAST_CHARACTER: char = '\u{FFFF}';
+/// What the digest of another name begins with.
+const DIGEST: &str = "dlock-sha256-";
+/// The length of the digest in bytes.
+const DIGEST_BYTES: usize = 20;
+
+/// The gates that a client has passed, and what it has seen of one.
+#[derive(Default)]
+pub(super) struct Gates {
+    passages: Vec<Passage>,
+    /// Who holds a lock, as it was asked for together with its row: the own connection, and that of the holder.
+    seen: Option<(LockName, u64, Option<u64>)>,
+}
+
+struct Passage {
+    name: LockName,
+    token: String,
+    /// The session that it ends with.
+    session: u64,
+    /// The gate was left by a request whose reply may be lost.
+    is_left: bool,
+}
+
+/// Returns the name of a lock for `GET_LOCK`. It is the name itself if every server can have it; then other programs can
+/// take the same lock. Another name is replaced with a digest.
+///
+/// # Errors
+/// The server ignores the case of names, and the name has another one than the server uses: the lock would be that of
+/// another name.
+fn user_lock(name: &str, ignores_case: bool) -> Result<String, StoreError> {
+    let is_usable = name.chars().count() <= LONGEST
+        && name.len() <= LONGEST_BYTES
+        && name.chars().all(|character| character <= LAST_CHARACTER)
+        && !name.starts_with(DIGEST);
+    if !is_usable {
+        let digest = Sha256::digest(name);
+        let digest: String = digest[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        return Ok(format!("{DIGEST}{digest}"));
+    }
+    let lower = name.to_lowercase();
+    match ignores_case && lower != name {
+        true => Err(StoreError::Config(format!(
+            "MySQL ignores the case of the names of GET_LOCK: use the name '{lower}', which is the same lock there"
+        ))),
+        false => Ok(name.to_owned()),
+    }
+}
+
+/// Returns the time in seconds after which the server ends a session without requests: never before a lease of this
+/// length has ended.
+fn idle_limit(ttl: Duration) -> u64 {
+    ttl.as_millis().div_ceil(1000).clamp(1, u128::from(IDLE_LIMIT)).try_into().unwrap_or(IDLE_LIMIT)
+}
+
+fn number(row: &Row, column: usize) -> Option<u64> {
+    String::from_utf8_lossy(row.get(column)?.as_ref()?).parse().ok()
+}
+
+impl MysqlStore {
+    /// Returns the name of a lock as an argument of `GET_LOCK`. Connects if need be: it depends on the server.
+    pub(super) async fn user_lock(&mut self, name: &LockName) -> Result<String, StoreError> {
+        self.client.connect().await?;
+        let name = format!("{}{name}", self.client.location.prefix);
+        let name = user_lock(&name, !self.client.is_mariadb())?;
+        Ok(format!("_utf8mb4 {}", literal(name)))
+    }
+
+    /// Returns the question who holds a lock.
+    pub(super) fn who_holds(user_lock: &str) -> String {
+        format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock})")
+    }
+
+    /// Notes the answer, until the gate of this lock is observed. A gate that another session holds is not ours.
+    pub(super) fn note_holder(&mut self, name: &LockName, answer: &Row) -> Result<(), StoreError> {
+        let own = number(answer, 0).ok_or_else(malformed)?;
+        let holder = number(answer, 1);
+        if own != self.client.id || holder != Some(own) {
+            self.gates.passages.retain(|passage| passage.name != *name);
+        }
+        self.gates.seen = Some((name.clone(), own, holder));
+        Ok(())
+    }
+
+    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
+    pub(super) fn passage_of(&self, claim: &Claim) -> Option<(u64, u64)> {
+        let is_its = |passage: &Passage| {
+            passage.token == claim.token.reveal() && passage.session == self.client.session
+        };
+        let has_passed = self.client.is_connected() && self.gates.passages.iter().any(is_its);
+        has_passed.then_some((self.client.id, 0))
+    }
+
+    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate). A holder is
+    /// identified by its connection.
+    pub(super) async fn observe(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        if self.gates.seen.as_ref().is_none_or(|(of, ..)| of != name) {
+            let sql = MysqlStore::who_holds(&self.user_lock(name).await?);
+            let rows = self.client.rows(&sql).await?;
+            self.note_holder(name, rows.first().ok_or_else(malformed)?)?;
+        }
+        let Some((_, own, Some(holder))) = self.gates.seen.take() else { return Ok(Vec::new()) };
+        let hint = match purpose {
+            Purpose::Operate if holder != own => Some(self.describe_connection(holder).await?),
+            _ => None,
+        };
+        let holder = Occupant {
+            identity: Some((holder, 0)),
+            mode: GateMode::Exclusive,
+            holder: Holder { hint, ..Holder::default() },
+        };
+        Ok(vec![holder])
+    }
+
+    /// Returns what the server shows this user of a connection.
+    async fn describe_connection(&mut self, id: u64) -> Result<String, StoreError> {
+        let sql = format!("SELECT user, host FROM information_schema.processlist WHERE id = {id}");
+        let rows = match self.client.rows(&sql).await {
+            Err(Failure::Server(_)) => Vec::new(),
+            rows => rows?,
+        };
+        let text = |column: usize| {
+            let value = rows.first()?.get(column)?.as_deref()?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        Ok(match (text(0), text(1)) {
+            (Some(user), Some(host)) => format!("connection {id} of {user}@{host}"),
+            _ => format!("connection {id} of the server"),
+        })
+    }
+
+    /// Tries to pass the gate. The server then ends the session when it has received no request for as long as the lease
+    /// lasts.
+    ///
+    /// # Errors
+    /// The store could not be queried, or a proxy has changed the session.
+    pub(super) async fn pass(&mut self, claim: &Claim) -> Result<bool, StoreError> {
+        let lock = self.user_lock(&claim.name).await?;
+        let limit = idle_limit(claim.ttl);
+        // A session may take a lock several times; what it holds already was not passed for this claim.
+        let sql = format!(
+            "SET @dlock_passed = IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 0, GET_LOCK({lock}, 0)); SET SESSION \
+             wait_timeout = IF(@dlock_passed = 1, {limit}, @@SESSION.wait_timeout); SELECT CONNECTION_ID(), @dlock_passed"
+        );
+        let rows = self.client.rows(&sql).await?;
+        let row = rows.first().ok_or_else(malformed)?;
+        if number(row, 0) != Some(self.client.id) {
+            self.client.disconnect();
+            return Err(proxy::shares_connections());
+        }
+        match number(row, 1) {
+            Some(1) => {}
+            Some(_) => return Ok(false),
+            None => return Err(StoreError::unanswered("GET_LOCK has failed on the server")),
+        }
+        if let Err(error) = self.client.keep() {
+            self.client.disconnect();
+            return Err(StoreError::unreachable(format!("cannot keep the connection: {}", io_text(&error))));
+        }
+        self.gates.passages.push(Passage {
+            name: claim.name.clone(),
+            token: claim.token.reveal().to_owned(),
+            session: self.client.session,
+            is_left: false,
+        });
+        Ok(true)
+    }
+
+    /// Leaves the gate, which the claim has passed. Returns whether it was kept until now.
+    ///
+    /// # Errors
+    /// The store could not be queried. The gate may be left then.
+    pub(super) async fn leave(&mut self, claim: &Claim) -> Result<bool, StoreError> {
+        let lock = self.user_lock(&claim.name).await?;
+        let token = claim.token.reveal();
+        let mut was_left = false;
+        for passage in self.gates.passages.iter_mut().filter(|passage| passage.token == token) {
+            was_left = std::mem::replace(&mut passage.is_left, true);
+        }
+        let sql = format!(
+            "SET @dlock_passed = RELEASE_LOCK({lock}); SET SESSION wait_timeout = {IDLE_LIMIT}; SELECT @dlock_passed"
+        );
+        let rows = self.client.rows(&sql).await?;
+        let was_kept = rows.first().and_then(|row| number(row, 0)) == Some(1);
+        self.gates.passages.retain(|passage| passage.token != token);
+        self.client.let_go();
+        Ok(was_kept || was_left)
+    }
+
+    /// Notes that the user may not have the table, if that is what the failure means: its locks need none.
+    pub(super) fn note_missing_right(&mut self, failure: &Failure) {
+        if let Some(error) = errors::missing_right(failure).filter(|_| self.has_user_lock()) {
+            self.client.denied = Some(error);
+        }
+    }
+
+    /// Returns why there are no ledgers.
+    pub(super) fn why_no_ledgers(&self) -> Option<String> {
+        let denied = self.client.denied.as_ref()?;
+        Some(format!(
+            "without the table {TABLE} a lock has no queue, no --once-per, no history, and cannot be broken: {denied}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn name(text: &str) -> String {
+        let name = user_lock(text, false).expect("a name");
+        assert!(name.chars().count() <= LONGEST && name.len() <= LONGEST_BYTES, "{name}");
+        name
+    }
+
+    #[test]
+    fn a_name_that_every_server_accepts_is_used_as_it_is() {
+        for text in ["nightly", "Nightly", "a b", "\u{e1}", &"x".repeat(64), &"\u{20ac}".repeat(64), "app.x"]
+        {
+            assert_eq!(name(text), text);
+        }
+    }
+
+    #[test]
+    fn another_name_is_replaced_with_a_digest_that_no_other_name_has() {
+        let texts = ["x".repeat(65), "X".repeat(65), "\u{20ac}".repeat(65), "\u{1F512}".to_owned()];
+        let mut names: Vec<String> = texts.iter().map(|text| name(text)).collect();
+        // Not even the name that is a digest.
+        names.push(name(&names[0]));
+        assert!(names.iter().all(|name| name.starts_with(DIGEST)), "{names:?}");
+        assert_eq!(names[0], "dlock-sha256-9537c5fdf120482f7d58d25e9ed583f52c02b4e3");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), texts.len() + 1);
+    }
+
+    #[test]
+    fn a_server_that_ignores_case_has_names_in_lower_case_only() {
+        assert_eq!(user_lock("nightly", true), Ok("nightly".to_owned()));
+        assert_eq!(user_lock(&"X".repeat(65), true), Ok(name(&"X".repeat(65))));
+        for text in ["Nightly", "\u{c9}", "\u{130}"] {
+            assert!(matches!(user_lock(text, true), Err(StoreError::Config(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_idle_for_a_lease() {
+        let limits = [1, 1000, 1001, 30_000].map(|ms| idle_limit(Duration::from_millis(ms)));
+        assert_eq!(limits, [1, 1, 2, 30]);
+        assert_eq!(idle_limit(Duration::MAX), IDLE_LIMIT);
+    }
+}

@@ -1,0 +1,94 @@
+//! A waiter: it looks at its row from time to time, because the server notifies nobody.
+
+use std::time::Duration;
+
+use futures_util::future::pending;
+use tokio::time::sleep;
+
+use super::store::MysqlStore;
+use crate::backend::ledger::Ledger;
+use crate::backend::sql::TABLE;
+use crate::backend::{CLAIM_WITHIN, Change};
+use crate::lock::LockName;
+use crate::random::jitter;
+
+/// The shortest pause between two looks of a waiter whose turn is next, ...
+const NEXT_POLL: Duration = Duration::from_millis(20);
+/// ... and of one behind it. The average is twice this.
+const POLL: Duration = Duration::from_millis(80);
+
+/// The queue position of this client.
+pub(super) struct Waiting {
+    pub(super) name: LockName,
+    pub(super) ticket: u64,
+    /// The turn as it was reported last.
+    pub(super) reported: Turn,
+}
+
+/// Where a waiter stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Later,
+    /// It is the first one that is not called.
+    Next,
+    /// Likewise, and others are called.
+    Soon,
+    Called,
+}
+
+impl MysqlStore {
+    /// Waits until the turn of the own entry has changed.
+    pub(super) async fn turn(&mut self) -> Change {
+        let Some(waiting) = &self.waiting else {
+            if self.client.kept().is_some() {
+                self.client.ended().await;
+                return Change::Disconnected;
+            }
+            return pending().await;
+        };
+        let sql = format!("SELECT calls FROM {TABLE} WHERE name = {}", self.key(&waiting.name));
+        loop {
+            let Some(Waiting { ticket, reported, .. }) = self.waiting.as_mut() else {
+                return pending().await;
+            };
+            let pause = if *reported == Turn::Later { POLL } else { NEXT_POLL };
+            sleep(pause + jitter(pause * 2)).await;
+            let rows = match self.client.watch(&sql).await {
+                Ok(rows) => rows,
+                Err(_) => return Change::Disconnected,
+            };
+            let calls = rows.first().and_then(|row| row.first()?.as_deref());
+            let turn = calls.map_or(Turn::Called, |calls| turn_of(*ticket, &String::from_utf8_lossy(calls)));
+            if turn == std::mem::replace(reported, turn) {
+                continue;
+            }
+            match turn {
+                Turn::Called => return Change::OurTurn,
+                Turn::Soon => return Change::Soon(CLAIM_WITHIN),
+                Turn::Next | Turn::Later => {}
+            }
+        }
+    }
+}
+
+/// Returns what waiters look at: the tickets of those that are called, and of the next one.
+pub(super) fn calls(ledger: &Ledger) -> String {
+    let called = ledger.waiters.iter().filter(|waiter| waiter.called.is_some());
+    let called: Vec<String> = called.map(|waiter| waiter.ticket.to_string()).collect();
+    let next = ledger.waiters.iter().find(|waiter| waiter.called.is_none());
+    format!("{}/{}", called.join(","), next.map_or(String::new(), |waiter| waiter.ticket.to_string()))
+}
+
+fn turn_of(ticket: u64, calls: &str) -> Turn {
+    let (called, next) = calls.split_once('/').unwrap_or_default();
+    let ticket = ticket.to_string();
+    if called.split(',').any(|called| called == ticket) {
+        Turn::Called
+    } else if next != ticket {
+        Turn::Later
+    } else if called.is_empty() {
+        Turn::Next
+    } else {
+        Turn::Soon
+    }
+}

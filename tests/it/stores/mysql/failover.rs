@@ -1,0 +1,144 @@
+//! F37: a replica that takes over, and a server without space.
+
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::mariadb::{DATABASE, MariaDb, Plan};
+use crate::support::running::{Exit, Output, Running};
+use crate::support::wait::{eventually, until};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// An address that moves from one server to another, for new connections.
+fn address_of(target: &Arc<AtomicU16>) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (port, target) = (listener.local_addr().unwrap().port(), Arc::clone(target));
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", target.load(Ordering::SeqCst))) else {
+                continue;
+            };
+            let (mut down, mut up) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let (mut from, mut to) = (client, server);
+            std::thread::spawn(move || {
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(std::net::Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let _ = io::copy(&mut down, &mut up);
+                let _ = up.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    port
+}
+
+fn held(url: &str, name: &str) -> Running {
+    let run = Dlock::run().backend(url).name(name).args(["--ttl", "10s"]).stdin(Stdio::piped());
+    let mut run = run.sh("echo ready; read line; echo done").spawn();
+    run.await_ready();
+    run
+}
+
+fn finish(mut run: Running) -> Output {
+    drop(run.take_stdin());
+    run.wait()
+}
+
+/// A server that follows another one from now on.
+fn replica_of(primary: &MariaDb) -> MariaDb {
+    let replica = MariaDb::start_with(Plan { args: vec!["--server-id=2".to_owned()], ..Plan::default() });
+    primary.sql("CREATE USER follower; GRANT REPLICATION SLAVE ON *.* TO follower");
+    let status = primary.sql("SHOW MASTER STATUS");
+    let (file, position) = status.split_once('\t').expect("a binary log");
+    let position = position.split('\t').next().expect("a position").trim();
+    replica.sql(&format!(
+        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'follower', MASTER_LOG_FILE = '{file}', \
+         MASTER_LOG_POS = {position}, MASTER_CONNECT_RETRY = 1; START SLAVE; SET GLOBAL read_only = 1",
+        primary.port()
+    ));
+    replica
+}
+
+#[test]
+fn a_replica_takes_over_without_the_last_locks() {
+    let args = ["--server-id=1", "--log-bin=binlog", "--binlog-format=MIXED"].map(str::to_owned).to_vec();
+    let mut primary = MariaDb::start_with(Plan { args, ..Plan::default() });
+    let replica = replica_of(&primary);
+    let user = "CREATE USER me; GRANT ALL ON locks.* TO me";
+    primary.sql(user);
+    let target = Arc::new(AtomicU16::new(primary.port()));
+    let url = |recipe: &str| format!("mysql://me@127.0.0.1:{}/{DATABASE}{recipe}", address_of(&target));
+    let (table, sessions) = (url(""), url("?recipe=get_lock"));
+    let kept = held(&table, "kept");
+    let row = "SELECT COUNT(*) FROM dlock_locks";
+    until(SOON, "the row on the replica", || replica.try_sql(row).is_ok_and(|count| count == "1\n"));
+    replica.sql("STOP SLAVE");
+    let mut lost = held(&table, "lost");
+    let mut session = held(&sessions, "session");
+
+    let standby = format!("mysql://me@127.0.0.1:{}/{DATABASE}", replica.port());
+    for recipe in ["", "?recipe=get_lock"] {
+        let refused = Dlock::run().backend(format!("{standby}{recipe}")).sh("echo ran").output();
+        assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(69), ""), "{recipe}");
+        assert!(refused.stderr.contains("the server is read-only: name the primary"), "{}", refused.stderr);
+    }
+
+    replica.sql("SET GLOBAL read_only = 0");
+    target.store(replica.port(), Ordering::SeqCst);
+    primary.kill();
+    for run in [&mut lost, &mut session] {
+        let output = run.wait();
+        assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        assert!(output.stderr.contains("the lock was lost: it is gone from the store"), "{}", output.stderr);
+    }
+    let output = finish(kept);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\ndone\n"), "{}", output.stderr);
+    let next = Dlock::run().backend(&sessions).name("session").sh("echo ran").output();
+    assert_eq!(next.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// There is no space for another value of the row.
+#[test]
+fn a_full_server_is_unavailable() {
+    let server = MariaDb::lent();
+    assert_eq!(Dlock::run().backend(server.url()).sh("true").output().exit, Exit::Code(0));
+    for (code, text) in [(1114, "The table is full"), (1021, "Disk full (/data); waiting for space")] {
+        let fails =
+            format!("FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{text}'");
+        server.sql(&format!(
+            "CREATE OR REPLACE TRIGGER full_insert BEFORE INSERT ON dlock_locks {fails}; CREATE OR REPLACE TRIGGER \
+             full_update BEFORE UPDATE ON dlock_locks {fails}"
+        ));
+        for recipe in ["", "?recipe=get_lock"] {
+            let url = format!("{}{recipe}", server.url());
+            let output = Dlock::run().backend(&url).sh("echo ran").output();
+            let message = format!(
+                "dlock: x on {url}: no space is left (error {code}: {text}); the command did not run, see --retry\n"
+            );
+            assert_eq!(output.outcome(), (Exit::Code(69), "", message.as_str()));
+        }
+    }
+    server.await_free("x");
+}
+
+/// The space of InnoDB is limited, and a large table has all of it.
+#[test]
+fn a_server_without_space_for_the_table_is_unavailable() {
+    let args =
+        ["--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M"].map(str::to_owned).to_vec();
+    let server = MariaDb::start_with(Plan { args, ..Plan::default() });
+    server.sql("CREATE TABLE jobs (id integer PRIMARY KEY AUTO_INCREMENT, text longblob) ENGINE = InnoDB");
+    let full = eventually(SOON, "a full server", || {
+        server.try_sql("INSERT INTO jobs (text) VALUES (REPEAT('x', 100000))").err()
+    });
+    assert!(full.contains("is full"), "{full}");
+    until(SOON, "no page left", || {
+        server.try_sql("INSERT INTO jobs (text) VALUES (REPEAT('x', 6000))").is_err()
+    });
+    let output = Dlock::run().backend(server.url()).sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    assert!(output.stderr.contains("No more room in record file"), "{}", output.stderr);
+}
