@@ -146,6 +146,8 @@ STAGES = [
     Stage(of.KAZOO, of.KAZOO_RECIPE, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
     Stage(of.PYMEMCACHE, of.MEMCACHED, named(scenarios.POLLED)),
     together(of.MEMCACHED, [None, None, of.PYMEMCACHE, of.PYMEMCACHE]),
+    Stage(of.GET_LOCK, of.MARIADB, named(scenarios.ALONE_IN_SESSIONS)),
+    together(of.MARIADB, [None, None, of.GET_LOCK, of.GET_LOCK]),
     together(of.CURATOR, [None, None, of.MUTEX, of.MUTEX]),
     together(of.CURATOR_RW, [None, None, of.WRITE_LOCK, of.WRITE_LOCK]),
     together(of.KAZOO_RECIPE, [None, None, of.KAZOO, of.KAZOO]),

@@ -58,6 +58,11 @@ def joining(server, name):
     return lambda: server.contenders(name) > before
 
 
+def in_get_lock(server, _name):
+    """The server has a session that waits."""
+    return lambda: server.waiting() > 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Library:
     """One way to take locks."""
@@ -102,6 +107,7 @@ WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "
 READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
 KAZOO = python("kazoo", joining)
 PYMEMCACHE = python("pymemcache", adding)
+GET_LOCK = Library("GET_LOCK of mariadb", [sys.executable, CLIENTS / "python/get_lock.py"], in_get_lock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,3 +137,4 @@ CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeepe
 CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
 MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)
+MARIADB = Store("recipe=get_lock", "mysql://root@{}/locks?recipe=get_lock", server=processes.MariaDb, shares=False)

@@ -353,6 +353,8 @@ SEVERAL_HOLDERS = [
 KEPT_ALIVE = [play for play in EXCLUSIVE if play is not who_comes_too_late_frees_nothing] + SEVERAL_HOLDERS
 # On a store that refuses `dlock acquire`.
 IN_SESSIONS = [play for play in KEPT_ALIVE if play is not a_token_keeps_it_out_until_it_is_given_back]
+# The same, where the lock has one holder.
+ALONE_IN_SESSIONS = [play for play in IN_SESSIONS if play not in SEVERAL_HOLDERS]
 # Where all wait by asking again, and the library deletes without comparing.
 POLLED = [
     play
