@@ -13,7 +13,7 @@ use super::rig::Rig;
 use crate::support::place::Place;
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::ledger::{Ledger, Now};
-use dlock::backend::{Attempt, Ending, Intent, Release, StoreError};
+use dlock::backend::{Attempt, Ending, Intent, Loss, Release, StoreError};
 use dlock::lock::{Claim, LockName, Mode, Record, Token, Unknown};
 use std::cell::RefCell;
 use std::pin::pin;
@@ -388,6 +388,24 @@ fn holders_behind_a_gate_and_a_foreign_program_exclude_each_other() {
             assert_ne!(stranger.await.unwrap(), 0, "seed {seed}: the foreign program never passed");
             assert_eq!(shared.count_inside("x"), 0);
             assert_eq!(rig.traces("x"), [""; 0]);
+        });
+    }
+}
+
+/// The ledger still has the entry.
+#[test]
+fn a_hold_ends_with_the_session_that_has_passed_the_gate() {
+    for (is_taken, loss) in [(false, Loss::Gone), (true, Loss::Taken)] {
+        let rig = MemoryRig::<Documents<true>>::new();
+        let shared = rig.0.clone();
+        super::rig::prove(rig, async |rig: &mut dyn Rig| {
+            let mut owner = Client::new(rig, "x");
+            owner.acquire().await;
+            owner.assert_held().await;
+            shared.end_sessions();
+            assert_eq!(is_taken, is_taken && shared.pass_by_a_stranger("x"));
+            owner.assert_lost(loss).await;
+            assert_eq!(owner.release().await, Release::NotHeld);
         });
     }
 }

@@ -129,6 +129,11 @@ impl<const GATED: bool> Documents<GATED> {
         is_open
     }
 
+    /// Ends all sessions.
+    pub fn end_sessions(&self) {
+        self.occupants.borrow_mut().clear();
+    }
+
     /// The foreign program leaves all gates.
     pub fn leave_by_a_stranger(&self) {
         self.leave(STRANGER, |_| true);
