@@ -10,6 +10,7 @@ use super::location::Location;
 use super::policy::create_table;
 use crate::backend::net::Address;
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
+use crate::clock::Moment;
 use crate::random;
 
 /// The payloads of notifications.
@@ -27,13 +28,15 @@ pub(super) struct Client {
     /// The channel that the connection listens to.
     channel: Option<String>,
     is_pooled: bool,
+    /// When the last statement was sent.
+    pub(super) sent: Moment,
 }
 
 impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let server = random::number() as usize % location.servers.len();
-        Client { location, connection: None, server, channel: None, is_pooled: false }
+        Client { location, connection: None, server, channel: None, is_pooled: false, sent: Moment::now() }
     }
 
     /// Connects to the first server that accepts, unless there is a connection.
@@ -96,6 +99,7 @@ impl Client {
         let server = self.server;
         self.server = (server + 1) % self.location.servers.len();
         connection.refill();
+        self.sent = Moment::now();
         let rows = async {
             let rows = connection.client.query_typed_raw(statement, parameters.iter().cloned()).await?;
             pin_mut!(rows);

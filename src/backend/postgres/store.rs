@@ -13,7 +13,6 @@ use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shor
 use crate::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
 use crate::backend::sql::{self, LastSeen, Row, Taken, Values};
 use crate::backend::{Change, Location as _, Reply, StoreError};
-use crate::clock::Moment;
 use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
 /// A client of a database. If it ends without a release, its entries end with their leases.
@@ -108,8 +107,6 @@ impl DocumentStore for PostgresStore {
 
     async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
         self.last.take();
-        self.client.connect().await?;
-        let sent = Moment::now();
         let key = name.as_str().as_bytes();
         let rows = match shortcut {
             Shortcut::None => {
@@ -154,7 +151,7 @@ impl DocumentStore for PostgresStore {
             Some(row) => row.ledger().map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
         };
         let seen = Seen { ledger, version: row.map_or(0, |row| row.version), now: sql::now(now) };
-        self.last.read(name, &seen, sent);
+        self.last.read(name, &seen, self.client.sent);
         Ok(seen)
     }
 

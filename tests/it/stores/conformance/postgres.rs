@@ -115,12 +115,6 @@ impl Rig for PostgresRig {
         &self.place
     }
 
-    /// A release is decided on the ledger as it was seen last, with a time that may be ahead of the server's by as long
-    /// as a request takes.
-    fn rounding(&self) -> Duration {
-        Duration::from_secs(2)
-    }
-
     fn url(&self) -> String {
         self.pooler.as_ref().map_or_else(|| self.server.url(), PgBouncer::url)
     }
