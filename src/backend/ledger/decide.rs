@@ -53,7 +53,14 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
             Gate::Untried => return Step::PassGate(ledger.gate_for(claim.mode)),
             Gate::Passed(gate) => {
                 return match success::due(ledger, observed, claim) {
-                    Ok(undated) => grant(ledger, observed, claim, gate, undated),
+                    Ok(undated) => {
+                        let step = grant(ledger, observed, claim, gate, undated);
+                        if observed.gate_lifetime().is_some() {
+                            // Those behind could not be called while a foreign program was in the gate.
+                            call_next(ledger, observed, claim.mode);
+                        }
+                        step
+                    }
                     Err(attempt) => leave(ledger, observed, claim, attempt),
                 };
             }

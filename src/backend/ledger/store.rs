@@ -26,7 +26,7 @@ pub enum Purpose {
 
 impl Purpose {
     /// Returns the claim that it is for.
-    pub(super) fn claim(&self) -> Option<&Claim> {
+    pub fn claim(&self) -> Option<&Claim> {
         match self {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
             Purpose::Operate | Purpose::Record => None,

@@ -54,7 +54,10 @@ pub(super) fn busy(
     match place {
         // No client can take the turn of another from it: only the end of what is ahead counts.
         Some(place) if observed.turns() == Turns::ByOrder => watch = blockers(ledger, place, claim.mode),
-        Some(0) if *turn == Turn::Ours => watch.push(Watch::Gate(ledger.gate_for(claim.mode))),
+        // Several waiters may be called together.
+        Some(place) if *turn == Turn::Ours && (place == 0 || observed.gate_lifetime().is_some()) => {
+            watch.push(Watch::Gate(ledger.gate_for(claim.mode)));
+        }
         Some(0) => {
             for entry in &ledger.holders {
                 if entry.has_owner(observed) {
