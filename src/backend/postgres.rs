@@ -2,17 +2,21 @@
 //! clock of the server.
 //!
 //! What is not contended takes one statement. A waiter is notified with LISTEN and NOTIFY on the only connection that a
-//! run has; behind a pooler, which takes notifications for itself, it polls. No statement needs a session: nothing is
-//! prepared, and no transaction lasts longer than a statement.
+//! run has; behind a pooler, which takes notifications for itself, it polls. No statement on the table needs a session:
+//! nothing is prepared, and no transaction lasts longer than a statement.
 
+mod advisory;
 mod client;
 mod connection;
 mod doctor;
 mod errors;
+mod gate;
+mod key;
 mod location;
 mod options;
 mod pass_file;
 mod policy;
+mod pooler;
 mod statements;
 mod store;
 

@@ -1,5 +1,7 @@
 //! The requests of a client to its server.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use futures_util::{TryStreamExt, pin_mut};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -28,6 +30,8 @@ pub(super) struct Client {
     /// The channel that the connection listens to.
     channel: Option<String>,
     is_pooled: bool,
+    /// The last statement was sent, and its reply did not come.
+    is_unanswered: bool,
     /// When the last statement was sent.
     pub(super) sent: Moment,
 }
@@ -36,7 +40,15 @@ impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let server = random::number() as usize % location.servers.len();
-        Client { location, connection: None, server, channel: None, is_pooled: false, sent: Moment::now() }
+        Client {
+            location,
+            connection: None,
+            server,
+            channel: None,
+            is_pooled: false,
+            is_unanswered: false,
+            sent: Moment::now(),
+        }
     }
 
     /// Connects to the first server that accepts, unless there is a connection.
@@ -44,6 +56,10 @@ impl Client {
     /// # Errors
     /// None accepts: what the last one said.
     pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
+        if std::mem::take(&mut self.is_unanswered) && !self.connection.as_ref().is_some_and(|one| one.is_kept)
+        {
+            self.close();
+        }
         if self.connection.as_ref().is_some_and(|connection| !connection.client.is_closed()) {
             return Ok(());
         }
@@ -69,8 +85,56 @@ impl Client {
         (self.connection, self.channel) = (Some(connection), None);
     }
 
+    /// Gives up the connection; the next one is to the next server.
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+        self.server = (self.server + 1) % self.location.servers.len();
+    }
+
+    /// Returns the open connection.
+    pub(super) fn connection(&self) -> Option<u64> {
+        let connection = self.connection.as_ref().filter(|connection| !connection.client.is_closed());
+        connection.map(|connection| connection.id)
+    }
+
+    /// Keeps the connection, or not any more, after a request without a reply: the lock of its session would be lost.
+    pub(super) fn keep(&mut self, is_kept: bool) {
+        if let Some(connection) = &mut self.connection {
+            connection.is_kept = is_kept;
+        }
+    }
+
+    /// Returns the descriptor of a connection that is kept.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let connection = self.connection.as_ref().filter(|connection| connection.is_kept)?;
+        connection.descriptor.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns whether this connection is known to be the only one of its process.
+    pub(super) fn has_own_process(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.has_own_process)
+    }
+
+    /// Notes that it is.
+    pub(super) fn set_own_process(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.has_own_process = true;
+        }
+    }
+
+    /// Returns whether the server named this process when the connection was opened.
+    pub(super) fn is_named(&self, process: i32) -> bool {
+        let named = self.connection.as_ref().map(|connection| connection.process);
+        named.is_some_and(|named| u32::try_from(process) == Ok(named))
+    }
+
+    /// Returns the address of the server in use.
+    pub(super) fn server(&self) -> &Address {
+        &self.location.servers[self.server]
+    }
+
     /// Runs a statement, and returns its rows, up to `most`. A future that is dropped, and a server that cannot be used,
-    /// lead to another connection, to the next server.
+    /// lead to another connection, to the next server, unless this one is kept.
     ///
     /// # Errors
     /// It failed.
@@ -93,12 +157,11 @@ impl Client {
         parameters: &[Parameter<'_>],
     ) -> Result<Result<Vec<Row>, Error>, StoreError> {
         self.connect().await?;
-        let Some(connection) = self.connection.take() else {
+        let Some(connection) = &self.connection else {
             return Err(StoreError::unreachable("not connected"));
         };
-        let server = self.server;
-        self.server = (server + 1) % self.location.servers.len();
         connection.refill();
+        self.is_unanswered = true;
         self.sent = Moment::now();
         let rows = async {
             let rows = connection.client.query_typed_raw(statement, parameters.iter().cloned()).await?;
@@ -116,9 +179,16 @@ impl Client {
                 }
             }
         };
-        if !result.as_ref().is_err_and(errors::is_unusable) {
-            self.channel = channel.filter(|_| result.is_ok()).or(self.channel.take());
-            (self.connection, self.server) = (Some(connection), server);
+        self.is_unanswered = false;
+        let is_usable = match &result {
+            Ok(_) => true,
+            Err(error) => {
+                !errors::is_disconnected(error) && (connection.is_kept || !errors::is_read_only(error))
+            }
+        };
+        match is_usable {
+            true => self.channel = channel.filter(|_| result.is_ok()).or(self.channel.take()),
+            false => self.close(),
         }
         Ok(result)
     }
@@ -150,8 +220,7 @@ impl Client {
     /// Notes which process has served a request: another one than was named when the connection was opened belongs to a
     /// pooler, which names numbers of its own.
     pub(super) fn served_by(&mut self, process: i32) {
-        let is_pooled = |connection: &Connection| Ok(connection.process) != u32::try_from(process);
-        self.is_pooled = self.connection.as_ref().is_some_and(is_pooled);
+        self.is_pooled = self.connection.is_some() && !self.is_named(process);
     }
 
     /// Returns whether notifications arrive: no pooler takes them.

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,8 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
 use super::errors;
 use super::location::Location;
 use crate::backend::net::{self, Address, BoundedStream};
-use crate::backend::{Outlook, StoreError};
+use crate::backend::{Outlook, StoreError, io_text};
+use crate::random;
 
 /// More than the largest reply: a ledger with tens of thousands of waiters.
 const LONGEST_REPLY: usize = 64 << 20;
@@ -30,6 +32,14 @@ pub(super) struct Connection {
     pub(super) notifications: UnboundedReceiver<Notification>,
     /// The process that the server named when the connection was opened; 0 if it named none.
     pub(super) process: u32,
+    /// Identifies the connection.
+    pub(super) id: u64,
+    /// Its session keeps a lock.
+    pub(super) is_kept: bool,
+    /// No other connection is served by its process.
+    pub(super) has_own_process: bool,
+    /// A duplicate of its socket, if its session is to keep locks.
+    pub(super) descriptor: Option<OwnedFd>,
     wire: Arc<Shared>,
 }
 
@@ -60,6 +70,8 @@ impl Connection {
         if let Some(password) = password {
             config.password(password);
         }
+        let descriptor = location.recipe.rule().map(|_| stream.duplicate()).transpose();
+        let descriptor = descriptor.map_err(|error| StoreError::unreachable(io_text(&error)))?;
         let wire = Arc::new(Shared::default());
         let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default() };
         wire.refill();
@@ -77,7 +89,9 @@ impl Connection {
         let process = wire.process.load(Ordering::Relaxed);
         let (sender, notifications) = unbounded_channel();
         tokio::spawn(follow(connection, sender));
-        Ok(Connection { client, notifications, process, wire })
+        let id = random::number();
+        let (is_kept, has_own_process) = (false, false);
+        Ok(Connection { client, notifications, process, id, is_kept, has_own_process, descriptor, wire })
     }
 
     /// Allows the next reply.

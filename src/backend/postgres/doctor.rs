@@ -3,6 +3,8 @@
 use super::client::Client;
 use super::connection::Connection;
 use super::errors;
+use super::gate::Recipe;
+use super::key::Rule;
 use super::location::Location;
 use super::store::PostgresStore;
 use crate::backend::StoreError;
@@ -13,6 +15,8 @@ use crate::backend::race;
 
 const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed holder is free at most one --ttl (30s unless \
                            set) after its last renewal";
+const SESSION: &str = "the end of its session ends a lock: when dlock and its command have ended, or when the server has heard \
+                       nothing for one --ttl (idle_session_timeout, from PostgreSQL 14 on; before, when TCP notices it)";
 /// The first column names the server.
 const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
                         current_setting('synchronous_commit'), pg_backend_pid()::text, \
@@ -57,13 +61,26 @@ impl PostgresStore {
         let named = connection.process;
         self.client = Client::new(location.only(server));
         self.client.begin(connection);
-        if !self.settings(named, diagnosis).await? || !self.table(diagnosis).await {
+        let is_usable = self.settings(named, diagnosis).await?
+            && self.session(diagnosis).await?
+            && self.table(diagnosis).await;
+        if !is_usable {
             return Ok(());
         }
         self.latency(diagnosis).await?;
-        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        diagnosis.answer(
+            Question::LeaseClock,
+            match self.client.location.recipe {
+                Recipe::Table => Answer::new("server", LEASE_CLOCK),
+                Recipe::Advisory(_) => Answer::new("none", SESSION),
+            },
+        );
         let remedy = "see the error, and run what dlock doctor --policy prints";
-        let primary = self.client.location.clone();
+        let mut primary = self.client.location.clone();
+        if primary.recipe.rule().is_some() {
+            // The name of a temporary lock fits this rule.
+            primary.recipe = Recipe::Advisory(Rule::default());
+        }
         let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis, remedy).await?;
         // Only a role that may delete can remove it. It is free in any case.
         let _ = self.forget(&name).await;
@@ -127,6 +144,10 @@ impl PostgresStore {
             Question::Loss,
             match unsafe_setting {
                 Some(setting) => Answer::new("yes", format!("by a crash of the server: {setting} is off")),
+                None if self.client.location.recipe != Recipe::Table => Answer::new(
+                    "yes",
+                    "by the end of its session, and by every fail-over: advisory locks are not replicated",
+                ),
                 None => Answer::new(
                     "yes",
                     "by a fail-over to a standby that has not received it; not with synchronous replication \
@@ -134,6 +155,24 @@ impl PostgresStore {
                 ),
             },
         );
+        Ok(true)
+    }
+
+    /// Checks that an advisory lock would have a session of its own, and returns whether it would.
+    async fn session(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+        if self.client.location.recipe == Recipe::Table {
+            return Ok(true);
+        }
+        diagnosis.begin("session");
+        match self.own_session().await {
+            Ok(_) => diagnosis.found(Finding::ok("session", "a connection has a server process of its own")),
+            Err(StoreError::Config(text)) => {
+                let remedy = "connect to the server itself, or use recipe=table";
+                diagnosis.found(Finding::problem("session", text, NO_LOCK, remedy));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(true)
     }
 
@@ -153,9 +192,16 @@ impl PostgresStore {
         }
         let read = read.and_then(|read| read.map_err(|error| self.client.meaning(&error)));
         let table = &self.client.location.table;
-        let is_usable = read.is_ok();
+        let has_gate = self.client.location.recipe.rule().is_some();
+        let is_usable = read.is_ok() || (has_gate && matches!(read, Err(StoreError::Denied(_))));
         diagnosis.found(match read {
             Ok(_) => Finding::ok("table", format!("{table} {found}")),
+            Err(error) if is_usable => {
+                let consequence =
+                    "locks are exclusive only, without a queue, slots, --once-per, break and history";
+                let remedy = "run what dlock doctor --policy prints as the owner of the database";
+                Finding::warning("table", error.to_string(), consequence, remedy)
+            }
             Err(error) => {
                 let remedy = "run what dlock doctor --policy prints as the owner of the database";
                 Finding::problem("table", error.to_string(), NO_LOCK, remedy)

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io;
 
 use tokio_postgres::Error;
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::secret;
@@ -26,15 +26,20 @@ pub(super) fn is_conflict(error: &Error) -> bool {
     matches!(error.code(), Some(&(SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED)))
 }
 
-/// Returns whether the server has closed the connection, or cannot change anything.
-pub(super) fn is_unusable(error: &Error) -> bool {
-    error.is_closed()
-        || match error.as_db_error() {
-            Some(error) => {
-                error.severity() != "ERROR" || *error.code() == SqlState::READ_ONLY_SQL_TRANSACTION
-            }
-            None => true,
-        }
+/// Returns whether the connection has ended. The severity is read from the field that is not translated.
+pub(super) fn is_disconnected(error: &Error) -> bool {
+    let is_ended = |error: &DbError| error.parsed_severity() != Some(Severity::Error);
+    error.is_closed() || error.as_db_error().is_none_or(is_ended)
+}
+
+/// Returns whether the server cannot change anything.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    matches!(error.code(), Some(&SqlState::READ_ONLY_SQL_TRANSACTION))
+}
+
+/// Returns whether the role may not do this, or has no schema to do it in.
+pub(super) fn is_without_right(error: &Error) -> bool {
+    matches!(error.code(), Some(&(SqlState::INSUFFICIENT_PRIVILEGE | SqlState::INVALID_SCHEMA_NAME)))
 }
 
 /// Returns the error of a statement that failed.

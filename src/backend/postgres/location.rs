@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::gate::Recipe;
 use super::options::{OPTIONS, Options};
 use super::pass_file::PassFile;
 use super::policy::policy;
@@ -30,6 +31,7 @@ pub struct Location {
     pub(super) database: Option<String>,
     /// The table, quoted.
     pub(super) table: String,
+    pub(super) recipe: Recipe,
     pass_file: Option<PassFile>,
     display: String,
 }
@@ -70,6 +72,7 @@ impl Location {
             user,
             database,
             table: options.table.quoted(),
+            recipe: options.recipe,
             display: String::new(),
         };
         location.display = location.describe(url, &options.table.to_string());
@@ -93,6 +96,7 @@ impl Location {
         if table != TABLE {
             options.push(format!("table={table}"));
         }
+        options.extend(self.recipe.options());
         let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
         format!("postgres://{user}{hosts}{database}{options}")
     }
@@ -160,12 +164,12 @@ impl backend::Location for Location {
         &self.display
     }
 
-    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
-        Ok(())
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        self.recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop))
     }
 
     fn keeps_leases(&self) -> bool {
-        true
+        self.recipe == Recipe::Table
     }
 
     fn insecure(&self) -> Option<&'static str> {

@@ -2,11 +2,15 @@
 
 use std::fmt;
 
+use super::gate::Recipe;
 use crate::backend::sql::TABLE;
 use crate::backend::url::{Url, UrlError};
 
 pub(super) const OPTIONS: &[&str] = &[
     "table",
+    "recipe",
+    "key",
+    "prefix",
     "host",
     "port",
     "sslmode",
@@ -31,6 +35,7 @@ const LONGEST_IDENTIFIER: usize = 63;
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) table: Table,
+    pub(super) recipe: Recipe,
     /// The directory of a Unix socket.
     pub(super) host: Option<String>,
     /// The number of the socket.
@@ -45,11 +50,25 @@ impl Options {
     /// Reads the options of a URL.
     pub(super) fn of(url: &Url) -> Result<Options, UrlError> {
         let table = Table { schema: None, name: TABLE.to_owned() };
-        let mut options =
-            Options { table, host: None, port: None, tls: false, pass_file: None, security: Vec::new() };
+        let mut options = Options {
+            table,
+            recipe: Recipe::default(),
+            host: None,
+            port: None,
+            tls: false,
+            pass_file: None,
+            security: Vec::new(),
+        };
+        let (mut recipe, mut key, mut prefix) = (None, None, None);
         for (name, value) in &url.query {
-            options.set(&url.scheme, name, value).map_err(|error| error.about(name))?;
+            match name.as_str() {
+                "recipe" => recipe = Some(value.as_str()),
+                "key" => key = Some(value.as_str()),
+                "prefix" => prefix = Some(value.as_str()),
+                _ => options.set(&url.scheme, name, value).map_err(|error| error.about(name))?,
+            }
         }
+        options.recipe = Recipe::of(recipe, key, prefix)?;
         Ok(options)
     }
 

@@ -19,9 +19,17 @@ pub(super) fn policy(location: &Location) -> Policy {
         commands.push(format!("GRANT USAGE ON SCHEMA {schema} TO {role};"));
     }
     commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};"));
+    let optional = match location.recipe.rule() {
+        None => "",
+        Some(_) => {
+            ". Advisory locks need no right. Without the table they are exclusive only, without a queue, slots, --once-per, \
+             break and history"
+        }
+    };
     let note = "run this with psql as the owner of the database: the role has to exist, with LOGIN and the right to connect \
                 to the database. A role that may create tables needs none of this: the table is created at first use. Only dlock doctor deletes, its \
                 own scratch lock"
         .to_owned();
+    let note = note + optional;
     Policy { commands, note }
 }

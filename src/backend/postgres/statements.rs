@@ -13,6 +13,8 @@ pub(super) struct Statements {
     pub(super) read: String,
     /// The same where there is no table.
     pub(super) read_nothing: String,
+    /// Whether the role may create the table.
+    pub(super) may_create: String,
     /// See [`Shortcut::TakeIfIdle`](crate::backend::ledger::document::Shortcut::TakeIfIdle), with the fields of
     /// [`Taken`](crate::backend::sql::Taken) and the last fencing token.
     pub(super) take: String,
@@ -47,6 +49,12 @@ impl Statements {
                 "WITH {NOW} SELECT now, process, {COLUMNS} FROM now LEFT JOIN {table} ON name = $1"
             ),
             read_nothing: format!("WITH {NOW} SELECT now, process, NULL::integer FROM now"),
+            may_create: format!(
+                "SELECT coalesce(bool_or(has_schema_privilege(oid, 'CREATE')), false) FROM pg_namespace WHERE nspname = {}",
+                table
+                    .split_once('.')
+                    .map_or("current_schema()".to_owned(), |(schema, _)| schema.replace('"', "'")),
+            ),
             take: format!(
                 "WITH {NOW}, taken AS (INSERT INTO {table} AS old (name, format, version, fencing_token, ticket, \
                  taken_at, ends_at, leases, entries, outcomes) SELECT $1, 1, now, now, now, now, now + $5, $3 || {}, \

@@ -1,25 +1,36 @@
 //! The store of one client.
 
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row as Record;
 use tokio_postgres::types::Type;
 
+use super::advisory::{Advisory, SessionLost};
 use super::client::{CALLED, Client, NEXT, Parameter};
 use super::errors;
 use super::location::Location;
 use super::statements::Statements;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
-use crate::backend::ledger::{Contender, Done, Effect, Ledger, LedgerStore, Observed, Purpose, Step};
-use crate::backend::sql::{self, LastSeen, Row, Taken, Values};
+use crate::backend::ledger::{
+    Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
+};
+use crate::backend::sql::{self, LastSeen, OwnLedgers, Row, Taken, Values};
 use crate::backend::{Change, Location as _, Reply, StoreError};
-use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
 /// A client of a database. If it ends without a release, its entries end with their leases.
 pub struct PostgresStore {
     pub(super) client: Client,
     pub(super) statements: Statements,
     last: LastSeen,
+    pub(super) gate: Advisory,
+    /// The ledgers of a role that may not have the table, ...
+    own: OwnLedgers,
+    /// ... and what to say of it.
+    lacks: Option<String>,
 }
 
 /// The channel of a waiter, which nobody can guess who does not know its token.
@@ -37,7 +48,14 @@ impl PostgresStore {
     /// Returns a client of a location; does not connect.
     pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
         let statements = Statements::of(&location.table);
-        Contender::new(PostgresStore { client: Client::new(location), statements, last: LastSeen::default() })
+        Contender::new(PostgresStore {
+            client: Client::new(location),
+            statements,
+            last: LastSeen::default(),
+            gate: Advisory::default(),
+            own: OwnLedgers::default(),
+            lacks: None,
+        })
     }
 
     /// Runs a statement that needs the table, and creates it if need be.
@@ -53,6 +71,27 @@ impl PostgresStore {
         }
         self.client.create_table().await?;
         self.client.listening(channel, statement, parameters).await
+    }
+
+    /// Finds out from an error whether the role may not have the table: then its locks are those of the gate alone.
+    async fn lacks_table(&mut self, error: &tokio_postgres::Error) -> Result<bool, StoreError> {
+        let location = &self.client.location;
+        let text = format!(
+            "the role {} may not have the table {}, so that locks are exclusive only, without a queue, slots, --once-per, \
+             break and history: see dlock doctor --policy",
+            location.user, location.table
+        );
+        let has_gate = self.gate_lifetime().is_some();
+        let lacks = if has_gate && errors::is_without_table(error) {
+            let statement = self.statements.may_create.clone();
+            let rows = self.client.query(&statement, &[]).await?;
+            let may = rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
+            !may.map_err(|error| self.client.meaning(&error))?
+        } else {
+            has_gate && errors::is_without_right(error)
+        };
+        self.lacks = lacks.then_some(text).or(self.lacks.take());
+        Ok(lacks)
     }
 
     /// Returns the names that a statement selects.
@@ -107,12 +146,16 @@ impl DocumentStore for PostgresStore {
 
     async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
         self.last.take();
+        if self.lacks.is_some() {
+            return Ok(self.own.load(name));
+        }
         let key = name.as_str().as_bytes();
         let rows = match shortcut {
             Shortcut::None => {
                 let statement = self.statements.read.clone();
                 let read = self.client.query(&statement, &[(&key, Type::BYTEA)]).await?;
                 match read {
+                    Err(error) if self.lacks_table(&error).await? => return Ok(self.own.load(name)),
                     // To read a lock does not create its table.
                     Err(error) if errors::is_without_table(&error) => {
                         let statement = self.statements.read_nothing.clone();
@@ -172,6 +215,10 @@ impl DocumentStore for PostgresStore {
         revision: Revision<'_>,
     ) -> Result<bool, StoreError> {
         let before = self.last.take();
+        if self.lacks.is_some() {
+            self.own.swap(name, revision.ledger);
+            return Ok(true);
+        }
         let ledger = revision.ledger;
         let own = match revision.effect {
             Effect::Wait(ticket) => token_of(ledger, ticket).map(channel),
@@ -207,7 +254,9 @@ impl DocumentStore for PostgresStore {
             }
         };
         let rows = match self.query(own, &statement, &parameters).await? {
-            Err(error) if errors::is_conflict(&error) => return Ok(false),
+            Err(error) if errors::is_conflict(&error) || self.lacks_table(&error).await? => {
+                return Ok(false);
+            }
             rows => rows.map_err(|error| self.client.meaning(&error))?,
         };
         let stored = rows.first().map(|row| row.try_get::<_, i64>(0)).transpose();
@@ -217,6 +266,34 @@ impl DocumentStore for PostgresStore {
         }
         Ok(stored.is_some())
     }
+
+    fn lacks_ledgers(&self) -> Option<String> {
+        self.lacks.clone()
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.client.location.recipe.rule().map(|_| GateLifetime::Session)
+    }
+
+    fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+        self.has_passed(claim)
+    }
+
+    async fn observe_gate(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        self.occupants(name, purpose).await
+    }
+
+    async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+        self.pass(claim, mode).await
+    }
+
+    async fn leave_gate(&mut self, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
+        self.leave(claim).await
+    }
 }
 
 impl LedgerStore for PostgresStore {
@@ -225,7 +302,13 @@ impl LedgerStore for PostgresStore {
     }
 
     fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.client.connect())
+        Box::pin(async {
+            match self.client.connect().await {
+                // What it was connected for is known without the server.
+                Err(StoreError::Unavailable { .. }) if self.has_lost_sessions() => Ok(()),
+                result => result,
+            }
+        })
     }
 
     async fn change<T: Send + 'static>(
@@ -236,8 +319,26 @@ impl LedgerStore for PostgresStore {
     ) -> Result<Done<T>, StoreError> {
         // What happened before is known to the decision.
         self.client.clear();
-        let done = document::change(self, name, &purpose, decide).await?;
-        Ok(Done { is_watched: self.client.notifies(), ..done })
+        let mut done = document::change(self, name, &purpose, &decide).await;
+        if matches!(done, Err(StoreError::Unavailable { .. })) && self.has_lost_session(&purpose) {
+            // Another session may see who holds the lock now.
+            done = document::change(self, name, &purpose, &decide).await;
+        }
+        let done = match done {
+            Err(StoreError::Unavailable { .. })
+                if matches!(purpose, Purpose::Renew(_)) && self.has_lost_session(&purpose) =>
+            {
+                match decide(&mut Ledger::default(), &SessionLost) {
+                    Step::Done { value, .. } => {
+                        Done { value, is_watched: true, fencing: None, unwritten: None }
+                    }
+                    _ => unreachable!("a lost hold is neither kept nor taken"),
+                }
+            }
+            done => done?,
+        };
+        let is_notified = self.client.notifies() && self.lacks.is_none();
+        Ok(Done { is_watched: done.is_watched && is_notified, ..done })
     }
 
     async fn read(
@@ -272,6 +373,14 @@ impl LedgerStore for PostgresStore {
 
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(self.examine_servers(diagnosis))
+    }
+
+    fn shares_ledgers(&self) -> bool {
+        self.lacks.is_none()
+    }
+
+    fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.client.descriptor().into_iter().collect()
     }
 
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {

@@ -42,6 +42,8 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "redis")]
 pub mod proxy;
+#[cfg(feature = "postgres")]
+pub mod psql;
 pub mod pty;
 #[cfg(feature = "redis")]
 pub mod push_filter;

@@ -136,7 +136,7 @@ impl Sandbox {
         if text.contains(cache) {
             text = text.replace(cache, &self.memcached.get_or_init(Memcached::start).url());
         }
-        for shown in ["postgres://db-1,db-2/app", "postgres://dlock@db-1/app"] {
+        for shown in ["postgres://db-1,db-2/app", "postgres://db-1/app", "postgres://dlock@db-1/app"] {
             if text.contains(shown) {
                 text = text.replace(shown, &self.postgres.get_or_init(Postgres::lent).url());
             }

@@ -23,12 +23,14 @@ pub struct Client {
     pub backend: Box<dyn Backend>,
     pub claim: Claim,
     disturbance: Option<Rc<Disturbance>>,
+    /// The store cannot notify it.
+    polls: bool,
 }
 
 impl Client {
     /// A claim of this name on the rig's store; does not contact the store.
     pub fn new(rig: &dyn Rig, name: &str) -> Self {
-        Self { backend: rig.open(), claim: claim(name), disturbance: rig.disturbance() }
+        Self { backend: rig.open(), claim: claim(name), disturbance: rig.disturbance(), polls: false }
     }
 
     /// The same claim once more, over a new connection.
@@ -38,7 +40,7 @@ impl Client {
 
     /// A claim of this name on the store of a URL.
     pub fn at(url: &str, name: &str) -> Self {
-        Self { backend: open(url), claim: claim(name), disturbance: None }
+        Self { backend: open(url), claim: claim(name), disturbance: None, polls: false }
     }
 
     /// The same with a short lease.
@@ -89,7 +91,10 @@ impl Client {
                 {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
-                Ok(attempt) => return attempt,
+                Ok(attempt) => {
+                    self.polls = matches!(attempt, Attempt::Busy(Busy { again: Again::Poll, .. }));
+                    return attempt;
+                }
                 // As every dlock does.
                 Err(error) if error.is_transient() && asked.elapsed() < SOON => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -175,8 +180,12 @@ impl Client {
         timeout(SOON, told).await.expect("nobody was told");
     }
 
-    /// Waits, without requests, until it is notified to send one; that must be soon.
+    /// Waits, without requests, until it is notified to send one; that must be soon. Returns at once if the store cannot
+    /// notify.
     pub async fn await_notification(&mut self) {
+        if self.polls {
+            return;
+        }
         let told = async { while matches!(self.backend.changed().await, Change::Soon(_)) {} };
         timeout(SOON, told).await.expect("nobody was told");
     }

@@ -28,6 +28,8 @@ mod memcached;
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_advisory;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]

@@ -26,16 +26,22 @@ const ANOTHER: &str = "another";
 const FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl PostgresRig {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { place: Place::new(), pooler: None, server: Postgres::lent() }
     }
 
-    fn behind(mode: &str) -> Self {
+    pub fn behind(mode: &str) -> Self {
         let server = Postgres::lent();
         // Fewer connections than clients, where they can share them.
         let connections = if mode == "session" { 50 } else { 2 };
         let pooler = Some(PgBouncer::start(server.port(), mode, connections));
         Self { place: Place::new(), pooler, server }
+    }
+
+    /// Runs SQL on the server itself.
+    #[track_caller]
+    pub fn sql(&self, text: &str) -> String {
+        self.server.sql(text)
     }
 
     fn ledger(&self, name: &str) -> Ledger {

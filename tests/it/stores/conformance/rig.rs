@@ -74,6 +74,11 @@ pub trait Rig {
         !self.has_leases() && self.lease(Duration::MAX).is_some()
     }
 
+    /// Whether nothing of a lock outlives its holder's process, so that other programs can have it at once.
+    fn ends_with_its_process(&self) -> bool {
+        !self.has_leases() && !self.has_sessions()
+    }
+
     /// Whether a store knows at once that a waiter is dead; otherwise the turn is passed on when its time has expired.
     fn detects_dead_waiters(&self) -> bool {
         true

@@ -1,5 +1,6 @@
 //! What is special to PostgreSQL.
 
+mod advisory;
 mod doctor;
 mod errors;
 mod faults;

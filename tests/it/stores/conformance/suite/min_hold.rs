@@ -93,7 +93,7 @@ pub async fn a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself(rig: &m
         // Without a process, only other dlocks can be excluded; or everything, as long as its session lasts.
         run.signal(Signal::SIGTERM);
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
-        assert_ne!(rig.is_free_to_others("x"), rig.has_sessions());
+        assert_eq!(rig.is_free_to_others("x"), rig.ends_with_its_process());
     }
     let holder = Client::new(rig, "x").refused().await;
     assert!(

@@ -1,0 +1,322 @@
+//! `recipe=advisory`: a session-level advisory lock as the gate in front of the row.
+//!
+//! A client never waits inside a statement, whose snapshot would hold up `CREATE INDEX CONCURRENTLY` and VACUUM, but tries
+//! (`pg_try_advisory_lock`). The lock ends with the session. The server ends a session that has been idle, or does not
+//! acknowledge anything, for as long as a lease: never before the command of the holder has ended.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use super::gate::Recipe;
+use super::key::Key;
+use super::store::PostgresStore;
+use crate::backend::ledger::{Gate, GateMode, Now, Observed, Occupant, Purpose};
+use crate::backend::{Loss, StoreError};
+use crate::lock::{Claim, Holder, LockName};
+
+/// How long the end of a session is waited for: this often, for this long.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The passages of one client.
+#[derive(Default)]
+pub(super) struct Advisory {
+    passages: Vec<Passage>,
+    /// The keys that the server has computed.
+    keys: HashMap<LockName, Key>,
+}
+
+/// An advisory lock of this client.
+struct Passage {
+    token: String,
+    key: Key,
+    mode: GateMode,
+    ttl: Duration,
+    /// The connection that has it; `None` if it is known to have lost it.
+    connection: Option<u64>,
+    /// The process of its session.
+    process: i32,
+    /// The request to unlock it was sent.
+    is_ending: bool,
+}
+
+impl Passage {
+    fn identity(&self) -> (u64, u64) {
+        (u64::try_from(self.process).unwrap_or_default(), 0)
+    }
+}
+
+/// Nothing but that a hold has ended with its session.
+pub(super) struct SessionLost;
+
+impl Observed for SessionLost {
+    fn now(&self) -> Now {
+        Now { clock: Duration::ZERO, wall: 0 }
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::Untried
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        Some(Loss::Gone)
+    }
+}
+
+/// Returns an expression that takes a lock in `first`, and keeps it in `then`; true if it did.
+fn take(key: Key, first: GateMode, then: GateMode) -> String {
+    let key = key.arguments();
+    match (first, then) {
+        (GateMode::Exclusive, GateMode::Shared) => format!(
+            "CASE WHEN pg_try_advisory_lock({key}) THEN CASE WHEN pg_try_advisory_lock_shared({key}) THEN \
+             pg_advisory_unlock({key}) ELSE NOT pg_advisory_unlock({key}) END ELSE false END"
+        ),
+        (GateMode::Exclusive, GateMode::Exclusive) => format!("pg_try_advisory_lock({key})"),
+        (GateMode::Shared, _) => format!("pg_try_advisory_lock_shared({key})"),
+    }
+}
+
+/// Returns a query for the number of settings that it has set for the rest of the session, if the condition holds. A
+/// setting that the server does not have is left out.
+fn set(settings: &[(&str, u128)], condition: &str) -> String {
+    let values: Vec<String> = settings.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
+    format!(
+        "SELECT count(set_config(name, value, false)) FROM (VALUES {}) AS settings(name, value) WHERE {condition} AND \
+         current_setting(name, true) IS NOT NULL",
+        values.join(", ")
+    )
+}
+
+/// Returns the settings of a session whose lock is to end `ttl` after its last sign of life, and not sooner. A role may
+/// have others. Each is rounded up; without `idle_session_timeout` (PostgreSQL 14), TCP notices a dead client.
+fn settings(ttl: Duration) -> [(&'static str, u128); 7] {
+    /// The longest times that the server accepts, in milliseconds, and Linux, in seconds (`man 7 tcp`).
+    const LONGEST: (u128, u128) = (i32::MAX as u128, 32_767);
+    let millis = (ttl.as_micros().div_ceil(1000) + 1).min(LONGEST.0);
+    let idle = millis.div_ceil(1000).min(LONGEST.1);
+    let interval = millis.div_ceil(3000).min(LONGEST.1);
+    [
+        ("idle_session_timeout", millis),
+        ("tcp_user_timeout", millis),
+        ("tcp_keepalives_idle", idle),
+        ("tcp_keepalives_interval", interval),
+        ("tcp_keepalives_count", 3),
+        ("statement_timeout", 0),
+        ("transaction_timeout", 0),
+    ]
+}
+
+impl PostgresStore {
+    async fn key(&mut self, name: &LockName) -> Result<Key, StoreError> {
+        let Recipe::Advisory(rule) = self.client.location.recipe else {
+            return Err(StoreError::Config("no advisory locks".into()));
+        };
+        if let Some(key) = rule.key(name).map_err(|error| StoreError::Config(error.to_string()))? {
+            return Ok(key);
+        }
+        if let Some(key) = self.gate.keys.get(name) {
+            return Ok(*key);
+        }
+        let hash = self.client.query("SELECT hashtext($1)::bigint", &[(&name.as_str(), Type::TEXT)]).await?;
+        let hash = hash.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
+        let key = Key::Number(hash.map_err(|error| self.client.meaning(&error))?);
+        self.gate.keys.insert(name.clone(), key);
+        Ok(key)
+    }
+
+    fn passage(&self, claim: &Claim) -> Option<&Passage> {
+        self.gate.passages.iter().find(|passage| passage.token == claim.token.reveal())
+    }
+
+    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
+    pub(super) fn has_passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+        let connection = self.client.connection();
+        let is_kept =
+            |one: &&Passage| one.is_ending || (connection.is_some() && one.connection == connection);
+        self.passage(claim).filter(is_kept).map(Passage::identity)
+    }
+
+    /// Returns whether this is about a hold whose session has ended since it passed the gate.
+    pub(super) fn has_lost_session(&self, purpose: &Purpose) -> bool {
+        match purpose {
+            Purpose::Renew(claim) | Purpose::Release(claim) => {
+                self.passage(claim).is_some() && self.has_passed(claim).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a session that kept the gate has ended.
+    pub(super) fn has_lost_sessions(&self) -> bool {
+        let connection = self.client.connection();
+        self.gate.passages.iter().any(|one| connection.is_none() || one.connection != connection)
+    }
+
+    /// Returns whether a session of this client keeps the gate.
+    pub(super) fn keeps_gate(&self) -> bool {
+        let connection = self.client.connection();
+        connection.is_some() && self.gate.passages.iter().any(|one| one.connection == connection)
+    }
+
+    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate).
+    pub(super) async fn occupants(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        let lost = purpose.claim().filter(|_| self.has_lost_session(purpose));
+        let lost = lost.and_then(|claim| self.passage(claim)).map(Passage::identity);
+        for _ in 0..TRIES {
+            let occupants = self.observe(name, purpose).await?;
+            if lost.is_none() || occupants.iter().all(|one| one.identity != lost) {
+                return Ok(occupants);
+            }
+            // A session announces its end before it unlocks: who holds the lock next is not known yet.
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.observe(name, purpose).await
+    }
+
+    async fn observe(&mut self, name: &LockName, purpose: &Purpose) -> Result<Vec<Occupant>, StoreError> {
+        let key = self.key(name).await?;
+        let statement = format!(
+            "SELECT pg_backend_pid(), pid, mode = 'ExclusiveLock', usename::text, application_name, extract(epoch FROM \
+             clock_timestamp() - backend_start)::bigint FROM pg_locks LEFT JOIN pg_stat_activity USING (pid) WHERE \
+             locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = \
+             current_database()) AND {}",
+            key.condition()
+        );
+        let rows = self.client.query(&statement, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let (mut occupants, mut kept) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let fields = || -> Result<_, tokio_postgres::Error> {
+                let whose: (i32, i32) = (row.try_get(0)?, row.try_get(1)?);
+                let text = |column| row.try_get::<_, Option<String>>(column);
+                Ok((whose, row.try_get::<_, bool>(2)?, text(3)?, text(4)?, row.try_get::<_, Option<i64>>(5)?))
+            };
+            let ((this, process), is_exclusive, role, application, connected) =
+                fields().map_err(|error| self.client.meaning(&error))?;
+            let mode = if is_exclusive { GateMode::Exclusive } else { GateMode::Shared };
+            if this == process {
+                kept.push((process, mode));
+            }
+            let mut words = vec![format!("server process {process}")];
+            words.extend(role.map(|role| format!("role {role}")));
+            words.extend(application.filter(|name| !name.is_empty()));
+            words.extend(connected.map(|seconds| format!("connected for {seconds}s")));
+            let holder = Holder { hint: Some(words.join(", ")), ..Holder::default() };
+            let identity = u64::try_from(process).ok().map(|process| (process, 0));
+            occupants.push(Occupant { identity, mode, holder });
+        }
+        if let Purpose::Renew(claim) | Purpose::Release(claim) = purpose {
+            let is_its = |one: &&mut Passage| one.token == claim.token.reveal();
+            let passage = self.gate.passages.iter_mut().find(is_its);
+            if let Some(lost) = passage.filter(|one| !kept.contains(&(one.process, one.mode))) {
+                lost.connection = None;
+            }
+        }
+        Ok(occupants)
+    }
+
+    /// See [`DocumentStore::pass_gate`](crate::backend::ledger::document::DocumentStore::pass_gate).
+    pub(super) async fn pass(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+        let key = self.key(&claim.name).await?;
+        let own = self.own_session().await?;
+        let kept_in = GateMode::of(claim.mode);
+        let token = claim.token.reveal();
+        self.gate.passages.retain(|one| one.connection == Some(own) && one.token != token);
+        // The server lets a session take its own lock again.
+        let mut ours = self.gate.passages.iter().filter(|one| one.key == key);
+        if ours.any(|one| mode == GateMode::Exclusive || one.mode == GateMode::Exclusive) {
+            return Ok(false);
+        }
+        let ttl = self.gate.passages.iter().map(|one| one.ttl).fold(claim.ttl, Duration::max);
+        let statement = format!(
+            "WITH gate AS MATERIALIZED (SELECT {} AS is_taken) SELECT pg_backend_pid(), is_taken, ({}) FROM gate",
+            take(key, mode, kept_in),
+            set(&settings(ttl), "is_taken")
+        );
+        let (process, is_taken) = self.verdict(&statement).await?;
+        if self.client.connection() != Some(own) {
+            // It has been taken in another session, about which nothing is known.
+            self.client.close();
+            return Err(StoreError::unanswered("the connection was lost"));
+        }
+        if is_taken {
+            self.gate.passages.push(Passage {
+                token: token.to_owned(),
+                key,
+                mode: kept_in,
+                ttl,
+                connection: Some(own),
+                process,
+                is_ending: false,
+            });
+            self.client.keep(true);
+        }
+        Ok(is_taken)
+    }
+
+    /// See [`DocumentStore::leave_gate`](crate::backend::ledger::document::DocumentStore::leave_gate).
+    pub(super) async fn leave(&mut self, claim: &Claim) -> Result<bool, StoreError> {
+        let connection = self.client.connection();
+        let is_its = |one: &Passage| one.token == claim.token.reveal();
+        let Some(place) = self.gate.passages.iter().position(is_its) else { return Ok(false) };
+        let passage = &mut self.gate.passages[place];
+        let was_ending = std::mem::replace(&mut passage.is_ending, true);
+        let was_kept = if connection.is_some() && passage.connection == connection {
+            let unlock = match passage.mode {
+                GateMode::Exclusive => "pg_advisory_unlock",
+                GateMode::Shared => "pg_advisory_unlock_shared",
+            };
+            let key = passage.key.arguments();
+            let is_last = self.gate.passages.len() == 1;
+            let idle = set(&[("idle_session_timeout", 0)], &is_last.to_string());
+            let (_, was_kept) =
+                self.verdict(&format!("SELECT pg_backend_pid(), {unlock}({key}), ({idle})")).await?;
+            was_kept
+        } else {
+            false
+        };
+        self.gate.passages.remove(place);
+        self.client.keep(self.keeps_gate());
+        // The reply to an earlier request may have been lost.
+        Ok(was_kept || was_ending)
+    }
+
+    /// Runs a statement, and returns the process that has served it and whether it has succeeded.
+    async fn verdict(&mut self, statement: &str) -> Result<(i32, bool), StoreError> {
+        let rows = self.client.query(statement, &[]).await?;
+        let verdict = rows.and_then(|rows| match rows.first() {
+            Some(row) => Ok(Some((row.try_get(0)?, row.try_get(1)?))),
+            None => Ok(None),
+        });
+        let verdict = verdict.map_err(|error| self.client.meaning(&error))?;
+        verdict.ok_or_else(|| StoreError::unanswered("the server returned no row"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_waits_for_at_least_a_lease() {
+        for ttl in [Duration::from_millis(100), Duration::from_micros(2_000_001), Duration::from_secs(30)] {
+            let set: HashMap<_, _> = settings(ttl).into_iter().collect();
+            for (name, unit) in
+                [("idle_session_timeout", 1), ("tcp_user_timeout", 1), ("tcp_keepalives_idle", 1000)]
+            {
+                let time = Duration::from_millis(u64::try_from(set[name] * unit).expect("a time"));
+                assert!(ttl < time && time <= ttl + Duration::from_millis(1002), "{name}: {time:?}");
+            }
+        }
+        let longest: HashMap<_, _> = settings(Duration::MAX).into_iter().collect();
+        assert_eq!(
+            (longest["idle_session_timeout"], longest["tcp_keepalives_idle"]),
+            (2_147_483_647, 32_767)
+        );
+    }
+}

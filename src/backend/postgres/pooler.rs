@@ -1,0 +1,69 @@
+//! Finds out whether a connection has a session of its own. A pooler that distributes transactions lets two clients take
+//! the same advisory lock, which is one process's at the server, and leaves it locked when a client ends.
+
+use super::connection::Connection;
+use super::store::PostgresStore;
+use crate::backend::StoreError;
+
+/// Why advisory locks cannot be taken through a pooler.
+pub(super) const SHARED: &str = "a pooler gives each transaction of a connection another server process, so that two \
+                                 clients could hold the same advisory lock: connect to the server itself, or through a \
+                                 pool of sessions (pool_mode = session)";
+const PROCESS: &str = "SELECT pg_backend_pid()";
+/// How many other connections are tried if there is a pooler. PgBouncer serves the next transaction by the process that has
+/// served the last one, unless a third client is faster.
+const OTHERS: usize = 3;
+
+impl PostgresStore {
+    /// Returns the connection, after making sure that no other one is served by the same process. Others are opened for
+    /// a moment.
+    ///
+    /// # Errors
+    /// It has no process of its own ([`StoreError::Config`]), or that could not be found out.
+    pub(super) async fn own_session(&mut self) -> Result<u64, StoreError> {
+        self.client.connect().await?;
+        let first = self.process().await?;
+        let connection = self.client.connection().ok_or_else(lost)?;
+        if self.client.has_own_process() {
+            return Ok(connection);
+        }
+        // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
+        let is_direct = self.client.is_named(first);
+        let mut others = Vec::new();
+        for _ in 0..if is_direct { 1 } else { OTHERS } {
+            let address = self.client.server().clone();
+            let other = match Connection::open(&self.client.location, &address).await {
+                // All connections of the server may be those of waiters.
+                Err(StoreError::Unavailable { .. }) if is_direct => break,
+                other => other?,
+            };
+            let process = async {
+                other.refill();
+                other.client.batch_execute("BEGIN").await?;
+                other.client.query_typed(PROCESS, &[]).await?.first().map_or(Ok(0), |row| row.try_get(0))
+            };
+            let process: i32 = process.await.map_err(|error| self.client.meaning(&error))?;
+            // Until the end of the check, it has that process.
+            others.push(other);
+            if process == first || self.process().await? != first {
+                return Err(StoreError::Config(SHARED.into()));
+            }
+        }
+        match self.client.connection() == Some(connection) {
+            true => self.client.set_own_process(),
+            false => return Err(lost()),
+        }
+        Ok(connection)
+    }
+
+    /// Returns the process that serves a statement.
+    async fn process(&mut self) -> Result<i32, StoreError> {
+        let rows = self.client.query(PROCESS, &[]).await?;
+        let process = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
+        process.map_err(|error| self.client.meaning(&error))
+    }
+}
+
+fn lost() -> StoreError {
+    StoreError::unreachable("the connection was lost")
+}
