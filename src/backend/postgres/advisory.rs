@@ -166,6 +166,10 @@ impl PostgresStore {
         name: &LockName,
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
+        if matches!(purpose, Purpose::Claim(_)) {
+            // While there is time: a waiter that is called has to be quick.
+            self.own_session().await?;
+        }
         let lost = purpose.claim().filter(|_| self.has_lost_session(purpose));
         let lost = lost.and_then(|claim| self.passage(claim)).map(Passage::identity);
         for _ in 0..TRIES {

@@ -22,11 +22,11 @@ impl PostgresStore {
     /// It has no process of its own ([`StoreError::Config`]), or that could not be found out.
     pub(super) async fn own_session(&mut self) -> Result<u64, StoreError> {
         self.client.connect().await?;
+        if self.client.has_own_process() {
+            return self.client.connection().ok_or_else(lost);
+        }
         let first = self.process().await?;
         let connection = self.client.connection().ok_or_else(lost)?;
-        if self.client.has_own_process() {
-            return Ok(connection);
-        }
         // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
         let is_direct = self.client.is_named(first);
         let mut others = Vec::new();
