@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
 # with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
-# etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; GET_LOCK on MariaDB; pymemcache on Memcached. Each excludes the other,
-# both ways, and each wakes the other.
+# etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; pymemcache on Memcached.
+# Each excludes the other, both ways, and each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
@@ -23,6 +23,7 @@ need etcd "apt-get install etcd-server"
 need etcdctl "apt-get install etcd-client"
 [ -e /usr/share/java/zookeeper.jar ] || missing+=("/usr/share/java/zookeeper.jar (apt-get install zookeeper)")
 need memcached "apt-get install memcached"
+compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || need initdb "apt-get install postgresql"
 need mariadbd "apt-get install mariadb-server"
 need flock "apt-get install util-linux"
 need python3 "apt-get install python3"

@@ -58,7 +58,7 @@ def joining(server, name):
     return lambda: server.contenders(name) > before
 
 
-def in_get_lock(server, _name):
+def in_session(server, _name):
     """The server has a session that waits."""
     return lambda: server.waiting() > 0
 
@@ -91,6 +91,11 @@ def etcdctl(version, program):
     return Library(f"etcdctl {version}", words, joining)
 
 
+def psql(mode):
+    words = [sys.executable, CLIENTS / "python/psql.py", mode]
+    return Library(f"psql {mode}", words, in_session)
+
+
 REDIS_PY = python("redis-py", polling)
 PYTHON_REDIS_LOCK = python("python-redis-lock", blocking)
 REDSYNC = Library("redsync", [BUILT / "redsync"], polling)
@@ -107,7 +112,8 @@ WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "
 READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
 KAZOO = python("kazoo", joining)
 PYMEMCACHE = python("pymemcache", adding)
-GET_LOCK = Library("GET_LOCK of mariadb", [sys.executable, CLIENTS / "python/get_lock.py"], in_get_lock)
+ADVISORY, ADVISORY_SHARED = map(psql, ("exclusive", "shared"))
+GET_LOCK = Library("GET_LOCK of mariadb", [sys.executable, CLIENTS / "python/get_lock.py"], in_session)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,4 +143,7 @@ CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeepe
 CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
 MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)
+POSTGRES = Store(
+    "recipe=advisory", "postgres://postgres@{}/postgres?recipe=advisory&key=hashtext", server=processes.Postgres
+)
 MARIADB = Store("recipe=get_lock", "mysql://root@{}/locks?recipe=get_lock", server=processes.MariaDb, shares=False)

@@ -332,6 +332,45 @@ class MariaDb(Server):
         return int(counted.stdout)
 
 
+class Postgres(Server):
+    PROGRAMS = max(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), default=pathlib.Path("/usr/bin"))
+    # It refuses to run as root.
+    AS_NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
+
+    def command(self, place):
+        self.data = place / "data"
+        self.data.mkdir()
+        if self.AS_NOBODY:
+            for folder in (pathlib.Path(tempfile.gettempdir()), place.parent, place):
+                folder.chmod(folder.stat().st_mode | 0o011)
+            shutil.chown(self.data, "nobody", "nogroup")
+        make = [*self.AS_NOBODY, self.PROGRAMS / "initdb", "-U", "postgres", "-A", "trust", "--no-sync", "-D", self.data]
+        subprocess.run(make, stdout=subprocess.DEVNULL, check=True)
+        # No files elsewhere.
+        apart = ["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"]
+        network = ["-c", "listen_addresses=127.0.0.1", "-p", self.port]
+        return [*self.AS_NOBODY, self.PROGRAMS / "postgres", "-D", self.data, *network, *apart, "-c", "fsync=off"]
+
+    def ask(self, sql):
+        where = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+        words = ["psql", "--no-psqlrc", "--no-align", "--tuples-only", "--command", sql, where]
+        return subprocess.run(words, capture_output=True, text=True)
+
+    def answers(self):
+        return self.ask("SELECT").returncode == 0
+
+    def waiting(self):
+        """How many sessions wait for an advisory lock."""
+        counted = self.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return int(counted.stdout)
+
+    def end(self):
+        # By itself it gives its shared memory back.
+        stop = [*self.AS_NOBODY, self.PROGRAMS / "pg_ctl", "stop", "-m", "immediate", "-s", "-D", self.data]
+        subprocess.run(stop, capture_output=True)
+        super().end()
+
+
 class Dlock(Process):
     """`dlock run -b URL OPTIONS NAME -- WORDS`, or another of its commands, which run nothing."""
 
