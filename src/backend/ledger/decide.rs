@@ -179,7 +179,7 @@ fn release_hold(
         .holders
         .iter()
         .find(|other| other.family == family && other.ticket != ticket && other.has_owner(observed))
-        .filter(|_| (is_owners || observed.gate_lifetime().is_some()) && keeps_hold);
+        .filter(|_| (is_owners || in_session) && keeps_hold);
     if let Some(inside) = inside {
         let watch = vec![Watch::Holder(inside.ticket)];
         if let Some(mine) = holder_of(ledger, claim) {
@@ -228,7 +228,9 @@ pub fn revoke(
 
 /// Decides on the removal of a hold without its owner's consent.
 pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Step<Removal> {
-    if observed.lifetime() != Lifetime::Recorded || observed.gate_lifetime().is_some() {
+    // Nobody can take a session from another, or the gate from a foreign program.
+    let is_foreign = observed.gate_lifetime().is_some() && shown.identity.is_none();
+    if observed.lifetime() != Lifetime::Recorded || is_in_session(observed) || is_foreign {
         return Step::reply(Removal::Impossible);
     }
     let is_meant = |holder: &HolderEntry| view::is_shown_as(holder, shown);

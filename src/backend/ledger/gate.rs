@@ -4,8 +4,6 @@
 //! A claim whose turn it is passes the gate before its grant is stored, and its hold ends with the gate. Who is in the
 //! gate without being in the ledger is a foreign program.
 
-use std::time::Duration;
-
 use super::document::DocumentStore;
 use super::observed::{Gate, GateMode, Now, Observed};
 use super::store::{Effect, Purpose};
@@ -142,19 +140,19 @@ impl Facts {
         ledger: &Ledger,
         effect: Effect,
     ) -> Result<bool, StoreError> {
-        let Some(claim) = purpose
-            .claim()
-            .filter(|claim| self.lifetime.is_some() && !self.has_left && store.passed(claim).is_some())
-        else {
+        let Some(claim) = purpose.claim().filter(|_| self.lifetime.is_some() && !self.has_left) else {
             return Ok(true);
         };
-        let rest = match ledger.holders.iter().find(|holder| holder.token == claim.token.reveal()) {
-            None => Duration::ZERO,
-            Some(mine) if mine.ended_at.is_some() && self.lifetime == Some(GateLifetime::Lease) => {
-                mine.lease_ends.unwrap_or_default().saturating_sub(self.now.clock)
-            }
-            Some(_) => return Ok(true),
-        };
+        let Some(gate) = store.passed(claim) else { return Ok(true) };
+        let has_lease = self.lifetime == Some(GateLifetime::Lease);
+        let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+        if mine.is_some_and(|mine| mine.ended_at.is_none() || !has_lease) {
+            return Ok(true);
+        }
+        // Those who are inside the hold pass the gate themselves before their leases end.
+        let kept = ledger.holders.iter().filter(|holder| has_lease && holder.gate == Some(gate));
+        let ends = kept.filter_map(|holder| holder.lease_ends).max();
+        let rest = ends.unwrap_or_default().saturating_sub(self.now.clock);
         let was_kept = store.leave_gate(claim, rest).await?;
         // A claim that has passed it in vain may have to pass it again.
         self.has_left = matches!(purpose, Purpose::Release(_));
