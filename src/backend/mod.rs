@@ -21,6 +21,8 @@ pub mod race;
 pub mod redis;
 pub mod registry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod shedlock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod sql;
 pub mod url;
 pub mod worker;

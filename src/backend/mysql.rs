@@ -18,6 +18,7 @@ mod packet;
 mod policy;
 mod proxy;
 mod reply;
+mod shedlock;
 mod store;
 mod table;
 mod waiting;

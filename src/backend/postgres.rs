@@ -17,6 +17,7 @@ mod options;
 mod pass_file;
 mod policy;
 mod pooler;
+mod shedlock;
 mod statements;
 mod store;
 

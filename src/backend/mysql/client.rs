@@ -78,7 +78,7 @@ impl Client {
         };
         let sql = format!("{SETTINGS}{IDLE_LIMIT}; SELECT CONNECTION_ID(), @@GLOBAL.read_only; {cluster}");
         let outcomes = match self.location.recipe {
-            Recipe::Table => connection.query(&sql).await,
+            Recipe::Table | Recipe::ShedLock(_) => connection.query(&sql).await,
             Recipe::GetLock => {
                 let database = quoted(&self.location.database);
                 match connection.query(&format!("{sql}; USE {database}")).await {

@@ -97,11 +97,23 @@ impl MysqlStore {
         }
         self.durability(diagnosis).await?;
         self.path(thread, diagnosis).await?;
+        match &mut self.shedlock {
+            Some(gate) => {
+                if !gate.examine(&mut self.client, diagnosis).await? {
+                    return Ok(());
+                }
+            }
+            None => {
+                let clock = if self.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
+                diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+            }
+        }
         self.latency(diagnosis).await?;
-        let clock = if self.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
-        diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
         let remedy = "see the error, and grant the user the rights that dlock doctor --policy prints";
         let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis, remedy).await?;
+        if let Some(gate) = &self.shedlock {
+            let _ = gate.forget(&mut self.client, &name).await;
+        }
         if self.client.denied.is_some() {
             return Ok(());
         }

@@ -2,7 +2,8 @@
 //! <https://mariadb.com/docs/server/reference/error-codes>).
 
 use super::packet::ServerError;
-use super::reply::Failure;
+use super::reply::{Failure, Outcome};
+use crate::backend::sql::TABLE;
 use crate::backend::{Outlook, StoreError};
 use crate::secret;
 
@@ -133,6 +134,19 @@ pub(super) fn meaning(error: &ServerError) -> StoreError {
         HANDSHAKE => StoreError::unreachable(text),
         _ => StoreError::unanswered(text),
     }
+}
+
+/// Returns the result of statements, with what it means that the table has other columns.
+pub(super) fn checked(result: Result<Vec<Outcome>, Failure>) -> Result<Vec<Outcome>, Failure> {
+    result.map_err(|failure| match is_table_different(&failure) {
+        false => failure,
+        true => {
+            let text = StoreError::from(failure);
+            let text =
+                format!("{TABLE} is not a table of dlock's ({text}): rename it, or use another database");
+            StoreError::Config(text).into()
+        }
+    })
 }
 
 /// A replica, or a server in maintenance. A failover ends it.

@@ -9,6 +9,7 @@ use crate::backend;
 use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
+use crate::backend::shedlock;
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::{LockName, Mode};
 
@@ -16,6 +17,8 @@ const DEFAULT_PORT: u16 = 3306;
 const PASSWORD_VARIABLE: &str = "MYSQL_PWD";
 const OPTIONS: &[&str] = &[
     "recipe",
+    "clock",
+    "zone",
     "prefix",
     "socket",
     "single_writer",
@@ -135,7 +138,11 @@ impl Location {
             encryption,
             database: database.to_owned(),
             prefix: String::new(),
-            recipe: Recipe::Table,
+            recipe: Recipe::parse(
+                option("recipe").map_or("table", |name| name),
+                option("clock").map(|it| &**it),
+                option("zone").map(|it| &**it),
+            )?,
             has_single_writer: false,
             is_insecure: false,
             display: String::new(),
@@ -163,8 +170,7 @@ impl Location {
             return Ok(());
         }
         match (name, value) {
-            ("socket" | "ssl_mode", _) => {}
-            ("recipe", _) => self.recipe = Recipe::parse(value)?,
+            ("recipe" | "clock" | "zone" | "socket" | "ssl_mode", _) => {}
             ("prefix", _) => value.clone_into(&mut self.prefix),
             ("single_writer", "yes") => self.has_single_writer = true,
             _ => return Err(UrlError::new(format!("{name}= is yes, not '{value}'"))),
@@ -190,9 +196,8 @@ impl Location {
             Address::Tcp(_) => (self.address.to_string(), None),
             Address::Socket(path) => (String::new(), Some(format!("socket={}", path.display()))),
         };
-        let recipe = (self.recipe != Recipe::Table).then(|| format!("recipe={}", self.recipe.name()));
         let prefix = (!self.prefix.is_empty()).then(|| format!("prefix={}", self.prefix));
-        let options: Vec<String> = socket.into_iter().chain(recipe).chain(prefix).collect();
+        let options: Vec<String> = socket.into_iter().chain(self.recipe.options()).chain(prefix).collect();
         let mark = if options.is_empty() { "" } else { "?" };
         format!("{scheme}://{user}{host}/{}{mark}{}", self.database, options.join("&"))
     }
@@ -200,7 +205,7 @@ impl Location {
     /// Returns the database that a login names: a gate needs none, and is open to users without one.
     pub(super) fn login_database(&self) -> &str {
         match self.recipe {
-            Recipe::Table => &self.database,
+            Recipe::Table | Recipe::ShedLock(_) => &self.database,
             Recipe::GetLock => "",
         }
     }
@@ -217,6 +222,11 @@ impl backend::Location for Location {
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        if let Recipe::ShedLock(_) = self.recipe
+            && self.prefix.chars().chain(name.as_str().chars()).count() > shedlock::LONGEST_NAME
+        {
+            return Err(UrlError::new(shedlock::TOO_LONG));
+        }
         match self.key(name).len() > super::table::LONGEST_NAME {
             true => Err(UrlError::new(format!(
                 "with the prefix it is longer than {} bytes",
@@ -227,14 +237,15 @@ impl backend::Location for Location {
     }
 
     fn keeps_leases(&self) -> bool {
-        self.recipe == Recipe::Table
+        self.recipe != Recipe::GetLock
     }
 
     fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        match (self.recipe, demand) {
+        match (&self.recipe, demand) {
             (Recipe::GetLock, Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
                 Some("GET_LOCK has one holder: take the lock exclusively, or use recipe=table")
             }
+            (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => Some(shedlock::EXCLUSIVE),
             _ => None,
         }
     }

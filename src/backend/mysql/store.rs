@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::client::Client;
-use super::errors;
+use super::errors::{self, checked};
 use super::gate::Recipe;
 use super::get_lock::Gates;
 use super::location::Location;
@@ -17,6 +17,7 @@ use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shor
 use crate::backend::ledger::{
     Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
 };
+use crate::backend::shedlock::{self, Database as _, Dialect};
 use crate::backend::sql::{self, COLUMNS, LastSeen, OwnLedgers, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, Location as _, Reply, StoreError};
 use crate::lock::{Claim, LockName, LockState, NotedRecord};
@@ -26,6 +27,8 @@ pub struct MysqlStore {
     pub(super) client: Client,
     /// The ledger that was read or stored last.
     last: LastSeen,
+    /// The gate in front of the ledgers.
+    pub(super) shedlock: Option<shedlock::Gate>,
     /// The waiter's entry that changes are awaited for.
     pub(super) waiting: Option<Waiting>,
     /// What it knows of the gates in front of the rows.
@@ -37,9 +40,11 @@ pub struct MysqlStore {
 impl MysqlStore {
     /// Returns a client of a location; does not connect.
     pub(super) fn contender(location: Location) -> Contender<MysqlStore> {
+        let shedlock = location.recipe.shedlock(&location.prefix);
         Contender::new(MysqlStore {
             client: Client::new(location),
             last: LastSeen::default(),
+            shedlock,
             waiting: None,
             gates: Gates::default(),
             own: OwnLedgers::default(),
@@ -114,19 +119,6 @@ impl MysqlStore {
         let names = rows.into_iter().filter_map(|row| String::from_utf8(row.into_iter().next()??).ok());
         Ok(names.filter_map(|name| LockName::new(&name).ok()).collect())
     }
-}
-
-/// Returns the result of statements, with what it means that the table has other columns.
-fn checked(result: Result<Vec<Outcome>, Failure>) -> Result<Vec<Outcome>, Failure> {
-    result.map_err(|failure| match errors::is_table_different(&failure) {
-        false => failure,
-        true => {
-            let text = StoreError::from(failure);
-            let text =
-                format!("{TABLE} is not a table of dlock's ({text}): rename it, or use another database");
-            StoreError::Config(text).into()
-        }
-    })
 }
 
 impl DocumentStore for MysqlStore {
@@ -207,6 +199,9 @@ impl DocumentStore for MysqlStore {
         version: u64,
         revision: Revision<'_>,
     ) -> Result<bool, StoreError> {
+        if let (Some(gate), Some(seen)) = (&mut self.shedlock, self.last.recall(name)) {
+            gate.end_others(&mut self.client, name, &seen.ledger, revision.ledger).await?;
+        }
         if self.client.denied.is_some() {
             self.own.swap(name, revision.ledger);
             return Ok(true);
@@ -271,11 +266,17 @@ impl DocumentStore for MysqlStore {
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
-        self.has_user_lock().then_some(GateLifetime::Session)
+        match &self.shedlock {
+            Some(_) => Some(GateLifetime::Lease),
+            None => self.has_user_lock().then_some(GateLifetime::Session),
+        }
     }
 
     fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
-        self.passage_of(claim)
+        match &self.shedlock {
+            Some(gate) => gate.passed(claim),
+            None => self.passage_of(claim),
+        }
     }
 
     async fn observe_gate(
@@ -283,15 +284,24 @@ impl DocumentStore for MysqlStore {
         name: &LockName,
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
-        self.observe(name, purpose).await
+        match &mut self.shedlock {
+            Some(gate) => gate.observe(&mut self.client, name, purpose).await,
+            None => self.observe(name, purpose).await,
+        }
     }
 
-    async fn pass_gate(&mut self, claim: &Claim, _mode: GateMode) -> Result<bool, StoreError> {
-        self.pass(claim).await
+    async fn pass_gate(&mut self, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
+        match &mut self.shedlock {
+            Some(gate) => gate.pass(&mut self.client, claim).await,
+            None => self.pass(claim).await,
+        }
     }
 
-    async fn leave_gate(&mut self, claim: &Claim, _rest: Duration) -> Result<bool, StoreError> {
-        self.leave(claim).await
+    async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
+        match &mut self.shedlock {
+            Some(gate) => gate.leave(&mut self.client, claim, rest).await,
+            None => self.leave(claim).await,
+        }
     }
 }
 
@@ -331,6 +341,9 @@ impl LedgerStore for MysqlStore {
         purpose: Purpose,
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
     ) -> Result<Done<T>, StoreError> {
+        if let Some(gate) = &mut self.shedlock {
+            gate.begin(&purpose);
+        }
         document::change(self, name, &purpose, decide).await
     }
 
@@ -363,7 +376,12 @@ impl LedgerStore for MysqlStore {
     }
 
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.create_table())
+        Box::pin(async {
+            if self.shedlock.is_some() {
+                self.client.run(Dialect::Mysql.create_table()).await?;
+            }
+            self.create_table().await
+        })
     }
 
     fn shares_ledgers(&self) -> bool {

@@ -67,14 +67,21 @@ impl PostgresStore {
         if !is_usable {
             return Ok(());
         }
+        match &mut self.shedlock {
+            Some(gate) => {
+                if !gate.examine(&mut self.client, diagnosis).await? {
+                    return Ok(());
+                }
+            }
+            None => {
+                let clock = match self.client.location.recipe.rule() {
+                    Some(_) => Answer::new("none", SESSION),
+                    None => Answer::new("server", LEASE_CLOCK),
+                };
+                diagnosis.answer(Question::LeaseClock, clock);
+            }
+        }
         self.latency(diagnosis).await?;
-        diagnosis.answer(
-            Question::LeaseClock,
-            match self.client.location.recipe {
-                Recipe::Table => Answer::new("server", LEASE_CLOCK),
-                Recipe::Advisory(_) => Answer::new("none", SESSION),
-            },
-        );
         let remedy = "see the error, and run what dlock doctor --policy prints";
         let mut primary = self.client.location.clone();
         if primary.recipe.rule().is_some() {
@@ -84,6 +91,9 @@ impl PostgresStore {
         let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis, remedy).await?;
         // Only a role that may delete can remove it. It is free in any case.
         let _ = self.forget(&name).await;
+        if let Some(gate) = &self.shedlock {
+            let _ = gate.forget(&mut self.client, &name).await;
+        }
         Ok(())
     }
 
@@ -144,7 +154,7 @@ impl PostgresStore {
             Question::Loss,
             match unsafe_setting {
                 Some(setting) => Answer::new("yes", format!("by a crash of the server: {setting} is off")),
-                None if self.client.location.recipe != Recipe::Table => Answer::new(
+                None if self.client.location.recipe.rule().is_some() => Answer::new(
                     "yes",
                     "by the end of its session, and by every fail-over: advisory locks are not replicated",
                 ),
@@ -160,7 +170,7 @@ impl PostgresStore {
 
     /// Checks that an advisory lock would have a session of its own, and returns whether it would.
     async fn session(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-        if self.client.location.recipe == Recipe::Table {
+        if self.client.location.recipe.rule().is_none() {
             return Ok(true);
         }
         diagnosis.begin("session");

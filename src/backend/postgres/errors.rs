@@ -26,6 +26,13 @@ pub(super) fn is_conflict(error: &Error) -> bool {
     matches!(error.code(), Some(&(SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED)))
 }
 
+/// Returns the server's text if a statement does not fit the table that it names.
+pub(super) fn is_other_shape(error: &Error) -> Option<String> {
+    let db = error.as_db_error()?;
+    let is_shape = ["22", "23", "42"].contains(&&db.code().code()[..2]);
+    (is_shape && *db.code() != SqlState::INSUFFICIENT_PRIVILEGE).then(|| described(db))
+}
+
 /// Returns whether the connection has ended. The severity is read from the field that is not translated.
 pub(super) fn is_disconnected(error: &Error) -> bool {
     let is_ended = |error: &DbError| error.parsed_severity() != Some(Severity::Error);

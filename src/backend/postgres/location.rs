@@ -10,11 +10,12 @@ use super::store::PostgresStore;
 use crate::backend;
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
-use crate::backend::location::Policy;
+use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
+use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
 use crate::backend::url::{Environment, Url, UrlError};
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 use crate::name_services;
 
 const DEFAULT_PORT: u16 = 5432;
@@ -165,11 +166,23 @@ impl backend::Location for Location {
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        self.recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop))
+        match &self.recipe {
+            Recipe::ShedLock(_) if name.as_str().chars().count() > shedlock::LONGEST_NAME => {
+                Err(UrlError::new(shedlock::TOO_LONG))
+            }
+            recipe => recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop)),
+        }
+    }
+
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        match (&self.recipe, demand) {
+            (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => Some(shedlock::EXCLUSIVE),
+            _ => None,
+        }
     }
 
     fn keeps_leases(&self) -> bool {
-        self.recipe == Recipe::Table
+        self.recipe.rule().is_none()
     }
 
     fn insecure(&self) -> Option<&'static str> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::gate::Recipe;
+use super::gate::{Choice, Recipe};
 use crate::backend::sql::TABLE;
 use crate::backend::url::{Url, UrlError};
 
@@ -11,6 +11,8 @@ pub(super) const OPTIONS: &[&str] = &[
     "recipe",
     "key",
     "prefix",
+    "clock",
+    "zone",
     "host",
     "port",
     "sslmode",
@@ -59,16 +61,18 @@ impl Options {
             pass_file: None,
             security: Vec::new(),
         };
-        let (mut recipe, mut key, mut prefix) = (None, None, None);
+        let mut choice = Choice::default();
         for (name, value) in &url.query {
             match name.as_str() {
-                "recipe" => recipe = Some(value.as_str()),
-                "key" => key = Some(value.as_str()),
-                "prefix" => prefix = Some(value.as_str()),
+                "recipe" => choice.recipe = Some(value),
+                "key" => choice.key = Some(value),
+                "prefix" => choice.prefix = Some(value),
+                "clock" => choice.clock = Some(value),
+                "zone" => choice.zone = Some(value),
                 _ => options.set(&url.scheme, name, value).map_err(|error| error.about(name))?,
             }
         }
-        options.recipe = Recipe::of(recipe, key, prefix)?;
+        options.recipe = Recipe::of(&choice)?;
         Ok(options)
     }
 

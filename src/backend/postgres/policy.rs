@@ -1,7 +1,9 @@
 //! The table, and the rights that dlock needs, as the statements that create and grant them.
 
+use super::gate::Recipe;
 use super::location::Location;
 use crate::backend::location::Policy;
+use crate::backend::shedlock::{self, Dialect};
 use crate::backend::sql;
 
 /// Returns the statement that creates the table. Its rows change often and are never deleted: room for their next values
@@ -19,6 +21,10 @@ pub(super) fn policy(location: &Location) -> Policy {
         commands.push(format!("GRANT USAGE ON SCHEMA {schema} TO {role};"));
     }
     commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};"));
+    if let Recipe::ShedLock(_) = location.recipe {
+        commands.push(format!("{};", Dialect::Postgres.create_table()));
+        commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {role};", shedlock::TABLE));
+    }
     let optional = match location.recipe.rule() {
         None => "",
         Some(_) => {

@@ -1,6 +1,8 @@
 //! The statements. Each of them is one transaction, and returns the row as it is after it.
 
-use crate::backend::sql::{COLUMNS, LEASE_DIGITS};
+use tokio_postgres::Row as Record;
+
+use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
 
 /// The time, read once, after the request has arrived: no lease is shorter than the client counts it. And the process that
 /// serves the request.
@@ -89,4 +91,28 @@ impl Statements {
             recorded: format!("SELECT name FROM {table} WHERE outcomes <> '[]' ORDER BY name"),
         }
     }
+}
+
+/// The time, the serving process, and the row, if there is one.
+pub(super) type Reading = (u64, i32, Option<Row>);
+
+/// Reads what the statements return of a row.
+pub(super) fn reading(record: &Record) -> Result<Reading, tokio_postgres::Error> {
+    let number = |column: usize| record.try_get::<_, Option<i64>>(column).map(Option::unwrap_or_default);
+    let text = |column: usize| record.try_get::<_, Option<String>>(column);
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
+    let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
+    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok((now, process, None)) };
+    let row = Row {
+        format: u32::try_from(format).unwrap_or_default(),
+        version: unsigned(number(3)?),
+        fencing_token: unsigned(number(4)?),
+        ticket: unsigned(number(5)?),
+        taken_at: unsigned(number(6)?),
+        leases: text(7)?.unwrap_or_default(),
+        entries: text(8)?.unwrap_or_default(),
+        success: text(9)?,
+        outcomes: text(10)?.unwrap_or_default(),
+    };
+    Ok((now, process, Some(row)))
 }

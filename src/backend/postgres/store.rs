@@ -11,13 +11,14 @@ use super::advisory::{Advisory, SessionLost};
 use super::client::{CALLED, Client, NEXT, Parameter};
 use super::errors;
 use super::location::Location;
-use super::statements::Statements;
+use super::statements::{Statements, reading};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::{
     Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
 };
-use crate::backend::sql::{self, LastSeen, OwnLedgers, Row, Taken, Values};
+use crate::backend::shedlock::{self, Database as _, Dialect};
+use crate::backend::sql::{self, LastSeen, OwnLedgers, Taken, Values};
 use crate::backend::{Change, Location as _, Reply, StoreError};
 use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
@@ -31,6 +32,8 @@ pub struct PostgresStore {
     own: OwnLedgers,
     /// ... and what to say of it.
     lacks: Option<String>,
+    /// The gate in front of the ledgers.
+    pub(super) shedlock: Option<shedlock::Gate>,
 }
 
 /// The channel of a waiter, which nobody can guess who does not know its token.
@@ -48,6 +51,7 @@ impl PostgresStore {
     /// Returns a client of a location; does not connect.
     pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
         let statements = Statements::of(&location.table);
+        let shedlock = location.recipe.shedlock();
         Contender::new(PostgresStore {
             client: Client::new(location),
             statements,
@@ -55,6 +59,7 @@ impl PostgresStore {
             gate: Advisory::default(),
             own: OwnLedgers::default(),
             lacks: None,
+            shedlock,
         })
     }
 
@@ -81,7 +86,8 @@ impl PostgresStore {
              break and history: see dlock doctor --policy",
             location.user, location.table
         );
-        let has_gate = self.gate_lifetime().is_some();
+        // Other processes have to find a hold whose gate outlives its session.
+        let has_gate = self.gate_lifetime() == Some(GateLifetime::Session);
         let lacks = if has_gate && errors::is_without_table(error) {
             let statement = self.statements.may_create.clone();
             let rows = self.client.query(&statement, &[]).await?;
@@ -110,29 +116,6 @@ impl PostgresStore {
         let deleted = self.client.query(&statement, &[(&name.as_str().as_bytes(), Type::BYTEA)]).await?;
         deleted.map(drop).map_err(|error| self.client.meaning(&error))
     }
-}
-
-/// The time, the serving process, and the row, if there is one.
-type Reading = (u64, i32, Option<Row>);
-
-fn reading(record: &Record) -> Result<Reading, tokio_postgres::Error> {
-    let number = |column: usize| record.try_get::<_, Option<i64>>(column).map(Option::unwrap_or_default);
-    let text = |column: usize| record.try_get::<_, Option<String>>(column);
-    let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
-    let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
-    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok((now, process, None)) };
-    let row = Row {
-        format: u32::try_from(format).unwrap_or_default(),
-        version: unsigned(number(3)?),
-        fencing_token: unsigned(number(4)?),
-        ticket: unsigned(number(5)?),
-        taken_at: unsigned(number(6)?),
-        leases: text(7)?.unwrap_or_default(),
-        entries: text(8)?.unwrap_or_default(),
-        success: text(9)?,
-        outcomes: text(10)?.unwrap_or_default(),
-    };
-    Ok((now, process, Some(row)))
 }
 
 /// A number as the server stores it.
@@ -214,6 +197,9 @@ impl DocumentStore for PostgresStore {
         version: u64,
         revision: Revision<'_>,
     ) -> Result<bool, StoreError> {
+        if let (Some(gate), Some(seen)) = (&mut self.shedlock, self.last.recall(name)) {
+            gate.end_others(&mut self.client, name, &seen.ledger, revision.ledger).await?;
+        }
         let before = self.last.take();
         if self.lacks.is_some() {
             self.own.swap(name, revision.ledger);
@@ -272,11 +258,17 @@ impl DocumentStore for PostgresStore {
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
-        self.client.location.recipe.rule().map(|_| GateLifetime::Session)
+        match &self.shedlock {
+            Some(_) => Some(GateLifetime::Lease),
+            None => self.client.location.recipe.rule().map(|_| GateLifetime::Session),
+        }
     }
 
     fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
-        self.has_passed(claim)
+        match &self.shedlock {
+            Some(gate) => gate.passed(claim),
+            None => self.has_passed(claim),
+        }
     }
 
     async fn observe_gate(
@@ -284,15 +276,24 @@ impl DocumentStore for PostgresStore {
         name: &LockName,
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
-        self.occupants(name, purpose).await
+        match &mut self.shedlock {
+            Some(gate) => gate.observe(&mut self.client, name, purpose).await,
+            None => self.occupants(name, purpose).await,
+        }
     }
 
     async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
-        self.pass(claim, mode).await
+        match &mut self.shedlock {
+            Some(gate) => gate.pass(&mut self.client, claim).await,
+            None => self.pass(claim, mode).await,
+        }
     }
 
-    async fn leave_gate(&mut self, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
-        self.leave(claim).await
+    async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
+        match &mut self.shedlock {
+            Some(gate) => gate.leave(&mut self.client, claim, rest).await,
+            None => self.leave(claim).await,
+        }
     }
 }
 
@@ -319,6 +320,9 @@ impl LedgerStore for PostgresStore {
     ) -> Result<Done<T>, StoreError> {
         // What happened before is known to the decision.
         self.client.clear();
+        if let Some(gate) = &mut self.shedlock {
+            gate.begin(&purpose);
+        }
         let mut done = document::change(self, name, &purpose, &decide).await;
         if matches!(done, Err(StoreError::Unavailable { .. })) && self.has_lost_session(&purpose) {
             // Another session may see who holds the lock now.
@@ -384,7 +388,12 @@ impl LedgerStore for PostgresStore {
     }
 
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.client.create_table())
+        Box::pin(async {
+            if self.shedlock.is_some() {
+                self.client.run(Dialect::Postgres.create_table()).await?;
+            }
+            self.client.create_table().await
+        })
     }
 
     fn fails_over(&self) -> bool {

@@ -266,6 +266,6 @@ impl Group for Postgres {
         const CLIENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlock'";
         self.daemon.is_up()
             && self.try_sql(CLIENTS).is_ok_and(|count| count == "0")
-            && self.try_sql("DROP TABLE IF EXISTS dlock_locks").is_ok()
+            && self.try_sql("DROP TABLE IF EXISTS dlock_locks, shedlock").is_ok()
     }
 }

@@ -126,7 +126,15 @@ impl Sandbox {
         }
         let table = "mysql://dlock@db.example.com/app";
         if text.contains(table) {
-            text = text.replace(table, &self.mariadb.get_or_init(MariaDb::lent).url());
+            let server = self.mariadb.get_or_init(|| {
+                let server = MariaDb::lent();
+                // That of another program.
+                let table = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until TIMESTAMP(3) NOT NULL, \
+                             locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL)";
+                server.sql(table);
+                server
+            });
+            text = text.replace(table, &server.url());
         }
         let ensemble = "zookeeper://zk-1,zk-2,zk-3";
         if text.contains(ensemble) {
@@ -138,7 +146,14 @@ impl Sandbox {
         }
         for shown in ["postgres://db-1,db-2/app", "postgres://db-1/app", "postgres://dlock@db-1/app"] {
             if text.contains(shown) {
-                text = text.replace(shown, &self.postgres.get_or_init(Postgres::lent).url());
+                let server = self.postgres.get_or_init(|| {
+                    let server = Postgres::lent();
+                    let table = "CREATE TABLE shedlock (name VARCHAR(64) PRIMARY KEY, lock_until TIMESTAMP, locked_at \
+                                 TIMESTAMP, locked_by VARCHAR(255))";
+                    server.sql(table);
+                    server
+                });
+                text = text.replace(shown, &server.url());
             }
         }
         for (shown, here) in self.replacements() {

@@ -38,6 +38,8 @@ mod redisson;
 mod redlock;
 #[cfg(feature = "redis")]
 mod sentinel;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod shedlock;
 #[cfg(feature = "redis")]
 mod tls;
 #[cfg(feature = "zookeeper")]

@@ -181,7 +181,7 @@ fn a_url_names_one_host_and_a_database() {
         ("mysql://h,i/db", "mysql:// takes one host: that of the primary"),
         ("mysql://h/db?socket=/s", "mysql:// takes a host or socket=, not both"),
         ("mysql:///db?socket=s", "socket= takes an absolute path"),
-        ("mysql://h/db?recipe=x", "unknown recipe 'x' (known: table, get_lock)"),
+        ("mysql://h/db?recipe=x", "unknown recipe 'x' (known: table, get_lock, shedlock)"),
         ("mysql://h/db?single_writer=maybe", "single_writer= is yes, not 'maybe'"),
         (
             "mysql://h/db?ssl_mode=x",
@@ -193,7 +193,7 @@ fn a_url_names_one_host_and_a_database() {
         ),
         (
             "mysql://h/db?charset=x",
-            "unknown option 'charset' for mysql:// (known: recipe, prefix, socket, single_writer, username, password_file, \
+            "unknown option 'charset' for mysql:// (known: recipe, clock, zone, prefix, socket, single_writer, username, password_file, \
              ssl_mode, ca_file, cert_file, key_file, server_name, insecure, ssl_ca, ssl_cert, ssl_key)",
         ),
     ] {

@@ -6,5 +6,6 @@ mod errors;
 mod failover;
 mod faults;
 mod get_lock;
+mod shedlock;
 mod users;
 mod wake_up;

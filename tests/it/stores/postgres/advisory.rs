@@ -196,7 +196,7 @@ fn unfit_options_and_names_are_refused() {
         ),
         (78, "recipe=advisory&key=raw&prefix=1", "1", "prefix= is for key=rails"),
         (78, "recipe=advisory&key=rails&prefix=x", "1", "prefix= is a number"),
-        (78, "recipe=get_lock", "x", "unknown recipe 'get_lock' (known: table, advisory)"),
+        (78, "recipe=get_lock", "x", "unknown recipe 'get_lock' (known: table, advisory, shedlock)"),
         (78, "key=raw", "1", "key= is for recipe=advisory"),
     ] {
         let output = Dlock::run().backend(format!("{url}?{options}")).name(name).sh("echo ran").output();

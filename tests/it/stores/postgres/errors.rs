@@ -24,7 +24,7 @@ fn a_url_names_servers_and_known_options() {
         ("postgres://h,h:5432/app", "h:5432 is named twice"),
         (
             "postgres://h/app?keys=raw",
-            "unknown option 'keys' for postgres:// (known: table, recipe, key, prefix, host, port, sslmode, sslrootcert, sslcert, sslkey, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
+            "unknown option 'keys' for postgres:// (known: table, recipe, key, prefix, clock, zone, host, port, sslmode, sslrootcert, sslcert, sslkey, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
         ),
         (
             "postgres://h/app?sslmode=prefer",

@@ -5,5 +5,6 @@ mod doctor;
 mod errors;
 mod faults;
 mod lost_replies;
+mod shedlock;
 mod tls;
 mod waiters;

@@ -1,0 +1,34 @@
+//! The table of ShedLock on MySQL and MariaDB.
+
+use super::client::Client;
+use super::errors;
+use super::reply::Outcome;
+use crate::backend::StoreError;
+use crate::backend::shedlock::{Database, Dialect, Row, missing, other_shape};
+
+impl Database for Client {
+    const DIALECT: Dialect = Dialect::Mysql;
+
+    async fn run(&mut self, sql: &str) -> Result<Vec<Row>, StoreError> {
+        let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
+        match self.query(sql).await {
+            Ok(mut outcomes) => Ok(match outcomes.pop() {
+                Some(Outcome::Rows(rows)) => {
+                    let texts =
+                        |row: Vec<Option<Vec<u8>>>| row.into_iter().map(|value| value.map(text)).collect();
+                    rows.into_iter().map(texts).collect()
+                }
+                Some(Outcome::Changed(rows)) => (0..rows).map(|_| Row::new()).collect(),
+                None => Vec::new(),
+            }),
+            Err(failure) if errors::is_table_missing(&failure) => {
+                Err(StoreError::Config(missing(Self::DIALECT)))
+            }
+            Err(failure) if errors::is_table_different(&failure) => {
+                let found = StoreError::from(failure).to_string();
+                Err(StoreError::Config(other_shape(Self::DIALECT, &found)))
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The table of ShedLock, a library for Java (<https://github.com/lukas-krecan/ShedLock>), as a gate with a lease: a row per
+//! lock, which is held until `lock_until` by `locked_by`. It is never deleted. ShedLock never waits, and notifies nobody.
+//!
+//! dlock writes `<host>:<pid>:<digest of the token>` into `locked_by`: any process that has the token finds its hold again,
+//! and none without the token can extend or end it.
+
+mod check;
+mod dialect;
+mod times;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+pub use self::dialect::{Database, Dialect, Row, missing, other_shape};
+pub use self::times::Clock;
+use super::StoreError;
+use super::ledger::{GateMode, Ledger, Occupant, Purpose};
+use crate::lock::{Claim, Holder, LockName, Token};
+
+/// The name of the table.
+pub const TABLE: &str = "shedlock";
+/// The longest name of a lock in it, in characters.
+pub const LONGEST_NAME: usize = 64;
+/// Why a longer one is refused.
+pub const TOO_LONG: &str = "with recipe=shedlock, it is at most 64 characters long";
+/// Why other modes are refused.
+pub const EXCLUSIVE: &str = "ShedLock has one holder: take the lock exclusively, or use recipe=table";
+/// The digits of a digest.
+const DIGITS: usize = 32;
+
+/// A passage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    Kept,
+    /// It is being left, and the reply has not come.
+    Leaving,
+    Left,
+}
+
+type Identity = (u64, u64);
+
+/// The gate in front of the ledgers of one client.
+pub struct Gate {
+    clock: Clock,
+    prefix: String,
+    passages: HashMap<(LockName, Identity), Passage>,
+    /// The change is the renewal of a hold, which may have been part of one that has ended, ...
+    is_renewal: bool,
+    /// ... or the release of one.
+    is_release: bool,
+    /// The table is one of ShedLock.
+    is_checked: bool,
+}
+
+fn identity(token: &Token) -> Identity {
+    let digest = Sha256::digest(token.reveal().as_bytes());
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    (number(&digest[..8]), number(&digest[8..16]))
+}
+
+/// Returns the identity in `locked_by`, if it can be that of a dlock.
+fn identity_in(locked_by: &str) -> Option<Identity> {
+    let digits = locked_by.rsplit_once(':')?.1;
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let is_digest = digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_digest.then_some(())?;
+    Some((number(&digits[..16])?, number(&digits[16..])?))
+}
+
+fn suffix((high, low): Identity) -> String {
+    format!(":{high:016x}{low:016x}")
+}
+
+fn locked_by(claim: &Claim) -> String {
+    let host: String = claim.identity.host.chars().take(LONGEST_NAME).collect();
+    let pid = claim.identity.pid;
+    format!("{host}:{pid}{}", suffix(identity(&claim.token)))
+}
+
+/// Returns the condition that a row is that of one of these holds.
+fn is_of(identities: impl IntoIterator<Item = Identity>) -> String {
+    let texts: Vec<String> = identities.into_iter().map(|one| format!("'{}'", suffix(one))).collect();
+    format!("right(locked_by, {}) IN ({})", DIGITS + 1, texts.join(", "))
+}
+
+impl Gate {
+    /// Returns the gate by this clock. Names in the table begin with the prefix.
+    pub fn new(clock: Clock, prefix: &str) -> Gate {
+        Gate {
+            clock,
+            prefix: prefix.to_owned(),
+            passages: HashMap::new(),
+            is_renewal: false,
+            is_release: false,
+            is_checked: false,
+        }
+    }
+
+    /// See [`DocumentStore::passed`](super::ledger::document::DocumentStore::passed). What was left is remembered, for a
+    /// release that is repeated because its reply was lost.
+    pub fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+        let identity = identity(&claim.token);
+        self.passages.contains_key(&(claim.name.clone(), identity)).then_some(identity)
+    }
+
+    /// Begins a change: a claim may be made again with a token after its release.
+    pub fn begin(&mut self, purpose: &Purpose) {
+        self.is_renewal = matches!(purpose, Purpose::Renew(_));
+        self.is_release = matches!(purpose, Purpose::Release(_));
+        if let Purpose::Claim(claim) = purpose {
+            let key = (claim.name.clone(), identity(&claim.token));
+            if self.passages.get(&key).is_some_and(|passage| *passage != Passage::Kept) {
+                self.passages.remove(&key);
+            }
+        }
+    }
+
+    /// See [`DocumentStore::observe_gate`](super::ledger::document::DocumentStore::observe_gate).
+    ///
+    /// # Errors
+    /// The server could not be queried, or has no such table.
+    pub async fn observe<D: Database>(
+        &mut self,
+        db: &mut D,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        self.check(db).await?;
+        let claim = match purpose {
+            Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
+            Purpose::Operate | Purpose::Record => None,
+        };
+        let mine = claim.map(|claim| ((name.clone(), identity(&claim.token)), claim));
+        if let Some((key, claim)) = &mine {
+            let passage = self.passages.get(key).copied();
+            let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
+            if is_extended && self.extend(db, name, key.1, claim.ttl).await? {
+                self.passages.insert(key.clone(), Passage::Kept);
+                return Ok(vec![Occupant {
+                    identity: Some(key.1),
+                    mode: GateMode::Exclusive,
+                    holder: Holder::default(),
+                }]);
+            }
+            if is_extended {
+                self.passages.remove(key);
+            }
+        }
+        let occupant = self.occupant(db, name).await?;
+        if let (Some((key, claim)), Some(occupant)) = (mine, &occupant)
+            && occupant.identity == Some(key.1)
+            // It was passed with this token by another client.
+            && (matches!(purpose, Purpose::Release(_)) || self.extend(db, name, key.1, claim.ttl).await?)
+        {
+            self.passages.entry(key).or_insert(Passage::Kept);
+        }
+        Ok(occupant.into_iter().collect())
+    }
+
+    async fn extend<D: Database>(
+        &self,
+        db: &mut D,
+        name: &LockName,
+        identity: Identity,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let until = self.clock.times(D::DIALECT, lease).until;
+        // A minimum hold time lasts longer.
+        self.set(db, name, identity, &format!("GREATEST(lock_until, {until})")).await
+    }
+
+    /// Sets the end of a hold. Returns whether it was kept until now.
+    async fn set<D: Database>(
+        &self,
+        db: &mut D,
+        name: &LockName,
+        identity: Identity,
+        until: &str,
+    ) -> Result<bool, StoreError> {
+        let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
+        let (name, is_mine) = (self.name::<D>(name), is_of([identity]));
+        let sql = format!(
+            "UPDATE shedlock SET lock_until = {until} WHERE name = {name} AND {is_mine} AND lock_until > {free}{}",
+            D::DIALECT.returning()
+        );
+        Ok(!db.run(&sql).await?.is_empty())
+    }
+
+    async fn occupant<D: Database>(
+        &self,
+        db: &mut D,
+        name: &LockName,
+    ) -> Result<Option<Occupant>, StoreError> {
+        let times = self.clock.times(D::DIALECT, Duration::ZERO);
+        let age = D::DIALECT.between("locked_at", &times.now);
+        let rest = D::DIALECT.between(&times.now, "lock_until");
+        let (name, free) = (self.name::<D>(name), times.free);
+        let sql = format!(
+            "SELECT locked_by, {age}, {rest} FROM shedlock WHERE name = {name} AND lock_until > {free}"
+        );
+        let rows = db.run(&sql).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let text = |column: usize| row.get(column).cloned().flatten().unwrap_or_default();
+        // A clock that is behind shows no time before the beginning.
+        let time = |column: usize| {
+            Some(Duration::from_millis(text(column).parse::<i64>().ok()?.max(0).unsigned_abs()))
+        };
+        let locked_by = text(0);
+        let digest = Sha256::digest(format!("{locked_by} {}", text(1)).as_bytes());
+        let holder = Holder {
+            age: time(1),
+            remaining: time(2),
+            digest: Some(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()),
+            hint: Some(format!("locked by {locked_by}")),
+            ..Holder::default()
+        };
+        Ok(Some(Occupant { identity: identity_in(&locked_by), mode: GateMode::Exclusive, holder }))
+    }
+
+    /// See [`DocumentStore::pass_gate`](super::ledger::document::DocumentStore::pass_gate). A hold of the claim's own, as
+    /// after a lost reply, is open to it, and at its renewal that of the run that it is nested in.
+    ///
+    /// # Errors
+    /// The server could not be queried, or has no such table.
+    pub async fn pass<D: Database>(&mut self, db: &mut D, claim: &Claim) -> Result<bool, StoreError> {
+        self.check(db).await?;
+        let times = self.clock.times(D::DIALECT, claim.ttl.max(claim.min_hold));
+        let (now, free, until) = (times.now, times.free, times.until);
+        let name = self.name::<D>(&claim.name);
+        let by = D::DIALECT.literal(&locked_by(claim));
+        let mine = identity(&claim.token);
+        let outer = claim.outer.iter().filter(|_| self.is_renewal).map(identity);
+        let is_mine = is_of(outer.chain([mine]));
+        let insert = format!(
+            "INSERT INTO shedlock (name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) ON"
+        );
+        let sql = match D::DIALECT {
+            Dialect::Postgres => format!(
+                "{insert} CONFLICT (name) DO UPDATE SET lock_until = excluded.lock_until, locked_at = excluded.locked_at, \
+                 locked_by = excluded.locked_by WHERE shedlock.lock_until <= {free} OR {}{}",
+                is_mine.replace("locked_by", "shedlock.locked_by"),
+                D::DIALECT.returning()
+            ),
+            // Also a row that was just inserted is updated.
+            Dialect::Mysql => format!(
+                "{insert} DUPLICATE KEY UPDATE locked_by = shedlock.locked_by; UPDATE shedlock SET lock_until = {until}, \
+                 locked_at = {now}, locked_by = {by} WHERE name = {name} AND (lock_until <= {free} OR {is_mine})"
+            ),
+        };
+        let has_passed = !db.run(&sql).await?.is_empty();
+        if has_passed {
+            self.passages.insert((claim.name.clone(), mine), Passage::Kept);
+        }
+        Ok(has_passed)
+    }
+
+    /// See [`DocumentStore::leave_gate`](super::ledger::document::DocumentStore::leave_gate).
+    ///
+    /// # Errors
+    /// The server could not be queried.
+    pub async fn leave<D: Database>(
+        &mut self,
+        db: &mut D,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
+        let key = (claim.name.clone(), identity(&claim.token));
+        let passage = self.passages.insert(key.clone(), Passage::Leaving);
+        if passage == Some(Passage::Left) {
+            self.passages.insert(key, Passage::Left);
+            return Ok(true);
+        }
+        let times = self.clock.times(D::DIALECT, rest);
+        let until = if rest.is_zero() { times.free } else { times.until };
+        let was_kept = self.set(db, &claim.name, key.1, &until).await?;
+        if self.is_release {
+            self.passages.insert(key, Passage::Left);
+        } else {
+            self.passages.remove(&key);
+        }
+        // What was left by a request without a reply is not kept any more.
+        Ok(was_kept || passage == Some(Passage::Leaving))
+    }
+
+    /// Ends the holds of others that this change of their ledger ends, such as a minimum hold time.
+    ///
+    /// # Errors
+    /// The server could not be queried.
+    pub async fn end_others<D: Database>(
+        &mut self,
+        db: &mut D,
+        name: &LockName,
+        before: &Ledger,
+        after: &Ledger,
+    ) -> Result<(), StoreError> {
+        let remains = |gate| after.holders.iter().any(|holder| holder.gate == gate);
+        let ended = before.holders.iter().map(|holder| holder.gate).filter(|gate| !remains(*gate));
+        for identity in ended.flatten() {
+            if !self.passages.contains_key(&(name.clone(), identity)) {
+                let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
+                self.set(db, name, identity, &free).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the row of a scratch lock.
+    ///
+    /// # Errors
+    /// The server could not be queried, or the user may not delete.
+    pub async fn forget<D: Database>(&self, db: &mut D, name: &LockName) -> Result<(), StoreError> {
+        db.run(&format!("DELETE FROM shedlock WHERE name = {}", self.name::<D>(name))).await.map(drop)
+    }
+
+    /// Returns the name of a lock in the table, as a literal.
+    pub fn name<D: Database>(&self, name: &LockName) -> String {
+        D::DIALECT.literal(&format!("{}{name}", self.prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_follows_from_the_token_alone() {
+        let claim = |token: &str| {
+            Claim::new(LockName::new("x").expect("a name"), Token::from_text(token), Duration::from_secs(30))
+        };
+        let by = locked_by(&claim("secret"));
+        assert!(!by.contains("secret"));
+        assert_eq!(identity_in(&by), Some(identity(&Token::from_text("secret"))));
+        assert_ne!(identity_in(&by), identity_in(&locked_by(&claim("other"))));
+        for foreign in ["web-1", "web:1", "", ":", "a:0123456789abcdef", "a:é0123456789abcdef0123456789abcd"]
+        {
+            assert_eq!(identity_in(foreign), None, "{foreign}");
+        }
+    }
+}

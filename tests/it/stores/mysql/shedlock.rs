@@ -1,0 +1,85 @@
+//! `recipe=shedlock` on MariaDB, beside the statements that ShedLock itself sends.
+
+use crate::run::faults::shim::{Clocks, HOUR};
+use crate::stores::lost_replies::assert_recovered;
+use crate::support::dlock::Dlock;
+use crate::support::mariadb::{DATABASE, MariaDb};
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use std::process::Stdio;
+
+/// As the manual of ShedLock has it.
+const TABLE: &str = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, locked_at \
+                     TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))";
+const DB_UTC: &str = "recipe=shedlock&clock=db-utc";
+
+fn run(server: &MariaDb, options: &str) -> Dlock {
+    Dlock::run().backend(format!("{}?{options}", server.url()))
+}
+
+/// F03, F07, F35
+#[test]
+fn a_lost_reply_is_recovered_at_every_step() {
+    let server = MariaDb::lent();
+    server.sql(TABLE);
+    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?{DB_UTC}");
+    assert_recovered(url, server.port(), "10m", |step| {
+        let used = "SELECT COUNT(*) FROM shedlock WHERE lock_until > UTC_TIMESTAMP(3)";
+        assert_eq!(server.sql(used).trim(), "0", "after the loss of reply {step}");
+    });
+}
+
+/// The clock of the host does not matter where the server's counts.
+#[test]
+fn a_hosts_clock_that_is_an_hour_wrong_changes_nothing() {
+    let server = MariaDb::lent();
+    server.sql(TABLE);
+    for (options, wrong) in [("recipe=table", HOUR), ("recipe=table", -HOUR), (DB_UTC, HOUR), (DB_UTC, -HOUR)]
+    {
+        let place = Place::new();
+        let clocks = Clocks::new(&place);
+        let right = run(&server, options).args(["--ttl", "10m"]).stdin(Stdio::piped());
+        let mut right = right.sh("echo ready; exec cat").spawn();
+        right.await_ready();
+        clocks.set_wall(wrong);
+        let busy = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
+        assert_eq!((busy.exit, busy.stdout.as_str()), (Exit::Code(75), ""), "{}", busy.stderr);
+        drop(right.take_stdin());
+        assert_eq!(right.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+        let free = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
+        assert_eq!(free.outcome(), (Exit::Code(0), "ran\n", ""), "{options} {wrong}");
+    }
+}
+
+#[test]
+fn a_missing_table_is_not_created_and_another_one_not_changed() {
+    let server = MariaDb::lent();
+    let refused = |text: &str| {
+        let output = run(&server, DB_UTC).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+        assert!(output.stderr.contains(text), "{}", output.stderr);
+    };
+    refused("there is no table shedlock");
+    server.sql(&TABLE.replace("(3)", ""));
+    refused("lock_until is timestamp");
+    server.sql("DROP TABLE shedlock");
+    let url = format!("{}?{DB_UTC}", server.url());
+    let init = Place::new().bare().args(["doctor", "--init", "-b", &url]).output();
+    assert_eq!(init.exit, Exit::Code(0), "{}{}", init.stdout, init.stderr);
+    assert_eq!(run(&server, DB_UTC).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// As a scheduler without `usingDbTime()` writes it, in the zone of its JVM.
+#[test]
+fn local_times_of_a_zone_are_read_and_written() {
+    let server = MariaDb::lent();
+    server.sql(TABLE);
+    let zone = "recipe=shedlock&clock=jvm-zone&zone=Etc/GMT-14";
+    let local = "TIMESTAMPADD(HOUR, 14, UTC_TIMESTAMP(3))";
+    server
+        .sql(&format!("INSERT INTO shedlock VALUES ('x', TIMESTAMPADD(HOUR, 1, {local}), {local}, 'app-1')"));
+    let busy = run(&server, zone).args(["--wait", "0"]).sh("echo ran").output();
+    assert_eq!((busy.exit, busy.stdout.as_str()), (Exit::Code(75), ""), "{}", busy.stderr);
+    server.sql(&format!("UPDATE shedlock SET lock_until = {local}"));
+    assert_eq!(run(&server, zone).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+}
