@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
 # with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
-# etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; pymemcache on Memcached.
-# Each excludes the other, both ways, and each wakes the other.
+# etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; ShedLock on both;
+# pymemcache on Memcached. Each excludes the other, both ways, and each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
@@ -85,6 +85,7 @@ prepare_java() {
     prepare_java_client redisson
     prepare_java_client curator
     prepare_java_client jetcd
+    prepare_java_client shedlock
 }
 
 prepare_java_client() { # name

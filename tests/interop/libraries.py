@@ -58,6 +58,12 @@ def joining(server, name):
     return lambda: server.contenders(name) > before
 
 
+def changing(server, _name):
+    """The server sees a waiting client that asks again, and at most the requests of one dlock."""
+    before = server.asked()
+    return lambda: server.asked() >= before + 4
+
+
 def in_session(server, _name):
     """The server has a session that waits."""
     return lambda: server.waiting() > 0
@@ -113,6 +119,8 @@ READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "r
 KAZOO = python("kazoo", joining)
 PYMEMCACHE = python("pymemcache", adding)
 ADVISORY, ADVISORY_SHARED = map(psql, ("exclusive", "shared"))
+SHEDLOCK_POSTGRES = java("ShedLock on PostgreSQL", "shedlock", changing, "postgresql")
+SHEDLOCK_MARIADB = java("ShedLock on MariaDB", "shedlock", changing, "mariadb")
 GET_LOCK = Library("GET_LOCK of mariadb", [sys.executable, CLIENTS / "python/get_lock.py"], in_session)
 
 
@@ -147,3 +155,15 @@ POSTGRES = Store(
     "recipe=advisory", "postgres://postgres@{}/postgres?recipe=advisory&key=hashtext", server=processes.Postgres
 )
 MARIADB = Store("recipe=get_lock", "mysql://root@{}/locks?recipe=get_lock", server=processes.MariaDb, shares=False)
+POSTGRES_OF_SHEDLOCK = Store(
+    "recipe=shedlock",
+    "postgres://postgres@{}/postgres?recipe=shedlock&clock=db-utc",
+    server=processes.PostgresOfShedLock,
+    shares=False,
+)
+MARIADB_OF_SHEDLOCK = Store(
+    "recipe=shedlock",
+    "mysql://root@{}/locks?recipe=shedlock&clock=db-utc",
+    server=processes.MariaDbOfShedLock,
+    shares=False,
+)

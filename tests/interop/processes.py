@@ -371,6 +371,45 @@ class Postgres(Server):
         super().end()
 
 
+class PostgresOfShedLock(Postgres):
+    """With the table that the manual of ShedLock says."""
+
+    TABLE = (
+        "CREATE TABLE IF NOT EXISTS shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, "
+        "locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))"
+    )
+
+    def __init__(self, *arguments):
+        self.requests = set()
+        super().__init__(*arguments)
+
+    def answers(self):
+        return self.ask(self.TABLE).returncode == 0
+
+    def asked(self):
+        """How many requests of ShedLock have been seen."""
+        began = self.ask("SELECT query_start FROM pg_stat_activity WHERE application_name = 'ShedLock'")
+        self.requests.update(began.stdout.split("\n"))
+        return len(self.requests)
+
+
+class MariaDbOfShedLock(MariaDb):
+    """Likewise."""
+
+    TABLE = (
+        "CREATE TABLE IF NOT EXISTS locks.shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, "
+        "locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, "
+        "PRIMARY KEY (name))"
+    )
+
+    def answers(self):
+        return super().answers() and self.ask(self.TABLE).returncode == 0
+
+    def asked(self):
+        """How many rows were to be changed."""
+        return int(self.ask("SHOW GLOBAL STATUS LIKE 'Com_update'").stdout.split()[1])
+
+
 class Dlock(Process):
     """`dlock run -b URL OPTIONS NAME -- WORDS`, or another of its commands, which run nothing."""
 
