@@ -56,11 +56,6 @@ impl Lease {
         let ttl = duration(channel.call(LeaseKeepAliveRequest { id: self.id }).await?.ttl);
         Ok((!ttl.is_zero()).then_some(Lease { ttl, ends: sent + ttl, ..self }))
     }
-
-    /// Ends the lease, and removes the keys that have it.
-    pub async fn revoke(self, channel: &Channel) -> Result<(), Status> {
-        revoke(channel, self.id).await
-    }
 }
 
 /// Returns the id of a lease that was never requested.

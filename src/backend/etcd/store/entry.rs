@@ -93,11 +93,20 @@ impl EtcdStore {
     pub(super) async fn end_lease(&mut self) {
         let is_unused = !self.in_use && (self.own.is_none() || self.use_of_leases == UseOfLeases::Release);
         if let Some(lease) = self.lease.take_if(|_| is_unused).filter(|lease| lease.owner == Owner::Us) {
-            // It ends by itself as well.
-            let _ = self.client.with(async |channel| lease.revoke(channel).await).await;
+            self.revoke(lease.id).await;
         }
         if let Some(id) = self.requested.take_if(|_| self.use_of_leases == UseOfLeases::Release) {
-            let _ = self.client.with(async |channel| lease::revoke(channel, id).await).await;
+            self.revoke(id).await;
+        }
+    }
+
+    /// Ends a lease that no key needs any more, over another connection if this one fails. It ends by itself as well.
+    async fn revoke(&mut self, id: i64) {
+        for _ in 0..2 {
+            let revoked = self.client.with(async |channel| lease::revoke(channel, id).await).await;
+            if !matches!(revoked, Err(StoreError::Unavailable { .. })) {
+                return;
+            }
         }
     }
 
@@ -190,7 +199,7 @@ impl EntryStore for EtcdStore {
         let reply = self.client.with(async |channel| commit(channel, txn.clone()).await).await?;
         let Some(reply) = reply.filter(|reply| reply.succeeded) else { return Ok(Written::Conflict) };
         if let Some(before) = rest.filter(|before| self.rest.is_some_and(|rest| rest.id != before.id)) {
-            let _ = self.client.with(async |channel| before.revoke(channel).await).await;
+            self.revoke(before.id).await;
         }
         let mut nested = reply.responses.iter().filter_map(|response| response.txn.as_ref());
         let is_granted = !creates || nested.next().is_some_and(|txn| txn.succeeded);
