@@ -187,7 +187,11 @@ impl Supervision<'_> {
     /// If dlock was already stopping the command, the outcome keeps that reason.
     fn guard_lost(&mut self, why: String) -> Step {
         self.outcome.ran &= self.supervisor.has_command();
-        self.outcome.stopped.get_or_insert(Stopped::Guard(why));
+        // Both processes may have been stopped until after the end of the lease.
+        let is_over = self.run.plan.settings.on_lost() == OnLost::Kill
+            && self.last_check_at().is_some_and(|at| Moment::now() >= at);
+        let stopped = if is_over { Stopped::Deadline(self.earliest()) } else { Stopped::Guard(why) };
+        self.outcome.stopped.get_or_insert(stopped);
         Step::GuardLost
     }
 

@@ -84,9 +84,8 @@ fn the_session_of_a_silent_client_ends_with_its_lease() {
     stopped.iter().for_each(|pid| process::send(*pid, Signal::SIGSTOP));
     server.await_free("x");
     stopped.iter().for_each(|pid| process::send(*pid, Signal::SIGCONT));
-    // Either dlock or its guard is the first to see that the lease has ended.
     let output = run.wait();
-    assert!([Exit::Code(76), Exit::Code(70)].contains(&output.exit), "{output:?}");
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
 }
 
 #[test]
