@@ -228,7 +228,7 @@ pub fn revoke(
 
 /// Decides on the removal of a hold without its owner's consent.
 pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Step<Removal> {
-    // Nobody can take a session from another, or the gate from a foreign program.
+    // The session of another process cannot be ended, and the hold of a foreign program is not in the ledger.
     let is_foreign = observed.gate_lifetime().is_some() && shown.identity.is_none();
     if observed.lifetime() != Lifetime::Recorded || is_in_session(observed) || is_foreign {
         return Step::reply(Removal::Impossible);

@@ -60,7 +60,7 @@ pub trait DocumentStore {
         None
     }
 
-    /// Returns what ends a passage of the gate in front of the ledgers; `None` if there is no gate.
+    /// Returns whether the gate in front of the ledgers is kept by a session or by a lease; `None` without a gate.
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         None
     }
@@ -186,10 +186,9 @@ pub async fn change<S: DocumentStore, T>(
             return Err(StoreError::Config(why));
         }
         let facts = facts.get_or_insert_with(|| Facts::of(store, now));
-        let mut observed = before.clone();
-        facts.observe(store, name, purpose, &mut observed, now).await?;
+        facts.observe(store, name, purpose, &before, now).await?;
         let (ledger, value, effect, watch) = loop {
-            let mut ledger = observed.clone();
+            let mut ledger = facts.ledger(&before);
             match (decide(&mut ledger, facts), purpose) {
                 (Step::Done { value, effect, watch }, _) => {
                     if facts.leave(store, purpose, &ledger, effect).await? {
@@ -328,9 +327,9 @@ pub async fn read<S: DocumentStore>(
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
     states(names, view, async |name| {
-        let Seen { mut ledger, now, .. } = store.load(name, &Shortcut::None).await?;
+        let Seen { ledger, now, .. } = store.load(name, &Shortcut::None).await?;
         let mut facts = Facts::of(store, now);
-        facts.observe(store, name, &Purpose::Operate, &mut ledger, now).await?;
+        facts.observe(store, name, &Purpose::Operate, &ledger, now).await?;
         Ok((ledger, facts))
     })
     .await

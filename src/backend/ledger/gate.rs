@@ -42,6 +42,8 @@ pub(super) struct Facts {
     /// The one among them that is not in the ledger.
     stranger: Option<(GateMode, Holder)>,
     loss: Option<Loss>,
+    /// The ticket of the claim's own hold, if its gate is lost: the claim starts anew.
+    forgotten: Option<u64>,
     /// The gate was left for this change, a release.
     has_left: bool,
 }
@@ -51,11 +53,19 @@ impl Facts {
     pub(super) fn of<S: DocumentStore>(store: &S, now: Now) -> Facts {
         let lifetime = store.gate_lifetime();
         let gate = if lifetime.is_some() { Gate::Untried } else { Gate::Passed(None) };
-        Facts { now, lifetime, gate, occupants: None, stranger: None, loss: None, has_left: false }
+        Facts {
+            now,
+            lifetime,
+            gate,
+            occupants: None,
+            stranger: None,
+            loss: None,
+            forgotten: None,
+            has_left: false,
+        }
     }
 
-    /// Observes the gate of a ledger that was read at this time. Removes the claim's own hold from the ledger if its
-    /// gate is lost: the claim starts anew.
+    /// Observes the gate of a ledger that was read at this time.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -64,7 +74,7 @@ impl Facts {
         store: &mut S,
         name: &LockName,
         purpose: &Purpose,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         now: Now,
     ) -> Result<(), StoreError> {
         self.now = now;
@@ -102,15 +112,21 @@ impl Facts {
         let is_lost = |mine: &HolderEntry| {
             is_mine(mine) && mine.ticket == mine.family && mine.ended_at.is_none() && mine.gate != passed
         };
-        self.loss = None;
-        match purpose {
-            Purpose::Claim(_) => ledger.holders.retain(|holder| !is_lost(holder)),
-            _ if ledger.holders.iter().any(is_lost) => {
-                self.loss = Some(if self.stranger.is_some() { Loss::Taken } else { Loss::Gone });
-            }
-            _ => {}
-        }
+        let lost = ledger.holders.iter().find(|holder| is_lost(holder)).map(|holder| holder.ticket);
+        (self.loss, self.forgotten) = match purpose {
+            Purpose::Claim(_) => (None, lost),
+            _ => (lost.map(|_| if self.stranger.is_some() { Loss::Taken } else { Loss::Gone }), None),
+        };
         Ok(())
+    }
+
+    /// Returns a copy of the ledger to decide on: without the claim's own hold, if its gate is lost.
+    pub(super) fn ledger(&self, before: &Ledger) -> Ledger {
+        let mut ledger = before.clone();
+        if let Some(ticket) = self.forgotten {
+            ledger.holders.retain(|holder| holder.ticket != ticket);
+        }
+        ledger
     }
 
     /// Tries to pass the gate.
