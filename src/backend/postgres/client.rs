@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use futures_util::{TryStreamExt, pin_mut};
+use sha2::{Digest, Sha256};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
@@ -18,6 +19,13 @@ use crate::random;
 /// The payloads of notifications.
 pub(super) const CALLED: &str = "called";
 pub(super) const NEXT: &str = "next";
+
+/// The channel of a waiter, which nobody can guess who does not know its token.
+pub(super) fn channel(token: &str) -> String {
+    let digest = Sha256::digest(token.as_bytes());
+    let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("dlock_{digits}")
+}
 
 /// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);

@@ -3,12 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio_postgres::Row as Record;
 use tokio_postgres::types::Type;
 
 use super::advisory::{Advisory, SessionLost};
-use super::client::{CALLED, Client, NEXT, Parameter};
+use super::client::{CALLED, Client, NEXT, Parameter, channel};
 use super::errors;
 use super::location::Location;
 use super::statements::{Statements, reading};
@@ -27,20 +26,14 @@ pub struct PostgresStore {
     pub(super) client: Client,
     pub(super) statements: Statements,
     last: LastSeen,
+    /// The advisory locks that it has taken.
     pub(super) gate: Advisory,
     /// The ledgers of a role that may not have the table, ...
     own: OwnLedgers,
     /// ... and what to say of it.
     lacks: Option<String>,
-    /// The gate in front of the ledgers.
+    /// The rows of ShedLock that it has taken.
     pub(super) shedlock: Option<shedlock::Gate>,
-}
-
-/// The channel of a waiter, which nobody can guess who does not know its token.
-fn channel(token: &str) -> String {
-    let digest = Sha256::digest(token.as_bytes());
-    let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("dlock_{digits}")
 }
 
 fn token_of(ledger: &Ledger, ticket: u64) -> Option<&str> {
