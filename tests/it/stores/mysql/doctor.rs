@@ -1,25 +1,13 @@
 //! `dlock doctor` on MySQL and MariaDB.
 
 use crate::support::dlock::Dlock;
+use crate::support::doctor::{assert_answered, assert_found};
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
-use serde_json::Value;
 
 fn doctor(url: &str) -> Output {
     Place::new().bare().args(["doctor", "-b", url, "--json"]).env("MYSQL_PWD", "").output()
-}
-
-#[track_caller]
-fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let is_meant = |finding: &&Value| {
-        finding["level"] == level
-            && finding["check"] == check
-            && finding["found"].as_str().is_some_and(|text| text.contains(found))
-    };
-    let findings = report["findings"].as_array().expect("findings");
-    assert!(findings.iter().any(|finding| is_meant(&finding)), "{level} {check} {found}: {}", output.stdout);
 }
 
 #[test]
@@ -41,11 +29,7 @@ fn a_healthy_server_answers_four_questions() {
     ] {
         assert_found(&output, "ok", check, found);
     }
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let answers = report["answers"].to_string();
-    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
-        assert!(answers.contains(answer), "{answers}");
-    }
+    assert_answered(&output);
     assert_eq!(server.sql("SELECT COUNT(*) FROM dlock_locks"), "0\n", "left behind");
 }
 

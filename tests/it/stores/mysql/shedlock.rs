@@ -1,12 +1,11 @@
 //! `recipe=shedlock` on MariaDB, beside the statements that ShedLock itself sends.
 
-use crate::run::faults::shim::{Clocks, HOUR};
+use crate::stores::host_clock::assert_the_hosts_clock_does_not_matter;
 use crate::stores::lost_replies::assert_recovered;
 use crate::support::dlock::Dlock;
 use crate::support::mariadb::{DATABASE, MariaDb};
 use crate::support::place::Place;
 use crate::support::running::Exit;
-use std::process::Stdio;
 
 /// As the manual of ShedLock has it.
 const TABLE: &str = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, locked_at \
@@ -29,26 +28,11 @@ fn a_lost_reply_is_recovered_at_every_step() {
     });
 }
 
-/// The clock of the host does not matter where the server's counts.
 #[test]
 fn a_hosts_clock_that_is_an_hour_wrong_changes_nothing() {
     let server = MariaDb::lent();
     server.sql(TABLE);
-    for (options, wrong) in [("recipe=table", HOUR), ("recipe=table", -HOUR), (DB_UTC, HOUR), (DB_UTC, -HOUR)]
-    {
-        let place = Place::new();
-        let clocks = Clocks::new(&place);
-        let right = run(&server, options).args(["--ttl", "10m"]).stdin(Stdio::piped());
-        let mut right = right.sh("echo ready; exec cat").spawn();
-        right.await_ready();
-        clocks.set_wall(wrong);
-        let busy = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
-        assert_eq!((busy.exit, busy.stdout.as_str()), (Exit::Code(75), ""), "{}", busy.stderr);
-        drop(right.take_stdin());
-        assert_eq!(right.wait().outcome(), (Exit::Code(0), "ready\n", ""));
-        let free = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
-        assert_eq!(free.outcome(), (Exit::Code(0), "ran\n", ""), "{options} {wrong}");
-    }
+    assert_the_hosts_clock_does_not_matter(&["recipe=table", DB_UTC], |options| run(&server, options));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `recipe=advisory`: what ends the session, what other clients of the server see, and poolers.
 
-use super::doctor::assert_found;
+use super::waiters::assert_waiters_keep_no_snapshot;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::doctor::{assert_found, doctor};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
@@ -273,27 +274,10 @@ fn a_role_without_the_table_has_exclusive_locks() {
     }
 }
 
-/// `CREATE INDEX CONCURRENTLY` waits for every older snapshot, and VACUUM keeps the rows that one of them may see.
 #[test]
 fn waiters_keep_no_snapshot() {
     let (server, place) = (Postgres::start(), Place::new());
-    let run = || place.run().backend(advisory(&server.url())).name("4711");
-    server.sql("CREATE TABLE indexed (number integer)");
-    let index = format!("psql -Xq '{}' -c 'CREATE INDEX CONCURRENTLY ON indexed (number)'", server.url());
-    let command = format!("echo ready; read line; {index}");
-    let mut holder = run().stdin(Stdio::piped()).sh(&command).spawn();
-    holder.await_ready();
-    let mut waiters: Vec<_> = (0..3).map(|_| run().args(["--wait", "300s"]).sh("true").spawn()).collect();
-    until(SOON, "all waiters", || server.sql(JOINED) == "3");
-    let snapshots = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> \
-                     pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)";
-    // A statement has one while it runs.
-    until(SOON, "no snapshot", || server.sql(snapshots) == "0");
-    drop(holder.take_stdin());
-    assert_eq!(holder.wait_within(SOON).outcome(), (Exit::Code(0), "ready\n", ""));
-    for waiter in &mut waiters {
-        assert_eq!(waiter.wait_within(SOON).outcome(), (Exit::Code(0), "", ""));
-    }
+    assert_waiters_keep_no_snapshot(&server, || place.run().backend(advisory(&server.url())).name("4711"));
 }
 
 /// An advisory lock is not replicated: the new primary does not have it.
@@ -332,7 +316,7 @@ fn doctor_says_what_ends_the_lock_and_what_a_role_lacks() {
     server.sql("CREATE ROLE web LOGIN");
     for (user, level, found) in [("web", "warning", "permission denied"), ("postgres", "ok", "was created")] {
         let url = advisory(&server.url().replace("postgres@", &format!("{user}@")));
-        let output = super::doctor::doctor(&url);
+        let output = doctor(&url);
         assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
         assert_found(&output, level, "table", found);
         assert_found(&output, "ok", "race", "20 races of 8 connections for a free lock had one winner each");
@@ -340,7 +324,7 @@ fn doctor_says_what_ends_the_lock_and_what_a_role_lacks() {
         assert_eq!(server.sql(LOCKED), "0");
     }
     let pooler = PgBouncer::start(server.port(), "transaction", 20);
-    let output = super::doctor::doctor(&advisory(&pooler.url()));
+    let output = doctor(&advisory(&pooler.url()));
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     assert_found(&output, "problem", "session", "a pooler gives each transaction");
     let url = advisory(&server.url());

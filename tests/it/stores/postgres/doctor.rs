@@ -1,26 +1,9 @@
 //! `dlock doctor` on PostgreSQL.
 
+use crate::support::doctor::{assert_answered, assert_found, doctor};
 use crate::support::pgbouncer::PgBouncer;
-use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
-use crate::support::running::{Exit, Output};
-use serde_json::Value;
-
-pub fn doctor(url: &str) -> Output {
-    Place::new().bare().args(["doctor", "-b", url, "--json", "--connect-timeout", "5s"]).output()
-}
-
-#[track_caller]
-pub fn assert_found(output: &Output, level: &str, check: &str, found: &str) {
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let is_meant = |finding: &&Value| {
-        finding["level"] == level
-            && finding["check"] == check
-            && finding["found"].as_str().is_some_and(|text| text.contains(found))
-    };
-    let findings = report["findings"].as_array().expect("findings");
-    assert!(findings.iter().any(|finding| is_meant(&finding)), "{level} {check} {found}: {}", output.stdout);
-}
+use crate::support::running::Exit;
 
 #[test]
 fn a_healthy_server_has_only_a_warning_of_its_durability() {
@@ -40,11 +23,7 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
     ] {
         assert_found(&output, level, check, found);
     }
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
-    let answers = report["answers"].to_string();
-    for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
-        assert!(answers.contains(answer), "{answers}");
-    }
+    assert_answered(&output);
     assert_eq!(server.sql("SELECT count(*) FROM dlock_locks"), "0", "left behind");
 }
 

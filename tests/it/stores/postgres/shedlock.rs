@@ -1,16 +1,15 @@
 //! `recipe=shedlock` on PostgreSQL, beside the statements that ShedLock itself sends.
 
-use super::doctor::{assert_found, doctor};
-use crate::run::faults::shim::{Clocks, HOUR};
+use crate::stores::host_clock::assert_the_hosts_clock_does_not_matter;
 use crate::stores::lost_replies::assert_recovered;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::doctor::{assert_found, doctor};
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use crate::support::postgres::Postgres;
 use crate::support::running::{Exit, Output};
 use crate::support::wait::until;
-use std::process::Stdio;
 
 const TABLE: &str = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, locked_at TIMESTAMP NOT \
                      NULL, locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))";
@@ -147,29 +146,10 @@ fn what_shedlock_cannot_do_is_refused_before_it_is_asked() {
     );
 }
 
-/// The clock of the host does not matter where the server's counts.
 #[test]
 fn a_hosts_clock_that_is_an_hour_wrong_changes_nothing() {
     let server = server();
-    for options in ["recipe=table", DB_UTC] {
-        for wrong in [HOUR, -HOUR] {
-            let place = Place::new();
-            let clocks = Clocks::new(&place);
-            let mut right = run(&server, options)
-                .args(["--ttl", "10m"])
-                .stdin(Stdio::piped())
-                .sh("echo ready; exec cat")
-                .spawn();
-            right.await_ready();
-            clocks.set_wall(wrong);
-            let busy = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
-            assert_eq!((busy.exit, busy.stdout.as_str()), (Exit::Code(75), ""), "{}", busy.stderr);
-            drop(right.take_stdin());
-            assert_eq!(right.wait().outcome(), (Exit::Code(0), "ready\n", ""));
-            let free = clocks.of(run(&server, options)).args(["--wait", "0"]).sh("echo ran").output();
-            assert_eq!(free.outcome(), (Exit::Code(0), "ran\n", ""), "{options} {wrong}");
-        }
-    }
+    assert_the_hosts_clock_does_not_matter(&["recipe=table", DB_UTC], |options| run(&server, options));
 }
 
 /// As a scheduler without `usingDbTime()` writes it, in the zone of its JVM.

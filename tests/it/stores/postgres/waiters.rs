@@ -83,10 +83,8 @@ fn a_waiter_asks_about_once_per_lease() {
 }
 
 /// `CREATE INDEX CONCURRENTLY` waits for every older snapshot, and VACUUM keeps the rows that one of them may see.
-#[test]
-fn a_waiter_keeps_no_snapshot() {
-    let (server, place) = (Postgres::start(), Place::new());
-    let run = || place.run().backend(server.url());
+#[track_caller]
+pub fn assert_waiters_keep_no_snapshot(server: &Postgres, run: impl Fn() -> Dlock) {
     server.sql("CREATE TABLE indexed (number integer)");
     let index = format!("psql -Xq '{}' -c 'CREATE INDEX CONCURRENTLY ON indexed (number)'", server.url());
     let command = format!("echo ready; read line; {index}");
@@ -103,6 +101,12 @@ fn a_waiter_keeps_no_snapshot() {
     for waiter in &mut waiters {
         assert_eq!(waiter.wait_within(SOON).outcome(), (Exit::Code(0), "", ""));
     }
+}
+
+#[test]
+fn a_waiter_keeps_no_snapshot() {
+    let (server, place) = (Postgres::start(), Place::new());
+    assert_waiters_keep_no_snapshot(&server, || place.run().backend(server.url()));
 }
 
 #[test]
