@@ -5,6 +5,7 @@ use super::connection::Reply;
 use super::errors::Code;
 use super::message::{Request, Stat};
 use super::recipe::parse;
+use super::writes::swap;
 use super::{BATCH, ZooKeeperStore, claim_of, lease_for};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{BESIDE, Entry, Listing};
@@ -113,6 +114,9 @@ impl ZooKeeperStore {
         }
         candidates.retain(|one| !gone.contains(&one.node.name));
         self.check_own(&candidates);
+        if matches!(purpose, Purpose::Claim(_)) && self.correct_own(lock, &candidates).await? {
+            return Box::pin(self.read_all(name, lock, purpose)).await;
+        }
         let orders = self.orders(&candidates);
         let entitled = entitled(&candidates);
         let entries = candidates.iter().zip(&orders).enumerate();
@@ -223,6 +227,40 @@ impl ZooKeeperStore {
         }
     }
 
+    /// Writes into each node of this client that it waits, if that has not reached the server: as soon as nothing is ahead
+    /// of it, other clients would believe the value that it was created with, and choose their slots accordingly. Returns
+    /// whether there was such a node.
+    async fn correct_own(&mut self, lock: &str, candidates: &[Candidate]) -> Result<bool, StoreError> {
+        let mut requests = Vec::new();
+        for (index, Candidate { node, .. }) in candidates.iter().enumerate() {
+            let Some(Stored { stat, value: Some(value) }) = self.cache.get(&node.name) else { continue };
+            let is_ours = Some(stat.owner) == self.client.session()
+                && value.holders.iter().any(|holder| holder.token == self.token);
+            if is_ours && self.is_waiting_although_new(&node.name, stat, index) {
+                let mut waiting = value.clone();
+                wait_instead(&mut waiting);
+                requests.push(swap(format!("{lock}/{}", node.name), version(stat), &waiting));
+                self.cache.remove(&node.name);
+            }
+        }
+        if requests.is_empty() {
+            return Ok(false);
+        }
+        for reply in self.client.exchange(&requests).await? {
+            match reply.code {
+                Code::OK | Code::BAD_VERSION | Code::NO_NODE => {}
+                code => return Err(code.error(lock)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether a node says that it holds the lock, but was not the first one when it was created.
+    fn is_waiting_although_new(&self, node: &str, stat: &Stat, index: usize) -> bool {
+        let own = self.own.as_ref().filter(|_| self.own_name() == Some(node));
+        stat.version == 0 && own.map_or(index > 0, |own| !own.is_first)
+    }
+
     /// Returns the nodes whose values matter.
     fn wanted(&self, candidates: &[Candidate], purpose: &Purpose) -> Vec<String> {
         let count = match purpose {
@@ -259,12 +297,10 @@ impl ZooKeeperStore {
     fn entry(&self, node: &str, order: u64, index: usize, entitled: usize, mode: Mode) -> Entry {
         let stored = self.cache.get(node);
         let since = stored.map_or(0, |stored| stored.stat.ctime.unsigned_abs() * 1000);
-        let own = self.own.as_ref().filter(|_| self.own_name() == Some(node));
         let value = match stored.and_then(|stored| stored.value.clone()) {
             Some(mut value) => {
-                let is_new = stored.is_some_and(|stored| stored.stat.version == 0);
                 // A node is created with the value that it has if it is the first one.
-                if is_new && own.map_or(index > 0, |own| !own.is_first) {
+                if stored.is_some_and(|stored| self.is_waiting_although_new(node, &stored.stat, index)) {
                     wait_instead(&mut value);
                 }
                 if stored.is_some_and(|stored| Some(stored.stat.owner) != self.client.session()) {

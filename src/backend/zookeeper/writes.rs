@@ -307,7 +307,7 @@ fn container(path: &str) -> Request {
 }
 
 /// Returns the request to replace a value; one with the version 0 does not exist yet.
-fn swap(path: String, version: u64, value: &Ledger) -> Request {
+pub(super) fn swap(path: String, version: u64, value: &Ledger) -> Request {
     let data = value.to_json();
     match version {
         0 => Request::Create { path, data, kind: Kind::Persistent },
