@@ -79,7 +79,7 @@ impl EventLog {
     /// other was started. `begun` is when that was, for each run.
     #[track_caller]
     pub fn assert_in_order(&self, begun: &[u64]) {
-        assert!(self.overlaps.is_empty(), "{:#?}", self.overlaps);
+        assert!(self.overlaps.is_empty(), "see the log above: {:#?}", self.overlaps);
         for (name, holds) in &self.holds {
             let tokens: BTreeSet<u64> = holds.iter().map(|hold| hold.fencing).collect();
             assert_eq!(tokens.len(), holds.len(), "two holds of {name} have the same token");

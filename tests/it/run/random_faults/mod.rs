@@ -191,6 +191,7 @@ impl Campaign {
     fn collect_ended(&mut self, crowd: &mut Vec<Run>) {
         crowd.retain_mut(|run| match run.end(&self.store) {
             Some(exit) => {
+                println!("{} {exit:?} {run:?}", boot_ns());
                 self.ends.insert(run.number, exit);
                 false
             }
@@ -236,7 +237,10 @@ impl Campaign {
     /// Reads their records.
     #[track_caller]
     fn check_log(&self) {
-        let events = EventLog::read(&self.store.place.read("log"));
+        let log = self.store.place.read("log");
+        // Shown when the test fails.
+        println!("{log}");
+        let events = EventLog::read(&log);
         println!("{} runs, {} faults of the store; {events}", self.begun.len(), self.faults.faults.len());
         println!("exits: {:?}", self.exits());
         events.assert_in_order(&self.begun);
