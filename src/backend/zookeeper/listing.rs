@@ -94,25 +94,20 @@ impl ZooKeeperStore {
         let mut candidates =
             replies.get(1).map(|reply| candidates(lock, reply)).transpose()?.unwrap_or_default();
         self.find_own(&candidates);
-        let wanted = self.wanted(&candidates, purpose);
         // Only this client writes its node as long as it waits; each other one may have changed.
         let is_waiting = matches!(purpose, Purpose::Claim(_)) && self.held_in.is_none() && !is_fresh;
         let own = self.own_name().filter(|_| is_waiting).map(str::to_owned);
         self.cache.retain(|node, _| Some(node) == own.as_ref());
-        let unread = wanted.into_iter().filter(|node| !self.cache.contains_key(node)).collect::<Vec<_>>();
-        let mut gone = Vec::new();
-        for batch in unread.chunks(BATCH) {
-            let path = |node: &String| format!("{lock}/{node}");
-            let gets = batch.iter().map(|node| Request::Get { path: path(node), watch: false });
-            let replies = self.client.exchange(&gets.collect::<Vec<_>>()).await?;
-            for (node, reply) in batch.iter().zip(replies) {
-                match stored(name, &path(node), &reply)? {
-                    Some(stored) => drop(self.cache.insert(node.clone(), stored)),
-                    None => gone.push(node.clone()),
-                }
+        loop {
+            // Where one of them is gone, others matter that did not before.
+            let mut unread = self.wanted(&candidates, purpose);
+            unread.retain(|node| !self.cache.contains_key(node));
+            if unread.is_empty() {
+                break;
             }
+            let gone = self.read_nodes(name, lock, &unread).await?;
+            candidates.retain(|one| !gone.contains(&one.node.name));
         }
-        candidates.retain(|one| !gone.contains(&one.node.name));
         self.check_own(&candidates);
         if matches!(purpose, Purpose::Claim(_)) && self.correct_own(lock, &candidates).await? {
             return Box::pin(self.read_all(name, lock, purpose)).await;
@@ -131,6 +126,28 @@ impl ZooKeeperStore {
             self.held_in = order.and_then(|order| self.node_of(order)).map(str::to_owned);
         }
         Ok(self.listing(revision, entries))
+    }
+
+    /// Reads these nodes of a lock, and returns those that are gone.
+    async fn read_nodes(
+        &mut self,
+        name: &LockName,
+        lock: &str,
+        nodes: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let mut gone = Vec::new();
+        for batch in nodes.chunks(BATCH) {
+            let path = |node: &String| format!("{lock}/{node}");
+            let gets = batch.iter().map(|node| Request::Get { path: path(node), watch: false });
+            let replies = self.client.exchange(&gets.collect::<Vec<_>>()).await?;
+            for (node, reply) in batch.iter().zip(replies) {
+                match stored(name, &path(node), &reply)? {
+                    Some(stored) => drop(self.cache.insert(node.clone(), stored)),
+                    None => gone.push(node.clone()),
+                }
+            }
+        }
+        Ok(gone)
     }
 
     /// Returns those of some locks that a dlock holds or waits for.

@@ -45,6 +45,8 @@ struct State {
     attempts: usize,
     /// After this number of further replies, one is lost with its connection.
     lose_after: Option<usize>,
+    /// After this number of further replies, everything is held back until the connection is healed.
+    hold_after: Option<usize>,
 }
 
 impl State {
@@ -72,6 +74,15 @@ impl State {
         self.lose_after = None;
         self.close();
         true
+    }
+
+    /// Begins to hold replies back if it is time for that.
+    fn hold_reply(&mut self) {
+        match &mut self.hold_after {
+            Some(0) => (self.hold_after, self.down.held) = (None, true),
+            Some(others) => *others -= 1,
+            None => {}
+        }
     }
 }
 
@@ -149,6 +160,16 @@ impl Proxy {
     /// Holds the next reply and everything after it, until `heal`.
     pub fn hold_next_reply(&self) {
         self.shared.change(|state| state.down.hold_next += 1);
+    }
+
+    /// Holds one reply after this number of others, and everything after it, until `heal`.
+    pub fn hold_reply_after(&self, others: usize) {
+        self.shared.change(|state| state.hold_after = Some(others));
+    }
+
+    /// Whether replies are held back.
+    pub fn is_holding(&self) -> bool {
+        self.shared.lock().down.held
     }
 
     /// Sends the next piece in this direction twice.
@@ -264,6 +285,7 @@ fn read(
                 if state.loses_reply() {
                     return;
                 }
+                state.hold_reply();
             }
             Way::Up => {
                 let answers = state.pieces_down;

@@ -2,5 +2,6 @@
 
 mod doctor;
 mod errors;
+mod late_replies;
 mod lost_replies;
 mod sessions;
