@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 pub use self::dialect::{Database, Dialect, Row, missing, other_shape};
 pub use self::times::Clock;
 use super::StoreError;
+use super::admin::Removal;
 use super::ledger::{GateMode, Ledger, Occupant, Purpose};
 use crate::lock::{Claim, Holder, LockName, Token};
 
@@ -71,6 +72,12 @@ fn identity_in(locked_by: &str) -> Option<Identity> {
 
 fn suffix((high, low): Identity) -> String {
     format!(":{high:016x}{low:016x}")
+}
+
+/// Returns what distinguishes a hold from every other one of the lock.
+fn digest_of(locked_by: &str, locked_at: &str) -> String {
+    let digest = Sha256::digest(format!("{locked_by} {locked_at}").as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn locked_by(claim: &Claim) -> String {
@@ -198,7 +205,7 @@ impl Gate {
         let rest = D::DIALECT.between(&times.now, "lock_until");
         let (name, free) = (self.name::<D>(name), times.free);
         let sql = format!(
-            "SELECT locked_by, {age}, {rest} FROM shedlock WHERE name = {name} AND lock_until > {free}"
+            "SELECT locked_by, {age}, {rest}, CONCAT(locked_at, '') FROM shedlock WHERE name = {name} AND lock_until > {free}"
         );
         let rows = db.run(&sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -208,11 +215,10 @@ impl Gate {
             Some(Duration::from_millis(text(column).parse::<i64>().ok()?.max(0).unsigned_abs()))
         };
         let locked_by = text(0);
-        let digest = Sha256::digest(format!("{locked_by} {}", text(1)).as_bytes());
         let holder = Holder {
             age: time(1),
             remaining: time(2),
-            digest: Some(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()),
+            digest: Some(digest_of(&locked_by, &text(3))),
             hint: Some(format!("locked by {locked_by}")),
             ..Holder::default()
         };
@@ -304,6 +310,34 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
+    ///
+    /// # Errors
+    /// The server could not be queried.
+    pub async fn end_shown<D: Database>(
+        &self,
+        db: &mut D,
+        name: &LockName,
+        shown: &Holder,
+    ) -> Result<Removal, StoreError> {
+        let name = self.name::<D>(name);
+        let sql = format!("SELECT locked_by, CONCAT(locked_at, '') FROM shedlock WHERE name = {name}");
+        let rows = db.run(&sql).await?;
+        let row = rows.first().map(|row| row.iter().flatten().cloned().collect::<Vec<_>>());
+        let Some([locked_by, locked_at]) = row.as_deref() else { return Ok(Removal::Changed) };
+        if shown.digest != Some(digest_of(locked_by, locked_at)) {
+            return Ok(Removal::Changed);
+        }
+        let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
+        let [by, at] = [locked_by, locked_at].map(|text| D::DIALECT.literal(text));
+        let sql = format!(
+            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND CONCAT(locked_at, '') = \
+             {at} AND lock_until > {free}{}",
+            D::DIALECT.returning()
+        );
+        Ok(if db.run(&sql).await?.is_empty() { Removal::Changed } else { Removal::Removed })
     }
 
     /// Deletes the row of a scratch lock.

@@ -162,9 +162,18 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         name: &'a LockName,
         holder: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>> {
-        let holder = holder.clone();
-        self.operate(name, Purpose::Operate, move |ledger, observed| {
-            decide::remove(ledger, observed, &holder)
+        Box::pin(async move {
+            if holder.identity.is_none() {
+                let removal = self.0.end_foreign(name, holder).await?;
+                if removal != Removal::Impossible {
+                    return Ok(removal);
+                }
+            }
+            let holder = holder.clone();
+            let removal = self.operate(name, Purpose::Operate, move |ledger, observed| {
+                decide::remove(ledger, observed, &holder)
+            });
+            removal.await
         })
     }
 

@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 
 use super::observed::{GateMode, Observed};
 use super::value::Ledger;
+use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Change, Hazard, Reply, StoreError};
-use crate::lock::{Claim, FencingToken, LockName, LockState, Mode, NotedRecord};
+use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, Mode, NotedRecord};
 
 /// What a change of a ledger is for.
 #[derive(Clone, Debug)]
@@ -155,6 +156,18 @@ pub trait LedgerStore {
     /// Returns the last outcomes, the latest first.
     ///
     /// # Errors
+    /// Ends the hold of a foreign program if it is still the one that was shown, where the store knows it by its lease.
+    ///
+    /// # Errors
+    /// The store could not be queried, or the user may not.
+    fn end_foreign<'a>(
+        &'a mut self,
+        _name: &'a LockName,
+        _shown: &'a Holder,
+    ) -> Reply<'a, Result<Removal, StoreError>> {
+        Box::pin(async { Ok(Removal::Impossible) })
+    }
+
     /// The store could not be queried.
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
 

@@ -12,6 +12,7 @@ use super::packet::malformed;
 use super::reply::{Failure, Outcome, Row};
 use super::table::{NOW, create, literal, take_if_idle, touch};
 use super::waiting::{Turn, Waiting, calls};
+use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::{
@@ -20,7 +21,7 @@ use crate::backend::ledger::{
 use crate::backend::shedlock::{self, Database as _, Dialect};
 use crate::backend::sql::{self, COLUMNS, LastSeen, OwnLedgers, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, Location as _, Reply, StoreError};
-use crate::lock::{Claim, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, Holder, LockName, LockState, NotedRecord};
 
 /// A client of a table of locks. If it ends without a release, its entries end with their leases.
 pub struct MysqlStore {
@@ -381,6 +382,19 @@ impl LedgerStore for MysqlStore {
                 self.client.run(Dialect::Mysql.create_table()).await?;
             }
             self.create_table().await
+        })
+    }
+
+    fn end_foreign<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        shown: &'a Holder,
+    ) -> Reply<'a, Result<Removal, StoreError>> {
+        Box::pin(async move {
+            match &self.shedlock {
+                Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
+                None => Ok(Removal::Impossible),
+            }
         })
     }
 

@@ -11,6 +11,7 @@ use super::client::{CALLED, Client, NEXT, Parameter, channel};
 use super::errors;
 use super::location::Location;
 use super::statements::{Statements, reading};
+use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::{
@@ -19,7 +20,7 @@ use crate::backend::ledger::{
 use crate::backend::shedlock::{self, Database as _, Dialect};
 use crate::backend::sql::{self, LastSeen, OwnLedgers, Taken, Values};
 use crate::backend::{Change, Location as _, Reply, StoreError};
-use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, NotedRecord};
 
 /// A client of a database. If it ends without a release, its entries end with their leases.
 pub struct PostgresStore {
@@ -371,6 +372,19 @@ impl LedgerStore for PostgresStore {
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(self.examine_servers(diagnosis))
     }
+    fn end_foreign<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        shown: &'a Holder,
+    ) -> Reply<'a, Result<Removal, StoreError>> {
+        Box::pin(async move {
+            match &self.shedlock {
+                Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
+                None => Ok(Removal::Impossible),
+            }
+        })
+    }
+
 
     fn shares_ledgers(&self) -> bool {
         self.lacks.is_none()

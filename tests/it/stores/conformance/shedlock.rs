@@ -163,8 +163,14 @@ macro_rules! shedlock_checks {
     ($rig:path) => {
         crate::stores::conformance::gate_checks!($rig);
         crate::stores::conformance::topics! { $rig;
+            admin {
+                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+            }
             queue {
                 the_end_of_a_foreign_lease_is_noticed
+            }
+            revocation {
+                a_foreign_lock_is_removed_only_where_the_store_keeps_it
             }
             several_locks {
                 removing_one_lock_loses_all

@@ -88,6 +88,9 @@ fn a_scheduler_is_shown_with_its_name_and_its_times() {
     assert!(holder["expires_in_ms"].as_u64().is_some_and(|rest| rest > 3_000_000), "{holder}");
     assert!(holder["acquired_at"].is_string(), "{holder}");
 }
+    let broken = Place::new().bare().args(["break", "-b", &url(&server, DB_UTC), "x", "--yes"]).output();
+    assert_eq!(broken.exit, Exit::Code(75), "{}", broken.stdout);
+    assert!(broken.stderr.contains("it is not a dlock, and cannot be notified"), "{}", broken.stderr);
 
 #[test]
 fn a_minimum_hold_time_is_in_the_row_until_it_is_ended_by_a_break() {
