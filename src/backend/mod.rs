@@ -200,6 +200,8 @@ pub enum Refusal {
     Inside(Mode),
     /// This process runs inside a hold of this lock that its owner, which is alive, has lost.
     OuterLost,
+    /// The user may not have what the claim needs, for this reason.
+    Unsupported(String),
     /// The record of the last success, which decides whether the claim is due, cannot be read.
     Success(UnknownFormat),
 }

@@ -242,6 +242,9 @@ impl<'a> LockWait<'a> {
                      wait until it has no holder and no waiter"
                 ))
             }
+            NotGranted::Refused(Refusal::Unsupported(why)) => {
+                Failure::usage(format!("{name} on {store}: {why}{consequence}"))
+            }
             NotGranted::Refused(Refusal::Inside(outer)) => Failure::usage(format!(
                 "{name} on {store}: cannot be taken {} here: this command runs under a hold of it that is {} and would \
                  wait for itself; take the outer one with --exclusive, or this one with the same mode",

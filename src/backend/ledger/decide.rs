@@ -20,6 +20,9 @@ const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Decides on a request for the lock.
 pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent: Intent) -> Step<Attempt> {
+    if let Some(why) = observed.lacks_ledger().filter(|_| needs_ledger(claim)) {
+        return refuse(ledger, claim, Refusal::Unsupported(why));
+    }
     ledger.holders.retain(|holder| holder.counts(observed));
     if let Some(mine) = holder_of(ledger, claim).filter(|_| observed.loss().is_none()) {
         // The reply to an earlier attempt was lost.
@@ -69,6 +72,13 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
     }
     let (busy, watch) = view::busy(ledger, observed, claim, intent, &turn);
     Step::Done { value: Attempt::Busy(busy), effect, watch }
+}
+
+/// Returns whether a claim needs a ledger that others can see.
+fn needs_ledger(claim: &Claim) -> bool {
+    // Other processes enter the hold, or renew and release what `dlock acquire` has taken.
+    let is_for_others = claim.requires_outer_hold || claim.identity.unattended;
+    claim.mode != Mode::Exclusive || claim.once_per.is_some() || is_for_others
 }
 
 /// Decides on a renewal. `rest` is what remains of the minimum hold time.

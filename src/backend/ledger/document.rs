@@ -182,7 +182,7 @@ pub async fn change<S: DocumentStore, T>(
             Some(seen) => seen,
             None => store.load(name, &shortcut).await?,
         };
-        if let Some(why) = store.lacks_ledgers().filter(|_| purpose.needs_ledger()) {
+        if let Some(why) = store.lacks_ledgers().filter(|_| matches!(purpose, Purpose::Operate)) {
             return Err(StoreError::Config(why));
         }
         let facts = facts.get_or_insert_with(|| Facts::of(store, now));

@@ -46,6 +46,8 @@ pub(super) struct Facts {
     forgotten: Option<u64>,
     /// The gate was left for this change, a release.
     has_left: bool,
+    /// Why other clients cannot see the ledger, if so.
+    lacks_ledger: Option<String>,
 }
 
 impl Facts {
@@ -62,6 +64,7 @@ impl Facts {
             loss: None,
             forgotten: None,
             has_left: false,
+            lacks_ledger: None,
         }
     }
 
@@ -78,6 +81,7 @@ impl Facts {
         now: Now,
     ) -> Result<(), StoreError> {
         self.now = now;
+        self.lacks_ledger = store.lacks_ledgers();
         if self.lifetime.is_none() || self.has_left {
             return Ok(());
         }
@@ -215,6 +219,10 @@ impl Observed for Facts {
             GateMode::Shared => Mode::Shared,
         };
         Some((mode, holder))
+    }
+
+    fn lacks_ledger(&self) -> Option<String> {
+        self.lacks_ledger.clone()
     }
 
     fn loss(&self) -> Option<Loss> {

@@ -130,6 +130,11 @@ pub trait Observed {
         None
     }
 
+    /// Returns why other clients cannot see the ledger, if so: the lock is that of its gate alone.
+    fn lacks_ledger(&self) -> Option<String> {
+        None
+    }
+
     /// Returns whether no further entry can be stored.
     fn is_read_only(&self) -> bool {
         false

@@ -8,7 +8,7 @@ use super::value::Ledger;
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Change, Hazard, Reply, StoreError};
-use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, Mode, NotedRecord};
+use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, NotedRecord};
 
 /// What a change of a ledger is for.
 #[derive(Clone, Debug)]
@@ -31,15 +31,6 @@ impl Purpose {
         match self {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
             Purpose::Operate | Purpose::Record => None,
-        }
-    }
-
-    /// Returns whether it needs more than the gate: a ledger that others can see.
-    pub(super) fn needs_ledger(&self) -> bool {
-        match self {
-            Purpose::Claim(claim) => claim.mode != Mode::Exclusive || claim.once_per.is_some(),
-            Purpose::Operate => true,
-            Purpose::Renew(_) | Purpose::Release(_) | Purpose::Record => false,
         }
     }
 }
@@ -156,6 +147,15 @@ pub trait LedgerStore {
     /// Returns the last outcomes, the latest first.
     ///
     /// # Errors
+    /// The store could not be queried.
+    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
+
+    /// See [`Backend::changed`](crate::backend::Backend::changed).
+    fn changed(&mut self) -> Reply<'_, Change>;
+
+    /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
+    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
+
     /// Ends the hold of a foreign program if it is still the one that was shown, where the store knows it by its lease.
     ///
     /// # Errors
@@ -167,15 +167,6 @@ pub trait LedgerStore {
     ) -> Reply<'a, Result<Removal, StoreError>> {
         Box::pin(async { Ok(Removal::Impossible) })
     }
-
-    /// The store could not be queried.
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
-
-    /// See [`Backend::changed`](crate::backend::Backend::changed).
-    fn changed(&mut self) -> Reply<'_, Change>;
-
-    /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
 
     /// See [`LockAdmin::init`](crate::backend::admin::LockAdmin::init).
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {

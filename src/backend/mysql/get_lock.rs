@@ -15,6 +15,7 @@ use super::proxy;
 use super::reply::{Failure, Row};
 use super::store::MysqlStore;
 use super::table::literal;
+use crate::backend::ledger::document::DocumentStore;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
 use crate::backend::sql::TABLE;
 use crate::backend::{StoreError, io_text};
@@ -219,7 +220,7 @@ impl MysqlStore {
 
     /// Notes that the user may not have the table, if that is what the failure means: its locks need none.
     pub(super) fn note_missing_right(&mut self, failure: &Failure) {
-        if let Some(error) = errors::missing_right(failure).filter(|_| self.has_user_lock()) {
+        if let Some(error) = errors::missing_right(failure).filter(|_| self.gate_lifetime().is_some()) {
             self.client.denied = Some(error);
         }
     }
@@ -228,7 +229,8 @@ impl MysqlStore {
     pub(super) fn why_no_ledgers(&self) -> Option<String> {
         let denied = self.client.denied.as_ref()?;
         Some(format!(
-            "without the table {TABLE} a lock has no queue, no --once-per, no history, and cannot be broken: {denied}"
+            "without the table {TABLE} a lock has no queue, no nested runs, no tokens, no --once-per and no history, and cannot be \
+             broken: {denied}"
         ))
     }
 }

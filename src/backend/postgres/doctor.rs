@@ -9,6 +9,7 @@ use super::location::Location;
 use super::store::PostgresStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::document::DocumentStore;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::backend::race;
@@ -202,13 +203,13 @@ impl PostgresStore {
         }
         let read = read.and_then(|read| read.map_err(|error| self.client.meaning(&error)));
         let table = &self.client.location.table;
-        let has_gate = self.client.location.recipe.rule().is_some();
+        let has_gate = self.gate_lifetime().is_some();
         let is_usable = read.is_ok() || (has_gate && matches!(read, Err(StoreError::Denied(_))));
         diagnosis.found(match read {
             Ok(_) => Finding::ok("table", format!("{table} {found}")),
             Err(error) if is_usable => {
-                let consequence =
-                    "locks are exclusive only, without a queue, slots, --once-per, break and history";
+                let consequence = "locks are exclusive only, without a queue, slots, nested runs, tokens, --once-per, \
+                                   break and history";
                 let remedy = "run what dlock doctor --policy prints as the owner of the database";
                 Finding::warning("table", error.to_string(), consequence, remedy)
             }

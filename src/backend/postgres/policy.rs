@@ -28,8 +28,8 @@ pub(super) fn policy(location: &Location) -> Policy {
     let optional = match location.recipe.rule() {
         None => "",
         Some(_) => {
-            ". Advisory locks need no right. Without the table they are exclusive only, without a queue, slots, --once-per, \
-             break and history"
+            ". Advisory locks need no right. Without the table they are exclusive only, without a queue, slots, nested runs, \
+             tokens, --once-per, break and history"
         }
     };
     let note = "run this with psql as the owner of the database: the role has to exist, with LOGIN and the right to connect \

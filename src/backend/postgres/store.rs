@@ -76,12 +76,11 @@ impl PostgresStore {
     async fn lacks_table(&mut self, error: &tokio_postgres::Error) -> Result<bool, StoreError> {
         let location = &self.client.location;
         let text = format!(
-            "the role {} may not have the table {}, so that locks are exclusive only, without a queue, slots, --once-per, \
-             break and history: see dlock doctor --policy",
+            "the role {} may not have the table {}, so that locks are exclusive only, without a queue, slots, nested runs, \
+             tokens, --once-per, break and history: see dlock doctor --policy",
             location.user, location.table
         );
-        // Other processes have to find a hold whose gate outlives its session.
-        let has_gate = self.gate_lifetime() == Some(GateLifetime::Session);
+        let has_gate = self.gate_lifetime().is_some();
         let lacks = if has_gate && errors::is_without_table(error) {
             let statement = self.statements.may_create.clone();
             let rows = self.client.query(&statement, &[]).await?;
@@ -372,6 +371,7 @@ impl LedgerStore for PostgresStore {
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(self.examine_servers(diagnosis))
     }
+
     fn end_foreign<'a>(
         &'a mut self,
         name: &'a LockName,
@@ -384,7 +384,6 @@ impl LedgerStore for PostgresStore {
             }
         })
     }
-
 
     fn shares_ledgers(&self) -> bool {
         self.lacks.is_none()

@@ -6,6 +6,8 @@ pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+mod gate_alone;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod host_clock;
 #[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres", feature = "mysql"))]
 mod lost_replies;

@@ -198,8 +198,8 @@ fn a_user_without_the_table_has_exclusive_locks_only() {
         assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\ntoken=\n", ""), "{user}");
         assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "ran\n", ""), "{user}");
         let once = place.run().backend(&url).args(["--once-per", "1h"]).sh("echo ran").output();
-        assert_eq!((once.exit, once.stdout.as_str()), (Exit::Code(78), ""), "{user}: {}", once.stderr);
-        let beginning = "without the table dlock_locks a lock has no queue, no --once-per, no history, and cannot be broken:";
+        assert_eq!((once.exit, once.stdout.as_str()), (Exit::Code(64), ""), "{user}: {}", once.stderr);
+        let beginning = "without the table dlock_locks a lock has no queue, no nested runs, no tokens, no --once-per and no history";
         assert!(once.stderr.contains(beginning), "{}", once.stderr);
         assert!(once.stderr.contains("see dlock doctor --policy"), "{}", once.stderr);
         server.await_free("x");

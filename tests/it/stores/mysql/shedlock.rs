@@ -1,5 +1,6 @@
 //! `recipe=shedlock` on MariaDB, beside the statements that ShedLock itself sends.
 
+use crate::stores::gate_alone::assert_exclusive_only;
 use crate::stores::host_clock::assert_the_hosts_clock_does_not_matter;
 use crate::stores::lost_replies::assert_recovered;
 use crate::support::dlock::Dlock;
@@ -51,6 +52,24 @@ fn a_missing_table_is_not_created_and_another_one_not_changed() {
     let init = Place::new().bare().args(["doctor", "--init", "-b", &url]).output();
     assert_eq!(init.exit, Exit::Code(0), "{}{}", init.stdout, init.stderr);
     assert_eq!(run(&server, DB_UTC).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+#[test]
+fn a_user_without_the_table_has_exclusive_locks_only() {
+    let server = MariaDb::lent();
+    server.sql(TABLE);
+    server.create_user("web", "", "SELECT, INSERT, UPDATE ON locks.shedlock");
+    let owner = format!("{}?{DB_UTC}", server.url());
+    let web = owner.replace("root", "web");
+    for _ in 0..2 {
+        assert_exclusive_only(&web, &owner, "without the table dlock_locks a lock has no queue");
+        let output = Place::new().bare().args(["doctor", "-b", &web]).output();
+        assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+        assert!(output.stdout.contains("locks are exclusive only"), "{}", output.stdout);
+        // The second time there is a table.
+        server.sql("UPDATE shedlock SET lock_until = locked_at");
+        assert_eq!(run(&server, DB_UTC).sh("true").output().exit, Exit::Code(0));
+    }
 }
 
 /// As a scheduler without `usingDbTime()` writes it, in the zone of its JVM.

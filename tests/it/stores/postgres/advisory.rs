@@ -264,7 +264,7 @@ fn a_role_without_the_table_has_exclusive_locks() {
         assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "granted\n", ""));
         for options in [&["--shared"][..], &["--slots", "2"], &["--once-per", "1h"]] {
             let output = run(options).sh("echo ran").output();
-            assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+            assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""), "{}", output.stderr);
             assert!(output.stderr.contains("locks are exclusive only"), "{}", output.stderr);
             assert!(output.stderr.contains("see dlock doctor --policy"), "{}", output.stderr);
         }

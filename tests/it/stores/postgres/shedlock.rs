@@ -1,5 +1,6 @@
 //! `recipe=shedlock` on PostgreSQL, beside the statements that ShedLock itself sends.
 
+use crate::stores::gate_alone::assert_exclusive_only;
 use crate::stores::host_clock::assert_the_hosts_clock_does_not_matter;
 use crate::stores::lost_replies::assert_recovered;
 use crate::support::SOON;
@@ -87,10 +88,10 @@ fn a_scheduler_is_shown_with_its_name_and_its_times() {
     assert_eq!(holder["foreign"], true);
     assert!(holder["expires_in_ms"].as_u64().is_some_and(|rest| rest > 3_000_000), "{holder}");
     assert!(holder["acquired_at"].is_string(), "{holder}");
-}
     let broken = Place::new().bare().args(["break", "-b", &url(&server, DB_UTC), "x", "--yes"]).output();
     assert_eq!(broken.exit, Exit::Code(75), "{}", broken.stdout);
     assert!(broken.stderr.contains("it is not a dlock, and cannot be notified"), "{}", broken.stderr);
+}
 
 #[test]
 fn a_minimum_hold_time_is_in_the_row_until_it_is_ended_by_a_break() {
@@ -129,6 +130,24 @@ fn a_missing_table_is_not_created_and_another_one_not_changed() {
     let healthy = doctor(&url(&server, DB_UTC));
     assert_found(&healthy, "ok", "clock", "which does not matter");
     assert_found(&healthy, "ok", "race", "had one winner each");
+}
+
+#[test]
+fn a_role_without_the_table_has_exclusive_locks_only() {
+    let server = Postgres::start();
+    server.sql(TABLE);
+    server.sql("CREATE ROLE web LOGIN");
+    server.sql("GRANT SELECT, INSERT, UPDATE ON shedlock TO web");
+    let owner = url(&server, DB_UTC);
+    let web = owner.replace("postgres@", "web@");
+    for _ in 0..2 {
+        assert_exclusive_only(&web, &owner, "the role web may not have the table \"dlock_locks\"");
+        assert_eq!(server.sql("SELECT count(*) FROM shedlock WHERE name = 'y'"), "1");
+        assert_found(&doctor(&web), "warning", "table", "permission denied");
+        // The second time there is a table, of another role.
+        server.sql("UPDATE shedlock SET lock_until = locked_at");
+        assert_eq!(run(&server, DB_UTC).sh("true").output().exit, Exit::Code(0));
+    }
 }
 
 #[test]
