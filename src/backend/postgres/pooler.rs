@@ -42,7 +42,10 @@ impl PostgresStore {
                 other.client.batch_execute("BEGIN").await?;
                 other.client.query_typed(PROCESS, &[]).await?.first().map_or(Ok(0), |row| row.try_get(0))
             };
-            let process: i32 = process.await.map_err(|error| self.client.meaning(&error))?;
+            let process: i32 = process.await.map_err(|error| match self.client.meaning(&error) {
+                StoreError::Unavailable { reason, .. } => StoreError::unanswered(reason),
+                error => error,
+            })?;
             // Until the end of the check, it has that process.
             others.push(other);
             if process == first || self.process().await? != first {
@@ -64,6 +67,7 @@ impl PostgresStore {
     }
 }
 
+/// Returns the error for a session that was lost during the check: another one may be asked at once.
 fn lost() -> StoreError {
-    StoreError::unreachable("the connection was lost")
+    StoreError::unanswered("the connection was lost")
 }

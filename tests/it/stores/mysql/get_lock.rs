@@ -1,5 +1,6 @@
 //! Locks of `GET_LOCK`: their sessions, their names, and users without the table.
 
+use crate::stores::lost_replies::assert_lost_at_most;
 use crate::support::dlock::Dlock;
 use crate::support::mariadb::{DATABASE, MariaDb, Plan};
 use crate::support::multiplexer;
@@ -315,4 +316,12 @@ fn a_proxy_that_keeps_a_connection_for_each_client_works() {
     assert_eq!(doctor.exit, Exit::Code(0), "{}", doctor.stdout);
     let text = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("a proxy keeps a connection to a server for each client"), "{text}");
+}
+
+/// F03, F07, F35
+#[test]
+fn a_lost_reply_ends_the_session_and_no_run_waits_for_itself() {
+    let server = MariaDb::lent();
+    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?recipe=get_lock");
+    assert_lost_at_most(url, server.port(), |_| server.await_free("x"));
 }
