@@ -18,10 +18,20 @@ const JOINED: &str = "SELECT coalesce(sum(json_array_length(entries::json -> 'li
 /// With the default number of connections, of which some are reserved.
 #[test]
 fn eighty_waiters_fit_into_the_default_number_of_connections() {
+    assert_eighty_waiters_are_served("recipe=table");
+}
+
+#[test]
+fn eighty_waiters_for_an_advisory_lock_fit_as_well() {
+    assert_eighty_waiters_are_served("recipe=advisory");
+}
+
+#[track_caller]
+fn assert_eighty_waiters_are_served(options: &str) {
     const WAITERS: usize = 80;
     let plan = Plan { settings: vec!["max_connections=100".to_owned()], ..Plan::default() };
     let (server, place) = (Postgres::start_with(plan), Place::new());
-    let run = || place.run().backend(server.url());
+    let run = || place.run().backend(format!("{}?{options}", server.url()));
     let mut holder = run().stdin(std::process::Stdio::piped()).sh("echo ready; read line").spawn();
     holder.await_ready();
     let waiting = || run().args(["--wait", "300s"]).sh("echo ran >> log").spawn();
