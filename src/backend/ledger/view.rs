@@ -41,14 +41,20 @@ pub(super) fn busy(
         Turn::Promised(left) => *left + JUST_AFTER,
         _ => LONGEST_CHECK_INTERVAL,
     };
-    let ends = ledger.holders.iter().filter_map(|entry| entry.lease_ends.max(entry.kept_until));
-    // A minimum hold time that has expired ends nothing.
-    if let Some(ends) = ends.filter(|ends| now.clock < *ends).min() {
-        again = again.min(ends - now.clock + JUST_AFTER);
+    let is_called = observed.lifetime() == Lifetime::Recorded && observed.turns() == Turns::Called;
+    let ends = |entry: &HolderEntry| {
+        let ends = entry.lease_ends.max(entry.kept_until)?;
+        // A minimum hold time that has expired ends nothing.
+        let rest = (now.clock < ends).then(|| ends - now.clock + JUST_AFTER)?;
+        // The two waiters ahead of the others notice the end of a lease: it is enough to ask once during one.
+        Some(if is_called && place.is_some_and(|place| place > 1) { rest.max(entry.lease?) } else { rest })
+    };
+    if let Some(rest) = ledger.holders.iter().filter_map(ends).min() {
+        again = again.min(rest);
     }
     if observed.lifetime() == Lifetime::Recorded {
         // The entry of a waiter expires as well.
-        again = again.min(if observed.turns() == Turns::Called { claim.ttl } else { claim.ttl / 2 });
+        again = again.min(if is_called { claim.ttl } else { claim.ttl / 2 });
     }
     let mut watch = Vec::new();
     match place {

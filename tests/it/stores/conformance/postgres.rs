@@ -202,6 +202,12 @@ impl Rig for PostgresRig {
 super::trait_checks!(PostgresRig::new);
 super::run_checks!(PostgresRig::new);
 
+#[test]
+fn killed_together_they_cost_the_longest_lease() {
+    let check = super::selections::killed_together_they_cost_the_longest_lease::<60>;
+    super::rig::prove(PostgresRig::new(), check);
+}
+
 /// Runs poll behind a pooler: what needs no notification.
 macro_rules! pooled_checks {
     ($mode:literal) => {

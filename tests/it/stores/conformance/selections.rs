@@ -3,15 +3,15 @@
 
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use super::client::Client;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use super::rig::Rig;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use super::suite::queue_of_runs::waiting_with_ttl;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use crate::support::{process, running::Exit};
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use nix::sys::signal::Signal;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 use std::time::{Duration, Instant};
 
 /// What ten hand-offs cost a server with this many waiters: the growth of a figure of the server.
@@ -32,11 +32,10 @@ pub async fn ten_hand_offs(client: impl Fn() -> Client, waiters: usize, figure: 
     figure() - before
 }
 
-/// F51: the holder and the first three of 200 waiters are killed together. The next one waits for the longest of their
+/// F51: the holder and the first three of so many waiters are killed together. The next one waits for the longest of their
 /// leases: not for one after another, and not for its own.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub async fn killed_together_they_cost_the_longest_lease(rig: &mut dyn Rig) {
-    const WAITERS: usize = 200;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
+pub async fn killed_together_they_cost_the_longest_lease<const WAITERS: usize>(rig: &mut dyn Rig) {
     const LONGEST: Duration = Duration::from_secs(6);
     /// The delay of a busy machine. Another lease would cost more.
     const DELAY: Duration = Duration::from_secs(4);
