@@ -80,7 +80,7 @@ built=${CARGO_TARGET_DIR:-target}/$target/dist/dlock
 if grep -qx 'default = \["file", "redis"\]' Cargo.toml; then
     check_binary "$built" "everything, which is file and redis" 7
 else
-    check_binary "$built" everything 15
+    check_binary "$built" everything 10
     cargo build --locked --profile dist --target "$target" --target-dir target/small --no-default-features --features file,redis
     check_binary "target/small/$target/dist/dlock" "file and redis" 7
 fi
