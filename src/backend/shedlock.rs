@@ -332,9 +332,13 @@ impl Gate {
         }
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
         let [by, at] = [locked_by, locked_at].map(|text| D::DIALECT.literal(text));
+        let time = match D::DIALECT {
+            Dialect::Postgres => "timestamp",
+            Dialect::Mysql => "datetime(6)",
+        };
         let sql = format!(
-            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND CONCAT(locked_at, '') = \
-             {at} AND lock_until > {free}{}",
+            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND locked_at = CAST({at} AS {time}) AND \
+             lock_until > {free}{}",
             D::DIALECT.returning()
         );
         Ok(if db.run(&sql).await?.is_empty() { Removal::Changed } else { Removal::Removed })
