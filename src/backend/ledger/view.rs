@@ -46,8 +46,11 @@ pub(super) fn busy(
         let ends = entry.lease_ends.max(entry.kept_until)?;
         // A minimum hold time that has expired ends nothing.
         let rest = (now.clock < ends).then(|| ends - now.clock + JUST_AFTER)?;
-        // The two waiters ahead of the others notice the end of a lease: it is enough to ask once during one.
-        Some(if is_called && place.is_some_and(|place| place > 1) { rest.max(entry.lease?) } else { rest })
+        // The end of a lease that is renewed until then concerns the first of the exclusive waiters, and the next one in case
+        // that it is dead: for the others it is enough to ask once during a lease.
+        let is_behind = claim.mode == Mode::Exclusive && place.is_some_and(|place| place > 1);
+        let is_renewed = entry.ended_at.is_none() && !entry.identity.unattended;
+        Some(if is_called && is_behind && is_renewed { rest.max(entry.lease?) } else { rest })
     };
     if let Some(rest) = ledger.holders.iter().filter_map(ends).min() {
         again = again.min(rest);
