@@ -229,8 +229,8 @@ impl MysqlStore {
     pub(super) fn why_no_ledgers(&self) -> Option<String> {
         let denied = self.client.denied.as_ref()?;
         Some(format!(
-            "without the table {TABLE} a lock has no queue, no nested runs, no tokens, no --once-per and no history, and cannot be \
-             broken: {denied}"
+            "without the table {TABLE} a lock has no queue, no nested runs, no tokens, no --once-per and no history, and dlock \
+             break cannot stop its command: {denied}"
         ))
     }
 }

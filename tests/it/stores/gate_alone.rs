@@ -18,10 +18,12 @@ pub fn assert_exclusive_only(url: &str, owner: &str, sentence: &str) {
     assert_eq!((patient.exit, patient.stdout.as_str()), (Exit::Code(75), ""), "{}", patient.stderr);
     let hasty = run().sh("echo ran").output();
     assert_eq!((hasty.exit, hasty.stdout.as_str()), (Exit::Code(75), ""), "{}", hasty.stderr);
-    let mut waiter = run().args(["--wait", "1m"]).sh("echo ran").spawn();
+    let mut waiter = run().args(["-v", "--wait", "1m"]).sh("echo ran").spawn();
+    waiter.await_stderr("waiting");
     drop(holder.take_stdin());
     assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\ntoken=\n", ""));
-    assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "ran\n", ""));
+    let waited = waiter.wait();
+    assert_eq!((waited.exit, waited.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", waited.stderr);
     let kept = run().args(["--min-hold", "10m"]).sh("echo ran").output();
     assert_eq!(kept.outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(place.run().backend(owner).name("x").sh("true").output().exit, Exit::Code(75), "min-hold");
