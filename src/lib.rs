@@ -20,6 +20,7 @@ mod commands;
 mod duration;
 pub mod exit;
 mod glob;
+mod hex;
 pub mod identity;
 mod input;
 pub mod lease;

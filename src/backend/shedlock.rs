@@ -18,6 +18,7 @@ pub use self::times::Clock;
 use super::StoreError;
 use super::admin::Removal;
 use super::ledger::{GateMode, Ledger, Occupant, Purpose};
+use crate::hex;
 use crate::lock::{Claim, Holder, LockName, Token};
 
 /// The name of the table.
@@ -77,7 +78,7 @@ fn suffix((high, low): Identity) -> String {
 /// Returns what distinguishes a hold from every other one of the lock.
 fn digest_of(locked_by: &str, locked_at: &str) -> String {
     let digest = Sha256::digest(format!("{locked_by} {locked_at}").as_bytes());
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&digest[..8])
 }
 
 fn locked_by(claim: &Claim) -> String {

@@ -11,6 +11,7 @@ use crate::backend::admin::LockAdmin;
 use crate::backend::ledger::Contender;
 use crate::backend::location::Policy;
 use crate::backend::url::{Environment, Url, UrlError};
+use crate::hex;
 use crate::lock::LockName;
 
 /// A directory, and the naming scheme of its lock files.
@@ -253,7 +254,7 @@ fn encode(name: &LockName, suffix_length: usize) -> String {
     }
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(name.as_str().as_bytes());
-    format!("{DIGEST_PREFIX}{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    format!("{DIGEST_PREFIX}{}", hex::encode(&digest))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
 use crate::backend::url::{Environment, Url, UrlError};
+use crate::hex;
 use crate::lock::{LockName, Mode};
 
 const DEFAULT_PORT: u16 = 11211;
@@ -101,8 +102,7 @@ impl Location {
             return encoded;
         }
         let digest = Sha256::digest(exact.as_bytes());
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{RESERVED}sha256:{digest}")
+        format!("{RESERVED}sha256:{}", hex::encode(&digest))
     }
 }
 

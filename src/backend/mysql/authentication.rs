@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn passwords_are_mixed_with_the_nonce() {
         let nonce: Vec<u8> = (0..20).collect();
-        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |bytes: Vec<u8>| crate::hex::encode(&bytes);
         assert_eq!(hex(native(b"secret", &nonce)), "21b3ff405f32cbe4aafff291396046ea29fa3a4d");
         assert_eq!(
             hex(caching_sha2(b"secret", &nonce)),

@@ -19,6 +19,7 @@ use crate::backend::ledger::document::DocumentStore;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
 use crate::backend::sql::TABLE;
 use crate::backend::{StoreError, io_text};
+use crate::hex;
 use crate::lock::{Claim, Holder, LockName};
 
 /// The longest name that MySQL accepts, in characters, ...
@@ -62,8 +63,7 @@ fn user_lock(name: &str, ignores_case: bool) -> Result<String, StoreError> {
         && !name.starts_with(DIGEST);
     if !is_usable {
         let digest = Sha256::digest(name);
-        let digest: String = digest[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
-        return Ok(format!("{DIGEST}{digest}"));
+        return Ok(format!("{DIGEST}{}", hex::encode(&digest[..DIGEST_BYTES])));
     }
     let lower = name.to_lowercase();
     match ignores_case && lower != name {

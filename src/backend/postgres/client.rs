@@ -14,17 +14,17 @@ use super::policy::create_table;
 use crate::backend::net::Address;
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
+use crate::hex;
 use crate::random;
 
 /// The payloads of notifications.
 pub(super) const CALLED: &str = "called";
 pub(super) const NEXT: &str = "next";
 
-/// The channel of a waiter, which nobody can guess who does not know its token.
+/// Returns the channel of a waiter. It cannot be guessed without the waiter's token.
 pub(super) fn channel(token: &str) -> String {
     let digest = Sha256::digest(token.as_bytes());
-    let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("dlock_{digits}")
+    format!("dlock_{}", hex::encode(&digest[..16]))
 }
 
 /// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.

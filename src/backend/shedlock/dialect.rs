@@ -1,6 +1,7 @@
 //! The SQL of the servers.
 
 use crate::backend::StoreError;
+use crate::hex;
 
 /// How a server writes what SQL does not say in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl Dialect {
 
     /// Returns a text as a literal, which means the same in every mode of the server.
     pub(super) fn literal(self, text: &str) -> String {
-        let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex::encode(text.as_bytes());
         match self {
             Dialect::Postgres => format!("convert_from(decode('{digits}', 'hex'), 'UTF8')"),
             Dialect::Mysql => format!("_utf8mb4 x'{digits}'"),

@@ -9,6 +9,7 @@ use super::message::{Kind, Request};
 use super::{BATCH, ZooKeeperStore};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{BESIDE, Entry, Write};
+use crate::hex;
 
 impl ZooKeeperStore {
     /// Returns the request to create the node of this run, if these writes note it in the node of another one.
@@ -50,7 +51,6 @@ impl ZooKeeperStore {
     /// Returns the path of the node of a nested run. It does not reveal the token.
     fn path_inside(&self, token: &str) -> String {
         let digest = Sha256::digest(token.as_bytes());
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}{INSIDE_NODE}/{digest}", self.location().directory)
+        format!("{}{INSIDE_NODE}/{}", self.location().directory, hex::encode(&digest))
     }
 }
