@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::connection::Connection;
 use super::errors;
-use super::gate::Recipe;
+use super::gate::{GATE_ALONE, Recipe};
 use super::key::Rule;
 use super::location::Location;
 use super::store::PostgresStore;
@@ -208,8 +208,7 @@ impl PostgresStore {
         diagnosis.found(match read {
             Ok(_) => Finding::ok("table", format!("{table} {found}")),
             Err(error) if is_usable => {
-                let consequence = "locks are exclusive only, without a queue, slots, nested runs, tokens, --once-per, \
-                                   break and history";
+                let consequence = format!("locks are {GATE_ALONE}");
                 let remedy = "run what dlock doctor --policy prints as the owner of the database";
                 Finding::warning("table", error.to_string(), consequence, remedy)
             }

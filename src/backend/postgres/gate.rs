@@ -4,6 +4,10 @@ use super::key::Rule;
 use crate::backend::shedlock::{self, Clock};
 use crate::backend::url::UrlError;
 
+/// What the locks of a role are that may not have the table.
+pub(super) const GATE_ALONE: &str =
+    "exclusive only, without a queue, slots, nested runs, tokens, --once-per, break and history";
+
 /// What keeps a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Recipe {

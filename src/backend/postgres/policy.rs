@@ -1,6 +1,6 @@
 //! The table, and the rights that dlock needs, as the statements that create and grant them.
 
-use super::gate::Recipe;
+use super::gate::{GATE_ALONE, Recipe};
 use super::location::Location;
 use crate::backend::location::Policy;
 use crate::backend::shedlock::{self, Dialect};
@@ -26,16 +26,13 @@ pub(super) fn policy(location: &Location) -> Policy {
         commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {role};", shedlock::TABLE));
     }
     let optional = match location.recipe.rule() {
-        None => "",
-        Some(_) => {
-            ". Advisory locks need no right. Without the table they are exclusive only, without a queue, slots, nested runs, \
-             tokens, --once-per, break and history"
-        }
+        None => String::new(),
+        Some(_) => format!(". Advisory locks need no right. Without the table they are {GATE_ALONE}"),
     };
     let note = "run this with psql as the owner of the database: the role has to exist, with LOGIN and the right to connect \
                 to the database. A role that may create tables needs none of this: the table is created at first use. Only dlock doctor deletes, its \
                 own scratch lock"
         .to_owned();
-    let note = note + optional;
+    let note = note + &optional;
     Policy { commands, note }
 }

@@ -9,6 +9,7 @@ use tokio_postgres::types::Type;
 use super::advisory::{Advisory, SessionLost};
 use super::client::{CALLED, Client, NEXT, Parameter, channel};
 use super::errors;
+use super::gate::GATE_ALONE;
 use super::location::Location;
 use super::statements::{Statements, reading};
 use crate::backend::admin::Removal;
@@ -76,8 +77,7 @@ impl PostgresStore {
     async fn lacks_table(&mut self, error: &tokio_postgres::Error) -> Result<bool, StoreError> {
         let location = &self.client.location;
         let text = format!(
-            "the role {} may not have the table {}, so that locks are exclusive only, without a queue, slots, nested runs, \
-             tokens, --once-per, break and history: see dlock doctor --policy",
+            "the role {} may not have the table {}, so that locks are {GATE_ALONE}: see dlock doctor --policy",
             location.user, location.table
         );
         let has_gate = self.gate_lifetime().is_some();
