@@ -313,11 +313,7 @@ impl Gate {
         Ok(())
     }
 
-    /// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
-    ///
-    /// # Errors
-    /// The server could not be queried.
-    pub async fn end_shown<D: Database>(
+    async fn end_shown<D: Database>(
         &self,
         db: &mut D,
         name: &LockName,
@@ -326,19 +322,16 @@ impl Gate {
         let name = self.name::<D>(name);
         let sql = format!("SELECT locked_by, CONCAT(locked_at, '') FROM shedlock WHERE name = {name}");
         let rows = db.run(&sql).await?;
-        let row = rows.first().map(|row| row.iter().flatten().cloned().collect::<Vec<_>>());
-        let Some([locked_by, locked_at]) = row.as_deref() else { return Ok(Removal::Changed) };
+        let Some([Some(locked_by), Some(locked_at)]) = rows.first().map(Vec::as_slice) else {
+            return Ok(Removal::Changed);
+        };
         if shown.digest != Some(digest_of(locked_by, locked_at)) {
             return Ok(Removal::Changed);
         }
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
-        let [by, at] = [locked_by, locked_at].map(|text| D::DIALECT.literal(text));
-        let time = match D::DIALECT {
-            Dialect::Postgres => "timestamp",
-            Dialect::Mysql => "datetime(6)",
-        };
+        let (by, at) = (D::DIALECT.literal(locked_by), D::DIALECT.time(locked_at));
         let sql = format!(
-            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND locked_at = CAST({at} AS {time}) AND \
+            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND locked_at = {at} AND \
              lock_until > {free}{}",
             D::DIALECT.returning()
         );
@@ -356,6 +349,22 @@ impl Gate {
     /// Returns the name of a lock in the table, as a literal.
     pub fn name<D: Database>(&self, name: &LockName) -> String {
         D::DIALECT.literal(&format!("{}{name}", self.prefix))
+    }
+}
+
+/// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
+///
+/// # Errors
+/// The server could not be queried.
+pub async fn end_shown<D: Database>(
+    gate: Option<&Gate>,
+    db: &mut D,
+    name: &LockName,
+    shown: &Holder,
+) -> Result<Removal, StoreError> {
+    match gate {
+        Some(gate) => gate.end_shown(db, name, shown).await,
+        None => Ok(Removal::Impossible),
     }
 }
 

@@ -390,12 +390,7 @@ impl LedgerStore for MysqlStore {
         name: &'a LockName,
         shown: &'a Holder,
     ) -> Reply<'a, Result<Removal, StoreError>> {
-        Box::pin(async move {
-            match &self.shedlock {
-                Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
-                None => Ok(Removal::Impossible),
-            }
-        })
+        Box::pin(shedlock::end_shown(self.shedlock.as_ref(), &mut self.client, name, shown))
     }
 
     fn shares_ledgers(&self) -> bool {

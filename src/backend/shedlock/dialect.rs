@@ -61,6 +61,15 @@ impl Dialect {
         }
     }
 
+    /// Returns a time that the server has shown as text.
+    pub(super) fn time(self, text: &str) -> String {
+        let kind = match self {
+            Dialect::Postgres => "timestamp",
+            Dialect::Mysql => "datetime(6)",
+        };
+        format!("CAST({} AS {kind})", self.literal(text))
+    }
+
     /// Returns the statement that selects the names and the types of the columns, and whether names are unique.
     pub(super) fn columns(self) -> &'static str {
         match self {
