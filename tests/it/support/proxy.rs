@@ -27,8 +27,6 @@ struct Road {
     dropped: bool,
     /// This number of further pieces is lost forever.
     drop_next: usize,
-    /// This number of further pieces, and what follows them, is held back until the connection is healed.
-    hold_next: usize,
     /// This number of further pieces arrives twice.
     duplicate_next: usize,
 }
@@ -159,7 +157,7 @@ impl Proxy {
 
     /// Holds the next reply and everything after it, until `heal`.
     pub fn hold_next_reply(&self) {
-        self.shared.change(|state| state.down.hold_next += 1);
+        self.hold_reply_after(0);
     }
 
     /// Holds one reply after this number of others, and everything after it, until `heal`.
@@ -199,6 +197,7 @@ impl Proxy {
     pub fn heal(&self) {
         self.shared.change(|state| {
             (state.up, state.down) = (Road::default(), Road::default());
+            state.hold_after = None;
             state.refusing = false;
         });
     }
@@ -293,10 +292,6 @@ fn read(
             }
         }
         let road = state.road(way);
-        if road.hold_next > 0 {
-            road.hold_next -= 1;
-            road.held = true;
-        }
         let mut copies = 1;
         if road.dropped || road.drop_next > 0 {
             road.drop_next = road.drop_next.saturating_sub(1);
