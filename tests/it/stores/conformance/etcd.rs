@@ -197,8 +197,7 @@ fn waiters_that_are_not_next_cost_nothing() {
         let client = rig.client();
         super::rig::prove(rig, async |rig: &mut dyn Rig| {
             costs.push(
-                super::selections::ten_hand_offs(|| Client::new(rig, "x"), waiters, || client.messages())
-                    .await,
+                super::crowds::ten_hand_offs(|| Client::new(rig, "x"), waiters, || client.messages()).await,
             );
         });
     }
@@ -208,7 +207,7 @@ fn waiters_that_are_not_next_cost_nothing() {
 
 #[test]
 fn killed_together_they_cost_the_longest_lease() {
-    let check = super::selections::killed_together_they_cost_the_longest_lease::<200>;
+    let check = super::crowds::killed_together_they_cost_the_longest_lease::<200>;
     super::rig::prove(EtcdRig::new(), check);
 }
 

@@ -6,11 +6,13 @@
 //! must keep it too.
 
 pub mod client;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
+pub mod crowds;
 mod disturbance;
 mod memory;
 pub mod rig;
 #[cfg(feature = "net")]
-pub mod selections;
+mod selections;
 #[cfg(feature = "redis")]
 mod servers;
 mod suite;

@@ -204,7 +204,7 @@ super::run_checks!(PostgresRig::new);
 
 #[test]
 fn killed_together_they_cost_the_longest_lease() {
-    let check = super::selections::killed_together_they_cost_the_longest_lease::<60>;
+    let check = super::crowds::killed_together_they_cost_the_longest_lease::<60>;
     super::rig::prove(PostgresRig::new(), check);
 }
 

@@ -282,7 +282,7 @@ fn waiters_that_are_not_next_cost_nothing() {
         let servers = rig.servers.clone();
         super::rig::prove(rig, async |rig: &mut dyn Rig| {
             let packets = || locked(&servers).zookeeper().figure(0, "packets_received");
-            costs.push(super::selections::ten_hand_offs(|| Client::new(rig, "x"), waiters, packets).await);
+            costs.push(super::crowds::ten_hand_offs(|| Client::new(rig, "x"), waiters, packets).await);
         });
     }
     // Heartbeats are counted as well. If all waiters were notified of each hand-off, it would be thousands.
@@ -291,7 +291,7 @@ fn waiters_that_are_not_next_cost_nothing() {
 
 #[test]
 fn killed_together_they_cost_the_longest_lease() {
-    let check = super::selections::killed_together_they_cost_the_longest_lease::<200>;
+    let check = super::crowds::killed_together_they_cost_the_longest_lease::<200>;
     super::rig::prove(ZooKeeperRig::new(), check);
 }
 

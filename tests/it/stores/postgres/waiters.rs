@@ -1,8 +1,8 @@
 //! What waiters cost a server.
 
 use crate::stores::conformance::client::Client;
+use crate::stores::conformance::crowds::ten_hand_offs;
 use crate::stores::conformance::rig::on_one_thread;
-use crate::stores::conformance::selections::ten_hand_offs;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
