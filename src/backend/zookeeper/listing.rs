@@ -4,7 +4,7 @@
 use super::connection::Reply;
 use super::errors::Code;
 use super::message::{Request, Stat};
-use super::recipe::parse;
+use super::node::{Candidate, Node, Stored, candidates, entitled, stored, version, wait_instead};
 use super::writes::swap;
 use super::{BATCH, ZooKeeperStore, claim_of, lease_for};
 use crate::backend::StoreError;
@@ -14,27 +14,6 @@ use crate::lock::{LockName, Mode};
 
 /// How many holders a claim is shown.
 const SHOWN: usize = 16;
-
-/// A node that was read.
-#[derive(Clone, Debug)]
-pub(super) struct Stored {
-    pub(super) stat: Stat,
-    /// `None` if a foreign client has written it.
-    pub(super) value: Option<Ledger>,
-}
-
-/// A node below a lock, by its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Node {
-    /// The number that the server has added.
-    pub(super) number: i64,
-    pub(super) name: String,
-}
-
-struct Candidate {
-    node: Node,
-    mode: Mode,
-}
 
 impl ZooKeeperStore {
     /// Reads the entries of a lock, at least those that the purpose depends on.
@@ -253,7 +232,7 @@ impl ZooKeeperStore {
             let Some(Stored { stat, value: Some(value) }) = self.cache.get(&node.name) else { continue };
             let is_ours = Some(stat.owner) == self.client.session()
                 && value.holders.iter().any(|holder| holder.token == self.token);
-            if is_ours && self.is_waiting_although_new(&node.name, stat, index) {
+            if is_ours && self.was_created_behind(&node.name, stat, index) {
                 let mut waiting = value.clone();
                 wait_instead(&mut waiting);
                 requests.push(swap(format!("{lock}/{}", node.name), version(stat), &waiting));
@@ -272,8 +251,8 @@ impl ZooKeeperStore {
         Ok(true)
     }
 
-    /// Returns whether a node says that it holds the lock, but was not the first one when it was created.
-    fn is_waiting_although_new(&self, node: &str, stat: &Stat, index: usize) -> bool {
+    /// Returns whether a node still has the value that it was created with, and was not the first one then: its client waits.
+    fn was_created_behind(&self, node: &str, stat: &Stat, index: usize) -> bool {
         let own = self.own.as_ref().filter(|_| self.own_name() == Some(node));
         stat.version == 0 && own.map_or(index > 0, |own| !own.is_first)
     }
@@ -317,7 +296,7 @@ impl ZooKeeperStore {
         let value = match stored.and_then(|stored| stored.value.clone()) {
             Some(mut value) => {
                 // A node is created with the value that it has if it is the first one.
-                if stored.is_some_and(|stored| self.is_waiting_although_new(node, &stored.stat, index)) {
+                if stored.is_some_and(|stored| self.was_created_behind(node, &stored.stat, index)) {
                     wait_instead(&mut value);
                 }
                 if stored.is_some_and(|stored| Some(stored.stat.owner) != self.client.session()) {
@@ -365,67 +344,6 @@ impl ZooKeeperStore {
     }
 }
 
-/// Returns the version of a node in a listing, where 0 is that of none.
-pub(super) fn version(stat: &Stat) -> u64 {
-    u64::from(stat.version.unsigned_abs()) + 1
-}
-
 fn no_document() -> Entry {
     Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() }
-}
-
-/// Returns the node in a reply; `None` if there is no such node.
-fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
-    match reply.code {
-        Code::OK => {}
-        Code::NO_NODE => return Ok(None),
-        code => return Err(code.error(path)),
-    }
-    let mut reader = reply.reader();
-    let (data, stat) = (reader.bytes()?, reader.stat()?);
-    match Ledger::parse(data) {
-        Ok(value) => Ok(Some(Stored { stat, value: Some(value) })),
-        Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
-        Err(format) => Err(StoreError::Config(format!("{name}: {format}"))),
-    }
-}
-
-/// Returns the nodes below a lock, in their order.
-fn candidates(lock: &str, reply: &Reply) -> Result<Vec<Candidate>, StoreError> {
-    let names = match reply.code {
-        Code::OK => reply.reader().texts()?,
-        Code::NO_NODE => Vec::new(),
-        code => return Err(code.error(lock)),
-    };
-    let candidate = |name: String| {
-        let (number, mode) = parse(&name)?;
-        Some(Candidate { node: Node { number, name }, mode })
-    };
-    let mut candidates: Vec<Candidate> = names.into_iter().filter_map(candidate).collect();
-    candidates.sort_unstable_by(|one, other| one.node.cmp(&other.node));
-    Ok(candidates)
-}
-
-/// Returns how many of the first nodes may hold the lock together, by their modes alone.
-fn entitled(candidates: &[Candidate]) -> usize {
-    let Some(first) = candidates.first().map(|one| one.mode) else { return 0 };
-    let alike = candidates.iter().take_while(|one| one.mode == first).count();
-    match first {
-        Mode::Exclusive => 1,
-        Mode::Shared => alike,
-        Mode::Slots(slots) => alike.min(slots as usize),
-    }
-}
-
-/// Turns the holders of an entry into waiters.
-fn wait_instead(value: &mut Ledger) {
-    value.waiters.extend(value.holders.drain(..).map(|holder| WaiterEntry {
-        ticket: 0,
-        token: holder.token,
-        mode: holder.mode,
-        since: holder.acquired_at,
-        called: None,
-        lease_ends: None,
-        identity: holder.identity,
-    }));
 }

@@ -2,8 +2,8 @@
 
 use super::connection::{Reply, Report};
 use super::errors::Code;
-use super::listing::{Node, Stored, version};
 use super::message::{Kind, Reader, Request, Stat};
+use super::node::{Node, Stored, version};
 use super::recipe::parse;
 use super::{OwnNode, ZooKeeperStore, no_chroot};
 use crate::backend::StoreError;
