@@ -2,16 +2,73 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A port without a listener at this moment.
+/// A port that has no listener now, and that is given out only once: a server that was killed can be started again on it.
+///
+/// The kernel gives it to no connection, and another test process has other ones.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static PORTS: Mutex<Ports> = Mutex::new(Ports { blocks: Vec::new(), left: 0..0 });
+    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let port = ports.next();
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The ports of this process.
+struct Ports {
+    /// One socket for each block that belongs to it, which ends with the process.
+    blocks: Vec<UnixDatagram>,
+    left: Range<u16>,
+}
+
+impl Ports {
+    /// How many of them are taken at once.
+    const BLOCK: u16 = 500;
+    /// The lowest one. Few programs have a port of their own above it.
+    const FIRST: u16 = 10_000;
+
+    fn next(&mut self) -> u16 {
+        loop {
+            if let Some(port) = self.left.next() {
+                return port;
+            }
+            self.left = self.take_block();
+        }
+    }
+
+    fn take_block(&mut self) -> Range<u16> {
+        let end = first_ephemeral_port();
+        for first in (Self::FIRST..=end - Self::BLOCK).step_by(Self::BLOCK.into()) {
+            let name =
+                SocketAddr::from_abstract_name(format!("dlock-it-ports-{first}")).expect("a short name");
+            if let Ok(socket) = UnixDatagram::bind_addr(&name) {
+                self.blocks.push(socket);
+                return first..first + Self::BLOCK;
+            }
+        }
+        // All were given out: those come again whose servers have ended.
+        Self::FIRST..end
+    }
+}
+
+/// The lowest port that the kernel may choose for a connection.
+fn first_ephemeral_port() -> u16 {
+    let range =
+        std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("a setting of Linux");
+    let first = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
+    // Where it chooses from almost all, none is safe.
+    first.filter(|first| *first >= 2 * Ports::FIRST).unwrap_or(u16::MAX)
 }
 
 /// Whether this process listens on a port, and not another one that was faster.
