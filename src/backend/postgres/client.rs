@@ -1,5 +1,6 @@
 //! The requests of a client to its server.
 
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use futures_util::{TryStreamExt, pin_mut};
@@ -134,6 +135,14 @@ impl Client {
     pub(super) fn is_named(&self, process: i32) -> bool {
         let named = self.connection.as_ref().map(|connection| connection.process);
         named.is_some_and(|named| u32::try_from(process) == Ok(named))
+    }
+
+    /// Returns the ends of the connection: the address of this host, and that of the server; `None` for a Unix socket.
+    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let socket = self.connection.as_ref()?.descriptor.as_ref()?.try_clone().ok()?;
+        let socket = TcpStream::from(socket);
+        let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        Some((canonical(socket.local_addr().ok()?), canonical(socket.peer_addr().ok()?)))
     }
 
     /// Returns the address of the server in use.

@@ -1,6 +1,8 @@
 //! Finds out whether a connection has a session of its own. A pooler that distributes transactions lets two clients take
 //! the same advisory lock, which is one process's at the server, and leaves it locked when a client ends.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::connection::Connection;
 use super::store::PostgresStore;
 use crate::backend::StoreError;
@@ -10,13 +12,16 @@ pub(super) const SHARED: &str = "a pooler gives each transaction of a connection
                                  clients could hold the same advisory lock: connect to the server itself, or through a \
                                  pool of sessions (pool_mode = session)";
 const PROCESS: &str = "SELECT pg_backend_pid()";
+/// The server process, and both ends of its connection, which are NULL for a Unix socket.
+const ENDS: &str = "SELECT pg_backend_pid(), host(inet_client_addr()), inet_client_port(), host(inet_server_addr()), \
+                    inet_server_port()";
 /// How many other connections are tried if there is a pooler. PgBouncer serves the next transaction by the process that has
 /// served the last one, unless a third client is faster.
 const OTHERS: usize = 3;
 
 impl PostgresStore {
-    /// Returns the connection, after making sure that no other one is served by the same process. Others are opened for
-    /// a moment.
+    /// Returns the connection, after making sure that no other one is served by the same process. Unless the server sees
+    /// the same connection as this host does, others are opened for a moment.
     ///
     /// # Errors
     /// It has no process of its own ([`StoreError::Config`]), or that could not be found out.
@@ -25,16 +30,23 @@ impl PostgresStore {
         if self.client.has_own_process() {
             return self.client.connection().ok_or_else(lost);
         }
-        let first = self.process().await?;
+        let (first, ends) = self.process_and_ends().await?;
         let connection = self.client.connection().ok_or_else(lost)?;
         // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
-        let is_direct = self.client.is_named(first);
+        let is_named = self.client.is_named(first);
+        let is_direct = is_named && ends.is_some() && ends == self.client.ends();
+        let count = match (is_direct, is_named) {
+            (true, _) => 0,
+            // It may be at a Unix socket, or behind a router that translates addresses.
+            (false, true) => 1,
+            (false, false) => OTHERS,
+        };
         let mut others = Vec::new();
-        for _ in 0..if is_direct { 1 } else { OTHERS } {
+        for _ in 0..count {
             let address = self.client.server().clone();
             let other = match Connection::open(&self.client.location, &address).await {
                 // All connections of the server may be those of waiters.
-                Err(StoreError::Unavailable { .. }) if is_direct => break,
+                Err(StoreError::Unavailable { .. }) if is_named => break,
                 other => other?,
             };
             let process = async {
@@ -57,6 +69,21 @@ impl PostgresStore {
             false => return Err(lost()),
         }
         Ok(connection)
+    }
+
+    /// Returns the process that serves a statement, and the ends of its connection as it sees them: the address of the
+    /// client, and its own; `None` for a Unix socket.
+    async fn process_and_ends(&mut self) -> Result<(i32, Option<(SocketAddr, SocketAddr)>), StoreError> {
+        let rows = self.client.query(ENDS, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let row = rows.first().ok_or_else(lost)?;
+        let end = |column: usize| -> Result<Option<SocketAddr>, tokio_postgres::Error> {
+            let (host, port): (Option<&str>, Option<i32>) = (row.try_get(column)?, row.try_get(column + 1)?);
+            let host = host.and_then(|host| host.parse::<IpAddr>().ok());
+            let port = port.and_then(|port| u16::try_from(port).ok());
+            Ok(host.zip(port).map(|(host, port)| SocketAddr::new(host.to_canonical(), port)))
+        };
+        let fields = || Ok((row.try_get(0)?, end(1)?.zip(end(3)?)));
+        fields().map_err(|error| self.client.meaning(&error))
     }
 
     /// Returns the process that serves a statement.

@@ -232,6 +232,22 @@ fn a_pooler_of_transactions_is_refused() {
     }
 }
 
+/// Behind a Unix socket there could be a pooler, which a second connection finds out.
+#[test]
+fn a_direct_connection_needs_no_other_one() {
+    let plan = Plan { settings: vec!["log_connections=on".into()], ..Plan::default() };
+    let (server, place) = (Postgres::start_with(plan), Place::new());
+    let connections = || server.daemon().log().matches("connection authorized: user=web").count();
+    server.sql("CREATE ROLE web LOGIN SUPERUSER");
+    let (directory, port) = (server.directory().display().to_string(), server.port());
+    let over_unix = format!("postgres://web@/postgres?host={directory}&port={port}&recipe=advisory&key=raw");
+    for (url, count) in [(advisory(&server.url().replace("postgres@", "web@")), 1), (over_unix, 2)] {
+        let before = connections();
+        let output = place.run().backend(&url).name("4711").sh("true").output();
+        assert_eq!((output.outcome(), connections() - before), ((Exit::Code(0), "", ""), count), "{url}");
+    }
+}
+
 /// The lock ends with the session behind the pooler too.
 #[test]
 fn a_pooler_of_sessions_works() {
