@@ -2,6 +2,8 @@
 
 mod view;
 
+use std::time::Duration;
+
 use redis::{Cmd, Value};
 
 use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
@@ -48,7 +50,7 @@ impl RedisStore {
         let request = async |connection: &mut Connection, options: RequestOptions<'_>| {
             connection.request_all(lock, &commands, options).await
         };
-        self.with_connection(request, options).await
+        self.with_connection(request, options, Duration::ZERO).await
     }
 
     pub(super) async fn request_one(&mut self, key: &str, command: Cmd) -> Result<Value, StoreError> {

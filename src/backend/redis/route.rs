@@ -1,6 +1,10 @@
 //! The route from a location to the server to use.
 
 use std::future::{Future, pending};
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::location::{Location, Topology};
@@ -68,18 +72,23 @@ impl Route {
         }
     }
 
-    /// Waits for the outcome of a request, unless the server turns out to have been replaced meanwhile.
+    /// Waits for the outcome of a request, unless the server turns out to have been replaced meanwhile: then for `grace`
+    /// at most.
     ///
     /// # Errors
     /// Those of the request, with the name of the server added; or the server was replaced.
     pub(super) async fn unless_replaced<T>(
         &mut self,
         request: impl Future<Output = Result<T, StoreError>>,
+        grace: Duration,
     ) -> Result<T, StoreError> {
+        let mut request = pin!(request);
         let outcome = tokio::select! {
             biased;
-            outcome = request => outcome,
-            () = self.wait_until_replaced() => Err(replaced()),
+            outcome = &mut request => outcome,
+            () = self.wait_until_replaced() => {
+                timeout(grace, request).await.unwrap_or_else(|_| Err(replaced()))
+            }
         };
         outcome.map_err(|error| self.name_server(error))
     }

@@ -12,10 +12,13 @@ use super::recipe::Recipe;
 use super::reply::{self, LockReply};
 use super::rights::user;
 use super::route::Route;
-use super::script::{By, ScriptRequest};
+use super::script::{By, Operation, ScriptRequest};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 use crate::lock::LockName;
+
+/// How long a master that was replaced may take to reply to a claim.
+const LAST_REPLY: Duration = Duration::from_millis(500);
 
 pub struct RedisStore {
     pub(super) location: Location,
@@ -90,7 +93,12 @@ impl RedisStore {
         let run = async |connection: &mut Connection, options: RequestOptions<'_>| {
             connection.run_script(request, options).await
         };
-        let reply = self.with_connection(run, options).await;
+        // A former master may still grant a claim, which has to be known to take it back.
+        let grace = match request.operation {
+            Operation::Acquire(_) => LAST_REPLY,
+            _ => Duration::ZERO,
+        };
+        let reply = self.with_connection(run, options, grace).await;
         self.examined |= matches!(reply, Ok(CommandReply::Value(Value::BulkString(_))));
         let lacks_key = self.connection.as_ref().is_some_and(|connection| connection.lacks_key);
         reply.map_err(|error| match lacks_key {
@@ -104,15 +112,17 @@ impl RedisStore {
     }
 
     /// Sends a request over the connection, which is put back if it can be used again. Sends it over another connection,
-    /// without options, if the server turns out not to support RESP3.
+    /// without options, if the server turns out not to support RESP3. A server that is replaced meanwhile has `grace` to
+    /// reply.
     pub(super) async fn with_connection<T>(
         &mut self,
         request: impl AsyncFn(&mut Connection, RequestOptions<'_>) -> Result<T, StoreError>,
         options: RequestOptions<'_>,
+        grace: Duration,
     ) -> Result<T, StoreError> {
         let mut connection = self.take_connection()?;
         self.route.verify_server(&self.location);
-        let mut reply = self.route.unless_replaced(request(&mut connection, options)).await;
+        let mut reply = self.route.unless_replaced(request(&mut connection, options), grace).await;
         if connection.resp2_required {
             self.old_protocol = true;
             connection = self.route.open(&self.location, true).await?;
