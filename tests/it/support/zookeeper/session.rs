@@ -41,9 +41,13 @@ impl Session {
     /// Opens a session on the server with this address.
     ///
     /// # Errors
-    /// No connection, or no reply within 10 s.
+    /// No connection, or no reply to several requests within 20 s.
     pub fn open(address: SocketAddr, timeout: Duration) -> Result<Self> {
-        Self::connect(address, timeout, 0, Duration::from_secs(10))
+        let mut attempts = (0..4).map(|_| Self::connect(address, timeout, 0, Duration::from_secs(5)));
+        // After a failover, a server may not answer until it gets another request.
+        let is_answered = |opened: &Result<Self>| !opened.as_ref().is_err_and(is_late);
+        let late = || Err(ErrorKind::TimedOut.into());
+        attempts.find(is_answered).unwrap_or_else(late)
     }
 
     /// The same, with this limit for the reply to the first request.
@@ -67,7 +71,7 @@ impl Session {
             match ended.as_ref().map_err(Error::kind) {
                 // The client has taken its session back before it was ended.
                 Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
-                // After a failover, a server may not answer until it gets another request.
+                // As in `open`.
                 Err(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(ErrorKind::NotFound) if attempt > 0 => return Ok(()),
                 _ => return ended,
@@ -207,6 +211,11 @@ pub fn is(error: &Error, code: i32) -> bool {
         .get_ref()
         .and_then(|error| error.downcast_ref::<Refused>())
         .is_some_and(|Refused(found)| *found == code)
+}
+
+/// Whether there was no reply in time.
+fn is_late(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// The first 16 bytes of `java.util.Random`.
