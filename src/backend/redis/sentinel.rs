@@ -85,7 +85,8 @@ impl Sentinels {
     pub(super) fn verify_master(&mut self, location: &Location) {
         let is_asking =
             self.query.as_ref().is_some_and(|query| Moment::now() - query.started < TRUST_DURATION);
-        if self.master.is_some() && !self.is_trusted() && !is_asking {
+        let may_be_current = self.master.as_ref().is_some_and(|master| !master.is_former);
+        if may_be_current && !self.is_trusted() && !is_asking {
             self.query = Some(self.start_query(location));
         }
     }
