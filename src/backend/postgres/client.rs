@@ -141,8 +141,7 @@ impl Client {
     pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         let socket = self.connection.as_ref()?.descriptor.as_ref()?.try_clone().ok()?;
         let socket = TcpStream::from(socket);
-        let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
-        Some((canonical(socket.local_addr().ok()?), canonical(socket.peer_addr().ok()?)))
+        socket.local_addr().ok().zip(socket.peer_addr().ok())
     }
 
     /// Returns the address of the server in use.

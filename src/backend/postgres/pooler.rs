@@ -35,11 +35,11 @@ impl PostgresStore {
         // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
         let is_named = self.client.is_named(first);
         let is_direct = is_named && ends.is_some() && ends == self.client.ends();
-        let count = match (is_direct, is_named) {
-            (true, _) => 0,
-            // It may be at a Unix socket, or behind a router that translates addresses.
-            (false, true) => 1,
-            (false, false) => OTHERS,
+        let count = match is_named {
+            true if is_direct => 0,
+            // The server may be behind a Unix socket, or behind a router that translates addresses.
+            true => 1,
+            false => OTHERS,
         };
         let mut others = Vec::new();
         for _ in 0..count {
@@ -80,7 +80,7 @@ impl PostgresStore {
             let (host, port): (Option<&str>, Option<i32>) = (row.try_get(column)?, row.try_get(column + 1)?);
             let host = host.and_then(|host| host.parse::<IpAddr>().ok());
             let port = port.and_then(|port| u16::try_from(port).ok());
-            Ok(host.zip(port).map(|(host, port)| SocketAddr::new(host.to_canonical(), port)))
+            Ok(host.zip(port).map(SocketAddr::from))
         };
         let fields = || Ok((row.try_get(0)?, end(1)?.zip(end(3)?)));
         fields().map_err(|error| self.client.meaning(&error))

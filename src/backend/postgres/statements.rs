@@ -93,6 +93,11 @@ impl Statements {
     }
 }
 
+/// Returns a number as the server stores it.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// The time, the serving process, and the row, if there is one.
 pub(super) type Reading = (u64, i32, Option<Row>);
 

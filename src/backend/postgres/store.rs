@@ -11,7 +11,7 @@ use super::client::{CALLED, Client, NEXT, Parameter, channel};
 use super::errors;
 use super::gate::GATE_ALONE;
 use super::location::Location;
-use super::statements::{Statements, reading};
+use super::statements::{Statements, reading, signed};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
@@ -109,11 +109,6 @@ impl PostgresStore {
         let deleted = self.client.query(&statement, &[(&name.as_str().as_bytes(), Type::BYTEA)]).await?;
         deleted.map(drop).map_err(|error| self.client.meaning(&error))
     }
-}
-
-/// A number as the server stores it.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl DocumentStore for PostgresStore {
