@@ -35,7 +35,7 @@ pub(super) fn version(stat: &Stat) -> u64 {
     u64::from(stat.version.unsigned_abs()) + 1
 }
 
-/// Returns the node in a reply; `None` if there is no such node.
+/// Parses the node in a reply. Returns `None` if the node does not exist.
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
     match reply.code {
         Code::OK => {}
@@ -67,7 +67,7 @@ pub(super) fn candidates(lock: &str, reply: &Reply) -> Result<Vec<Candidate>, St
     Ok(candidates)
 }
 
-/// Returns how many of the first nodes may hold the lock together, by their modes alone.
+/// Returns how many of the first nodes may hold the lock together, judged by their modes alone.
 pub(super) fn entitled(candidates: &[Candidate]) -> usize {
     let Some(first) = candidates.first().map(|one| one.mode) else { return 0 };
     let alike = candidates.iter().take_while(|one| one.mode == first).count();

@@ -44,8 +44,8 @@ impl Members for crate::support::etcd::Etcd {
         Self::restart(self, member);
     }
 
-    /// Before etcd 3.5.13, a leader that continues revokes the leases that were extended at the next leader (etcd-io/etcd#15247):
-    /// dlock-etcd(7) names that among the limits, and dlock doctor warns of it.
+    /// Before etcd 3.5.13, a leader that continues may revoke leases that were extended at the next leader
+    /// (etcd-io/etcd#15247): dlock-etcd(7) names that among the limits, and dlock doctor warns of it.
     fn may_be_stopped(&self, member: usize) -> bool {
         Self::count(self) == 1 || self.leader() != member
     }

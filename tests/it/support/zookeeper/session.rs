@@ -45,7 +45,7 @@ impl Session {
     pub fn open(address: SocketAddr, timeout: Duration) -> Result<Self> {
         let mut attempts = (0..4).map(|_| Self::connect(address, timeout, 0, Duration::from_secs(5)));
         // After a failover, a server may not answer until it gets another request.
-        let is_answered = |opened: &Result<Self>| !opened.as_ref().is_err_and(is_late);
+        let is_answered = |opened: &Result<Self>| !opened.as_ref().is_err_and(|error| is_late(error.kind()));
         let late = || Err(ErrorKind::TimedOut.into());
         attempts.find(is_answered).unwrap_or_else(late)
     }
@@ -72,7 +72,7 @@ impl Session {
                 // The client has taken its session back before it was ended.
                 Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
                 // As in `open`.
-                Err(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(kind) if is_late(kind) => {}
                 Err(ErrorKind::NotFound) if attempt > 0 => return Ok(()),
                 _ => return ended,
             }
@@ -214,8 +214,8 @@ pub fn is(error: &Error, code: i32) -> bool {
 }
 
 /// Whether there was no reply in time.
-fn is_late(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+fn is_late(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// The first 16 bytes of `java.util.Random`.
