@@ -18,18 +18,59 @@ use crate::clock::Moment;
 /// statement runs, and no longer; a session ends with its connection.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET SESSION autocommit = 1, \
                         sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 5, wait_timeout = ";
+/// Asks whether the server has become a replica. A user with rights above `read_only` can write there nevertheless, so
+/// that only this tells it. Sent behind the writes that it is about: what was written before is known to a server that
+/// takes over in good order.
+pub(super) const READ_ONLY: &str = "SELECT @@GLOBAL.read_only";
 /// The longest time in seconds that a session waits for a request.
 pub(super) const IDLE_LIMIT: u64 = 28_800;
 /// How often a statement that was rolled back in favor of another one is repeated.
 const DEADLOCKS: usize = 5;
+
+/// A cluster in which several nodes accept writes, so that what is committed on one of them can be lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cluster {
+    /// Galera.
+    Galera,
+    /// Group Replication in multi-primary mode.
+    Group,
+}
+
+impl Cluster {
+    /// Returns the cluster whose variable has this name.
+    fn of(variable: &[u8]) -> Cluster {
+        match variable {
+            b"wsrep_on" => Cluster::Galera,
+            _ => Cluster::Group,
+        }
+    }
+
+    /// Returns its name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Cluster::Galera => "a Galera cluster",
+            Cluster::Group => "a replication group with several primaries",
+        }
+    }
+
+    /// Returns its name, with the variable that tells it.
+    fn found(self) -> &'static str {
+        match self {
+            Cluster::Galera => "a Galera cluster (wsrep_on)",
+            Cluster::Group => {
+                "a replication group with several primaries (group_replication_single_primary_mode=OFF)"
+            }
+        }
+    }
+}
 
 pub(super) struct Client {
     pub(super) location: Location,
     connection: Option<Connection>,
     /// When the last request was sent.
     pub(super) sent: Moment,
-    /// The server belongs to a cluster, in which a commit on one node can be lost.
-    pub(super) is_in_cluster: bool,
+    /// The cluster to which the server belongs.
+    pub(super) cluster: Option<Cluster>,
     /// The number of the session, ...
     pub(super) session: u64,
     /// ... and what the server calls its connection.
@@ -42,7 +83,7 @@ impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let sent = Moment::now();
-        Client { location, connection: None, sent, is_in_cluster: false, session: 0, id: 0, denied: None }
+        Client { location, connection: None, sent, cluster: None, session: 0, id: 0, denied: None }
     }
 
     /// Connects, unless there is a connection.
@@ -71,10 +112,13 @@ impl Client {
     /// # Errors
     /// The server is not one that can hold locks.
     pub(super) async fn begin(&mut self, mut connection: Connection) -> Result<(), StoreError> {
-        // MySQL does not have the variable, unless it belongs to a cluster.
+        // A server without a variable cannot belong to such a cluster.
         let cluster = match is_mariadb(&connection.version) {
             true => "SELECT 'wsrep_on', @@GLOBAL.wsrep_on",
-            false => "SHOW GLOBAL VARIABLES LIKE 'wsrep\\_on'",
+            false => {
+                "SHOW GLOBAL VARIABLES WHERE (Variable_name = 'wsrep_on' AND Value = 'ON') OR (Variable_name = \
+                 'group_replication_single_primary_mode' AND Value = 'OFF')"
+            }
         };
         let sql = format!("{SETTINGS}{IDLE_LIMIT}; SELECT CONNECTION_ID(), @@GLOBAL.read_only; {cluster}");
         let outcomes = match self.location.recipe {
@@ -90,28 +134,25 @@ impl Client {
                 }
             }
         }?;
-        let is_on = |outcome: Option<&Outcome>| match outcome {
-            Some(Outcome::Rows(rows)) => rows
-                .first()
-                .and_then(|row| row.last())
-                .is_some_and(|value| !matches!(value.as_deref(), None | Some(b"0" | b"OFF"))),
-            _ => false,
+        let rows = |outcome: usize| match outcomes.get(outcome) {
+            Some(Outcome::Rows(rows)) => rows.as_slice(),
+            _ => &[],
         };
-        self.is_in_cluster = is_on(outcomes.get(3));
-        if is_on(outcomes.get(2)) {
+        self.cluster = match is_mariadb(&connection.version) {
+            true => rows(3).iter().any(is_on).then_some(Cluster::Galera),
+            false => rows(3).first().and_then(|row| row.first()?.as_deref()).map(Cluster::of),
+        };
+        if rows(2).iter().any(is_on) {
             return Err(errors::read_only());
         }
-        if self.is_in_cluster && !self.location.has_single_writer {
-            return Err(StoreError::Config(
-                "the server belongs to a Galera cluster (wsrep_on), which can lose locks: use another server, or, if all \
-                 clients write to one node, single_writer=yes"
-                    .into(),
-            ));
+        if let Some(cluster) = self.cluster.filter(|_| !self.location.has_single_writer) {
+            return Err(StoreError::Config(format!(
+                "the server belongs to {}, which can lose locks: use another server, or, if all clients write to one node, \
+                 single_writer=yes",
+                cluster.found()
+            )));
         }
-        let id = match outcomes.get(2) {
-            Some(Outcome::Rows(rows)) => rows.first().and_then(|row| row.first()?.as_deref()),
-            _ => None,
-        };
+        let id = rows(2).first().and_then(|row| row.first()?.as_deref());
         self.id = id.and_then(|id| String::from_utf8_lossy(id).parse().ok()).ok_or_else(malformed)?;
         if self.location.recipe == Recipe::GetLock && self.id != u64::from(connection.thread) {
             proxy::check(&mut connection, self.id, &self.location).await?;
@@ -213,5 +254,24 @@ impl Client {
     /// Returns the version of the server that is connected.
     pub(super) fn version(&self) -> &str {
         self.connection.as_ref().map_or("", |connection| &connection.version)
+    }
+}
+
+/// Returns whether the last value of a row says that something is on.
+fn is_on(row: &Row) -> bool {
+    row.last().is_some_and(|value| !matches!(value.as_deref(), None | Some(b"0" | b"OFF")))
+}
+
+/// Takes the answer to [`READ_ONLY`] from the end of the results.
+///
+/// # Errors
+/// The server is read-only. What was written before counts nowhere else.
+pub(super) fn still_primary(outcomes: &mut Vec<Outcome>) -> Result<(), StoreError> {
+    match outcomes.pop() {
+        Some(Outcome::Rows(rows)) if rows.len() == 1 => match rows.iter().any(is_on) {
+            true => Err(errors::demoted()),
+            false => Ok(()),
+        },
+        _ => Err(malformed()),
     }
 }

@@ -92,6 +92,7 @@ impl MysqlStore {
         }
         diagnosis.found(Finding::ok("version", self.client.version().to_owned()));
         self.cluster(diagnosis);
+        self.administrator(diagnosis).await?;
         if !self.table(diagnosis).await? {
             return Ok(());
         }
@@ -122,15 +123,37 @@ impl MysqlStore {
     }
 
     fn cluster(&self, diagnosis: &Diagnosis) {
-        diagnosis.found(match self.client.is_in_cluster {
-            false => Finding::ok("primary", "it accepts writes, and belongs to no Galera cluster"),
-            true => Finding::warning(
+        diagnosis.found(match self.client.cluster {
+            None => Finding::ok("primary", "it accepts writes, and is the only one that does"),
+            Some(cluster) => Finding::warning(
                 "primary",
-                "it belongs to a Galera cluster (single_writer=yes)",
+                format!("it belongs to {} (single_writer=yes)", cluster.name()),
                 "two commands may run under the same lock at the same time: the locks are for efficiency only",
                 "use a server outside of the cluster for locks that protect data",
             ),
         });
+    }
+
+    /// Checks whether the user could write to a server that has become a replica.
+    async fn administrator(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        diagnosis.begin("rights");
+        let sql = "SELECT DISTINCT privilege_type FROM information_schema.user_privileges WHERE privilege_type IN ('SUPER', \
+                   'READ_ONLY ADMIN', 'READ ONLY ADMIN', 'CONNECTION_ADMIN') AND grantee = CONCAT('''', LEFT(CURRENT_USER(), \
+                   CHAR_LENGTH(CURRENT_USER()) - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1), '''@''', \
+                   SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '''') ORDER BY 1";
+        let rows = self.client.rows(sql).await?;
+        let rights = rows.iter().filter_map(|row| row.first()?.as_deref());
+        let rights: Vec<_> = rights.map(String::from_utf8_lossy).collect();
+        diagnosis.found(match rights.as_slice() {
+            [] => Finding::ok("rights", "the user cannot write to a read-only server"),
+            rights => Finding::warning(
+                "rights",
+                format!("the user may write to a read-only server ({})", rights.join(", ")),
+                "it has the rights of an administrator, which whoever reads its password has too",
+                "use a user with only the rights that dlock doctor --policy prints",
+            ),
+        });
+        Ok(())
     }
 
     /// Checks the table, and returns whether it can be used.
@@ -200,7 +223,8 @@ impl MysqlStore {
             Some(1) => None,
             flush => Some(format!("innodb_flush_log_at_trx_commit is {}", flush.unwrap_or_default())),
         };
-        let cluster = self.client.is_in_cluster.then_some("a commit to a Galera cluster can be lost");
+        let cluster =
+            self.client.cluster.map(|cluster| format!("a commit to {} can be lost", cluster.name()));
         let answer = match (&wrong, cluster) {
             (_, Some(why)) => Answer::new("yes", why),
             (Some(wrong), None) => Answer::new("yes", format!("by a crash of the server's host: {wrong}")),

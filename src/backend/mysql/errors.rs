@@ -158,6 +158,16 @@ pub(super) fn read_only() -> StoreError {
     }
 }
 
+/// Likewise, noticed after a request that the server has carried out nevertheless.
+pub(super) fn demoted() -> StoreError {
+    match read_only() {
+        StoreError::Unavailable { reason, outlook, .. } => {
+            StoreError::Unavailable { reason, maybe_applied: true, outlook }
+        }
+        error => error,
+    }
+}
+
 impl From<Failure> for StoreError {
     fn from(failure: Failure) -> StoreError {
         match failure {

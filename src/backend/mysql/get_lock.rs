@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::client::IDLE_LIMIT;
+use super::client::{IDLE_LIMIT, READ_ONLY, still_primary};
 use super::errors;
 use super::packet::malformed;
 use super::proxy;
-use super::reply::{Failure, Row};
+use super::reply::{Failure, Outcome, Row};
 use super::store::MysqlStore;
 use super::table::literal;
 use crate::backend::ledger::document::DocumentStore;
@@ -93,9 +93,22 @@ impl MysqlStore {
         Ok(format!("_utf8mb4 {}", literal(name)))
     }
 
-    /// Returns the question who holds a lock.
+    /// Returns the question who holds a lock, and whether the server is still the primary: a lock of `GET_LOCK` can be
+    /// kept on a replica by every user.
     pub(super) fn who_holds(user_lock: &str) -> String {
-        format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock})")
+        format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock}); {READ_ONLY}")
+    }
+
+    /// Returns the answer.
+    ///
+    /// # Errors
+    /// The server is a replica now.
+    pub(super) fn holder_in(outcomes: &mut Vec<Outcome>) -> Result<Row, StoreError> {
+        still_primary(outcomes)?;
+        match outcomes.pop() {
+            Some(Outcome::Rows(mut rows)) if rows.len() == 1 => Ok(rows.remove(0)),
+            _ => Err(malformed()),
+        }
     }
 
     /// Notes the answer, until the gate of this lock is observed. A gate that another session holds is not ours.
@@ -127,8 +140,8 @@ impl MysqlStore {
     ) -> Result<Vec<Occupant>, StoreError> {
         if self.gates.seen.as_ref().is_none_or(|(of, ..)| of != name) {
             let sql = MysqlStore::who_holds(&self.user_lock(name).await?);
-            let rows = self.client.rows(&sql).await?;
-            self.note_holder(name, rows.first().ok_or_else(malformed)?)?;
+            let answer = MysqlStore::holder_in(&mut self.client.query(&sql).await?)?;
+            self.note_holder(name, &answer)?;
         }
         let Some((_, own, Some(holder))) = self.gates.seen.take() else { return Ok(Vec::new()) };
         let hint = match purpose {

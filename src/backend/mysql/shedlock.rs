@@ -1,6 +1,6 @@
 //! The table of ShedLock on MySQL and MariaDB.
 
-use super::client::Client;
+use super::client::{Client, READ_ONLY, still_primary};
 use super::errors;
 use super::reply::Outcome;
 use crate::backend::StoreError;
@@ -11,7 +11,11 @@ impl Database for Client {
 
     async fn run(&mut self, sql: &str) -> Result<Vec<Row>, StoreError> {
         let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
-        match self.query(sql).await {
+        let outcomes = self.query(&format!("{sql}; {READ_ONLY}")).await.and_then(|mut outcomes| {
+            still_primary(&mut outcomes)?;
+            Ok(outcomes)
+        });
+        match outcomes {
             Ok(mut outcomes) => Ok(match outcomes.pop() {
                 Some(Outcome::Rows(rows)) => {
                     let texts =

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::client::Client;
+use super::client::{Client, READ_ONLY, still_primary};
 use super::errors::{self, checked};
 use super::gate::Recipe;
 use super::get_lock::Gates;
@@ -142,13 +142,14 @@ impl DocumentStore for MysqlStore {
         };
         self.last.take();
         let sql = format!(
-            "SELECT {NOW}; {first}SELECT {NOW}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}"
+            "SELECT {NOW}; {first}SELECT {NOW}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}; \
+             {READ_ONLY}"
         );
         let outcomes = match shortcut {
             // To read a lock does not create the table.
             Shortcut::None => match self.client.query(&sql).await {
                 Err(failure) if errors::is_table_missing(&failure) => {
-                    self.client.query(&format!("SELECT {NOW}; SELECT {NOW}, NULL{gate}")).await
+                    self.client.query(&format!("SELECT {NOW}; SELECT {NOW}, NULL{gate}; {READ_ONLY}")).await
                 }
                 Err(failure) => {
                     self.note_missing_right(&failure);
@@ -162,11 +163,10 @@ impl DocumentStore for MysqlStore {
             Err(_) if self.client.denied.is_some() => return Ok(self.own.load(name)),
             outcomes => outcomes?,
         };
+        still_primary(&mut outcomes)?;
         if self.has_user_lock() {
-            match outcomes.pop() {
-                Some(Outcome::Rows(rows)) => self.note_holder(name, rows.first().ok_or_else(malformed)?)?,
-                _ => return Err(malformed()),
-            }
+            let answer = MysqlStore::holder_in(&mut outcomes)?;
+            self.note_holder(name, &answer)?;
         }
         let first_row = |outcome: Option<&Outcome>| match outcome {
             Some(Outcome::Rows(rows)) => rows.first().and_then(read_row).ok_or_else(malformed),
@@ -242,9 +242,13 @@ impl DocumentStore for MysqlStore {
                 (sql, version + 1)
             }
         };
-        match self.query(&sql).await {
-            Ok(outcomes) if matches!(outcomes.last(), Some(Outcome::Changed(1))) => {}
-            Ok(_) => return Ok(false),
+        match self.query(&format!("{sql}; {READ_ONLY}")).await {
+            Ok(mut outcomes) => {
+                still_primary(&mut outcomes)?;
+                if !matches!(outcomes.last(), Some(Outcome::Changed(1))) {
+                    return Ok(false);
+                }
+            }
             Err(failure) if errors::is_duplicate(&failure) => return Ok(false),
             // To be decided anew, without the table.
             Err(_) if self.client.denied.is_some() => return Ok(false),
@@ -402,6 +406,6 @@ impl LedgerStore for MysqlStore {
     }
 
     fn hazard(&self) -> Option<Hazard> {
-        self.client.is_in_cluster.then_some(Hazard::Forgetful)
+        self.client.cluster.map(|_| Hazard::Forgetful)
     }
 }

@@ -49,6 +49,18 @@ fn what_endangers_locks_is_found() {
     server.sql("SET GLOBAL read_only = 0");
 }
 
+/// A server that is demoted does not stop the writes of such a user.
+#[test]
+fn the_rights_of_an_administrator_are_found() {
+    let server = MariaDb::lent();
+    let rights = "the user may write to a read-only server (READ_ONLY ADMIN, SUPER)";
+    let output = doctor(&server.url());
+    assert_found(&output, "warning", "rights", rights);
+    server.create_user("me", "", "ALL ON locks.*");
+    let output = doctor(&server.url().replace("root", "me"));
+    assert_found(&output, "ok", "rights", "the user cannot write to a read-only server");
+}
+
 /// Other users then need no right to create it.
 #[test]
 fn the_table_is_created_on_request() {

@@ -100,6 +100,46 @@ fn a_replica_takes_over_without_the_last_locks() {
     assert_eq!(next.outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
+/// A user with rights above `read_only` could write to the former primary, and every user can keep a lock of `GET_LOCK`
+/// there.
+#[test]
+fn a_demoted_primary_keeps_no_holder() {
+    let server = MariaDb::start_with(Plan::default());
+    server.sql(
+        "CREATE USER me; GRANT ALL ON locks.* TO me; CREATE USER guest; CREATE TABLE shedlock (name varchar(64) PRIMARY \
+         KEY, lock_until timestamp(3) NOT NULL, locked_at timestamp(3) NOT NULL, locked_by varchar(255) NOT NULL)",
+    );
+    let url =
+        |user: &str, recipe: &str| format!("mysql://{user}@127.0.0.1:{}/{DATABASE}{recipe}", server.port());
+    let administrator = server.url();
+    let urls = [
+        administrator.to_owned(),
+        url("me", ""),
+        format!("{administrator}?recipe=get_lock"),
+        url("me", "?recipe=get_lock"),
+        url("guest", "?recipe=get_lock"),
+        format!("{administrator}?recipe=shedlock&clock=db-utc"),
+    ];
+    let mut runs: Vec<_> =
+        urls.iter().enumerate().map(|(number, url)| held(url, &format!("held{number}"))).collect();
+    server.sql("SET GLOBAL read_only = 1");
+    for (run, url) in runs.iter_mut().zip(&urls) {
+        let output = run.wait();
+        assert_eq!(
+            (output.exit, output.stdout.as_str()),
+            (Exit::Code(76), "ready\n"),
+            "{url}: {}",
+            output.stderr
+        );
+        assert!(
+            output.stderr.contains("the server is read-only: name the primary"),
+            "{url}: {}",
+            output.stderr
+        );
+    }
+    server.sql("SET GLOBAL read_only = 0");
+}
+
 /// There is no space for another value of the row.
 #[test]
 fn a_full_server_is_unavailable() {
