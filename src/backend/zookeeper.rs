@@ -27,7 +27,7 @@ use self::message::{Request, Stat};
 use self::node::{Node, Stored};
 use super::diagnosis::Diagnosis;
 use super::ledger::entries::{self, Entry};
-use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step};
+use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step, Unreadable};
 use super::{Change, Reply, StoreError};
 use crate::clock::wall_micros;
 use crate::lock::{Claim, LockName, LockState, NotedRecord};
@@ -52,6 +52,8 @@ pub struct ZooKeeperStore {
     cache: HashMap<String, Stored>,
     /// The document beside the entries, when it was read last.
     beside: Option<Entry>,
+    /// Why it could not be read then.
+    unreadable: Option<Unreadable>,
     /// How far the clock of the leader is ahead of that of this host, in microseconds; `None` before a node was created.
     clock_offset: Option<i64>,
 }
@@ -78,6 +80,7 @@ impl ZooKeeperStore {
             nodes: Vec::new(),
             cache: HashMap::new(),
             beside: None,
+            unreadable: None,
             clock_offset: None,
         }
     }

@@ -47,6 +47,8 @@ pub(super) struct Snapshot {
     now: Now,
     pub revision: u64,
     beside: Entry,
+    /// See [`Listing::unreadable`].
+    unreadable: Option<Unreadable>,
     /// In the order of their creation.
     pub entries: Vec<Stored>,
 }
@@ -81,9 +83,13 @@ impl Snapshot {
         let mut next = || ranges.next().unwrap_or_default();
         let unknown = |unreadable: Unreadable| StoreError::Config(format!("{name}: {unreadable}"));
         let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
+        let mut unreadable = None;
         if let Some(document) = next().first() {
             beside.version = unsigned(document.mod_revision);
-            beside.value = Ledger::parse(&document.value).map_err(unknown)?;
+            match Ledger::parse(&document.value) {
+                Ok(value) => beside.value = value,
+                Err(why) => unreadable = Some(why),
+            }
         }
         if let Some(last) = next().first() {
             beside.value.fencing_token = beside.value.fencing_token.max(unsigned(last.mod_revision));
@@ -99,7 +105,7 @@ impl Snapshot {
             };
             Ok(stored(kv, value, now))
         });
-        Ok(Snapshot { now, revision, beside, entries: entries.collect::<Result<_, _>>()? })
+        Ok(Snapshot { now, revision, beside, unreadable, entries: entries.collect::<Result<_, _>>()? })
     }
 
     /// Returns the leases that are shown to others: of the first holders.
@@ -169,7 +175,8 @@ impl Snapshot {
     /// Returns the listing, with the length of the client's lease.
     pub fn listing(&self, lease: Option<Duration>) -> Listing {
         let entries = self.entries.iter().map(|stored| with_known_leases(stored.entry.clone())).collect();
-        Listing { now: self.now, revision: self.revision, lease, beside: self.beside.clone(), entries }
+        let (beside, unreadable) = (self.beside.clone(), self.unreadable);
+        Listing { now: self.now, revision: self.revision, lease, beside, unreadable, entries }
     }
 }
 

@@ -15,7 +15,7 @@ use super::document::{MAX_CONFLICTS, busy_ledger, states};
 use super::observed::{Lifetime, Now, Observed};
 use super::outcomes;
 use super::store::{Done, EXHAUSTED, Purpose, Step, Watch};
-use super::value::Ledger;
+use super::value::{Ledger, Unreadable};
 use crate::backend::StoreError;
 use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
@@ -119,6 +119,8 @@ pub struct Listing {
     pub lease: Option<Duration>,
     /// The document beside the entries; its version is 0 if there is none.
     pub beside: Entry,
+    /// Why the document cannot be read, such as that a newer dlock has written it. Its value is empty then.
+    pub unreadable: Option<Unreadable>,
     /// In their order.
     pub entries: Vec<Entry>,
 }
@@ -209,7 +211,7 @@ pub async fn change<S: EntryStore, T>(
     for attempt in 0..MAX_CONFLICTS {
         let listing = match assumed.take() {
             Some(listing) => listing,
-            None => store.list(name, purpose).await?,
+            None => list(store, name, purpose).await?,
         };
         let terms = Terms {
             lifetime: store.lifetime(),
@@ -235,7 +237,7 @@ pub async fn change<S: EntryStore, T>(
             // The entry ends with its lease, but the token must be remembered.
             let last = fencing.map(FencingToken::number).or(plan.fencing_token);
             let last = last.unwrap_or_else(|| listing.ledger(S::FENCING).fencing_token);
-            if last > listing.beside.value.fencing_token {
+            if last > listing.beside.value.fencing_token && listing.unreadable.is_none() {
                 store.remember(name, &listing, last).await?;
             }
         }
@@ -254,12 +256,31 @@ pub async fn change<S: EntryStore, T>(
         // What was known to the decision, and what it has written itself, is not reported.
         let since = if plan.is_held { revision } else { listing.revision };
         let is_watched = !is_watching || store.watch(name, &plan.watch, since).await?;
-        return Ok(Done { value: plan.value, is_watched, fencing, unwritten: None });
+        return Ok(Done { value: plan.value, is_watched, fencing, unwritten: plan.unwritten });
     }
     Err(busy_ledger(name))
 }
 
-/// Changes the document beside the entries.
+/// Lists the entries of a lock. A hold can be kept and ended whatever others have written beside it: a job that runs while
+/// the hosts are upgraded one after another is not stopped by that.
+///
+/// # Errors
+/// As of [`EntryStore::list`], or the document beside the entries decides on the request and cannot be read.
+async fn list<S: EntryStore>(
+    store: &mut S,
+    name: &LockName,
+    purpose: &Purpose,
+) -> Result<Listing, StoreError> {
+    let listing = store.list(name, purpose).await?;
+    match (listing.unreadable, purpose) {
+        (Some(unreadable), Purpose::Claim(_) | Purpose::Operate | Purpose::Record) => {
+            Err(StoreError::Config(format!("{name}: {unreadable}")))
+        }
+        _ => Ok(listing),
+    }
+}
+
+/// Changes the document beside the entries, if it can be read.
 ///
 /// # Errors
 /// The store could not be queried, or the document is changed too often by others.
@@ -270,7 +291,11 @@ pub async fn note<S: EntryStore>(
     change: impl Fn(&mut Ledger),
 ) -> Result<(), StoreError> {
     for _ in 0..MAX_CONFLICTS {
-        let Entry { order, version, mut value, .. } = store.list(name, purpose).await?.beside;
+        let listing = list(store, name, purpose).await?;
+        if listing.unreadable.is_some() {
+            return Ok(());
+        }
+        let Entry { order, version, mut value, .. } = listing.beside;
         change(&mut value);
         let write = Write::Swap { order, version, value, lease: None };
         if store.write(name, &[write], Granting::No).await? != Written::Conflict {
@@ -290,7 +315,7 @@ pub async fn read<S: EntryStore>(
     view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
 ) -> Result<(u64, Vec<LockState>), StoreError> {
     let load = async |name: &LockName| {
-        let listing = store.list(name, &Purpose::Operate).await?;
+        let listing = list(store, name, &Purpose::Operate).await?;
         Ok((listing.ledger(S::FENCING), listing.now))
     };
     states(names, view, load).await
@@ -301,6 +326,6 @@ pub async fn read<S: EntryStore>(
 /// # Errors
 /// The store could not be queried, or a value is in an unknown format.
 pub async fn history<S: EntryStore>(store: &mut S, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
-    let beside = store.list(name, &Purpose::Record).await?.beside;
+    let beside = list(store, name, &Purpose::Record).await?.beside;
     Ok(beside.value.outcomes.into_iter().rev().collect())
 }

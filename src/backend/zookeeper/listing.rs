@@ -4,12 +4,14 @@
 use super::connection::Reply;
 use super::errors::Code;
 use super::message::{Request, Stat};
-use super::node::{Candidate, Node, Stored, candidates, entitled, stored, version, wait_instead};
+use super::node::{
+    Candidate, Document, Node, Stored, candidates, document, entitled, stored, version, wait_instead,
+};
 use super::writes::swap;
 use super::{BATCH, ZooKeeperStore, claim_of, lease_for};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{BESIDE, Entry, Listing};
-use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose, Unreadable, WaiterEntry};
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose, WaiterEntry};
 use crate::lock::{LockName, Mode};
 
 /// How many holders a claim is shown.
@@ -186,11 +188,12 @@ impl ZooKeeperStore {
     /// Takes the document beside the entries from the reply to a request for it.
     pub(super) fn take_beside(&mut self, name: &LockName, reply: &Reply) -> Result<(), StoreError> {
         let path = self.location().paths(name).beside;
-        let (version, value) = match stored(name, &path, reply)? {
-            Some(Stored { stat, value: Some(value) }) => (version(&stat), value),
-            Some(_) => return Err(StoreError::Config(format!("{name}: {}", Unreadable::Damaged))),
-            None => (0, Ledger::default()),
+        let (version, value) = match document(&path, reply)? {
+            Some(Document { stat, value }) => (version(&stat), value),
+            None => (0, Ok(Ledger::default())),
         };
+        self.unreadable = value.as_ref().err().copied();
+        let value = value.unwrap_or_default();
         self.beside = Some(Entry { order: BESIDE, version, lease_ends: None, value });
         Ok(())
     }
@@ -199,7 +202,7 @@ impl ZooKeeperStore {
         let wall = self.wall();
         let now = Now { clock: std::time::Duration::from_micros(wall), wall };
         let beside = self.beside.clone().unwrap_or_else(no_document);
-        Listing { now, revision, lease: None, beside, entries }
+        Listing { now, revision, lease: None, beside, unreadable: self.unreadable, entries }
     }
 
     /// Finds the own node if it is unknown whether it was created.

@@ -16,6 +16,12 @@ pub(super) struct Stored {
     pub(super) value: Option<Ledger>,
 }
 
+/// A node of which it is not known that a dlock has written it.
+pub(super) struct Document {
+    pub(super) stat: Stat,
+    pub(super) value: Result<Ledger, Unreadable>,
+}
+
 /// A node below a lock, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Node {
@@ -37,17 +43,24 @@ pub(super) fn version(stat: &Stat) -> u64 {
 
 /// Parses the node in a reply. Returns `None` if the node does not exist.
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
-    match reply.code {
-        Code::OK => {}
-        Code::NO_NODE => return Ok(None),
-        code => return Err(code.error(path)),
-    }
-    let mut reader = reply.reader();
-    let (data, stat) = (reader.bytes()?, reader.stat()?);
-    match Ledger::parse(data) {
+    let Some(Document { stat, value }) = document(path, reply)? else { return Ok(None) };
+    match value {
         Ok(value) => Ok(Some(Stored { stat, value: Some(value) })),
         Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
         Err(format) => Err(StoreError::Config(format!("{name}: {format}"))),
+    }
+}
+
+/// Likewise, whatever its value is.
+pub(super) fn document(path: &str, reply: &Reply) -> Result<Option<Document>, StoreError> {
+    match reply.code {
+        Code::OK => {
+            let mut reader = reply.reader();
+            let (data, stat) = (reader.bytes()?, reader.stat()?);
+            Ok(Some(Document { stat, value: Ledger::parse(data) }))
+        }
+        Code::NO_NODE => Ok(None),
+        code => Err(code.error(path)),
     }
 }
 

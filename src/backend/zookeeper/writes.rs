@@ -50,7 +50,7 @@ impl EntryStore for ZooKeeperStore {
         if self.own.is_some() || !matches!(purpose, Purpose::Claim(_)) {
             return None;
         }
-        self.beside = None;
+        (self.beside, self.unreadable) = (None, None);
         Some(self.listing(0, Vec::new()))
     }
 
@@ -86,6 +86,9 @@ impl EntryStore for ZooKeeperStore {
                     return match replies.as_slice() {
                         [_, children, beside] => {
                             self.take_beside(name, beside)?;
+                            if let Some(unreadable) = self.unreadable {
+                                return Err(StoreError::Config(format!("{name}: {unreadable}")));
+                            }
                             let revision = replies[0].zxid as u64;
                             self.created(&paths.lock, writes, &results, children, revision).await
                         }

@@ -39,6 +39,8 @@ pub struct Plan<T> {
     pub watch: Vec<Watch>,
     /// The outcomes that are still to be added to the document beside the entries.
     pub outcomes: Vec<NotedRecord>,
+    /// Why the last success is not stored, if so.
+    pub unwritten: Option<String>,
 }
 
 impl<T> Plan<T> {
@@ -191,7 +193,8 @@ pub fn plan<T>(
             outcomes::append(&mut beside.outcomes, at, record);
         }
     }
-    if beside != listing.beside.value {
+    let unwritten = listing.unreadable.filter(|_| beside.success != listing.beside.value.success);
+    if beside != listing.beside.value && listing.unreadable.is_none() {
         beside.fencing_token = beside.fencing_token.max(before.fencing_token);
         writes.push(Write::Swap { order: BESIDE, version, value: beside, lease: None });
     }
@@ -243,6 +246,7 @@ pub fn plan<T>(
         is_granted_by_revision: is_regular && own.is_none(),
         watch: watch.collect(),
         outcomes,
+        unwritten: unwritten.map(|unreadable| unreadable.to_string()),
     })
 }
 

@@ -254,15 +254,41 @@ fn a_ledger_in_an_unknown_format_is_refused_and_not_overwritten() {
     }
 }
 
-/// Also in the document beside the entries.
 #[test]
 fn an_entry_in_an_unknown_format_is_refused_and_not_overwritten() {
-    for (text, order) in UNKNOWN_FORMATS.into_iter().flat_map(|text| [(text, 7), (text, entries::BESIDE)]) {
+    for text in UNKNOWN_FORMATS {
         let rig = MemoryRig::<Entries<Leases>>::new();
         let shared = rig.0.clone();
-        shared.plant("x", order, text);
+        shared.plant("x", 7, text);
         assert_refused(rig);
-        assert_eq!(shared.texts("x"), [(order, text.to_vec())]);
+        assert_eq!(shared.texts("x"), [(7, text.to_vec())]);
+    }
+}
+
+/// Such as after a host was upgraded while a command runs on another one: it is not stopped, and the lock is not granted to
+/// an older dlock again.
+#[test]
+fn a_document_in_an_unknown_format_is_not_overwritten_and_stops_no_holder() {
+    for text in UNKNOWN_FORMATS {
+        let rig = MemoryRig::<Entries<Leases>>::new();
+        let shared = rig.0.clone();
+        super::rig::prove(rig, async |rig: &mut dyn Rig| {
+            let mut client = Client::new(rig, "x");
+            client.acquire().await;
+            shared.plant("x", entries::BESIDE, text);
+            client.assert_held().await;
+            let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
+            let release = client.backend.release(&client.claim, Duration::ZERO, ending).await;
+            assert!(matches!(release, Ok(Release::Unrecorded(_))), "{release:?}");
+            let mut other = Client::new(rig, "x");
+            for intent in [Intent::TakeNow, Intent::Enqueue] {
+                let refused = other.backend.try_acquire(&other.claim, intent).await;
+                assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+            }
+            let refused = other.backend.record(&other.claim.name, &Record::default()).await;
+            assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
+        });
+        assert_eq!(shared.texts("x"), [(entries::BESIDE, text.to_vec())]);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::support::process;
 use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::until;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -51,6 +52,26 @@ fn a_lease_that_is_revoked_stops_the_command() {
     let began = Instant::now();
     assert!(etcd.client().revoke(lease));
     assert_stopped(&mut run, command, &etcd, began);
+}
+
+/// A host is upgraded while a command runs on another one.
+#[test]
+fn a_document_of_a_newer_dlock_does_not_stop_the_command() {
+    let etcd = Etcd::lent();
+    let run = run(&etcd.url()).args(["--ttl", "3s"]).stdin(Stdio::piped());
+    let mut run = run.sh("echo ready; read line; echo done").spawn();
+    run.await_ready();
+    let (key, newer) = ("dlock#beside//dlock/x", r#"{"format":99,"fencing_token":1}"#);
+    etcd.client().put(key, newer, 0);
+    // Each heartbeat is a keep-alive and a read.
+    let before = etcd.client().messages();
+    until(SOON, "two heartbeats", || etcd.client().messages() >= before + 4);
+    drop(run.take_stdin());
+    let output = run.wait();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ready\ndone\n", ""));
+    assert!(etcd.client().keys("/dlock/x/").is_empty());
+    let next = Dlock::run().backend(etcd.url()).sh("echo ran").output();
+    assert_eq!((next.exit, next.stdout.as_str()), (Exit::Code(78), ""), "{}", next.stderr);
 }
 
 /// The lease goes on, so that keep-alives succeed (etcd-io/etcd#14758).

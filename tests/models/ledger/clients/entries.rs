@@ -11,7 +11,7 @@ use super::{Clients, State};
 pub(super) fn empty() -> Listing {
     let beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
     let now = Now { clock: Duration::ZERO, wall: 0 };
-    Listing { now, revision: 1, lease: None, beside, entries: Vec::new() }
+    Listing { now, revision: 1, lease: None, beside, unreadable: None, entries: Vec::new() }
 }
 
 /// Whether what is watched has happened.

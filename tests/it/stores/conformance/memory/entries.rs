@@ -149,17 +149,23 @@ impl<K: Kind> Entries<K> {
     fn list(&self, name: &str) -> Result<Listing, StoreError> {
         self.expire();
         let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
-        let mut entries = Vec::new();
+        let (mut entries, mut unreadable) = (Vec::new(), None);
         for (order, Stored { version, lease_ends, text, .. }) in
             self.locks.borrow().get(name).into_iter().flatten()
         {
-            let value = Ledger::parse(text);
+            let value = match Ledger::parse(text) {
+                Err(why) if *order == BESIDE => {
+                    unreadable = Some(why);
+                    Ok(Ledger::default())
+                }
+                value => value,
+            };
             let value = value.map_err(|unreadable| StoreError::Config(format!("{name}: {unreadable}")))?;
             let entry = Entry { order: *order, version: *version, lease_ends: *lease_ends, value };
             if *order == BESIDE { beside = entry } else { entries.push(entry) }
         }
         let (now, revision) = (now_since(self.start), self.revision.get());
-        Ok(Listing { now, revision, lease: None, beside, entries })
+        Ok(Listing { now, revision, lease: None, beside, unreadable, entries })
     }
 
     /// Carries out all of these writes, or none.
