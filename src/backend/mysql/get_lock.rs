@@ -181,10 +181,11 @@ impl MysqlStore {
     pub(super) async fn pass(&mut self, claim: &Claim) -> Result<bool, StoreError> {
         let lock = self.user_lock(&claim.name).await?;
         let limit = idle_limit(claim.ttl);
-        // A session may take a lock several times; what it holds already was not passed for this claim.
+        // A session may take a lock several times; what it holds already was not passed for this claim. Without the cast,
+        // MySQL rejects the type of the limit (error 1232).
         let sql = format!(
             "SET @dlock_passed = IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 0, GET_LOCK({lock}, 0)); SET SESSION \
-             wait_timeout = IF(@dlock_passed = 1, {limit}, @@SESSION.wait_timeout); SELECT CONNECTION_ID(), @dlock_passed"
+             wait_timeout = CAST(IF(@dlock_passed = 1, {limit}, @@SESSION.wait_timeout) AS UNSIGNED); SELECT CONNECTION_ID(), @dlock_passed"
         );
         let rows = self.client.rows(&sql).await?;
         let row = rows.first().ok_or_else(malformed)?;
