@@ -5,7 +5,7 @@
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
-#    tests/servers.sh servers of other versions,
+#    tests/servers.sh servers of other versions, whose exact versions it prints,
 # 3. runs the tests with every store, then those with `file:` alone that may depend on which stores are built in, which
 #    how a command is run (`run::*`) does not; neither `scale::*`, which loads the whole machine, nor `random_faults::*`,
 #    which takes minutes: tests/scale.sh and tests/faults.sh run them.

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs servers of other versions than this system's into target/servers, for the tests:
 #
-#   tests/servers.sh          afterwards there is target/servers/NAME/server for each NAME below
+#   tests/servers.sh          afterwards there is target/servers/NAME/server for each NAME below, and in
+#                             target/servers/NAME/version its exact version, which is printed
 #
 # They are packages of other Debian releases, with their libraries, unpacked and run by their own dynamic
 # loader: nothing is installed, and apt's own lists and packages are not touched. Existing servers are kept.
 # They come from the archives in the system's apt configuration, with its proxy and credentials.
+# A server whose version no release has any more is a failure that names it.
 #
 # Read from the environment:
 #   DLOCK_TEST_SERVERS   another directory, which several trees may share
@@ -14,11 +16,18 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# name, release, package, program
+# name, releases (the first that has the version), package, version, program
+newest=stable,oldstable,unstable
 servers=(
-    'redis-6.0 bullseye redis-server redis-server'
-    'redis-8.0 trixie redis-server redis-server'
-    'valkey-8.1 trixie valkey-server valkey-server'
+    'redis-6.0 bullseye redis-server 6.0 usr/bin/redis-server'
+    'redis-8.0 trixie redis-server 8.0 usr/bin/redis-server'
+    'valkey-8.1 trixie valkey-server 8.1 usr/bin/valkey-server'
+    "valkey-9 $newest valkey-server 9 usr/bin/valkey-server"
+    "mysql-9.7 $newest mysql-server-core 9.7 usr/sbin/mysqld"
+    "mariadb-11.8 $newest mariadb-server-core 11.8 usr/sbin/mariadbd"
+    "postgresql-18 $newest postgresql-18 18 usr/lib/postgresql/18/bin/postgres"
+    "etcd-3.5 $newest etcd-server 3.5 usr/bin/etcd"
+    "zookeeper-3.9 $newest zookeeper 3.9 java"
 )
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 directory=${DLOCK_TEST_SERVERS:-$PWD/target/servers}
@@ -65,17 +74,66 @@ learn() { # release
     die "no archive of Debian $1 in apt's configuration: name one in DLOCK_TEST_MIRRORS"
 }
 
-# A package and the packages of its libraries.
-wanted() { # release, package
-    # Each line begins 'URL' FILE SIZE; a file is NAME_VERSION_ARCHITECTURE.deb.
-    private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" 2>"$directory/apt/$1/log" |
-        awk '{ split($2, part, "_"); print part[1] }' | grep -E '^(lib|lua-|zlib|redis-|valkey-)'
+# The first of these releases that has a version, and the exact one.
+find_version() { # releases, package, version
+    local release exact
+    for release in ${1//,/ }; do
+        learn "$release" >&2
+        exact=$(private_apt "$release" apt-cache madison "$2" 2>>"$directory/apt/$release.log" |
+            awk -F ' *[|] *' '{ print $2 }' | grep -E "^([0-9]+:)?${3//./[.]}([.+~-]|\$)" | head -n 1) || true
+        [ -z "$exact" ] || { printf '%s %s\n' "$release" "$exact"; return 0; }
+    done
+    return 1
 }
 
-make_server() { # name, release, package, program
-    local name=$1 release=$2 package=$3 program=$4 new=$directory/$1.new packages loader libraries
-    say "$name: the $package of Debian $release"
-    learn "$release"
+# A package and the packages of its libraries.
+wanted() { # release, package
+    local kinds='^(lib|lua-|zlib|redis-|valkey-|mysql-|mariadb-|postgresql-|etcd-)'
+    # It depends on a Java virtual machine with a desktop's libraries; this system has one.
+    [ "$2" != zookeeper ] || kinds='^(lib.*-java|zookeeper)$'
+    # Each line begins 'URL' FILE SIZE; a file is NAME_VERSION_ARCHITECTURE.deb.
+    private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" 2>"$directory/apt/$1/log" |
+        awk '{ split($2, part, "_"); print part[1] }' | grep -E "$kinds"
+}
+
+# Replaces each program with a script that runs it by the loader and with the libraries that it was unpacked with. A
+# program finds those that it starts beside itself.
+wrap_programs() { # directory with root
+    local loader libraries program to_root name=''
+    loader=$(cd "$1/root" && find . -name 'ld-linux*.so.*' | sort | head -n 1)
+    [ -n "$loader" ] || die "no dynamic loader in what was unpacked"
+    # Usually there are two: /lib/TRIPLET and /usr/lib/TRIPLET.
+    # shellcheck disable=SC2016  # it is for the script below
+    libraries=$(cd "$1/root" && find . -type d \( -path '*/lib/*-linux-gnu' -o -path '*/lib/mysql/private' \) |
+        sed 's,^,$root/,' | paste -sd :)
+    # Before glibc 2.33, a loader cannot pass another name on.
+    # shellcheck disable=SC2016
+    ! "$1/root/$loader" --help 2>&1 | grep -q -e --argv0 || name='--argv0 "$0"'
+    # A program may be a link to another one, and go by its own name.
+    find -L "$1/root" -type f -perm -u+x \( -path '*/bin/*' -o -path '*/sbin/*' \) | sort >"$1/programs"
+    while read -r program; do
+        [ ! -L "$program" ] || ln -f "$(realpath "$program")" "$program"
+    done <"$1/programs"
+    while read -r program; do
+        [ "$(head -c 4 "$program" | tail -c 3 | tr -d '\0')" = ELF ] || continue
+        to_root=$(realpath --relative-to="$(dirname "$program")" "$1/root")
+        mv "$program" "$program.elf"
+        cat >"$program" <<EOF
+#!/bin/sh
+root=\${0%/*}/$to_root
+exec "\$root/$loader" --library-path "$libraries" $name "\$0.elf" "\$@"
+EOF
+        chmod 755 "$program"
+    done <"$1/programs"
+    rm "$1/programs"
+}
+
+make_server() { # name, releases, package, version, program
+    local name=$1 package=$3 version=$4 program=$5 new=$directory/$1.new found release exact packages
+    found=$(find_version "$2" "$package" "$version") ||
+        die "$name is gone: no release of Debian ($2) has $package $version; change the table in tests/servers.sh"
+    read -r release exact <<<"$found"
+    say "$name: unpacking $package $exact of Debian $release"
     packages=$(wanted "$release" "$package") || die "Debian $release has no $package that can be unpacked"
     rm -rf "$new"
     mkdir -p "$new/packages" "$new/root"
@@ -87,33 +145,44 @@ make_server() { # name, release, package, program
     for deb in "$new"/packages/*.deb; do
         dpkg-deb -x "$deb" "$new/root"
     done
-    rm -rf "$new/packages" "$new/root/usr/share"
-    loader=$(cd "$new" && find root -name 'ld-linux*.so.*' | sort | head -n 1)
-    [ -n "$loader" ] || die "no dynamic loader in what was unpacked for $name"
-    # Usually there are two: /lib/TRIPLET and /usr/lib/TRIPLET.
-    # shellcheck disable=SC2016  # it is for the script below
-    libraries=$(cd "$new" && find root -type d -path '*/lib/*-linux-gnu' | sed 's,^,$here/,' | paste -sd :)
-    cat >"$new/server" <<EOF
+    rm -rf "$new/packages" "$new/root/usr/share"/{doc,info,lintian,locale,man}
+    if [ "$program" = java ]; then
+        cat >"$new/server" <<'EOF'
+#!/bin/sh
+# Replaces itself with this system's Java virtual machine. Arguments: its options, the class, those of the class.
+# The first two name archives of this system in their manifests, which may be of another version.
+jars=${0%/*}/root/usr/share/java
+exec java -cp "$jars/zookeeper-jute.jar:$jars/zookeeper.jar:$jars/*" "$@"
+EOF
+        set -- org.apache.zookeeper.version.VersionInfoMain
+    else
+        wrap_programs "$new"
+        cat >"$new/server" <<EOF
 #!/bin/sh
 # Replaces itself with the server. Debian's Redis 6.0 looks for the libraries of its scripts where they are installed.
 here=\${0%/*}
 LUA_CPATH=\$(find "\$here/root/usr/lib" -path '*/lua/5.1' -printf '%p/?.so;')
 export LUA_CPATH
-exec "\$here/$loader" --library-path "$libraries" "\$here/root/usr/bin/$program" "\$@"
+exec "\$here/root/$program" "\$@"
 EOF
+        set -- --version
+    fi
     chmod 755 "$new/server"
-    "$new/server" --version >"$new/version" 2>&1 || {
-        cat "$new/version" >&2
-        die "$name was unpacked but does not start, see above"
+    "$new/server" "$@" >"$new/log" 2>&1 || true
+    grep -q -e "[ =]${version//./[.]}[.]" "$new/log" || {
+        cat "$new/log" >&2
+        die "$name was unpacked but does not start, or is of another version, see above"
     }
+    printf '%s %s of Debian %s\n' "$package" "$exact" "$release" >"$new/version"
     rm -rf "${directory:?}/$name"
     mv "$new" "$directory/$name"
 }
 
 mkdir -p "$directory"
 for server in "${servers[@]}"; do
-    read -r name release package program <<<"$server"
-    [ -x "$directory/$name/server" ] || make_server "$name" "$release" "$package" "$program"
+    read -r name releases package version program <<<"$server"
+    [ -x "$directory/$name/server" ] || make_server "$name" "$releases" "$package" "$version" "$program"
+    say "$name: $(head -n 1 "$directory/$name/version")"
 done
 # The lists are large, and no longer needed.
 rm -rf "$directory/apt"
