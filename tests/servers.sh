@@ -88,11 +88,13 @@ find_version() { # releases, package, version
 
 # A package and the packages of its libraries.
 wanted() { # release, package
-    local kinds='^(lib|lua-|zlib|redis-|valkey-|mysql-|mariadb-|postgresql-|etcd-)'
+    local also=() kinds='^(lib|lua-|zlib|redis-|valkey-|mysql-|mariadb-|postgresql-|etcd-)'
     # It depends on a Java virtual machine with a desktop's libraries; this system has one.
     [ "$2" != zookeeper ] || kinds='^(lib.*-java|zookeeper)$'
+    # The script that creates its database needs a program of another package.
+    [ "$2" != mariadb-server-core ] || also=(mariadb-client-core)
     # Each line begins 'URL' FILE SIZE; a file is NAME_VERSION_ARCHITECTURE.deb.
-    private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" 2>"$directory/apt/$1/log" |
+    private_apt "$1" apt-get install --no-install-recommends --print-uris -qq "$2" "${also[@]}" 2>"$directory/apt/$1/log" |
         awk '{ split($2, part, "_"); print part[1] }' | grep -E "$kinds"
 }
 

@@ -1,8 +1,11 @@
-//! Real MariaDB servers.
+//! Real MariaDB and MySQL servers.
 
+mod product;
+
+pub use self::product::Product;
 use super::SOON;
 use super::daemon::{Daemon, Host};
-use super::pool::{Group, Lent, lend};
+use super::pool::{Group, Lent, lend_like};
 use super::server::{clients, free_port};
 use super::tls::Certificates;
 use super::wait::until;
@@ -14,11 +17,12 @@ use tempfile::TempDir;
 
 /// The database that tests use.
 pub const DATABASE: &str = "locks";
-const PACKAGE: &str = "mariadb-server";
 
 /// Start options.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
+    /// Which server it is.
+    pub product: Product,
     /// Additional arguments.
     pub args: Vec<String>,
     /// Accept TLS with these certificates.
@@ -35,21 +39,27 @@ pub struct MariaDb {
 impl MariaDb {
     /// An empty one from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_of(Product::System)
+    }
+
+    /// An empty one of this product from the pool.
+    pub fn lent_of(product: Product) -> Lent<Self> {
+        let plan = Plan { product, ..Plan::default() };
+        lend_like(|server: &Self| server.plan.product == product, || Self::start_with(plan))
     }
 
     /// Starts one for one test only.
     pub fn start_with(plan: Plan) -> Self {
         // Another process may take the port between the check and the server's bind.
         for _ in 0..10 {
-            let mut server = Self { daemon: daemon(&plan, installed()), plan: plan.clone() };
+            let mut server = Self { daemon: daemon(&plan, plan.product.installed()), plan: plan.clone() };
             server.daemon.launch();
             if server.await_up() {
                 server.wipe();
                 return server;
             }
         }
-        panic!("mariadbd does not start")
+        panic!("{:?} does not start", plan.product)
     }
 
     /// Its port.
@@ -108,7 +118,7 @@ impl MariaDb {
     #[track_caller]
     pub fn create_user(&self, user: &str, password: &str, rights: &str) {
         self.sql(&format!(
-            "CREATE OR REPLACE USER {user} IDENTIFIED BY '{password}'; GRANT {rights} TO {user}"
+            "DROP USER IF EXISTS {user}; CREATE USER {user} IDENTIFIED BY '{password}'; GRANT {rights} TO {user}"
         ));
     }
 
@@ -146,11 +156,8 @@ impl MariaDb {
 
     /// Removes all data and users. False when it does not reply.
     pub fn wipe(&self) -> bool {
-        let sql = format!(
-            "SET GLOBAL read_only = 0; DROP DATABASE IF EXISTS {DATABASE}; CREATE DATABASE {DATABASE}; DELETE FROM \
-             mysql.global_priv WHERE User NOT IN ('root', 'mariadb.sys'); DELETE FROM mysql.db; FLUSH PRIVILEGES"
-        );
-        self.run(&[], &sql).is_ok()
+        let users = self.run(&[], &self.plan.product.wiping());
+        users.is_ok_and(|users| users.lines().all(|drop| self.run(&[], drop).is_ok()))
     }
 
     fn await_up(&mut self) -> bool {
@@ -201,27 +208,6 @@ impl Drop for Session {
     }
 }
 
-/// A data directory as it is after the installation.
-fn installed() -> TempDir {
-    // Several at a time may disturb each other.
-    for _ in 0..5 {
-        let directory = tempfile::Builder::new().prefix("it-mariadb-").tempdir().expect("a directory");
-        let status = Command::new("mariadb-install-db")
-            .arg("--no-defaults")
-            .arg(format!("--datadir={}", directory.path().join("data").display()))
-            .args(["--auth-root-authentication-method=normal", "--skip-test-db", "--user=root"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        let status =
-            status.unwrap_or_else(|error| panic!("mariadb-install-db of the package {PACKAGE}: {error}"));
-        if status.success() {
-            return directory;
-        }
-    }
-    panic!("mariadb-install-db of the package {PACKAGE} fails")
-}
-
 fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
     let port = free_port();
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -236,7 +222,6 @@ fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
         format!("--tmpdir={}", path("data")),
         "--skip-name-resolve".to_owned(),
         "--innodb-buffer-pool-size=16M".to_owned(),
-        "--innodb-log-file-size=32M".to_owned(),
         // Written, but not synchronized with the disk, which is busy: nothing is lost when the process is killed.
         "--innodb-flush-log-at-trx-commit=2".to_owned(),
         "--innodb-flush-method=nosync".to_owned(),
@@ -245,8 +230,9 @@ fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
         let options = [("ca", &files.ca), ("cert", &files.server), ("key", &files.server_key)];
         args.extend(options.map(|(option, file)| format!("--ssl-{option}={}", file.display())));
     }
+    args.extend(plan.product.options());
     args.extend(plan.args.iter().cloned());
-    Daemon::new(PACKAGE, "mariadbd".as_ref(), args, (&Host::default(), port), directory)
+    Daemon::new(plan.product.package(), &plan.product.program().0, args, (&Host::default(), port), directory)
 }
 
 impl Group for MariaDb {

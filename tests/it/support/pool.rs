@@ -23,11 +23,17 @@ static IDLE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
 
 /// Lends a group, and starts one if none is unused.
 pub fn lend<G: Group>() -> Lent<G> {
+    lend_like(|_: &G| true, G::start)
+}
+
+/// Lends a group that fits, and starts one if none of those is unused.
+pub fn lend_like<G: Group>(fits: impl Fn(&G) -> bool, start: impl FnOnce() -> G) -> Lent<G> {
     let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     // The most recently used one: its pages are the warmest.
-    let found = idle.iter().rposition(|group| group.is::<G>()).and_then(|index| idle.remove(index));
+    let found = idle.iter().rposition(|group| group.downcast_ref().is_some_and(&fits));
+    let found = found.and_then(|index| idle.remove(index));
     drop(idle);
-    Lent(Some(found.and_then(|group| group.downcast().ok()).map_or_else(G::start, |group| *group)))
+    Lent(Some(found.and_then(|group| group.downcast().ok()).map_or_else(start, |group| *group)))
 }
 
 impl<G: Group> Drop for Lent<G> {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -110,6 +111,17 @@ pub fn clients(pid: i32, port: u16) -> usize {
         initiated += usize::from(is_own && words[2].ends_with(&end));
     }
     accepted.saturating_sub(initiated)
+}
+
+/// The program of a server of another version than this system's, by the name that tests/servers.sh has for it.
+#[track_caller]
+pub fn other_version(name: &str) -> PathBuf {
+    let directory = std::env::var_os("DLOCK_TEST_SERVERS").map(PathBuf::from);
+    let directory =
+        directory.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/target/servers").into());
+    let program = directory.join(name).join("server");
+    assert!(program.exists(), "{} is missing: run tests/servers.sh", program.display());
+    program
 }
 
 /// Starts a process that the kernel kills when this test process ends, however it ends.

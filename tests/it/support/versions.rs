@@ -1,6 +1,7 @@
 //! Servers of the versions in use.
 
 use super::redis::{Options, Redis};
+use super::server::other_version;
 use std::path::PathBuf;
 
 /// A product and its version.
@@ -12,6 +13,7 @@ pub enum Version {
     System,
     Redis8_0,
     Valkey8_1,
+    Valkey9,
 }
 
 /// Defines one test for each version from each function of a version.
@@ -40,6 +42,11 @@ macro_rules! each_version {
             fn valkey_8_1() {
                 super::$name(Version::Valkey8_1);
             }
+
+            #[test]
+            fn valkey_9() {
+                super::$name(Version::Valkey9);
+            }
         }
     )+ };
 }
@@ -66,17 +73,12 @@ impl Version {
 
     /// The path that tests/servers.sh has installed it to.
     fn program(self) -> Option<PathBuf> {
-        let name = match self {
+        Some(other_version(match self {
             Self::System => return None,
             Self::Redis6_0 => "redis-6.0",
             Self::Redis8_0 => "redis-8.0",
             Self::Valkey8_1 => "valkey-8.1",
-        };
-        let directory = std::env::var_os("DLOCK_TEST_SERVERS").map(PathBuf::from);
-        let directory =
-            directory.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/target/servers").into());
-        let program = directory.join(name).join("server");
-        assert!(program.exists(), "{} is missing: run tests/servers.sh", program.display());
-        Some(program)
+            Self::Valkey9 => "valkey-9",
+        }))
     }
 }

@@ -187,6 +187,7 @@ fn doctor_finds_no_problem(version: Version) {
         Version::System => "Redis ",
         Version::Redis8_0 => "Redis 8.0.",
         Version::Valkey8_1 => "Valkey 8.1.",
+        Version::Valkey9 => "Valkey 9.",
     };
     assert!(found.only("version", "ok").starts_with(expected), "{found:?}");
     found.only("lock", "ok");
