@@ -5,8 +5,8 @@ pub mod gateway;
 use self::gateway::Gateway;
 use super::SOON;
 use super::daemon::{Daemon, Host};
-use super::pool::{Group, Lent, lend};
-use super::server::{clients, free_port};
+use super::pool::{Group, Lent, lend_like};
+use super::server::{clients, free_port, other_version};
 use super::tls::Certificates;
 use super::wait::{eventually, until};
 use std::path::PathBuf;
@@ -26,6 +26,13 @@ pub struct Plan {
     pub program: Option<PathBuf>,
     /// The hosts of the members: all on this one if there are none.
     pub hosts: Vec<Host>,
+}
+
+impl Plan {
+    /// Members of today's version.
+    pub fn current() -> Self {
+        Self { program: Some(other_version("etcd-3.5")), ..Self::default() }
+    }
 }
 
 /// The members of one cluster.
@@ -54,7 +61,12 @@ struct Ports {
 impl Etcd {
     /// An empty one of a single member from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_with(Plan::default())
+    }
+
+    /// One of a single member of this plan's version from the pool.
+    pub fn lent_with(plan: Plan) -> Lent<Self> {
+        lend_like(|etcd: &Self| etcd.plan.program == plan.program, || Self::start_with(plan.clone()))
     }
 
     /// Starts one with a single member, for one test only.
@@ -240,7 +252,16 @@ pub struct Ensemble(pub Etcd);
 impl Ensemble {
     /// An empty one from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_with(Plan::default())
+    }
+
+    /// An empty one of this plan's version from the pool.
+    pub fn lent_with(plan: Plan) -> Lent<Self> {
+        let plan = Plan { ensemble: true, ..plan };
+        lend_like(
+            |group: &Self| group.0.plan.program == plan.program,
+            || Self(Etcd::start_with(plan.clone())),
+        )
     }
 }
 

@@ -29,6 +29,13 @@ pub struct Plan {
     pub certificates: Option<Certificates>,
 }
 
+impl Plan {
+    /// A server of today's version of MySQL.
+    pub fn current() -> Self {
+        Self { product: Product::Mysql9_7, ..Self::default() }
+    }
+}
+
 /// A server with an empty database. Its user root has no password.
 #[derive(Debug)]
 pub struct MariaDb {

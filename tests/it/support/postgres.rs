@@ -1,8 +1,8 @@
 //! Real PostgreSQL servers.
 
 use super::daemon::{Daemon, Host};
-use super::pool::{Group, Lent, lend};
-use super::server::free_port;
+use super::pool::{Group, Lent, lend_like};
+use super::server::{free_port, other_version};
 use super::tls::Certificates;
 use super::wait::until;
 use super::{SOON, process};
@@ -21,6 +21,21 @@ pub struct Plan {
     pub certificates: Option<Certificates>,
     /// The lines of its `pg_hba.conf`, instead of trusting everyone.
     pub access: Option<String>,
+    /// The directory of the programs of another version than this system's.
+    pub programs: Option<PathBuf>,
+}
+
+impl Plan {
+    /// A server of today's version.
+    pub fn current() -> Self {
+        let programs = other_version("postgresql-18").with_file_name("root/usr/lib/postgresql/18/bin");
+        Self { programs: Some(programs), ..Self::default() }
+    }
+
+    /// The directory of its programs.
+    fn programs(&self) -> PathBuf {
+        self.programs.clone().unwrap_or_else(programs)
+    }
 }
 
 /// A server, with a database of the name of its superuser.
@@ -56,7 +71,13 @@ fn run(words: &[String]) -> Output {
 impl Postgres {
     /// An empty one from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_with(Plan::default())
+    }
+
+    /// An empty one of this plan's version from the pool.
+    pub fn lent_with(plan: Plan) -> Lent<Self> {
+        let fits = |postgres: &Self| postgres.plan.programs == plan.programs;
+        lend_like(fits, || Self::start_with(plan.clone()))
     }
 
     /// Starts one for one test only.
@@ -66,7 +87,8 @@ impl Postgres {
 
     /// Starts one for one test only.
     pub fn start_with(plan: Plan) -> Self {
-        let cluster = lend::<Cluster>();
+        let fits = |cluster: &Cluster| cluster.programs == plan.programs();
+        let cluster = lend_like(fits, || Cluster::new(plan.programs()));
         Self::start_on(&plan, |data| {
             let copied = Command::new("cp").arg("-a").arg(cluster.data()).arg(data).status();
             assert!(copied.expect("cp can be started").success());
@@ -76,8 +98,9 @@ impl Postgres {
     /// Starts a standby of this server, for one test only.
     pub fn standby(&self) -> Self {
         let from = self.port().to_string();
-        Self::start_on(&Plan::default(), |data| {
-            let mut words = as_nobody(&programs().join("pg_basebackup"));
+        let plan = Plan { programs: self.plan.programs.clone(), ..Plan::default() };
+        Self::start_on(&plan, |data| {
+            let mut words = as_nobody(&plan.programs().join("pg_basebackup"));
             let data = data.to_str().expect("a path in UTF-8");
             let options = ["-h", "127.0.0.1", "-p", &from, "-U", "postgres", "-D", data, "-R", "-c", "fast"];
             words.extend(options.map(str::to_owned));
@@ -93,7 +116,7 @@ impl Postgres {
             let data = directory.path().join("data");
             make(&data);
             let port = free_port();
-            let mut words = as_nobody(&programs().join("postgres"));
+            let mut words = as_nobody(&plan.programs().join("postgres"));
             let program = words.remove(0);
             words.extend(["-D".to_owned(), data.display().to_string(), "-p".to_owned(), port.to_string()]);
             let mut settings = vec![
@@ -205,24 +228,31 @@ impl Postgres {
 }
 
 /// The files of a new server, which every server starts with a copy of: to create them takes longer.
-struct Cluster(TempDir);
+struct Cluster {
+    directory: TempDir,
+    programs: PathBuf,
+}
 
 impl Cluster {
     fn data(&self) -> PathBuf {
-        self.0.path().join("data")
+        self.directory.path().join("data")
     }
-}
 
-impl Group for Cluster {
-    fn start() -> Self {
-        let cluster = Self(directory());
-        let mut words = as_nobody(&programs().join("initdb"));
+    fn new(programs: PathBuf) -> Self {
+        let cluster = Self { directory: directory(), programs };
+        let mut words = as_nobody(&cluster.programs.join("initdb"));
         let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D"];
         words.extend(options.map(str::to_owned));
         words.push(cluster.data().to_str().expect("a path in UTF-8").to_owned());
         let made = run(&words);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         cluster
+    }
+}
+
+impl Group for Cluster {
+    fn start() -> Self {
+        Self::new(programs())
     }
 
     fn renew(&mut self) -> bool {

@@ -5,17 +5,17 @@ pub mod session;
 use self::session::Session;
 use super::SOON;
 use super::daemon::{Daemon, Host};
-use super::pool::{Group, Lent, lend};
-use super::server::free_port;
+use super::pool::{Group, Lent, lend_like};
+use super::server::{free_port, other_version};
 use super::tls::Certificates;
 use super::wait::{eventually, until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A virtual machine that starts in 0.4 s and needs little memory.
-const JAVA: [&str; 7] = [
+const JAVA: [&str; 6] = [
     "-Xmx128m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -23,7 +23,6 @@ const JAVA: [&str; 7] = [
     // In milliseconds: a vote that is lost is repeated soon, and not after up to a minute.
     "-Dzookeeper.fastleader.maxNotificationInterval=500",
     "-Dzookeeper.4lw.commands.whitelist=*",
-    "-cp",
 ];
 /// With the two parts of Netty that Debian's package depends on but does not name: servers with TLS need them.
 const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar:\
@@ -46,6 +45,15 @@ pub struct Plan {
     pub hosts: Vec<Host>,
     /// Use TLS with these certificates on a port of its own. Clients need no certificate, unless a line says so.
     pub certificates: Option<Certificates>,
+    /// A program that starts a virtual machine with the classes of another version than this system's.
+    pub program: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Servers of today's version.
+    pub fn current() -> Self {
+        Self { program: Some(other_version("zookeeper-3.9")), ..Self::default() }
+    }
 }
 
 /// Servers with the same data.
@@ -54,6 +62,8 @@ pub struct ZooKeeper {
     members: Vec<Daemon>,
     /// The ports with TLS, if there are any.
     secure: Vec<u16>,
+    /// That of the plan.
+    program: Option<PathBuf>,
 }
 
 /// The ports of a server.
@@ -68,7 +78,12 @@ struct Ports {
 impl ZooKeeper {
     /// An empty single server from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_with(&Plan::default())
+    }
+
+    /// An empty single server of this plan's version from the pool.
+    pub fn lent_with(plan: &Plan) -> Lent<Self> {
+        lend_like(|zookeeper: &Self| zookeeper.program == plan.program, || Self::start_with(plan))
     }
 
     /// Starts a single server, for one test only.
@@ -82,7 +97,8 @@ impl ZooKeeper {
         for _ in 0..10 {
             let ports = ports(plan);
             let secure = ports.iter().filter_map(|own| own.secure).collect();
-            let mut zookeeper = Self { members: members(plan, &ports), secure };
+            let mut zookeeper =
+                Self { members: members(plan, &ports), secure, program: plan.program.clone() };
             zookeeper.members.iter_mut().for_each(Daemon::launch);
             if (0..zookeeper.count()).all(|member| zookeeper.await_up(member)) {
                 return zookeeper;
@@ -265,9 +281,13 @@ fn members(plan: &Plan, ports: &[Ports]) -> Vec<Daemon> {
         let configuration = directory.path().join("zoo.cfg");
         std::fs::write(&configuration, lines.join("\n")).expect("a file");
         let mut arguments: Vec<String> = JAVA.map(str::to_owned).to_vec();
-        arguments.extend([CLASSES, "org.apache.zookeeper.server.quorum.QuorumPeerMain"].map(str::to_owned));
+        if plan.program.is_none() {
+            arguments.extend(["-cp", CLASSES].map(str::to_owned));
+        }
+        arguments.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
         arguments.push(configuration.display().to_string());
-        Daemon::new("zookeeper", Path::new("java"), arguments, (&own.host, own.client), directory)
+        let program = plan.program.as_deref().unwrap_or("java".as_ref());
+        Daemon::new("zookeeper", program, arguments, (&own.host, own.client), directory)
     };
     ports.iter().enumerate().map(member).collect()
 }
@@ -321,7 +341,13 @@ pub struct Ensemble(pub ZooKeeper);
 impl Ensemble {
     /// Empty ones from the pool.
     pub fn lent() -> Lent<Self> {
-        lend()
+        Self::lent_with(&Plan::default())
+    }
+
+    /// Empty ones of this plan's version from the pool.
+    pub fn lent_with(plan: &Plan) -> Lent<Self> {
+        let plan = Plan { ensemble: true, ..plan.clone() };
+        lend_like(|group: &Self| group.0.program == plan.program, || Self(ZooKeeper::start_with(&plan)))
     }
 }
 

@@ -333,7 +333,7 @@ mod on_etcd {
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_etcd() {
-        let members = Etcd::start();
+        let members = Etcd::start_with(Plan::current());
         let proxy = Proxy::to(members.port(0));
         let store = Store::at(format!("etcd://127.0.0.1:{}", proxy.port()));
         Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
@@ -341,7 +341,7 @@ mod on_etcd {
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_three_members_of_etcd() {
-        let members = Etcd::start_with(Plan { ensemble: true, ..Plan::default() });
+        let members = Etcd::start_with(Plan { ensemble: true, ..Plan::current() });
         let store = Store::at(members.url());
         Campaign::on(store, FaultyMembers { members, proxy: None }, 1).run_all_phases();
     }
@@ -357,7 +357,7 @@ mod on_zookeeper {
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_zookeeper() {
-        let members = ZooKeeper::start();
+        let members = ZooKeeper::start_with(&Plan::current());
         let proxy = Proxy::to(members.port(0));
         let store = Store::at(format!("zookeeper://127.0.0.1:{}", proxy.port()));
         Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
@@ -365,7 +365,7 @@ mod on_zookeeper {
 
     #[test]
     fn nothing_overlaps_and_nothing_is_left_on_three_members_of_zookeeper() {
-        let members = ZooKeeper::start_with(&Plan { ensemble: true, ..Plan::default() });
+        let members = ZooKeeper::start_with(&Plan { ensemble: true, ..Plan::current() });
         let store = Store::at(members.url());
         Campaign::on(store, FaultyMembers { members, proxy: None }, 1).run_all_phases();
     }

@@ -4,7 +4,7 @@ use super::client::Client;
 use super::disturbance::Disturbance;
 use super::rig::{Rig, with};
 use crate::support::etcd::gateway::Gateway;
-use crate::support::etcd::{Ensemble, Etcd};
+use crate::support::etcd::{Ensemble, Etcd, Plan};
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use std::collections::HashMap;
@@ -52,8 +52,12 @@ impl EtcdRig {
         Self::on(Servers::One(Etcd::lent()))
     }
 
+    fn of_today() -> Self {
+        Self::on(Servers::One(Etcd::lent_with(Plan::current())))
+    }
+
     fn of_three() -> Self {
-        Self::on(Servers::Three(Ensemble::lent()))
+        Self::on(Servers::Three(Ensemble::lent_with(Plan::current())))
     }
 
     fn on(mut servers: Servers) -> Self {
@@ -209,6 +213,12 @@ fn waiters_that_are_not_next_cost_nothing() {
 fn killed_together_they_cost_the_longest_lease() {
     let check = super::crowds::killed_together_they_cost_the_longest_lease::<200>;
     super::rig::prove(EtcdRig::new(), check);
+}
+
+mod of_version_3_5 {
+    use super::EtcdRig;
+
+    crate::stores::conformance::essential_checks!(EtcdRig::of_today);
 }
 
 mod of_three_members {

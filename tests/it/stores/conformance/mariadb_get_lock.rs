@@ -1,7 +1,7 @@
-//! Locks of `GET_LOCK` on MariaDB, with a table beside them.
+//! Locks of `GET_LOCK` on MariaDB and on MySQL, with a table beside them.
 
 use super::rig::{Rig, with};
-use crate::support::mariadb::{MariaDb, Session};
+use crate::support::mariadb::{MariaDb, Product, Session};
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use dlock::lock::Mode;
@@ -17,11 +17,17 @@ struct GetLockRig {
     /// The sessions of other programs, by the lock that they hold.
     foreign: HashMap<String, Session>,
     server: Lent<MariaDb>,
+    product: Product,
 }
 
 impl GetLockRig {
     fn new() -> Self {
-        Self { place: Place::new(), foreign: HashMap::new(), server: MariaDb::lent() }
+        Self::on(Product::System)
+    }
+
+    fn on(product: Product) -> Self {
+        let server = MariaDb::lent_of(product);
+        Self { place: Place::new(), foreign: HashMap::new(), server, product }
     }
 
     /// The connection that holds a lock.
@@ -83,6 +89,11 @@ impl Rig for GetLockRig {
 
     fn has(&self, mode: Mode) -> bool {
         mode == Mode::Exclusive
+    }
+
+    /// MySQL ignores the case of the names of GET_LOCK.
+    fn has_name(&self, name: &str) -> bool {
+        self.product != Product::Mysql9_7 || name.to_lowercase() == name
     }
 
     fn delete(&mut self, name: &str) {
@@ -155,29 +166,45 @@ impl Rig for GetLockRig {
     }
 }
 
-// Not those that share the lock, nor those that expect a notification when a foreign client frees it, nor those in which
-// a holder does not notice at once that its session has ended.
-super::gate_checks!(GetLockRig::new);
-super::topics! { GetLockRig::new;
-    admin {
-        inspect_reports_holders_and_waiters
-        a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+/// Not those that share the lock, nor those that expect a notification when a foreign client frees it, nor those in which
+/// a holder does not notice at once that its session has ended.
+macro_rules! session_checks {
+    ($rig:path) => {
+        crate::stores::conformance::gate_checks!($rig);
+        crate::stores::conformance::topics! { $rig;
+            admin {
+                inspect_reports_holders_and_waiters
+                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
+            }
+            holder {
+                a_foreign_holder_has_no_name
+            }
+            slots by prove_slots {
+                slots_limit_the_number_of_holders
+            }
+            revocation {
+                a_foreign_lock_is_removed_only_where_the_store_keeps_it
+            }
+            names {
+                different_names_never_collide
+                different_names_never_collide_without_prefix_and_suffix
+                a_notification_for_one_name_does_not_reach_another
+            }
+            nesting_refused by prove_slots {
+                a_different_slot_count_inside_is_refused_at_once
+            }
+        }
+    };
+}
+
+session_checks!(GetLockRig::new);
+
+mod of_mysql_9_7 {
+    use super::{GetLockRig, Product};
+
+    fn rig() -> GetLockRig {
+        GetLockRig::on(Product::Mysql9_7)
     }
-    holder {
-        a_foreign_holder_has_no_name
-    }
-    slots by prove_slots {
-        slots_limit_the_number_of_holders
-    }
-    revocation {
-        a_foreign_lock_is_removed_only_where_the_store_keeps_it
-    }
-    names {
-        different_names_never_collide
-        different_names_never_collide_without_prefix_and_suffix
-        a_notification_for_one_name_does_not_reach_another
-    }
-    nesting_refused by prove_slots {
-        a_different_slot_count_inside_is_refused_at_once
-    }
+
+    session_checks!(rig);
 }

@@ -345,7 +345,7 @@ use checks;
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use selections::essential_checks;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use selections::gate_checks;
 #[cfg(feature = "net")]
 use selections::{disturbed, disturbed_by_a_failover};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use selections::{gate_checks, table_checks};

@@ -1,7 +1,7 @@
-//! The lease table on MariaDB.
+//! The lease table on MariaDB, and on MySQL.
 
 use super::rig::{Rig, locate, with};
-use crate::support::mariadb::MariaDb;
+use crate::support::mariadb::{MariaDb, Product};
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use dlock::backend::ledger::Ledger;
@@ -23,7 +23,11 @@ struct MysqlRig {
 
 impl MysqlRig {
     fn new() -> Self {
-        Self { place: Place::new(), server: MariaDb::lent(), foreign: HashMap::new() }
+        Self::on(Product::System)
+    }
+
+    fn on(product: Product) -> Self {
+        Self { place: Place::new(), server: MariaDb::lent_of(product), foreign: HashMap::new() }
     }
 
     /// One column of the row of a lock, if there is a row.
@@ -69,8 +73,8 @@ impl Rig for MysqlRig {
         let micros = FOR_LONG.as_micros();
         self.server.sql(&format!(
             "UPDATE dlock_locks SET version = version + 1, ends_at = {NOW} + {micros}, leases = CONCAT(';another=', LPAD({NOW} \
-             + {micros}, 17, '0')), entries = REGEXP_REPLACE(entries, '\"token\":\"[^\"]*\"', '\"token\":\"another\"') WHERE name \
-             = 'it:{name}'"
+             + {micros}, 17, '0')), entries = REGEXP_REPLACE(CONVERT(entries USING utf8mb4), '\"token\":\"[^\"]*\"', \
+             '\"token\":\"another\"') WHERE name = 'it:{name}'"
         ));
         let leases = self.column(&format!("it:{name}"), "leases").expect("a row");
         self.foreign.insert(name.to_owned(), leases);
@@ -137,3 +141,23 @@ impl Rig for MysqlRig {
 
 super::trait_checks!(MysqlRig::new);
 super::run_checks!(MysqlRig::new);
+
+mod of_mariadb_11_8 {
+    use super::{MysqlRig, Product};
+
+    fn rig() -> MysqlRig {
+        MysqlRig::on(Product::MariaDb11_8)
+    }
+
+    crate::stores::conformance::table_checks!(rig);
+}
+
+mod of_mysql_9_7 {
+    use super::{MysqlRig, Product};
+
+    fn rig() -> MysqlRig {
+        MysqlRig::on(Product::Mysql9_7)
+    }
+
+    crate::stores::conformance::table_checks!(rig);
+}

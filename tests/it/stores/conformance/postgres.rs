@@ -5,7 +5,7 @@ use super::rig::Rig;
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::pool::Lent;
-use crate::support::postgres::Postgres;
+use crate::support::postgres::{Plan, Postgres};
 use dlock::backend::Intent;
 use dlock::backend::ledger::document::Shortcut;
 use dlock::backend::ledger::{HolderEntry, Ledger, Purpose, decide};
@@ -27,7 +27,15 @@ const FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl PostgresRig {
     pub fn new() -> Self {
-        Self { place: Place::new(), pooler: None, server: Postgres::lent() }
+        Self::on(Postgres::lent())
+    }
+
+    fn of_today() -> Self {
+        Self::on(Postgres::lent_with(Plan::current()))
+    }
+
+    fn on(server: Lent<Postgres>) -> Self {
+        Self { place: Place::new(), pooler: None, server }
     }
 
     pub fn behind(mode: &str) -> Self {
@@ -206,6 +214,12 @@ super::run_checks!(PostgresRig::new);
 fn killed_together_they_cost_the_longest_lease() {
     let check = super::crowds::killed_together_they_cost_the_longest_lease::<60>;
     super::rig::prove(PostgresRig::new(), check);
+}
+
+mod of_version_18 {
+    use super::PostgresRig;
+
+    crate::stores::conformance::table_checks!(PostgresRig::of_today);
 }
 
 /// Runs poll behind a pooler: what needs no notification.

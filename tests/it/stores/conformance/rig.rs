@@ -101,6 +101,11 @@ pub trait Rig {
         self.has_slots() || !matches!(mode, Mode::Slots(_))
     }
 
+    /// Whether a lock can have this name; otherwise it is refused.
+    fn has_name(&self, _: &str) -> bool {
+        true
+    }
+
     /// The disturbance of the store during the check, if any.
     fn disturbance(&self) -> Option<Rc<Disturbance>> {
         None

@@ -55,6 +55,53 @@ macro_rules! essential_checks {
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(super) use essential_checks;
 
+/// The tests of one lease table on a server of another version.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+macro_rules! table_checks {
+    ($rig:path) => {
+        crate::stores::conformance::topics! { $rig;
+            exclusion {
+                a_held_lock_excludes_others
+                release_frees_the_lock
+                of_many_runs_one_holds_at_a_time
+                the_lock_ends_with_its_owner
+            }
+            ownership {
+                a_stale_owner_cannot_release
+                a_replaced_lock_is_lost_and_not_touched
+                a_repeated_request_is_recognised
+                renewal_keeps_the_lock
+            }
+            fencing {
+                fencing_tokens_grow_with_every_grant
+                fencing_tokens_grow_over_a_restart
+            }
+            queue {
+                waiters_are_served_first_come_first_served
+                only_the_called_waiter_is_notified
+            }
+            queue_of_runs {
+                runs_are_served_first_come_first_served
+                a_killed_waiting_run_blocks_no_other
+            }
+            sharing {
+                a_writer_and_readers_exclude_each_other
+            }
+            slots by prove_slots {
+                slots_limit_the_number_of_holders
+            }
+            nesting {
+                a_nested_run_enters_at_once
+            }
+            revocation {
+                a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
+            }
+        }
+    };
+}
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) use table_checks;
+
 /// Some checks of one store with a failover at another moment of each, after the given number of actions.
 #[cfg(feature = "net")]
 macro_rules! disturbed_by_a_failover {

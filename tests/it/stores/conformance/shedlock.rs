@@ -1,4 +1,4 @@
-//! The table of ShedLock on PostgreSQL and MariaDB. The foreign client sends the statements of ShedLock's own providers.
+//! The table of ShedLock on PostgreSQL, MariaDB and MySQL. The foreign client sends the statements of ShedLock's own providers.
 
 use super::rig::{Rig, with};
 use crate::support::place::Place;
@@ -238,7 +238,7 @@ mod postgres_shedlock {
 #[cfg(feature = "mysql")]
 mod mariadb_shedlock {
     use super::{FOREIGN, Server, ShedLockRig};
-    use crate::support::mariadb::MariaDb;
+    use crate::support::mariadb::{MariaDb, Product};
     use crate::support::pool::Lent;
 
     fn rig() -> ShedLockRig<Lent<MariaDb>> {
@@ -283,4 +283,34 @@ mod mariadb_shedlock {
     }
 
     shedlock_checks!(rig);
+
+    mod of_mysql_9_7 {
+        use super::{Lent, MariaDb, Product, ShedLockRig};
+
+        fn rig() -> ShedLockRig<Lent<MariaDb>> {
+            ShedLockRig::on(MariaDb::lent_of(Product::Mysql9_7))
+        }
+
+        crate::stores::conformance::topics! { rig;
+            exclusion {
+                a_held_lock_excludes_others
+                release_frees_the_lock
+                the_lock_ends_with_its_owner
+                a_run_and_another_client_exclude_each_other
+            }
+            ownership {
+                a_replaced_lock_is_lost_and_not_touched
+                a_repeated_request_is_recognised
+                renewal_keeps_the_lock
+            }
+            fencing {
+                fencing_tokens_grow_with_every_grant
+            }
+            queue {
+                waiters_are_served_first_come_first_served
+                a_release_by_a_foreign_client_is_noticed
+                the_end_of_a_foreign_lease_is_noticed
+            }
+        }
+    }
 }

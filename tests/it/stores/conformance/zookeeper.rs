@@ -6,7 +6,7 @@ use super::rig::{Rig, with};
 use crate::support::place::Place;
 use crate::support::pool::Lent;
 use crate::support::zookeeper::session::{Kind, Session, Stat};
-use crate::support::zookeeper::{Ensemble, ZooKeeper};
+use crate::support::zookeeper::{Ensemble, Plan, ZooKeeper};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,8 +90,12 @@ impl ZooKeeperRig {
         Self::on(Servers::One(ZooKeeper::lent()), recipe)
     }
 
+    fn of_today() -> Self {
+        Self::on(Servers::One(ZooKeeper::lent_with(&Plan::current())), Recipe::Curator)
+    }
+
     fn of_three() -> Self {
-        Self::on(Servers::Three(Ensemble::lent()), Recipe::Curator)
+        Self::on(Servers::Three(Ensemble::lent_with(&Plan::current())), Recipe::Curator)
     }
 
     fn on(mut servers: Servers, recipe: Recipe) -> Self {
@@ -313,6 +317,12 @@ mod recipe_curator_rw {
     }
 
     crate::stores::conformance::essential_checks!(rig);
+}
+
+mod of_version_3_9 {
+    use super::ZooKeeperRig;
+
+    crate::stores::conformance::essential_checks!(ZooKeeperRig::of_today);
 }
 
 mod of_three_servers {

@@ -2,7 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::mariadb::{DATABASE, MariaDb, Plan};
+use crate::support::mariadb::{DATABASE, MariaDb, Plan, Product};
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::{eventually, until};
 use std::io;
@@ -49,14 +49,14 @@ fn finish(mut run: Running) -> Output {
 
 /// A server that follows another one from now on.
 fn replica_of(primary: &MariaDb) -> MariaDb {
-    let replica = MariaDb::start_with(Plan { args: vec!["--server-id=2".to_owned()], ..Plan::default() });
+    let replica = MariaDb::start_with(Plan { args: vec!["--server-id=2".to_owned()], ..Plan::current() });
     primary.sql("CREATE USER follower; GRANT REPLICATION SLAVE ON *.* TO follower");
-    let status = primary.sql("SHOW MASTER STATUS");
+    let status = primary.sql("SHOW BINARY LOG STATUS");
     let (file, position) = status.split_once('\t').expect("a binary log");
     let position = position.split('\t').next().expect("a position").trim();
     replica.sql(&format!(
-        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'follower', MASTER_LOG_FILE = '{file}', \
-         MASTER_LOG_POS = {position}, MASTER_CONNECT_RETRY = 1; START SLAVE; SET GLOBAL read_only = 1",
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {}, SOURCE_USER = 'follower', SOURCE_LOG_FILE = '{file}', \
+         SOURCE_LOG_POS = {position}, SOURCE_CONNECT_RETRY = 1, GET_SOURCE_PUBLIC_KEY = 1; START REPLICA; SET GLOBAL read_only = 1",
         primary.port()
     ));
     replica
@@ -65,7 +65,7 @@ fn replica_of(primary: &MariaDb) -> MariaDb {
 #[test]
 fn a_replica_takes_over_without_the_last_locks() {
     let args = ["--server-id=1", "--log-bin=binlog", "--binlog-format=MIXED"].map(str::to_owned).to_vec();
-    let mut primary = MariaDb::start_with(Plan { args, ..Plan::default() });
+    let mut primary = MariaDb::start_with(Plan { args, ..Plan::current() });
     let replica = replica_of(&primary);
     let user = "CREATE USER me; GRANT ALL ON locks.* TO me";
     primary.sql(user);
@@ -75,7 +75,7 @@ fn a_replica_takes_over_without_the_last_locks() {
     let kept = held(&table, "kept");
     let row = "SELECT COUNT(*) FROM dlock_locks";
     until(SOON, "the row on the replica", || replica.try_sql(row).is_ok_and(|count| count == "1\n"));
-    replica.sql("STOP SLAVE");
+    replica.sql("STOP REPLICA");
     let mut lost = held(&table, "lost");
     let mut session = held(&sessions, "session");
 
@@ -104,7 +104,7 @@ fn a_replica_takes_over_without_the_last_locks() {
 /// there.
 #[test]
 fn a_demoted_primary_keeps_no_holder() {
-    let server = MariaDb::start_with(Plan::default());
+    let server = MariaDb::start_with(Plan::current());
     server.sql(
         "CREATE USER me; GRANT ALL ON locks.* TO me; CREATE USER guest; CREATE TABLE shedlock (name varchar(64) PRIMARY \
          KEY, lock_until timestamp(3) NOT NULL, locked_at timestamp(3) NOT NULL, locked_by varchar(255) NOT NULL)",
@@ -143,14 +143,14 @@ fn a_demoted_primary_keeps_no_holder() {
 /// There is no space for another value of the row.
 #[test]
 fn a_full_server_is_unavailable() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     assert_eq!(Dlock::run().backend(server.url()).sh("true").output().exit, Exit::Code(0));
     for (code, text) in [(1114, "The table is full"), (1021, "Disk full (/data); waiting for space")] {
         let fails =
             format!("FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{text}'");
         server.sql(&format!(
-            "CREATE OR REPLACE TRIGGER full_insert BEFORE INSERT ON dlock_locks {fails}; CREATE OR REPLACE TRIGGER \
-             full_update BEFORE UPDATE ON dlock_locks {fails}"
+            "DROP TRIGGER IF EXISTS full_insert; DROP TRIGGER IF EXISTS full_update; CREATE TRIGGER full_insert BEFORE INSERT \
+             ON dlock_locks {fails}; CREATE TRIGGER full_update BEFORE UPDATE ON dlock_locks {fails}"
         ));
         for recipe in ["", "?recipe=get_lock"] {
             let url = format!("{}{recipe}", server.url());
@@ -169,7 +169,7 @@ fn a_full_server_is_unavailable() {
 fn a_server_without_space_for_the_table_is_unavailable() {
     let args =
         ["--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M"].map(str::to_owned).to_vec();
-    let server = MariaDb::start_with(Plan { args, ..Plan::default() });
+    let server = MariaDb::start_with(Plan { args, ..Plan::current() });
     server.sql("CREATE TABLE jobs (id integer PRIMARY KEY AUTO_INCREMENT, text longblob) ENGINE = InnoDB");
     let full = eventually(SOON, "a full server", || {
         server.try_sql("INSERT INTO jobs (text) VALUES (REPEAT('x', 100000))").err()
@@ -180,5 +180,5 @@ fn a_server_without_space_for_the_table_is_unavailable() {
     });
     let output = Dlock::run().backend(server.url()).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
-    assert!(output.stderr.contains("No more room in record file"), "{}", output.stderr);
+    assert!(output.stderr.contains("no space is left (error 1114: "), "{}", output.stderr);
 }

@@ -3,7 +3,7 @@
 use crate::stores::lost_replies::assert_recovered;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::mariadb::{DATABASE, MariaDb, Plan};
+use crate::support::mariadb::{DATABASE, MariaDb, Plan, Product};
 use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{eventually, until};
@@ -35,7 +35,7 @@ fn waiters(server: &MariaDb) -> usize {
 /// F37
 #[test]
 fn killed_connections_are_opened_again() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     let mut holder = holder(&server.url());
     let waiter = || {
         let run = Dlock::run().backend(server.url()).args(["--ttl", "3s", "--wait", "1m"]);
@@ -58,7 +58,7 @@ fn killed_connections_are_opened_again() {
 /// F37: the renewals of a user without the right to ignore it fail, and the command is stopped before its lease ends.
 #[test]
 fn a_server_that_becomes_read_only_stops_the_command() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     server.create_user("me", "secret", "ALL ON locks.*");
     let run = Dlock::run().backend(server.url().replace("root", "me")).args(["--ttl", "3s"]);
     let mut run = run.env("MYSQL_PWD", "secret").sh("echo ready; exec sleep 600").spawn();
@@ -75,7 +75,7 @@ fn a_server_that_becomes_read_only_stops_the_command() {
 /// F37: too many connections are a matter of moments.
 #[test]
 fn a_server_without_a_free_connection_is_asked_again() {
-    let plan = Plan { args: vec!["--max-connections=10".to_owned()], ..Plan::default() };
+    let plan = Plan { args: vec!["--max-connections=10".to_owned()], ..Plan::current() };
     let server = MariaDb::start_with(plan);
     server.create_user("me", "secret", "ALL ON locks.*");
     let connect = || {
@@ -108,7 +108,7 @@ fn a_server_without_a_free_connection_is_asked_again() {
 /// F01: the command is dead before its lease ends, although the server is silent.
 #[test]
 fn a_server_that_hangs_stops_the_command_in_time() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     let mut run = holder(&server.url());
     let command = run.command();
     server.daemon().stop();
@@ -120,7 +120,7 @@ fn a_server_that_hangs_stops_the_command_in_time() {
 
 #[test]
 fn a_row_that_is_deleted_stops_the_command() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     let mut run = holder(&server.url());
     server.sql("DELETE FROM dlock_locks");
     let output = run.wait();
@@ -132,8 +132,9 @@ fn a_row_that_is_deleted_stops_the_command() {
 /// F03, F07, F37: also the reply to a commit.
 #[test]
 fn a_lost_reply_is_recovered_at_every_step() {
-    let server = MariaDb::lent();
-    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}");
+    let server = MariaDb::lent_of(Product::Mysql9_7);
+    // Each reply of the server is one packet then.
+    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?ssl_mode=disabled");
     assert_recovered(url, server.port(), "10m", |step| {
         let sql = "SELECT leases FROM dlock_locks WHERE leases <> ''";
         assert_eq!(server.sql(sql), "", "left behind after the loss of reply {step}");
@@ -143,7 +144,7 @@ fn a_lost_reply_is_recovered_at_every_step() {
 /// The host's clock, and the time zone of the server, mean nothing.
 #[test]
 fn leases_do_not_depend_on_time_zones() {
-    let server = MariaDb::lent();
+    let server = MariaDb::lent_of(Product::Mysql9_7);
     let mut run = holder(&server.url());
     for zone in ["-11:00", "+13:00"] {
         server.sql(&format!("SET GLOBAL time_zone = '{zone}'"));

@@ -8,7 +8,7 @@ use crate::support::wait::until;
 
 impl Members for Etcd {
     fn start(hosts: Vec<Host>) -> Self {
-        Self::start_with(Plan { ensemble: true, hosts, ..Plan::default() })
+        Self::start_with(Plan { ensemble: true, hosts, ..Plan::current() })
     }
 
     fn url(&self) -> String {

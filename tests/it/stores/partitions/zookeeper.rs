@@ -13,7 +13,7 @@ impl Members for ZooKeeper {
         // A second without a packet between two servers, and half of one for a new connection: the default takes longer
         // than the shortest sessions.
         let lines = ["syncLimit=10", "cnxTimeout=500"].map(str::to_owned).to_vec();
-        Self::start_with(&Plan { ensemble: true, hosts, lines, ..Plan::default() })
+        Self::start_with(&Plan { ensemble: true, hosts, lines, ..Plan::current() })
     }
 
     fn url(&self) -> String {

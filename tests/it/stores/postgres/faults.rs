@@ -25,7 +25,7 @@ fn finish(mut run: Running) -> crate::support::running::Output {
 /// The command of a holder does not notice, and a waiter keeps its position.
 #[test]
 fn killed_connections_are_replaced() {
-    let (server, place) = (Postgres::lent(), Place::new());
+    let (server, place) = (Postgres::lent_with(Plan::current()), Place::new());
     let run = || place.run().backend(server.url());
     let holder = held(run().stdin(std::process::Stdio::piped()), "2s");
     let mut waiter = run().args(["--wait", "60s", "--ttl", "2s"]).sh("echo granted").spawn();
@@ -43,7 +43,7 @@ fn killed_connections_are_replaced() {
 fn sessions_and_statements_with_time_limits_do_not_matter() {
     let settings =
         ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=100ms", "statement_timeout=5s"];
-    let plan = Plan { settings: settings.map(str::to_owned).to_vec(), ..Plan::default() };
+    let plan = Plan { settings: settings.map(str::to_owned).to_vec(), ..Plan::current() };
     let (server, place) = (Postgres::start_with(plan), Place::new());
     let holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "2s");
     let mut waiter =
@@ -56,7 +56,7 @@ fn sessions_and_statements_with_time_limits_do_not_matter() {
 /// The row is locked for longer than the lease lasts.
 #[test]
 fn a_server_that_does_not_answer_renewals_loses_the_command() {
-    let (server, place) = (Postgres::lent(), Place::new());
+    let (server, place) = (Postgres::lent_with(Plan::current()), Place::new());
     let mut holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "2s");
     let directory = server.directory().display().to_string();
     let port = server.port().to_string();
@@ -79,7 +79,7 @@ fn a_server_that_does_not_answer_renewals_loses_the_command() {
 
 #[test]
 fn a_standby_is_passed_over_and_takes_over_when_it_is_promoted() {
-    let mut primary = Postgres::start();
+    let mut primary = Postgres::start_with(Plan::current());
     let standby = primary.standby();
     let url =
         format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", standby.port(), primary.port());
@@ -113,7 +113,7 @@ fn a_standby_is_passed_over_and_takes_over_when_it_is_promoted() {
 
 #[test]
 fn a_read_only_database_is_named() {
-    let server = Postgres::start();
+    let server = Postgres::start_with(Plan::current());
     server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on");
     let output = Dlock::run().backend(server.url()).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""));
@@ -123,7 +123,7 @@ fn a_read_only_database_is_named() {
 /// There is no space for another value of the row.
 #[test]
 fn a_full_server_is_unavailable() {
-    let server = Postgres::start();
+    let server = Postgres::start_with(Plan::current());
     assert_eq!(Dlock::run().backend(server.url()).sh("true").output().exit, Exit::Code(0));
     server.sql(
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend \
@@ -141,7 +141,7 @@ fn a_full_server_is_unavailable() {
 /// A role may have another default isolation level.
 #[test]
 fn every_isolation_level_works() {
-    let server = Postgres::start();
+    let server = Postgres::start_with(Plan::current());
     for level in ["serializable", "repeatable read"] {
         server.sql(&format!("ALTER ROLE postgres SET default_transaction_isolation = '{level}'"));
         let place = Place::new();
