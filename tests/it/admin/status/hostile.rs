@@ -80,11 +80,12 @@ fn record(text: &str) -> Value {
         "holder": identity(text), "reason": text, "error": text})
 }
 
-/// A holder and a waiter; and a run in the history.
+/// A holder and a waiter, whose heartbeats do not replace what the tests write into their entries; and a run in the
+/// history.
 fn fixture(store: &Store) -> (Running, Running) {
     assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
     let holder = holding(store.run_with_ttl("1h"));
-    let waiter = waiting(store.run());
+    let waiter = waiting(store.run_with_ttl("1h"));
     (holder, waiter)
 }
 

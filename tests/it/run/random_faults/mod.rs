@@ -132,9 +132,12 @@ impl Campaign {
         let mut crowd: Vec<Run> = Vec::new();
         let mut log = Tail { path: self.store.place.path("log"), read: 0 };
         let mut span = self.span;
-        while begin.elapsed() < span || !crowd.is_empty() {
+        loop {
             if begin.elapsed() >= span && span < self.span + EXTENSION && self.lack().is_some() {
                 span = begin.elapsed() + Duration::from_secs(5);
+            }
+            if begin.elapsed() >= span && crowd.is_empty() {
+                break;
             }
             if begin.elapsed() < span {
                 self.faults.pass(&mut *self.faulty_store);
