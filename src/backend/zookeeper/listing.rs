@@ -285,7 +285,8 @@ impl ZooKeeperStore {
         let mut orders = Vec::with_capacity(candidates.len());
         for one in candidates {
             // Each node has a transaction of its own, and a number that is larger by one than the last one.
-            order = known(one).unwrap_or_else(|| order.saturating_add_signed(one.node.number - number));
+            order = known(one)
+                .unwrap_or_else(|| order.saturating_add_signed(one.node.number.saturating_sub(number)));
             number = one.node.number;
             orders.push(order);
         }
@@ -295,7 +296,7 @@ impl ZooKeeperStore {
     /// Returns the entry of a node; the first `entitled` ones may hold the lock.
     fn entry(&self, node: &str, order: u64, index: usize, entitled: usize, mode: Mode) -> Entry {
         let stored = self.cache.get(node);
-        let since = stored.map_or(0, |stored| stored.stat.ctime.unsigned_abs() * 1000);
+        let since = stored.map_or(0, |stored| stored.stat.ctime.unsigned_abs().saturating_mul(1000));
         let value = match stored.and_then(|stored| stored.value.clone()) {
             Some(mut value) => {
                 // A node is created with the value that it has if it is the first one.
