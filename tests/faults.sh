@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the seeded random faults (`random_faults::*`) on every store: dlocks, guards and commands that are killed, stopped
-# and terminated, while the store is stopped, killed and disconnected:
+# and terminated, while the store is stopped, killed and disconnected. And `fuzzed_replies::*`: 2,000 connections to each
+# kind of server, whose replies are damaged, which takes about a minute each:
 #
 #   tests/faults.sh                  two minutes on files and on Redis, half a minute on each other store
 #   tests/faults.sh SECONDS          this long on files and on Redis, a quarter of it on each other store
@@ -21,7 +22,7 @@ usual_signals=()
 cargo test --locked --test it --no-run </dev/null
 begin=$SECONDS
 # Three at a time: the long ones in parallel, and the short ones one after another.
-"${usual_signals[@]}" cargo test --locked --test it -- --test-threads 3 --show-output random_faults:: </dev/null || {
+"${usual_signals[@]}" cargo test --locked --test it -- --test-threads 3 --show-output random_faults:: fuzzed_replies:: </dev/null || {
     echo "faults.sh: FAILED after $((SECONDS - begin))s" >&2
     exit 1
 }

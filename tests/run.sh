@@ -7,8 +7,8 @@
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
 #    tests/servers.sh servers of other versions, whose exact versions it prints,
 # 3. runs the tests with every store, then those with `file:` alone that may depend on which stores are built in, which
-#    how a command is run (`run::*`) does not; neither `scale::*`, which loads the whole machine, nor `random_faults::*`,
-#    which takes minutes: tests/scale.sh and tests/faults.sh run them.
+#    how a command is run (`run::*`) does not; neither `scale::*`, which loads the whole machine, nor `random_faults::*`
+#    and `fuzzed_replies::*`, which take minutes: tests/scale.sh and tests/faults.sh run them.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
@@ -146,7 +146,7 @@ while [ "$#" != 0 ]; do
     for_cargo+=("$1")
     shift
 done
-for_tests+=(--skip scale:: --skip random_faults::)
+for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
 run_tests() { # arguments of cargo test
     "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
 }

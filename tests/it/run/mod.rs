@@ -5,6 +5,8 @@ pub mod escape_attempts;
 pub mod exit_codes;
 pub mod failed_start;
 pub mod faults;
+#[cfg(feature = "net")]
+pub mod fuzzed_replies;
 pub mod guard;
 pub mod host_conditions;
 pub mod hostile_environment;

@@ -16,6 +16,8 @@ pub mod etcd;
 pub mod fake;
 #[cfg(feature = "redis")]
 pub mod flight;
+#[cfg(feature = "net")]
+pub mod fuzzer;
 #[cfg(feature = "redis")]
 pub mod group;
 pub mod inherited_lock;
@@ -31,6 +33,8 @@ pub mod monitor;
 pub mod multiplexer;
 #[cfg(feature = "net")]
 pub mod namespace;
+#[cfg(feature = "net")]
+pub mod peak;
 #[cfg(feature = "net")]
 pub mod pgbouncer;
 pub mod place;

@@ -4,19 +4,16 @@ mod invalid_replies;
 
 use crate::support::SOON;
 use crate::support::fake::Fake;
+use crate::support::peak::{ALLOWANCE, peak};
 use crate::support::place::Place;
-use crate::support::process::{self, status_field};
+use crate::support::process;
 use crate::support::running::{Exit, Output, Running};
 use std::time::Duration;
-
-/// The memory that a hostile server may cost above that of a silent one, in KiB.
-const ALLOWANCE: u64 = 16 * 1024;
 
 /// The largest resident set so far of each process of a run, in KiB; less than before where one has ended.
 fn peaks(run: &Running) -> u64 {
     let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
-    let peak = |pid| status_field(pid, "VmHWM")?.split(' ').next()?.parse::<u64>().ok();
-    tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
+    tree.chain([run.pid()]).map(peak).max().unwrap_or(0)
 }
 
 /// Lets a run try repeatedly for a while, so that its size can be measured; returns how it ended and its peak.

@@ -1,0 +1,12 @@
+//! The memory of a process.
+
+use super::process::status_field;
+
+/// The memory that a hostile server may cost above that of one that does no harm, in KiB.
+pub const ALLOWANCE: u64 = 16 * 1024;
+
+/// The largest resident set so far of a process in KiB; 0 when it has ended.
+pub fn peak(pid: i32) -> u64 {
+    let peak = |text: String| text.split(' ').next()?.parse().ok();
+    status_field(pid, "VmHWM").and_then(peak).unwrap_or(0)
+}
