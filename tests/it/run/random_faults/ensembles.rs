@@ -1,5 +1,5 @@
-//! Locks in a server, or in an ensemble of them, that survives the loss of one: they are stopped, killed, restarted and
-//! disconnected, one at a time.
+//! Locks in a server that loses nothing when it is killed, or in an ensemble that survives the loss of one: they are
+//! stopped, killed, restarted and disconnected, one at a time.
 
 use super::fault_plan::Rng;
 use super::network;
@@ -83,6 +83,57 @@ impl Members for crate::support::zookeeper::ZooKeeper {
         let entries = entries.collect();
         session.close().unwrap();
         entries
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Members for crate::support::postgres::Postgres {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn daemon(&self, _: usize) -> &Daemon {
+        Self::daemon(self)
+    }
+
+    fn kill(&mut self, _: usize) {
+        Self::kill(self);
+    }
+
+    fn restart(&mut self, _: usize) {
+        Self::restart(self);
+    }
+
+    /// Rows are never deleted; one without living entries is no trace.
+    fn entries(&self) -> Vec<String> {
+        let now = "extract(epoch FROM clock_timestamp()) * 1000000";
+        let rows = self.sql(&format!("SELECT entries FROM public.dlock_locks WHERE ends_at > {now}"));
+        rows.lines().map(str::to_owned).collect()
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl Members for crate::support::mariadb::MariaDb {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn daemon(&self, _: usize) -> &Daemon {
+        Self::daemon(self)
+    }
+
+    fn kill(&mut self, _: usize) {
+        Self::kill(self);
+    }
+
+    fn restart(&mut self, _: usize) {
+        Self::restart(self);
+    }
+
+    fn entries(&self) -> Vec<String> {
+        let now = "unix_timestamp(now(6)) * 1000000";
+        let rows = self.sql(&format!("SELECT entries FROM dlock_locks WHERE ends_at > {now}"));
+        rows.lines().map(str::to_owned).collect()
     }
 }
 

@@ -5,7 +5,7 @@
 //! their duration on files and on Redis, and a quarter of it on each other store. `DLOCK_TEST_RANDOM_SEED` repeats the
 //! choices of an earlier run, but not their scheduling. A test that fails prints the seed.
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres", feature = "mysql"))]
 mod ensembles;
 pub mod event_log;
 pub mod fault_plan;
@@ -371,5 +371,41 @@ mod on_zookeeper {
         let members = ZooKeeper::start_with(&Plan { ensemble: true, ..Plan::current() });
         let store = Store::at(members.url());
         Campaign::on(store, FaultyMembers { members, proxy: None }, 1).run_all_phases();
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use super::Campaign;
+    use super::ensembles::FaultyMembers;
+    use crate::support::postgres::{Plan, Postgres};
+    use crate::support::proxy::Proxy;
+    use crate::support::store::Store;
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_postgresql() {
+        let members = Postgres::start_with(Plan::current());
+        let proxy = Proxy::to(members.port());
+        let url = members.url().replace(&members.port().to_string(), &proxy.port().to_string());
+        let store = Store::at(url);
+        Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod on_mysql {
+    use super::Campaign;
+    use super::ensembles::FaultyMembers;
+    use crate::support::mariadb::{MariaDb, Plan};
+    use crate::support::proxy::Proxy;
+    use crate::support::store::Store;
+
+    #[test]
+    fn nothing_overlaps_and_nothing_is_left_on_mysql() {
+        let members = MariaDb::start_with(Plan::current());
+        let proxy = Proxy::to(members.port());
+        let url = members.url().replace(&members.port().to_string(), &proxy.port().to_string());
+        let store = Store::at(url);
+        Campaign::on(store, FaultyMembers { members, proxy: Some(proxy) }, 1).run_all_phases();
     }
 }
