@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
-use super::queue::{Turn, join_queue, leave_queue, turn};
+use super::queue::{Turn, join_queue, leave_queue, turn, wake_first};
 use super::room::Room;
 use super::store::{Effect, Step, Watch};
 use super::value::{HolderEntry, Ledger};
@@ -148,7 +148,8 @@ fn release_hold(
     restore(ledger, observed, claim);
     let now = observed.now();
     let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
-    let in_session = is_in_session(observed);
+    let is_lost = observed.loss().is_some();
+    let in_session = is_in_session(observed) && !is_lost;
     let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends));
     let Some(mine) = mine else {
         if waited && !is_owners {
@@ -158,8 +159,14 @@ fn release_hold(
         return done(Release::NotHeld, Effect::Leave);
     };
     let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
-    let success = success.filter(|_| mine.revoked.is_none() && observed.loss().is_none());
+    let success = success.filter(|_| mine.revoked.is_none() && !is_lost);
     let success = success.map(|held| success::record(claim, mine, now, held));
+    if is_lost && mine.is_kept(now) && mine.revoked.is_none() {
+        // Its entry alone keeps other dlocks out, as after the death of its owner.
+        mine.ended_at.get_or_insert(now.wall);
+        mine.lease_ends = mine.lease_ends.map(|_| now.clock);
+        return done(Release::NotHeld, Effect::Leave);
+    }
     let is_kept = !rest.is_zero() && mine.revoked.is_none();
     if is_kept {
         mine.ended_at.get_or_insert(now.wall);
@@ -199,8 +206,10 @@ fn release_hold(
     }
     ledger.holders.retain(|holder| holder.ticket != ticket);
     call_next(ledger, observed, mode);
-    let release = if observed.loss().is_none() { Release::Released } else { Release::NotHeld };
-    done(release, Effect::Free)
+    if is_lost && observed.gate_lifetime().is_some() {
+        wake_first(ledger, observed);
+    }
+    done(if is_lost { Release::NotHeld } else { Release::Released }, Effect::Free)
 }
 
 /// Decides on the revocation of the hold with this fencing token: its owners are notified, and a hold without an owner

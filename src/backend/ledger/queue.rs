@@ -83,6 +83,16 @@ pub(super) fn turn(
     }
 }
 
+/// Calls the first waiter, if there is room for it, although a foreign program may be in the gate: it has waited for the
+/// end of a hold, and has to watch the gate from now on.
+pub(super) fn wake_first(ledger: &mut Ledger, observed: &dyn Observed) {
+    let room = Room::beside(&ledger.holders);
+    let first = ledger.waiters.iter_mut().find(|waiter| waiter.has_owner(observed));
+    if let Some(first) = first.filter(|first| room.fits(first.mode)) {
+        first.called.get_or_insert(observed.now().clock);
+    }
+}
+
 /// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
 pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
     let now = observed.now();

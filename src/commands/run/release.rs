@@ -130,11 +130,8 @@ impl Run<'_> {
     ) -> Result<Release, StoreError> {
         let Releasing { lock, index, held, record, stays } = releasing;
         let mut backend = lock.backend();
-        if matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index) {
-            // The store itself has reported the loss.
-            hold::note(&mut **backend, &lock.claim.name, &record, hold::RECORD).await;
-            return Ok(Release::NotHeld);
-        }
+        // What is left of a lost lock, such as the entry beside its gate, has kept others out until the tree was dead.
+        let is_lost = matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
         let mut until = Moment::now() + self.plan.terms.connect_timeout;
         if let Some(ends) = outcome.locks[index].lease_ends {
             until = until.min(ends);
@@ -142,7 +139,7 @@ impl Run<'_> {
         // Whether an earlier attempt has released the lock is unknown.
         let mut uncertain = false;
         loop {
-            let rest = if outcome.ran { held.lease_state.rest() } else { Duration::ZERO };
+            let rest = if outcome.ran && !is_lost { held.lease_state.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
             if backend.fails_over() {
                 bound = bound.min(LONGEST_TRY);
@@ -156,7 +153,7 @@ impl Run<'_> {
             let ending = if uncertain { ending.repeated() } else { ending };
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
-                Ok(Release::NotYet(again)) => {
+                Ok(Release::NotYet(again)) if !is_lost => {
                     stays.set(true);
                     // A revocation may arrive without a notification.
                     let _ = timeout(again.min(LONGEST_UNWATCHED), async {
@@ -173,10 +170,11 @@ impl Run<'_> {
                     uncertain |= maybe_applied;
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
-                Ok(Release::NotHeld) if uncertain => return Ok(Release::Released),
+                Ok(Release::NotHeld) if uncertain && !is_lost => return Ok(Release::Released),
                 result => {
                     stays.set(false);
-                    return result;
+                    // The loss has been reported, and what is left of the lock ends with its lease.
+                    return if is_lost { Ok(Release::NotHeld) } else { result };
                 }
             }
         }

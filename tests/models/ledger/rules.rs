@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::ledger::{
-    Effect, Gate, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch, decide,
+    Effect, Gate, GateLifetime, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch,
+    decide,
 };
 use dlock::backend::{Attempt, CLAIM_WITHIN, Ending, Intent, Loss, Refusal, Release, Renewal};
 use dlock::lock::{Claim, FencingToken, Holder, Identity, LockName, Mode, Revocation, Token};
@@ -24,6 +25,9 @@ struct Facts {
     dead_from: u64,
     dead_until: u64,
     proven: Option<HolderEntry>,
+    /// What ends the passage of a gate beside a ledger of leases, and how the hold was lost.
+    gate_lifetime: Option<GateLifetime>,
+    loss: Option<Loss>,
 }
 
 const DESCRIPTORS: Facts = Facts {
@@ -33,6 +37,8 @@ const DESCRIPTORS: Facts = Facts {
     dead_from: 0,
     dead_until: 0,
     proven: None,
+    gate_lifetime: None,
+    loss: None,
 };
 
 const LEASES: Facts = Facts { lifetime: Lifetime::Recorded, ..DESCRIPTORS };
@@ -58,6 +64,12 @@ impl Observed for Facts {
     }
     fn proven_hold(&self) -> Option<&HolderEntry> {
         self.proven.as_ref()
+    }
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.gate_lifetime
+    }
+    fn loss(&self) -> Option<Loss> {
+        self.loss
     }
 }
 
@@ -338,6 +350,54 @@ fn a_release_ends_only_what_the_claim_has_and_calls_the_next_waiters() {
     assert_eq!(watch, [Watch::Holder(8)]);
     assert_eq!(released(&mut nested, &LEASES, 7, Duration::ZERO).0, Release::Released);
     assert_eq!(claimed(&mut nested, &LEASES, &claim_of(6, X)), "busy", "the inner one has it");
+}
+
+/// The gate is lost, and the tree is dead: the entry beside it keeps nobody out any more.
+#[test]
+fn the_release_of_a_lost_hold_ends_its_entry_and_wakes_the_next_waiter() {
+    let lost = |foreign, gate_lifetime, loss| Facts {
+        gate: Gate::Untried,
+        gate_lifetime: Some(gate_lifetime),
+        loss: Some(loss),
+        foreign,
+        ..LEASES
+    };
+    let mut mine = holder(7, X, None);
+    mine.lease_ends = Some(NOW + TTL);
+    let readers = [waiter(1, S), waiter(2, S), waiter(3, X)];
+    for (foreign, loss, called) in [
+        (false, Loss::Gone, [Some(NOW), Some(NOW), None]),
+        // The first one has waited for the end of the hold, and now watches the gate.
+        (true, Loss::Taken, [Some(NOW), None, None]),
+    ] {
+        for gate_lifetime in [GateLifetime::Session, GateLifetime::Lease] {
+            let facts = lost(foreign, gate_lifetime, loss);
+            let mut queue = ledger(std::slice::from_ref(&mine), &readers);
+            assert_eq!(released(&mut queue, &facts, 8, Duration::ZERO), (Release::NotHeld, Effect::Leave));
+            assert_eq!((queue.holders.len(), queue.waiters[0].called), (1, None), "it is of another token");
+            assert_eq!(released(&mut queue, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Free));
+            assert!(queue.holders.is_empty());
+            assert_eq!(queue.waiters.iter().map(|one| one.called).collect::<Vec<_>>(), called, "{loss:?}");
+        }
+    }
+
+    // Those who are inside the hold pass the gate themselves, and keep the lock.
+    let facts = lost(false, GateLifetime::Session, Loss::Gone);
+    let mut inner = mine.clone();
+    (inner.ticket, inner.token) = (8, "token-8".to_owned());
+    let mut nested = ledger(&[mine.clone(), inner.clone()], &readers);
+    assert_eq!(released(&mut nested, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Free));
+    assert_eq!((nested.holders, nested.waiters[0].called), (vec![inner], None));
+
+    // A minimum time is kept by the entry alone; nobody stays for it, and an operator may end it.
+    mine.kept_until = Some(NOW + TTL * 2);
+    let mut kept = ledger(std::slice::from_ref(&mine), &readers);
+    assert_eq!(released(&mut kept, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Leave));
+    assert_eq!((kept.holders[0].ended_at, kept.waiters[0].called), (Some(0), None));
+    assert_eq!(claimed(&mut kept, &facts, &claim_of(6, X)), "busy");
+    let revocation = Revocation { by: "root@here".into(), reason: None };
+    let ended = decide::revoke(&mut kept, &facts, FencingToken::new(7).unwrap(), &revocation);
+    assert!(matches!(ended, Step::Done { value: Revoked::Ended, .. }), "{ended:?}");
 }
 
 #[test]

@@ -102,6 +102,10 @@ impl Rig for GetLockRig {
         self.server.await_free(&format!("it:{name}"));
     }
 
+    fn cut(&mut self, name: &str) {
+        self.kill_holder(name);
+    }
+
     fn replace(&mut self, name: &str) {
         if self.holder(name).is_some() {
             self.kill_holder(name);

@@ -151,6 +151,10 @@ macro_rules! run_checks {
             once_per {
                 one_run_a_night
             }
+            loss {
+                a_lost_lock_is_free_when_its_run_has_ended
+                a_lock_that_was_taken_is_free_when_both_have_ended
+            }
         }
     };
 }

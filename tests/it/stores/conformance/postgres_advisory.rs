@@ -78,6 +78,10 @@ impl Rig for AdvisoryRig {
 
     fn delete(&mut self, name: &str) {
         self.rows.delete(name);
+        self.cut(name);
+    }
+
+    fn cut(&mut self, name: &str) {
         assert_ne!(self.holders(name, "pg_terminate_backend(pid)"), "0", "{name} was not held");
         until(SOON, "the end of the sessions", || self.holders(name, "*") == "0");
     }
@@ -167,6 +171,11 @@ crate::stores::conformance::topics! { AdvisoryRig::new;
     }
     revocation {
         a_foreign_lock_is_removed_only_where_the_store_keeps_it
+    }
+    lost_gate {
+        a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead
+        a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead
+        a_waiter_starts_when_the_program_that_took_the_gate_has_left_it
     }
 }
 

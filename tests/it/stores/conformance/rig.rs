@@ -114,6 +114,11 @@ pub trait Rig {
     /// Deletes a held lock without notifying its clients.
     fn delete(&mut self, name: &str);
 
+    /// Ends a held lock for other programs as well, without notifying its clients, and leaves what dlock keeps beside it.
+    fn cut(&mut self, name: &str) {
+        self.delete(name);
+    }
+
     /// Replaces a held lock with a foreign one.
     fn replace(&mut self, name: &str);
 

@@ -296,6 +296,15 @@ macro_rules! gate_checks {
                 a_held_lock_is_busy_even_if_the_next_run_is_not_due
                 one_run_a_night
             }
+            loss {
+                a_lost_lock_is_free_when_its_run_has_ended
+                a_lock_that_was_taken_is_free_when_both_have_ended
+            }
+            lost_gate {
+                a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead
+                a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead
+                a_waiter_starts_when_the_program_that_took_the_gate_has_left_it
+            }
             revocation {
                 a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
                 a_revocation_does_not_apply_to_another_hold

@@ -98,8 +98,12 @@ impl<S: Server> Rig for ShedLockRig<S> {
 
     fn delete(&mut self, name: &str) {
         assert_ne!(self.held(name), "", "{name} was not held");
-        self.sql(&format!("DELETE FROM shedlock WHERE name = '{name}'"));
+        self.cut(name);
         self.sql(&format!("DELETE FROM dlock_locks WHERE name = '{name}'"));
+    }
+
+    fn cut(&mut self, name: &str) {
+        self.sql(&format!("DELETE FROM shedlock WHERE name = '{name}'"));
     }
 
     fn replace(&mut self, name: &str) {

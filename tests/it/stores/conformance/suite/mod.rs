@@ -5,6 +5,9 @@ pub mod cancellation;
 pub mod exclusion;
 pub mod fencing;
 pub mod holder;
+pub mod loss;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod lost_gate;
 pub mod min_hold;
 pub mod names;
 pub mod nesting;

@@ -1,0 +1,63 @@
+//! A run has lost the gate in front of its ledger: its entry keeps the waiters out until its tree is dead, and no longer.
+
+use super::loss::{AT_MOST, LEASE, holder, lost};
+use super::nesting::inner;
+use crate::stores::conformance::rig::Rig;
+use crate::support::probe;
+use crate::support::running::{Exit, Running};
+use dlock::lock::LockName;
+use std::time::Instant;
+
+/// A run at the first queue position, which reports whether the command of the run that holds `x` is dead.
+fn waiting(rig: &dyn Rig) -> Running {
+    let inherited_lock = rig.place().inherited_lock();
+    let run = rig.run().args(["-v", "--wait", "forever", "--ttl", &rig.ttl(LEASE)]);
+    let mut run = run.probe(["next-holder", inherited_lock.path()]).spawn();
+    run.await_stderr("; waiting at position 1\n");
+    run
+}
+
+async fn assert_served(rig: &dyn Rig, mut waiter: Running, free: Instant) {
+    let output = waiter.wait();
+    println!("{}: the next one started {} ms later", rig.url(), free.elapsed().as_millis());
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
+    assert!(free.elapsed() < AT_MOST, "{:?}", free.elapsed());
+    let history = rig.open().history(&LockName::new("x").unwrap()).await.unwrap();
+    let outcomes: Vec<&str> = history.iter().take(2).map(|(_, record)| record.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["ran", "lost"]);
+    assert_eq!(rig.traces("x"), [""; 0]);
+}
+
+pub async fn a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead(rig: &mut dyn Rig) {
+    let mut run = holder(rig);
+    let waiter = waiting(rig);
+    rig.cut("x");
+    let free = lost(rig, &mut run);
+    assert_served(rig, waiter, free).await;
+}
+
+/// The nested run is asked to end with the rest of the tree, and removes its own entry.
+pub async fn a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead(rig: &mut dyn Rig) {
+    let (ttl, place) = (format!("--ttl {}", rig.ttl(LEASE)), rig.place());
+    let inherited_lock = place.inherited_lock();
+    let words = ["--inherited-lock", inherited_lock.path(), "hold", &place.arg("work"), "until", "never"];
+    let command = probe::command(words).join(" ");
+    let outer = rig.run().args(["--ttl", &rig.ttl(LEASE)]);
+    let mut run = outer.sh(&format!("exec {} {command}", inner(rig, &ttl))).spawn();
+    run.await_ready();
+    let waiter = waiting(rig);
+    rig.cut("x");
+    let free = lost(rig, &mut run);
+    assert_served(rig, waiter, free).await;
+}
+
+/// Nobody notifies the waiter when the other program leaves the gate.
+pub async fn a_waiter_starts_when_the_program_that_took_the_gate_has_left_it(rig: &mut dyn Rig) {
+    let mut run = holder(rig);
+    let waiter = waiting(rig);
+    rig.replace("x");
+    lost(rig, &mut run);
+    assert!(rig.is_untouched("x"));
+    rig.foreign_unlock("x");
+    assert_served(rig, waiter, Instant::now()).await;
+}
