@@ -238,16 +238,9 @@ impl Backend for RedlockStore {
         })
     }
 
-    /// Stores a record at all nodes; a majority suffices. A hold that was lost may still be present at some nodes, and
-    /// no command runs under it any more, so it is released with the record.
+    /// Stores a record at all nodes; a majority suffices.
     fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let is_held = |latest: &&LatestClaim| latest.hold.is_some() && latest.claim.name == *name;
-            let held = self.latest.as_ref().filter(is_held).map(|latest| Rc::clone(&latest.claim));
-            if let Some(claim) = held.filter(|_| record.held_ms.is_some()) {
-                let ending = Ending::recorded(Some(record));
-                return self.release(&claim, Duration::ZERO, ending).await.map(drop);
-            }
             let (name, record) = (name.clone(), record.clone());
             let store = async move |node: &mut NodeClient| node.store.record(&name, &record).await;
             self.nodes.request_majority(limit(Duration::MAX), store).await.map(drop)
