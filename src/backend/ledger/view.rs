@@ -17,6 +17,8 @@ const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// A recorded hold without an owner may be revoked (`dlock break`), which causes no notification.
 const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
+/// How much later than the waiter ahead of it a waiter asks whether the lease of the holder has ended.
+const BETWEEN_WAITERS: Duration = Duration::from_millis(25);
 /// What ends by time has ended this long after it.
 const JUST_AFTER: Duration = Duration::from_millis(1);
 
@@ -46,11 +48,14 @@ pub(super) fn busy(
         let ends = entry.lease_ends.max(entry.kept_until)?;
         // A minimum hold time that has expired ends nothing.
         let rest = (now.clock < ends).then(|| ends - now.clock + JUST_AFTER)?;
-        // The end of a lease that is renewed until then concerns the first of the exclusive waiters, and the next one in case
-        // that it is dead: for the others it is enough to ask once during a lease.
-        let is_behind = claim.mode == Mode::Exclusive && place.is_some_and(|place| place > 1);
+        // The end of a lease that is renewed until then concerns the first two of the exclusive waiters. Each one behind them
+        // asks a little later than the one ahead, in case that all of these are dead: usually it finds a lease that has just
+        // been renewed, and asks again when that has ended.
         let is_renewed = entry.ended_at.is_none() && !entry.identity.unattended;
-        Some(if is_called && is_behind && is_renewed { rest.max(entry.lease?) } else { rest })
+        let is_behind =
+            |place: &usize| *place > 1 && claim.mode == Mode::Exclusive && is_called && is_renewed;
+        let place = place.filter(is_behind).unwrap_or_default();
+        Some(rest + BETWEEN_WAITERS.saturating_mul(place.try_into().unwrap_or(u32::MAX)))
     };
     if let Some(rest) = ledger.holders.iter().filter_map(ends).min() {
         again = again.min(rest);

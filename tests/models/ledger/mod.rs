@@ -2,6 +2,7 @@
 //! each other, first come, first served, no waiter left behind, fencing tokens that grow.
 
 mod clients;
+mod crashes;
 mod rules;
 
 use std::time::Duration;

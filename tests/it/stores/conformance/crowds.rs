@@ -4,6 +4,8 @@ use super::client::Client;
 use super::rig::Rig;
 use super::suite::queue_of_runs::waiting_with_ttl;
 use crate::support::{process, running::Exit};
+use dlock::backend::CLAIM_WITHIN;
+use dlock::lock::LockName;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -54,4 +56,40 @@ pub async fn killed_together_they_cost_the_longest_lease<const WAITERS: usize>(r
     let took = began.elapsed();
     assert_eq!(rig.place().read("log"), "next\n");
     assert!(took < rig.end_of_lease(LONGEST) + DELAY, "{took:?}");
+}
+
+/// F51: the holder and the first two waiters are killed just after a renewal. The third moves half a second for each of
+/// them after the end of the lease, although it has asked while the holder was alive, and need not have asked again.
+pub async fn killed_after_a_renewal_they_cost_half_a_second_each(rig: &mut dyn Rig) {
+    const TTL: Duration = Duration::from_secs(9);
+    /// The delay of a busy machine. If the third slept for another lease, that would cost more.
+    const DELAY: Duration = Duration::from_secs(3);
+    let mut holder = rig.run().args(["--ttl", "9s"]).sh("echo ready; exec sleep 600").spawn();
+    holder.await_ready();
+    let killed = [1, 2].map(|place| waiting_with_ttl(rig, "9s", place, "killed"));
+    let mut third = waiting_with_ttl(rig, "9s", 3, "third");
+    let (name, mut overseer) = (LockName::new("x").unwrap(), rig.open());
+    let mut before = TTL;
+    let renewed = loop {
+        let seen = overseer.inspect(std::slice::from_ref(&name), None).await.unwrap();
+        let rest = seen.locks[0].holders[0].remaining.unwrap();
+        if rest > before {
+            break Instant::now();
+        }
+        before = rest;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let processes: Vec<i32> = [&holder]
+        .into_iter()
+        .chain(&killed)
+        .flat_map(|run| run.marker().bearers())
+        .map(|process| process.pid)
+        .collect();
+    processes.iter().for_each(|pid| process::send(*pid, Signal::SIGKILL));
+    assert_eq!(third.wait().exit, Exit::Code(0));
+    let took = renewed.elapsed();
+    println!("{}: the third ran {} ms after the renewal", rig.url(), took.as_millis());
+    assert_eq!(rig.place().read("log"), "third\n");
+    assert!(took > TTL - TTL / 10, "{took:?}");
+    assert!(took < TTL + 2 * CLAIM_WITHIN + DELAY, "{took:?}");
 }

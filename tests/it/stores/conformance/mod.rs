@@ -6,7 +6,7 @@
 //! must keep it too.
 
 pub mod client;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub mod crowds;
 mod disturbance;
 mod memory;

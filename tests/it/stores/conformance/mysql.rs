@@ -142,6 +142,11 @@ impl Rig for MysqlRig {
 super::trait_checks!(MysqlRig::new);
 super::run_checks!(MysqlRig::new);
 
+#[test]
+fn killed_after_a_renewal_they_cost_half_a_second_each() {
+    super::rig::prove(MysqlRig::new(), super::crowds::killed_after_a_renewal_they_cost_half_a_second_each);
+}
+
 mod of_mariadb_11_8 {
     use super::{MysqlRig, Product};
 

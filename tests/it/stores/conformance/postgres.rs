@@ -216,6 +216,11 @@ fn killed_together_they_cost_the_longest_lease() {
     super::rig::prove(PostgresRig::new(), check);
 }
 
+#[test]
+fn killed_after_a_renewal_they_cost_half_a_second_each() {
+    super::rig::prove(PostgresRig::new(), super::crowds::killed_after_a_renewal_they_cost_half_a_second_each);
+}
+
 mod of_version_18 {
     use super::PostgresRig;
 
