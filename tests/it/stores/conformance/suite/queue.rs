@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Time for a short operation, on a slow and busy machine.
 const A_MOMENT: Duration = Duration::from_secs(8);
 /// How far the clocks may change the time to claim.
-const CLAIM_AT_LEAST: Duration = Duration::from_millis(490);
+pub const CLAIM_AT_LEAST: Duration = Duration::from_millis(490);
 
 /// The lease of a waiter that falls silent, where its position ends with its lease.
 const BRIEF: Duration = Duration::from_secs(1);
