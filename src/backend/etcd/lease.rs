@@ -7,7 +7,9 @@ use tonic::Status;
 
 use super::connection::Channel;
 use super::errors;
-use super::messages::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest};
+use super::messages::{
+    Header, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+};
 use crate::clock::Moment;
 use crate::random;
 
@@ -32,30 +34,45 @@ pub(super) enum Owner {
 }
 
 impl Lease {
-    /// Requests a new lease with a [new id](new_id). It has at least this length, in whole seconds. A request that is
-    /// repeated because its reply was lost leads to the same lease.
-    pub async fn grant(channel: &Channel, id: i64, ttl: Duration) -> Result<Lease, Status> {
+    /// Requests a new lease with a [new id](new_id). It has at least this length, in whole seconds, and a majority has
+    /// agreed to it. A request that is repeated because its reply was lost leads to the same lease, of which nothing
+    /// but that it exists is known before it is [extended](Lease::extend).
+    pub async fn grant(channel: &Channel, id: i64, ttl: Duration) -> Result<Granted, Status> {
         let sent = Moment::now();
         match channel.call(LeaseGrantRequest { ttl: seconds(ttl), id }).await {
-            Ok(reply) => Ok(Lease::ours(id, duration(reply.ttl), sent)),
+            Ok(reply) => {
+                let ttl = duration(reply.ttl);
+                let lease = Lease { id, ttl, ends: sent + ttl, owner: Owner::Us };
+                Ok(Granted { lease, term: Some(term(reply.header)) })
+            }
             Err(status) if errors::is_lease_granted(&status) => {
-                let lease = Lease::ours(id, ttl, sent).extend(channel).await?;
-                lease.ok_or_else(|| Status::unavailable("the lease has ended"))
+                let lease = Lease { id, ttl, ends: sent, owner: Owner::Us };
+                Ok(Granted { lease, term: None })
             }
             Err(status) => Err(status),
         }
     }
 
-    fn ours(id: i64, ttl: Duration, sent: Moment) -> Lease {
-        Lease { id, ttl, ends: sent + ttl, owner: Owner::Us }
-    }
-
-    /// Extends the lease; `None` if it has ended.
-    pub async fn extend(self, channel: &Channel) -> Result<Option<Lease>, Status> {
+    /// Requests that the lease is extended. Returns it as it would be then, `None` if it has ended, and the term of the
+    /// reply: the leader alone replies, and one that has been replaced may not know that yet.
+    pub async fn extend(self, channel: &Channel) -> Result<(Option<Lease>, u64), Status> {
         let sent = Moment::now();
-        let ttl = duration(channel.call(LeaseKeepAliveRequest { id: self.id }).await?.ttl);
-        Ok((!ttl.is_zero()).then_some(Lease { ttl, ends: sent + ttl, ..self }))
+        let reply = channel.call(LeaseKeepAliveRequest { id: self.id }).await?;
+        let ttl = duration(reply.ttl);
+        Ok(((!ttl.is_zero()).then_some(Lease { ttl, ends: sent + ttl, ..self }), term(reply.header)))
     }
+}
+
+/// A lease that was requested.
+pub(super) struct Granted {
+    pub lease: Lease,
+    /// The term of the reply; `None` if an earlier request has led to the lease.
+    pub term: Option<u64>,
+}
+
+/// Returns the term of the leader when a reply was sent.
+pub(super) fn term(header: Option<Header>) -> u64 {
+    header.unwrap_or_default().raft_term
 }
 
 /// Returns the id of a lease that was never requested.

@@ -46,6 +46,8 @@ pub(super) struct Snapshot {
     /// The time of this host: etcd has no clock. All that is listed is alive by it, because etcd removes what is not.
     now: Now,
     pub revision: u64,
+    /// The term of the leader that has confirmed the revision.
+    pub term: u64,
     beside: Entry,
     /// See [`Listing::unreadable`].
     unreadable: Option<Unreadable>,
@@ -78,7 +80,8 @@ impl Snapshot {
     /// A value is in a format that this dlock does not know.
     pub fn of(name: &LockName, reply: TxnResponse, others: OtherFormats) -> Result<Snapshot, StoreError> {
         let now = now();
-        let revision = reply.header.map(|header| unsigned(header.revision)).unwrap_or_default();
+        let header = reply.header.unwrap_or_default();
+        let (revision, term) = (unsigned(header.revision), header.raft_term);
         let mut ranges = reply.responses.into_iter().map(|response| response.range.unwrap_or_default().kvs);
         let mut next = || ranges.next().unwrap_or_default();
         let unknown = |unreadable: Unreadable| StoreError::Config(format!("{name}: {unreadable}"));
@@ -105,7 +108,7 @@ impl Snapshot {
             };
             Ok(stored(kv, value, now))
         });
-        Ok(Snapshot { now, revision, beside, unreadable, entries: entries.collect::<Result<_, _>>()? })
+        Ok(Snapshot { now, revision, term, beside, unreadable, entries: entries.collect::<Result<_, _>>()? })
     }
 
     /// Returns the leases that are shown to others: of the first holders.

@@ -48,6 +48,7 @@ messages! {
         cluster_id: u64 [uint64, tag = 1],
         member_id: u64 [uint64, tag = 2],
         revision: i64 [int64, tag = 3],
+        raft_term: u64 [uint64, tag = 4],
     }
 
     KeyValue {
@@ -126,6 +127,7 @@ messages! {
     }
 
     LeaseGrantResponse {
+        header: Option<Header> [message, optional, tag = 1],
         id: i64 [int64, tag = 2],
         ttl: i64 [int64, tag = 3],
     }
@@ -141,6 +143,7 @@ messages! {
     }
 
     LeaseKeepAliveResponse {
+        header: Option<Header> [message, optional, tag = 1],
         ttl: i64 [int64, tag = 3],
     }
 

@@ -24,6 +24,8 @@ pub struct EtcdStore {
     pub(super) client: Client,
     /// Extended by every heartbeat.
     lease: Option<Lease>,
+    /// The term of the leader in the last reply; `None` before the first one.
+    term: Option<u64>,
     /// The id of the lease that was requested without a reply.
     requested: Option<i64>,
     /// A longer one, for the rest of a minimum hold time. It is never extended.
@@ -46,6 +48,7 @@ impl EtcdStore {
         Contender::new(EtcdStore {
             client: Client::new(location),
             lease: None,
+            term: None,
             requested: None,
             rest: None,
             last: None,

@@ -1,17 +1,22 @@
 //! The entries of a lock: how they are listed, written and watched, and which lease is extended with that.
 
+use std::time::Duration;
+
 use super::EtcdStore;
 use super::transaction::{UseOfLeases, commit, put_last};
-use crate::backend::StoreError;
 use crate::backend::etcd::connection::Channel;
-use crate::backend::etcd::lease::{self, Lease, Owner, remaining};
+use crate::backend::etcd::lease::{self, Granted, Lease, Owner, remaining};
 use crate::backend::etcd::listing::{self, OtherFormats, Snapshot, unsigned};
 use crate::backend::etcd::messages::{TxnRequest, TxnResponse};
 use crate::backend::etcd::watch::Events;
 use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, Write, Written};
 use crate::backend::ledger::{Purpose, Watch};
+use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, LockName};
+
+/// How often a lease is extended until the replies are of the same leader.
+const HEARTBEATS: usize = 4;
 
 impl EtcdStore {
     /// Reads the entries of a lock, without those of a lease that has ended.
@@ -23,33 +28,66 @@ impl EtcdStore {
     ) -> Result<Snapshot, StoreError> {
         let request = listing::request(&self.keys(name));
         let reply = self.client.call(request).await?;
-        snapshot(name, purpose, reply, ended)
+        let snapshot = snapshot(name, purpose, reply, ended)?;
+        self.term = Some(snapshot.term);
+        Ok(snapshot)
     }
 
-    /// Extends the lease; returns its id if it has ended.
-    async fn extend(&mut self) -> Result<Option<i64>, StoreError> {
-        let Some(lease) = self.lease else { return Ok(None) };
-        self.lease = self.client.with(async |channel| lease.extend(channel).await).await?;
-        Ok(self.lease.is_none().then_some(lease.id))
+    /// Extends the lease, if there is one, and reads the entries.
+    ///
+    /// The leader replies to a keep-alive without asking the other members. One that was stopped while another one was
+    /// elected replies to those that were pending before it notices (etcd-io/etcd#15247), and the lease ends earlier than
+    /// its reply says. The read that follows is confirmed by a majority. The three replies in a row, the one before the
+    /// keep-alive too, must be of the same term: then no other leader was elected before the keep-alive was carried out.
+    /// Otherwise both are repeated.
+    async fn extend_and_read(&mut self, name: &LockName, purpose: &Purpose) -> Result<Snapshot, StoreError> {
+        let Some(lease) = self.lease else { return self.read_entries(name, purpose, None).await };
+        for _ in 0..HEARTBEATS {
+            let before = self.term;
+            let (extended, term) = self.client.with(async |channel| lease.extend(channel).await).await?;
+            let ended = extended.is_none().then_some(lease.id);
+            let snapshot = self.read_entries(name, purpose, ended).await?;
+            if [before, self.term] == [Some(term); 2] {
+                self.lease = extended;
+                return Ok(snapshot);
+            }
+        }
+        Err(StoreError::Unavailable {
+            reason: "the cluster has elected another leader meanwhile".into(),
+            maybe_applied: true,
+            outlook: Outlook::Transient,
+        })
     }
 
-    /// Reads the entries, while the lease is extended or a new one is granted.
+    /// Reads the entries, while a new lease is granted; or extends the lease first.
     async fn claim(&mut self, claim: &Claim, purpose: &Purpose) -> Result<Snapshot, StoreError> {
-        let (request, lease) = (listing::request(&self.keys(&claim.name)), self.lease);
-        let id = lease.map_or_else(|| self.id_to_request(), |lease| lease.id);
+        if self.lease.is_some() {
+            return self.extend_and_read(&claim.name, purpose).await;
+        }
+        let request = listing::request(&self.keys(&claim.name));
+        let id = self.id_to_request();
         let both = async |channel: &Channel| {
-            let own = async {
-                match lease {
-                    Some(lease) => lease.extend(channel).await,
-                    None => Lease::grant(channel, id, claim.ttl).await.map(Some),
-                }
-            };
-            tokio::try_join!(own, channel.call(request.clone()))
+            tokio::try_join!(Lease::grant(channel, id, claim.ttl), channel.call(request.clone()))
         };
-        let (own, reply) = self.client.with(both).await?;
-        self.lease = own;
-        self.requested = None;
-        snapshot(&claim.name, purpose, reply, lease.filter(|_| own.is_none()).map(|lease| lease.id))
+        let (granted, reply) = self.client.with(both).await?;
+        self.use_granted(&granted);
+        match granted.term {
+            Some(_) => snapshot(&claim.name, purpose, reply, None),
+            None => self.extend_and_read(&claim.name, purpose).await,
+        }
+    }
+
+    /// Requests a new lease.
+    async fn request_lease(&mut self, ttl: Duration) -> Result<Granted, StoreError> {
+        let id = self.id_to_request();
+        let granted = self.client.with(async |channel| Lease::grant(channel, id, ttl).await).await?;
+        self.use_granted(&granted);
+        Ok(granted)
+    }
+
+    fn use_granted(&mut self, granted: &Granted) {
+        (self.lease, self.requested) = (Some(granted.lease), None);
+        self.term = granted.term.or(self.term);
     }
 
     /// Uses the lease of the entry in which the claim is noted, if that is not known: of an outer hold, or of another
@@ -65,21 +103,19 @@ impl EtcdStore {
         let unknown = own.map(|stored| stored.lease).filter(|id| *id != 0 && !is_known(*id));
         if let Some(id) = unknown {
             self.lease = Some(Lease { id, ttl: claim.ttl, ends: Moment::now(), owner: Owner::Other });
-            let ended = self.extend().await?;
-            let snapshot = self.read_entries(&claim.name, purpose, ended).await?;
+            let snapshot = self.extend_and_read(&claim.name, purpose).await?;
             // With a lease that is known now.
-            return if ended.is_none() {
-                Box::pin(self.adopt(claim, purpose, snapshot)).await
-            } else {
-                Ok(snapshot)
+            return match self.lease {
+                Some(_) => Box::pin(self.adopt(claim, purpose, snapshot)).await,
+                None => Ok(snapshot),
             };
         }
         let is_missing = self.lease.is_none() && (own.is_some() || matches!(purpose, Purpose::Claim(_)));
         let is_short = |lease: Lease| matches!(purpose, Purpose::Renew(_)) && lease.ttl < claim.ttl;
         if is_missing || own.is_some() && self.lease.is_some_and(is_short) {
-            let id = self.id_to_request();
-            let lease = self.client.with(async |channel| Lease::grant(channel, id, claim.ttl).await).await?;
-            (self.lease, self.requested) = (Some(lease), None);
+            if self.request_lease(claim.ttl).await?.term.is_none() {
+                return self.extend_and_read(&claim.name, purpose).await;
+            }
         }
         Ok(snapshot)
     }
@@ -143,10 +179,7 @@ impl EntryStore for EtcdStore {
             Purpose::Claim(claim) if self.lease.is_some() || claim.outer.is_empty() => {
                 self.claim(claim, purpose).await?
             }
-            Purpose::Renew(_) => {
-                let ended = self.extend().await?;
-                self.read_entries(name, purpose, ended).await?
-            }
+            Purpose::Renew(_) => self.extend_and_read(name, purpose).await?,
             _ => self.read_entries(name, purpose, None).await?,
         };
         if let Purpose::Claim(claim) | Purpose::Renew(claim) = purpose {
@@ -203,7 +236,9 @@ impl EntryStore for EtcdStore {
         }
         let mut nested = reply.responses.iter().filter_map(|response| response.txn.as_ref());
         let is_granted = !creates || nested.next().is_some_and(|txn| txn.succeeded);
-        let revision = reply.header.map(|header| unsigned(header.revision)).unwrap_or_default();
+        let header = reply.header.unwrap_or_default();
+        let revision = unsigned(header.revision);
+        self.term = Some(header.raft_term);
         if !is_granted {
             return Ok(Written::Waiting);
         }

@@ -58,9 +58,9 @@ impl EtcdStore {
             return Ok(rest.id);
         }
         let id = new_id();
-        let rest = self.client.with(async |channel| Lease::grant(channel, id, length).await).await?;
-        self.rest = Some(rest);
-        Ok(rest.id)
+        let granted = self.client.with(async |channel| Lease::grant(channel, id, length).await).await?;
+        self.rest = Some(granted.lease);
+        Ok(id)
     }
 
     /// Adds a write to a transaction, and returns the lease that the written entry is to have.

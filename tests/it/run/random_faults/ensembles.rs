@@ -17,11 +17,6 @@ pub trait Members {
 
     fn restart(&mut self, member: usize);
 
-    /// Whether a member that is stopped, and continued later, ends no lease of others.
-    fn may_be_stopped(&self, _: usize) -> bool {
-        true
-    }
-
     /// The entries of holders and waiters.
     fn entries(&self) -> Vec<String>;
 }
@@ -42,12 +37,6 @@ impl Members for crate::support::etcd::Etcd {
 
     fn restart(&mut self, member: usize) {
         Self::restart(self, member);
-    }
-
-    /// Before etcd 3.5.13, a leader that continues may revoke leases that were extended at the next leader
-    /// (etcd-io/etcd#15247): dlock-etcd(7) names that among the limits, and dlock doctor warns of it.
-    fn may_be_stopped(&self, member: usize) -> bool {
-        Self::count(self) == 1 || self.leader() != member
     }
 
     fn entries(&self) -> Vec<String> {
@@ -154,7 +143,7 @@ impl<M: Members> FaultyStore for FaultyMembers<M> {
                 "connections cut".into()
             }
             (3..=6, Some(proxy)) => network::disturb(proxy, choice - 3),
-            (0, _) if self.members.may_be_stopped(member) => {
+            (0, _) => {
                 self.members.daemon(member).stop();
                 format!("member {member} stopped")
             }

@@ -1,16 +1,48 @@
-//! A proxy in front of a member that forges replies to keep-alives and withholds events of watches.
+//! A proxy in front of a member that forges replies to keep-alives, withholds events of watches, and ends all traffic at
+//! a chosen moment.
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream, client, server};
 use hyper::body::Bytes;
 use hyper::{Request, Response, Uri};
-use std::sync::atomic::{AtomicBool, Ordering};
+use prost::Message;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// A gRPC message, not compressed and of two bytes: field 3 of `LeaseKeepAliveResponse`, a TTL of 60 s.
-const EXTENDED: &[u8] = &[0, 0, 0, 0, 2, 3 << 3, 60];
+/// What precedes each gRPC message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// What every reply of etcd begins with.
+#[derive(Clone, PartialEq, Message)]
+struct Beginning {
+    #[prost(message, optional, tag = 1)]
+    header: Option<Header>,
+}
+
+/// The reply to a keep-alive.
+#[derive(Clone, PartialEq, Message)]
+struct KeptAlive {
+    #[prost(message, optional, tag = 1)]
+    header: Option<Header>,
+    #[prost(int64, tag = 3)]
+    ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Header {
+    #[prost(uint64, tag = 4)]
+    raft_term: u64,
+}
+
+/// A reply of the member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    pub method: String,
+    /// The term of the leader, as the member knows it.
+    pub term: u64,
+}
 
 /// What the proxy changes.
 #[derive(Debug, Default)]
@@ -18,7 +50,12 @@ struct Changes {
     forges: AtomicBool,
     withholds: AtomicBool,
     hides: AtomicBool,
-    replies: Mutex<Vec<String>>,
+    /// How many keep-alives still get another term.
+    other_terms: AtomicUsize,
+    cuts: AtomicBool,
+    is_cut: AtomicBool,
+    keep_alives: AtomicUsize,
+    replies: Mutex<Vec<Reply>>,
 }
 
 /// A proxy on a free port of 127.0.0.1. Its connections end when this is dropped.
@@ -68,27 +105,73 @@ impl Forger {
         self.changes.hides.store(true, Ordering::SeqCst);
     }
 
-    /// The methods of the replies since keep-alives are forged, in order.
-    pub fn replies(&self) -> Vec<String> {
+    /// The next keep-alives, this many, are reported to be of another term than they are.
+    pub fn forge_terms(&self, count: usize) {
+        self.changes.other_terms.store(count, Ordering::SeqCst);
+        self.changes.replies().clear();
+    }
+
+    /// After the next heartbeat, a keep-alive and a read, nothing gets through in either direction, as if the network had
+    /// failed.
+    pub fn cut_after_heartbeat(&self) {
+        self.changes.replies().clear();
+        self.changes.cuts.store(true, Ordering::SeqCst);
+    }
+
+    /// How many keep-alives clients have sent.
+    pub fn keep_alives(&self) -> usize {
+        self.changes.keep_alives.load(Ordering::SeqCst)
+    }
+
+    /// The replies since something is forged or cut, in order.
+    pub fn replies(&self) -> Vec<Reply> {
         self.changes.replies().clone()
+    }
+
+    /// Their methods.
+    pub fn methods(&self) -> Vec<String> {
+        self.replies().into_iter().map(|reply| reply.method).collect()
     }
 }
 
 impl Changes {
-    fn replies(&self) -> MutexGuard<'_, Vec<String>> {
+    fn replies(&self) -> MutexGuard<'_, Vec<Reply>> {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what the client gets of a reply.
     fn apply(&self, path: &str, piece: Bytes) -> Option<Bytes> {
-        let method = path.rsplit('/').next().unwrap_or_default();
-        self.replies().push(method.to_owned());
-        match method {
-            "LeaseKeepAlive" if self.forges.load(Ordering::SeqCst) => Some(Bytes::from_static(EXTENDED)),
-            "Watch" if self.withholds.load(Ordering::SeqCst) => None,
+        if self.is_cut.load(Ordering::SeqCst) {
+            return None;
+        }
+        let method = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let beginning = Beginning::decode(&piece[PREFIX.min(piece.len())..]).unwrap_or_default();
+        let term = beginning.header.unwrap_or_default().raft_term;
+        let mut replies = self.replies();
+        let is_read = method == "Txn" && replies.last().is_some_and(|last| last.method == "LeaseKeepAlive");
+        self.is_cut.store(is_read && self.cuts.load(Ordering::SeqCst), Ordering::SeqCst);
+        replies.push(Reply { method: method.clone(), term });
+        let (forges, withholds) = (&self.forges, &self.withholds);
+        match method.as_str() {
+            "LeaseKeepAlive" => {
+                let ttl = if forges.load(Ordering::SeqCst) { 60 } else { 0 };
+                let counted = self
+                    .other_terms
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+                let header = counted.is_ok().then_some(Header { raft_term: term + 1 });
+                Some(amended(piece, &KeptAlive { header, ttl }))
+            }
+            "Watch" if withholds.load(Ordering::SeqCst) => None,
             _ => Some(piece),
         }
     }
+}
+
+/// Overrides fields of a message: of those that occur twice, the last one counts.
+fn amended(piece: Bytes, fields: &KeptAlive) -> Bytes {
+    let message = [&piece[PREFIX..], &fields.encode_to_vec()].concat();
+    let length = u32::try_from(message.len()).expect("a short message").to_be_bytes();
+    [&[0], &length[..], &message].concat().into()
 }
 
 async fn accept(listener: std::net::TcpListener, target: u16, changes: Arc<Changes>) {
@@ -117,6 +200,12 @@ async fn forward(
 ) -> Result<(), h2::Error> {
     let (mut head, body) = call.into_parts();
     let path = head.uri.path().to_owned();
+    if changes.is_cut.load(Ordering::SeqCst) {
+        return std::future::pending().await;
+    }
+    if path.ends_with("/LeaseKeepAlive") {
+        changes.keep_alives.fetch_add(1, Ordering::SeqCst);
+    }
     if changes.hides.load(Ordering::SeqCst) {
         head.uri = Uri::from_static("http://127.0.0.1/other.Service/Method");
     }

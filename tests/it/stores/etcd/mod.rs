@@ -5,4 +5,5 @@ mod errors;
 mod faults;
 mod forger;
 mod lost_replies;
+mod stuck_leader;
 mod users;
