@@ -13,6 +13,8 @@ const ASCENDING: i32 = 1;
 const BY_CREATE_REVISION: i32 = 2;
 /// As many holders as a claim is shown.
 const MAX_SHOWN: usize = 16;
+/// The most entries of one lock: more than any lock has, and few enough that a decision on all of them takes moments.
+const MOST_ENTRIES: usize = 20_000;
 /// The least that remains of a lease whose key is listed.
 const ALIVE: Duration = Duration::from_millis(1);
 
@@ -77,7 +79,7 @@ pub(super) enum OtherFormats {
 
 impl Snapshot {
     /// # Errors
-    /// A value is in a format that this dlock does not know.
+    /// A value is in a format that this dlock does not know, or etcd would not have such entries.
     pub fn of(name: &LockName, reply: TxnResponse, others: OtherFormats) -> Result<Snapshot, StoreError> {
         let now = now();
         let header = reply.header.unwrap_or_default();
@@ -97,7 +99,9 @@ impl Snapshot {
         if let Some(last) = next().first() {
             beside.value.fencing_token = beside.value.fencing_token.max(unsigned(last.mod_revision));
         }
-        let entries = next().into_iter().enumerate().map(|(place, kv)| {
+        let listed = next();
+        check(&listed)?;
+        let entries = listed.into_iter().enumerate().map(|(place, kv)| {
             let value = match Ledger::parse(&kv.value) {
                 Ok(value) if !value.is_idle() => value,
                 Err(unreadable @ Unreadable::OtherFormat(_)) if others == OtherFormats::Reject => {
@@ -181,6 +185,24 @@ impl Snapshot {
         let (beside, unreadable) = (self.beside.clone(), self.unreadable);
         Listing { now: self.now, revision: self.revision, lease, beside, unreadable, entries }
     }
+}
+
+/// Checks what tells entries apart, and their number.
+///
+/// # Errors
+/// etcd would not have such entries: this is another server, or a proxy has changed its reply.
+fn check(listed: &[KeyValue]) -> Result<(), StoreError> {
+    let invalid = |text: String| Err(StoreError::unanswered(format!("the reply is not one of etcd: {text}")));
+    if listed.iter().any(|kv| kv.key.is_empty() || kv.create_revision <= 0 || kv.mod_revision <= 0) {
+        return invalid("the entry of a lock has no key or no revision".into());
+    }
+    if !listed.is_sorted_by(|one, next| one.create_revision < next.create_revision) {
+        return invalid("the entries of a lock are not in the order of their revisions".into());
+    }
+    if listed.len() > MOST_ENTRIES {
+        return Err(StoreError::unanswered(format!("a lock has more than {MOST_ENTRIES} entries")));
+    }
+    Ok(())
 }
 
 fn stored(kv: KeyValue, value: Ledger, now: Now) -> Stored {

@@ -4,7 +4,8 @@ use super::keys::{BESIDE, LAST};
 use super::location::Location;
 use crate::backend::location::Policy;
 
-const ROLE: &str = "dlock";
+/// The user of a location without one.
+const USER: &str = "dlock";
 
 /// Returns the commands that give the user of this location exactly these rights.
 pub(super) fn policy(location: &Location) -> Policy {
@@ -13,14 +14,17 @@ pub(super) fn policy(location: &Location) -> Policy {
         true => vec![String::new()],
         false => vec![prefix.clone(), format!("{BESIDE}{prefix}"), format!("{LAST}{prefix}")],
     };
-    let user = quoted(location.security.credentials.username().unwrap_or("dlock"));
+    let user = location.security.credentials.username().unwrap_or(USER);
+    // A role of its own: another user must not get the rights to its locks with those to other ones.
+    let role = quoted(&format!("dlock-{user}"));
+    let user = quoted(user);
     let grant = |prefix: String| {
-        format!("etcdctl role grant-permission {ROLE} readwrite --prefix=true {}", quoted(&prefix))
+        format!("etcdctl role grant-permission {role} readwrite --prefix=true {}", quoted(&prefix))
     };
-    let mut commands = vec![format!("etcdctl role add {ROLE}")];
+    let mut commands = vec![format!("etcdctl role add {role}")];
     commands.extend(prefixes.into_iter().map(grant));
     commands.push(format!("etcdctl user add {user}"));
-    commands.push(format!("etcdctl user grant-role {user} {ROLE}"));
+    commands.push(format!("etcdctl user grant-role {user} {role}"));
     let note = "run this as the root user of the cluster: etcdctl asks for the password of the new user; permissions take \
                 effect with etcdctl auth enable"
         .to_owned();

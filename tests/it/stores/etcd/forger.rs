@@ -30,6 +30,40 @@ struct KeptAlive {
     ttl: i64,
 }
 
+/// The reply to a transaction that reads ranges of keys.
+#[derive(Clone, PartialEq, Message)]
+struct Ranges {
+    #[prost(message, optional, tag = 1)]
+    header: Option<Header>,
+    #[prost(bool, tag = 2)]
+    succeeded: bool,
+    #[prost(message, repeated, tag = 3)]
+    ranges: Vec<One>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct One {
+    #[prost(message, optional, tag = 1)]
+    range: Option<Range>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Range {
+    #[prost(message, repeated, tag = 2)]
+    keys: Vec<Key>,
+}
+
+/// A key as a member shows it.
+#[derive(Clone, PartialEq, Message)]
+pub struct Key {
+    #[prost(bytes = "vec", tag = 1)]
+    pub key: Vec<u8>,
+    #[prost(int64, tag = 2)]
+    pub create_revision: i64,
+    #[prost(int64, tag = 3)]
+    pub mod_revision: i64,
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Header {
     #[prost(uint64, tag = 4)]
@@ -52,6 +86,8 @@ struct Changes {
     hides: AtomicBool,
     /// How many keep-alives still get another term.
     other_terms: AtomicUsize,
+    /// The entries of every lock.
+    entries: Mutex<Option<Vec<Key>>>,
     cuts: AtomicBool,
     is_cut: AtomicBool,
     keep_alives: AtomicUsize,
@@ -111,6 +147,11 @@ impl Forger {
         self.changes.replies().clear();
     }
 
+    /// From now on, every lock has these entries.
+    pub fn forge_entries(&self, entries: Vec<Key>) {
+        *self.changes.entries.lock().unwrap_or_else(PoisonError::into_inner) = Some(entries);
+    }
+
     /// After the next heartbeat, a keep-alive and a read, nothing gets through in either direction, as if the network had
     /// failed.
     pub fn cut_after_heartbeat(&self) {
@@ -161,15 +202,35 @@ impl Changes {
                 let header = counted.is_ok().then_some(Header { raft_term: term + 1 });
                 Some(amended(piece, &KeptAlive { header, ttl }))
             }
+            "Txn" => Some(match &*self.entries.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(entries) if is_listing(&piece) => of_entries(entries, term),
+                _ => piece,
+            }),
             "Watch" if withholds.load(Ordering::SeqCst) => None,
             _ => Some(piece),
         }
     }
 }
 
+/// Whether it is the reply to the request for the entries of a lock.
+fn is_listing(piece: &Bytes) -> bool {
+    let reply = Ranges::decode(&piece[PREFIX.min(piece.len())..]).unwrap_or_default();
+    reply.ranges.len() == 3 && reply.ranges.iter().all(|one| one.range.is_some())
+}
+
+/// The reply to the request for the entries of a lock.
+fn of_entries(entries: &[Key], raft_term: u64) -> Bytes {
+    let one = |keys: &[Key]| One { range: Some(Range { keys: keys.to_vec() }) };
+    let ranges = vec![one(&[]), one(&[]), one(entries)];
+    framed(Ranges { header: Some(Header { raft_term }), succeeded: true, ranges }.encode_to_vec())
+}
+
 /// Overrides fields of a message: of those that occur twice, the last one counts.
 fn amended(piece: Bytes, fields: &KeptAlive) -> Bytes {
-    let message = [&piece[PREFIX..], &fields.encode_to_vec()].concat();
+    framed([&piece[PREFIX..], &fields.encode_to_vec()].concat())
+}
+
+fn framed(message: Vec<u8>) -> Bytes {
     let length = u32::try_from(message.len()).expect("a short message").to_be_bytes();
     [&[0], &length[..], &message].concat().into()
 }

@@ -4,6 +4,7 @@ mod doctor;
 mod errors;
 mod faults;
 mod forger;
+mod hostile;
 mod lost_replies;
 mod stuck_leader;
 mod users;

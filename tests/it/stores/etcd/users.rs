@@ -10,15 +10,39 @@ use std::time::Duration;
 /// An etcd with the user that `dlock doctor --policy` describes.
 fn with_user() -> Etcd {
     let etcd = Etcd::start_with(Plan { args: vec!["--auth-token-ttl=1".to_owned()], ..Plan::default() });
-    let policy = Place::new().bare().args(["doctor", "-q", "--policy", "-b"]).arg(etcd.url()).output();
-    assert_eq!(policy.exit, Exit::Code(0), "{}", policy.stderr);
-    let commands = policy.stdout.replace("user add dlock", "user add dlock:secret");
+    add_users(&etcd, &[("dlock", etcd.url())]);
+    etcd
+}
+
+/// Adds each user by what `dlock doctor --policy` prints for a URL, with the password `secret`.
+fn add_users(etcd: &Etcd, users: &[(&str, String)]) {
+    let mut commands = String::new();
+    for (user, url) in users {
+        let policy = Place::new().bare().args(["doctor", "-q", "--policy", "-b", url]);
+        let policy = policy.env("ETCDCTL_USER", format!("{user}:secret")).output();
+        assert_eq!(policy.exit, Exit::Code(0), "{}", policy.stderr);
+        let with_password = format!("user add {user}:secret");
+        commands += &policy.stdout.replace(&format!("user add {user}"), &with_password);
+    }
     let root = "etcdctl user add root:r; etcdctl user grant-role root root; etcdctl auth enable";
     let mut shell = Command::new("/bin/sh");
     shell.args(["-ec", &format!("{commands}{root}")]);
     let output = shell.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", etcd.hosts()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    etcd
+}
+
+/// The policy of the second user gives the first one nothing.
+#[test]
+fn two_users_have_rights_of_their_own() {
+    let etcd = Etcd::start();
+    let url = |prefix: &str| format!("etcd://{}?prefix=/{prefix}/", etcd.hosts());
+    add_users(&etcd, &[("app", url("a")), ("web", url("b"))]);
+    for (user, own, other) in [("app", "a", "b"), ("web", "b", "a")] {
+        let run = |prefix: &str| Dlock::run().backend(url(prefix)).sh("echo ran");
+        let run = |prefix: &str| run(prefix).env("ETCDCTL_USER", format!("{user}:secret")).output();
+        assert_eq!(run(own).outcome(), (Exit::Code(0), "ran\n", ""), "{user}");
+        assert_eq!(run(other).exit, Exit::Code(77), "{user}");
+    }
 }
 
 #[test]
