@@ -7,7 +7,6 @@ use crate::support::etcd::Etcd;
 use crate::support::peak::{ALLOWANCE, peak};
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::until;
-use nix::sys::signal::Signal;
 
 fn entry(number: i64) -> Key {
     Key { key: format!("/dlock/x/{number:x}").into_bytes(), create_revision: number, mod_revision: number }
@@ -55,16 +54,4 @@ fn entries_that_etcd_would_not_have_are_refused() {
         assert!(output.stderr.contains(text), "{}", output.stderr);
         assert!(most < idle + ALLOWANCE, "{text}: {most} KiB, {idle} KiB without that");
     }
-}
-
-/// As many as are accepted do not make dlock deaf.
-#[test]
-fn a_signal_ends_a_run_behind_very_many_entries() {
-    let etcd = Etcd::lent();
-    let forger = Forger::to(etcd.port(0));
-    forger.forge_entries((1..=20_000).map(entry).collect());
-    let mut run = run(&forger).args(["-v", "--wait", "forever"]).command(["echo", "ran"]).spawn();
-    run.await_stderr("waiting");
-    run.signal(Signal::SIGTERM);
-    assert_eq!(run.wait().outcome().0, Exit::by(Signal::SIGTERM));
 }
