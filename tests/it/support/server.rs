@@ -124,6 +124,23 @@ pub fn other_version(name: &str) -> PathBuf {
     program
 }
 
+/// A command, and to whom its process is given.
+type Request = (Command, Sender<std::io::Result<Child>>);
+
+/// The thread that starts all servers, in the network that the first caller is in.
+pub fn nurse() -> &'static Mutex<Sender<Request>> {
+    static NURSE: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
+    NURSE.get_or_init(|| {
+        let (requests, inbox) = channel::<Request>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(requests)
+    })
+}
+
 /// Starts a process that the kernel kills when this test process ends, however it ends.
 ///
 /// PR_SET_PDEATHSIG is about the *thread* that forked (man 2 PR_SET_PDEATHSIG), and a test's thread ends
@@ -132,17 +149,6 @@ pub fn other_version(name: &str) -> PathBuf {
 /// # Panics
 /// When it cannot be started; `package` is the Debian package that has the program.
 pub fn spawn_for_ever(mut command: Command, package: &str) -> Child {
-    type Request = (Command, Sender<std::io::Result<Child>>);
-    static NURSE: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
-    let nurse = NURSE.get_or_init(|| {
-        let (requests, inbox) = channel::<Request>();
-        std::thread::spawn(move || {
-            for (mut command, answer) in inbox {
-                let _ = answer.send(command.spawn());
-            }
-        });
-        Mutex::new(requests)
-    });
     // SAFETY: prctl(2) is async-signal-safe.
     unsafe {
         command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
@@ -154,7 +160,7 @@ pub fn spawn_for_ever(mut command: Command, package: &str) -> Child {
     command.process_group(0);
     let program = command.get_program().to_owned();
     let (answer, reply) = channel();
-    nurse
+    nurse()
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .send((command, answer))
