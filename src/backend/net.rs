@@ -3,6 +3,7 @@
 
 mod address;
 mod credentials;
+mod happy_eyeballs;
 mod mismatch;
 pub mod reachability;
 mod security;
@@ -11,6 +12,7 @@ mod tls;
 
 pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
+pub use self::happy_eyeballs::{HEAD_START, first_server};
 pub use self::mismatch::expects_request;
 pub use self::security::Security;
 pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::time::sleep;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
@@ -13,6 +10,7 @@ use super::errors;
 use super::location::Location;
 use super::messages::{AuthenticateRequest, Call};
 use crate::backend::StoreError;
+use crate::backend::net::first_server;
 use crate::{random, secret};
 
 /// How long a member may take to greet before the next one is tried beside it.
@@ -42,9 +40,18 @@ impl Client {
         if self.connection.as_ref().is_some_and(|connection| !connection.channel.is_closed()) {
             return Ok(());
         }
-        let (member, connection) = self.open().await?;
-        self.member = member;
-        self.begin(connection).await
+        let location = &self.location;
+        let several = location.endpoints.len() > 1;
+        let open = async |member: usize| {
+            let mut connection = Connection::open(location, &location.endpoints[member]).await?;
+            // A single member is asked at once.
+            if several {
+                connection.greeted().await?;
+            }
+            Ok(connection)
+        };
+        let opened = first_server(&mut self.member, location.endpoints.len(), NEXT_MEMBER, open).await?;
+        self.begin(opened).await
     }
 
     /// Uses an open connection. Authenticates the user, if there is one.
@@ -58,40 +65,6 @@ impl Client {
         }
         self.connection = Some(connection);
         Ok(())
-    }
-
-    async fn open(&self) -> Result<(usize, Connection), StoreError> {
-        let endpoints = &self.location.endpoints;
-        let open = async |member: usize| {
-            let mut connection = Connection::open(&self.location, &endpoints[member]).await?;
-            // A single member is asked at once.
-            if endpoints.len() > 1 {
-                connection.greeted().await?;
-            }
-            Ok((member, connection))
-        };
-        let mut untried = (0..endpoints.len()).map(|place| (self.member + place) % endpoints.len());
-        let mut attempts: FuturesUnordered<_> = untried.next().into_iter().map(&open).collect();
-        let mut failure = StoreError::unreachable("no member");
-        loop {
-            let delay = async {
-                match untried.len() {
-                    0 => std::future::pending().await,
-                    _ => sleep(NEXT_MEMBER).await,
-                }
-            };
-            tokio::select! {
-                attempt = attempts.next() => match attempt {
-                    Some(Ok(opened)) => return Ok(opened),
-                    Some(Err(error @ StoreError::Unavailable { .. })) => failure = error,
-                    Some(Err(error)) => return Err(error),
-                    None if untried.len() == 0 => return Err(failure),
-                    None => {}
-                },
-                () = delay => {}
-            }
-            attempts.extend(untried.next().map(&open));
-        }
     }
 
     async fn authenticate(&mut self, connection: &mut Connection) -> Result<(), StoreError> {

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::errors;
 use super::location::Location;
 use super::policy::create_table;
-use crate::backend::net::Address;
+use crate::backend::net::{Address, HEAD_START, first_server};
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
 use crate::hex;
@@ -60,10 +60,11 @@ impl Client {
         }
     }
 
-    /// Connects to the first server that accepts, unless there is a connection.
+    /// Connects to the first server that accepts, unless there is a connection. A server that does not respond does not
+    /// delay the others for long.
     ///
     /// # Errors
-    /// None accepts: what the last one said.
+    /// None accepts: what one of them said.
     pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
         if std::mem::take(&mut self.is_unanswered) && !self.connection.as_ref().is_some_and(|one| one.is_kept)
         {
@@ -73,20 +74,11 @@ impl Client {
             return Ok(());
         }
         (self.connection, self.channel) = (None, None);
-        let count = self.location.servers.len();
-        let mut failure = StoreError::unreachable("no server");
-        for place in 0..count {
-            let server = (self.server + place) % count;
-            match Connection::open(&self.location, &self.location.servers[server]).await {
-                Ok(connection) => {
-                    (self.connection, self.server) = (Some(connection), server);
-                    return Ok(());
-                }
-                Err(error @ StoreError::Unavailable { .. }) => failure = error,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(failure)
+        let location = &self.location;
+        let open = async |server: usize| Connection::open(location, &location.servers[server]).await;
+        let opened = first_server(&mut self.server, location.servers.len(), HEAD_START, open).await?;
+        self.connection = Some(opened);
+        Ok(())
     }
 
     /// Uses an open connection.

@@ -2,11 +2,10 @@
 
 mod pool;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use self::pool::Pool;
 use super::connection::Connection;
@@ -14,9 +13,9 @@ use super::location::Location;
 use super::redirect::{Asking, address};
 use super::reply::text;
 use crate::backend::StoreError;
-use crate::backend::net::Address;
+use crate::backend::net::{Address, first_server};
 
-/// How long the current node has to accept a connection before the other nodes are tried as well.
+/// How long a node has to accept a connection before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The maximum number of redirections of a request before the nodes are considered inconsistent.
 pub(super) const MAX_REDIRECTIONS: usize = 5;
@@ -81,8 +80,8 @@ impl ClusterNodes {
         }
     }
 
-    /// Connects to the current node or, if that takes long or fails, to any other known node; sends nothing yet. A node
-    /// that does not respond delays no other.
+    /// Connects to the current node or, if that takes long or fails, to another known node; sends nothing yet. A node that
+    /// does not respond does not delay the others for long.
     ///
     /// # Errors
     /// None of them can be reached.
@@ -94,43 +93,27 @@ impl ClusterNodes {
         if self.is_silent {
             self.skip_current();
         }
-        let attempt = |node: Address| {
-            let location = location.clone();
-            async move {
-                let opened = Connection::open(&location, &node, old_protocol).await;
-                (node, opened)
-            }
+        // Dropped halfway, the next attempt begins with the next node.
+        self.is_silent = true;
+        let (known, failures) = (&self.known, RefCell::new(Vec::new()));
+        let open = async |node: usize| {
+            let opened = Connection::open(location, &known[node], old_protocol).await;
+            opened.inspect_err(|error| failures.borrow_mut().push(at(&known[node], error.clone())))
         };
-        let mut attempts = JoinSet::new();
-        attempts.spawn(attempt(self.current().clone()));
-        let mut others = self.known[1..].to_vec();
-        let mut failures = Vec::new();
-        loop {
-            let result = tokio::select! {
-                result = attempts.join_next() => result,
-                () = sleep(HEAD_START), if !others.is_empty() => None,
-            };
-            match result {
-                Some(Ok((node, Ok(mut connection)))) => {
-                    if node != *self.current() {
-                        self.prefer(node);
-                    }
-                    connection.asking = self.asking;
-                    return Ok(connection);
-                }
-                Some(Ok((_, Err(error @ (StoreError::Config(_) | StoreError::Denied(_)))))) => {
-                    return Err(error);
-                }
-                Some(Ok((node, Err(error)))) => failures.push(at(&node, error)),
-                Some(Err(_)) | None => {}
-            }
-            for node in others.drain(..) {
-                attempts.spawn(attempt(node));
-            }
-            if attempts.is_empty() {
-                return Err(unreachable(&failures));
-            }
+        // The first is the current one.
+        let mut node = 0;
+        let opened = first_server(&mut node, known.len(), HEAD_START, open).await;
+        self.is_silent = false;
+        let mut connection = match opened {
+            Ok(connection) => connection,
+            Err(StoreError::Unavailable { .. }) => return Err(unreachable(&failures.into_inner())),
+            Err(error) => return Err(error),
+        };
+        if node != 0 {
+            self.prefer(self.known[node].clone());
         }
+        connection.asking = self.asking;
+        Ok(connection)
     }
 }
 

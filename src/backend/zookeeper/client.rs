@@ -1,19 +1,17 @@
 //! A session with the ensemble, over one connection after another.
 
+use std::cell::Cell;
 use std::time::Duration;
-
-use tokio::time::timeout;
 
 use super::connection::{Connection, Reply, Report};
 use super::errors::expired;
 use super::heartbeats::session_for;
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
+use crate::backend::net::{HEAD_START, first_server};
 use crate::backend::{Change, Location as _, StoreError};
 use crate::random;
 
-/// How long one of several servers has to begin a session before the next one is tried.
-const ONE_SERVER: Duration = Duration::from_secs(1);
 /// A shorter session leaves no time to stop a command.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
@@ -82,10 +80,15 @@ impl Client {
             // It may be this server that did not reply.
             self.server = self.server.wrapping_add(1);
         }
-        self.try_servers(None).await
+        let location = &self.location;
+        let open = async |server: usize| location.open_connection(server).await;
+        let opened = first_server(&mut self.server, location.servers.len(), HEAD_START, open).await?;
+        (self.connection, self.is_open) = (Some(opened), false);
+        Ok(())
     }
 
-    /// Begins or continues the session; a new one has a lease of `ttl`, if the server allows that.
+    /// Begins or continues the session; a new one has a lease of `ttl`, if the server allows that. A server that accepts
+    /// connections and does not respond does not delay the others for long.
     ///
     /// # Errors
     /// No server begins it, or it has expired: then the next call begins another one.
@@ -94,92 +97,26 @@ impl Client {
         if self.is_open {
             return Ok(());
         }
-        match self.begin_session(ttl).await {
-            Err(StoreError::Unavailable { .. })
-                if self.session.is_some() || self.location.servers.len() > 1 =>
-            {
-                self.server = self.server.wrapping_add(1);
-                self.try_servers(Some(ttl)).await
-            }
-            result => result,
-        }
-    }
-
-    /// Connects to one server after another, and begins the session there if a `ttl` is given.
-    async fn try_servers(&mut self, ttl: Option<Duration>) -> Result<(), StoreError> {
-        let servers = self.location.servers.len();
-        let (mut last, mut was_reached) = (StoreError::unreachable("no server"), false);
-        for _ in 0..servers {
-            self.connection = None;
-            // Dropped halfway, the next attempt is for the next server.
-            let server = self.server;
-            self.server = server.wrapping_add(1);
-            let attempt = async {
-                self.connection = Some(self.location.open_connection(server % servers).await?);
-                self.is_open = false;
-                match ttl {
-                    Some(ttl) => self.begin_session(ttl).await,
-                    None => Ok(()),
-                }
+        let connected = Cell::new(self.connection.take());
+        let (location, session, last_zxid) = (&self.location, self.session.as_ref(), self.last_zxid);
+        let begin = async |server: usize| {
+            let connection = match connected.take() {
+                Some(connection) => connection,
+                None => location.open_connection(server).await?,
             };
-            let limit = if servers == 1 { Duration::MAX } else { ONE_SERVER };
-            let failure = match timeout(limit, attempt).await {
-                Ok(Ok(())) => {
-                    self.server = server;
-                    return Ok(());
-                }
-                Ok(Err(error @ StoreError::Unavailable { .. })) => error,
-                Ok(Err(error)) => return Err(error),
-                Err(_) => StoreError::unanswered(format!("no answer within {} s", ONE_SERVER.as_secs())),
-            };
-            // What is wrong with a server that runs explains more than that another one does not.
-            let is_reached = self.connection.take().is_some();
-            if is_reached || !was_reached {
-                last = failure;
-            }
-            was_reached |= is_reached;
-        }
-        Err(last)
-    }
-
-    async fn begin_session(&mut self, ttl: Duration) -> Result<(), StoreError> {
-        let Some(connection) = &mut self.connection else {
-            return Err(StoreError::unreachable("not connected"));
+            begin_session(connection, location, session, last_zxid, ttl).await
         };
-        let (id, password) = self.session.as_ref().map_or((0, [0; 16].as_slice()), |s| (s.id, &s.password));
-        let lease = self.session.as_ref().map_or(ttl, |session| session.lease);
-        let timeout = self.session.as_ref().map_or(session_for(ttl), |session| session.timeout);
-        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        let mut message = Vec::new();
-        write_connect(timeout_ms, self.last_zxid, id, password, &mut message);
-        let reply = connection.exchange_raw(&message).await.map_err(|error| match error {
-            // A server without a quorum closes every connection here.
-            StoreError::Unavailable { .. } => {
-                error.map_text(|text| format!("{text} (no quorum?): see dlock doctor"))
+        match first_server(&mut self.server, location.servers.len(), HEAD_START, begin).await? {
+            Some((connection, session)) => {
+                (self.connection, self.session) = (Some(connection), Some(session));
+                (self.is_open, self.is_fresh) = (true, true);
+                Ok(())
             }
-            error => error,
-        })?;
-        let mut reader = Reader(&reply);
-        let (_version, timeout_ms, id) = (reader.int()?, reader.int()?, reader.long()?);
-        let password = reader.bytes()?.to_vec();
-        if timeout_ms <= 0 || id == 0 {
-            (self.connection, self.session) = (None, None);
-            return Err(expired());
+            None => {
+                self.session = None;
+                Err(expired())
+            }
         }
-        let timeout = Duration::from_millis(timeout_ms as u64);
-        if timeout < SHORTEST_SESSION.min(ttl) {
-            return Err(StoreError::Config(format!(
-                "the server limits sessions to {timeout_ms} ms, too short to stop a command in time: raise its \
-                 maxSessionTimeout to {} ms or more",
-                SHORTEST_SESSION.as_millis()
-            )));
-        }
-        self.session = Some(Session { id, password, timeout, lease });
-        (self.is_open, self.is_fresh) = (true, true);
-        if let Some(credentials) = self.location.credentials()? {
-            connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
-        }
-        Ok(())
     }
 
     /// Sends requests in one write, and returns the replies, each with its own error code.
@@ -215,7 +152,9 @@ impl Client {
     /// Ends the session, and with it all nodes that depend on it, without waiting for the reply.
     pub(super) fn close(&mut self) {
         self.session = None;
-        if let Some(connection) = self.connection.take().filter(|_| self.is_open) {
+        if let Some(connection) =
+            self.connection.take().filter(|connection| self.is_open && connection.is_usable())
+        {
             connection.close_session();
         }
     }
@@ -232,6 +171,69 @@ impl Client {
 
     pub(super) fn display(&self) -> &str {
         self.location.display()
+    }
+}
+
+/// Begins a session, or continues this one, over a connection; `None` if it has expired.
+///
+/// # Errors
+/// The server does not begin it. If the future is dropped, a session that the server begins ends at once.
+async fn begin_session(
+    connection: Connection,
+    location: &Location,
+    session: Option<&Session>,
+    last_zxid: i64,
+    ttl: Duration,
+) -> Result<Option<(Connection, Session)>, StoreError> {
+    let mut beginning = Beginning { connection: Some(connection), is_new: session.is_none() };
+    let Some(connection) = &mut beginning.connection else { return Ok(None) };
+    let (id, password) = session.map_or((0, [0; 16].as_slice()), |s| (s.id, &s.password));
+    let lease = session.map_or(ttl, |session| session.lease);
+    let timeout = session.map_or(session_for(ttl), |session| session.timeout);
+    let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let mut message = Vec::new();
+    write_connect(timeout_ms, last_zxid, id, password, &mut message);
+    let reply = connection.exchange_raw(&message).await.map_err(|error| match error {
+        // A server without a quorum closes every connection here.
+        StoreError::Unavailable { .. } => {
+            error.map_text(|text| format!("{text} (no quorum?): see dlock doctor"))
+        }
+        error => error,
+    })?;
+    let mut reader = Reader(&reply);
+    let (_version, timeout_ms, id) = (reader.int()?, reader.int()?, reader.long()?);
+    let password = reader.bytes()?.to_vec();
+    if timeout_ms <= 0 || id == 0 {
+        return Ok(None);
+    }
+    let timeout = Duration::from_millis(timeout_ms as u64);
+    if timeout < SHORTEST_SESSION.min(ttl) {
+        return Err(StoreError::Config(format!(
+            "the server limits sessions to {timeout_ms} ms, too short to stop a command in time: raise its \
+             maxSessionTimeout to {} ms or more",
+            SHORTEST_SESSION.as_millis()
+        )));
+    }
+    if let Some(credentials) = location.credentials()? {
+        connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
+    }
+    let session = Session { id, password, timeout, lease };
+    Ok(beginning.connection.take().map(|connection| (connection, session)))
+}
+
+/// A connection over which a session is being begun or continued.
+struct Beginning {
+    connection: Option<Connection>,
+    is_new: bool,
+}
+
+/// Another server may have been faster. The server reads the request to end the session once it has begun it, even if that
+/// is after the end of this process. A session that was continued belongs to the other server then.
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| self.is_new) {
+            connection.close_session();
+        }
     }
 }
 

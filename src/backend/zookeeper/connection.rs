@@ -146,9 +146,7 @@ impl Connection {
     pub(super) fn close_session(mut self) {
         let mut bytes = Vec::new();
         self.write(&Request::CloseSession, &mut bytes);
-        if self.is_usable {
-            let _ = self.send(&bytes).now_or_never();
-        }
+        let _ = self.send(&bytes).now_or_never();
     }
 
     /// Waits for an event. Keeps the session alive meanwhile.

@@ -22,6 +22,8 @@ pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod rigs;
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
+mod silent_servers;
 #[cfg(all(feature = "etcd", feature = "zookeeper"))]
 mod tls;
 #[cfg(feature = "zookeeper")]

@@ -39,6 +39,17 @@ impl Fake {
         })
     }
 
+    /// Replies to a first request that begins with `request`, and to nothing else.
+    pub fn replying_to(request: &'static [u8], reply: &'static [u8]) -> Self {
+        Self::start(move |conversation, mut stream| {
+            let mut buffer = vec![0; request.len()];
+            if stream.read_exact(&mut buffer).is_ok() && buffer == request {
+                let _ = stream.write_all(reply);
+            }
+            conversation.listen(stream);
+        })
+    }
+
     /// Sends these bytes after the first request, then closes, as an HTTP server does.
     pub fn answering_once(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
