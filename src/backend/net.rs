@@ -4,6 +4,7 @@
 mod address;
 mod credentials;
 mod happy_eyeballs;
+mod keep_alive;
 mod mismatch;
 pub mod reachability;
 mod security;

@@ -16,21 +16,13 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::tls::{Identity, not_after};
-use super::{Address, Security, Session, mismatch};
+use super::{Address, Security, Session, keep_alive, mismatch};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::name_services;
 use crate::process_limit::why_no_process;
 
 /// Enough for a name service of the C library, and small where memory is limited.
 const LOOKUP_STACK: usize = 512 * 1024;
-/// Seconds without a packet after which the kernel probes a connection, ...
-const PROBE_AFTER: u32 = 5;
-/// ... seconds between two probes, ...
-const PROBE_EVERY: u32 = 2;
-/// ... how many of them may go unanswered, ...
-const PROBES: u32 = 3;
-/// ... and for how many milliseconds any data may stay unacknowledged.
-const UNANSWERED_MS: u32 = 10_000;
 
 /// Connects to a server, with TLS if there are settings for it; sends nothing yet.
 ///
@@ -267,21 +259,8 @@ pub async fn connect(address: &Address) -> Result<Socket, StoreError> {
     let tcp = connect_to_any(&host.name, host.port.unwrap_or_default()).await?;
     // One small write each way at a time: delaying writes gains nothing.
     let _ = tcp.set_nodelay(true);
-    keep_alive(&tcp);
+    keep_alive::start(&tcp);
     Ok(Socket::Tcp(tcp))
-}
-
-/// Makes the kernel detect within some seconds that the peer is gone silently, for example when a NAT drops an idle
-/// connection: a waiter would not be notified that it is its turn (tcp(7)).
-fn keep_alive(tcp: &TcpStream) {
-    use nix::sys::socket::{setsockopt, sockopt};
-    // On a system that rejects any of these options it is detected later.
-    let _ = setsockopt(tcp, sockopt::KeepAlive, &true);
-    let _ = setsockopt(tcp, sockopt::TcpKeepIdle, &PROBE_AFTER);
-    let _ = setsockopt(tcp, sockopt::TcpKeepInterval, &PROBE_EVERY);
-    let _ = setsockopt(tcp, sockopt::TcpKeepCount, &PROBES);
-    // Covers data that is sent as well: without it the kernel retries for a quarter of an hour.
-    let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
 }
 
 async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> {
