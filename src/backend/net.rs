@@ -14,6 +14,7 @@ mod tls;
 pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
 pub use self::happy_eyeballs::{HEAD_START, first_server};
+pub use self::keep_alive::outlast;
 pub use self::mismatch::expects_request;
 pub use self::security::Security;
 pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use super::connection::{Connection, is_mariadb};
 use super::errors;
@@ -176,8 +177,8 @@ impl Client {
     ///
     /// # Errors
     /// There are too many open files, or no connection.
-    pub(super) fn keep(&mut self) -> io::Result<()> {
-        self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?.keep()
+    pub(super) fn keep(&mut self, lease: Duration) -> io::Result<()> {
+        self.connection.as_mut().ok_or(io::ErrorKind::NotConnected)?.keep(lease)
     }
 
     /// The session may end.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -134,20 +135,26 @@ impl Connection {
         self.is_usable
     }
 
-    /// Keeps the session until it is let go: a request that is given up before its reply does not end it.
+    /// Keeps the session until it is let go: neither a request that is given up before its reply nor an outage that is
+    /// shorter than the lease ends it.
     ///
     /// # Errors
     /// There are too many open files.
-    pub(super) fn keep(&mut self) -> io::Result<()> {
+    pub(super) fn keep(&mut self, lease: Duration) -> io::Result<()> {
         if self.kept.is_none() {
             self.kept = Some(self.stream.duplicate()?);
+        }
+        if let Some(socket) = self.kept() {
+            net::outlast(socket, lease);
         }
         Ok(())
     }
 
     /// The session may end.
     pub(super) fn let_go(&mut self) {
-        self.kept = None;
+        if let Some(socket) = self.kept.take() {
+            net::outlast(socket.as_fd(), Duration::ZERO);
+        }
     }
 
     /// Returns the socket, if the session is kept.

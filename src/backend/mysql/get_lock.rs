@@ -198,7 +198,7 @@ impl MysqlStore {
             Some(_) => return Ok(false),
             None => return Err(StoreError::unanswered("GET_LOCK has failed on the server")),
         }
-        if let Err(error) = self.client.keep() {
+        if let Err(error) = self.client.keep(claim.ttl) {
             self.client.disconnect();
             return Err(StoreError::unreachable(format!("cannot keep the connection: {}", io_text(&error))));
         }

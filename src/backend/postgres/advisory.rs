@@ -258,7 +258,7 @@ impl PostgresStore {
                 process,
                 is_ending: false,
             });
-            self.client.keep(true);
+            self.client.keep(Some(ttl));
         }
         Ok(is_taken)
     }
@@ -285,7 +285,8 @@ impl PostgresStore {
             false
         };
         self.gate.passages.remove(place);
-        self.client.keep(self.keeps_gate());
+        let lease = self.gate.passages.iter().map(|one| one.ttl).max();
+        self.client.keep(lease.filter(|_| self.keeps_gate()));
         // The reply to an earlier request may have been lost.
         Ok(was_kept || was_ending)
     }

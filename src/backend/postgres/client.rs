@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use futures_util::{TryStreamExt, pin_mut};
 use sha2::{Digest, Sha256};
@@ -12,7 +13,7 @@ use super::connection::Connection;
 use super::errors;
 use super::location::Location;
 use super::policy::create_table;
-use crate::backend::net::{Address, HEAD_START, first_server};
+use crate::backend::net::{Address, HEAD_START, first_server, outlast};
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
 use crate::hex;
@@ -98,10 +99,14 @@ impl Client {
         connection.map(|connection| connection.id)
     }
 
-    /// Keeps the connection, or not any more, after a request without a reply: the lock of its session would be lost.
-    pub(super) fn keep(&mut self, is_kept: bool) {
+    /// Keeps the connection, or not any more, after a request without a reply, and through an outage that is shorter than
+    /// the lease: the lock of its session would be lost.
+    pub(super) fn keep(&mut self, lease: Option<Duration>) {
         if let Some(connection) = &mut self.connection {
-            connection.is_kept = is_kept;
+            connection.is_kept = lease.is_some();
+            if let Some(socket) = &connection.descriptor {
+                outlast(socket.as_fd(), lease.unwrap_or_default());
+            }
         }
     }
 

@@ -15,6 +15,8 @@ mod lost_replies;
 pub mod memcached;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+mod outages;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod partitions;
 #[cfg(feature = "postgres")]

@@ -27,6 +27,8 @@ pub struct Plan {
     pub args: Vec<String>,
     /// Accept TLS with these certificates.
     pub certificates: Option<Certificates>,
+    /// The host that it runs on.
+    pub host: Host,
 }
 
 impl Plan {
@@ -239,7 +241,7 @@ fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
     }
     args.extend(plan.product.options());
     args.extend(plan.args.iter().cloned());
-    Daemon::new(plan.product.package(), &plan.product.program().0, args, (&Host::default(), port), directory)
+    Daemon::new(plan.product.package(), &plan.product.program().0, args, (&plan.host, port), directory)
 }
 
 impl Group for MariaDb {

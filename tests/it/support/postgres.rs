@@ -23,6 +23,8 @@ pub struct Plan {
     pub access: Option<String>,
     /// The directory of the programs of another version than this system's.
     pub programs: Option<PathBuf>,
+    /// The host that it runs on.
+    pub host: Host,
 }
 
 impl Plan {
@@ -146,7 +148,7 @@ impl Postgres {
             if let Some(access) = &plan.access {
                 std::fs::write(data.join("pg_hba.conf"), access).expect("our own file");
             }
-            let daemon = Daemon::new(PACKAGE, program.as_ref(), words, (&Host::default(), port), directory);
+            let daemon = Daemon::new(PACKAGE, program.as_ref(), words, (&plan.host, port), directory);
             let mut postgres = Self { daemon, plan: plan.clone() };
             if postgres.launch() {
                 return postgres;
