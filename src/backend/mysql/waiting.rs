@@ -37,14 +37,12 @@ pub(super) enum Turn {
 }
 
 impl MysqlStore {
-    /// Waits until the turn of the own entry has changed.
+    /// Waits until the turn of the own entry has changed; without one until the connection has ended, which may take long
+    /// to replace.
     pub(super) async fn turn(&mut self) -> Change {
         let Some(waiting) = &self.waiting else {
-            if self.client.kept().is_some() {
-                self.client.ended().await;
-                return Change::Disconnected;
-            }
-            return pending().await;
+            self.client.ended().await;
+            return Change::Disconnected;
         };
         let sql = format!("SELECT calls FROM {TABLE} WHERE name = {}", self.key(&waiting.name));
         loop {
