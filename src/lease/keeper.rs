@@ -1,6 +1,5 @@
 //! The keeper of a lock: the renewal loop that runs beside the command.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -9,7 +8,7 @@ use tokio::time::timeout;
 use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
-use crate::backend::{Backend, Loss, Renewal, StoreError};
+use crate::backend::{Backend, Change, Loss, Renewal, StoreError};
 use crate::clock::{Alarm, Moment, WallClockWatch};
 use crate::lock::{Claim, Revocation};
 use crate::random::jitter;
@@ -81,7 +80,8 @@ pub async fn keep(
     loop {
         tokio::select! {
             () = alarm.until(due) => {}
-            _ = backend.changed(), if !is_failing => {
+            change = backend.changed(), if !is_failing => {
+                is_failing = change == Change::Disconnected;
                 // Limits the rate of renewals if the store reports them as changes.
                 let earliest = last_attempt + SHORTEST_INTERVAL;
                 if Moment::now() < earliest {
@@ -93,8 +93,7 @@ pub async fn keep(
             _ = check_now.changed() => {}
         }
         last_attempt = Moment::now();
-        let budget = validity.map_or(terms.connect_timeout, |validity| validity.attempt);
-        match renew(backend, claim, lease_state.rest(), budget).await {
+        match renew(backend, claim, lease_state.rest(), terms, validity.as_ref(), is_failing).await {
             Ok((sent, Renewal::Held { lease, revoked })) => {
                 validity = lease.map(|lease| terms.validity(sent, lease));
                 due = due_after(validity, terms);
@@ -127,18 +126,24 @@ fn due_after(validity: Option<Validity>, terms: &Terms) -> Moment {
     validity.map_or_else(without, |validity| validity.renew)
 }
 
+/// Makes one attempt, in which the connection and the request have a limit each. They may take most of the time that is
+/// left, or a connection that is slow to open would never be open in time; only the first request leaves time for others.
 async fn renew(
     backend: &mut dyn Backend,
     claim: &Claim,
     rest: Duration,
-    budget: Duration,
+    terms: &Terms,
+    validity: Option<&Validity>,
+    is_failing: bool,
 ) -> Result<(Moment, Renewal), StoreError> {
-    let sent = Cell::new(None);
-    let attempt = async {
-        backend.connect().await?;
-        let now = Moment::now();
-        sent.set(Some(now));
-        backend.renew(claim, rest).await.map(|renewal| (now, renewal))
-    };
-    timeout(budget, attempt).await.unwrap_or_else(|_| Err(timed_out(sent.get(), budget)))
+    let now = Moment::now();
+    let limit = validity.map_or(terms.connect_timeout, |validity| terms.recovery_limit(validity, now));
+    timeout(limit, backend.connect()).await.unwrap_or_else(|_| Err(timed_out(None, limit)))?;
+    let sent = Moment::now();
+    let limit = validity.map_or(terms.connect_timeout, |validity| match is_failing {
+        false => validity.attempt,
+        true => terms.recovery_limit(validity, sent),
+    });
+    let renewal = timeout(limit, backend.renew(claim, rest)).await;
+    Ok((sent, renewal.unwrap_or_else(|_| Err(timed_out(Some(sent), limit)))?))
 }

@@ -70,6 +70,14 @@ impl Terms {
             start_before: (sent + ttl / START_DIVISOR).min(term),
         }
     }
+
+    /// Returns the limit of a connection that is opened from now on to renew, and of a request that follows a failure: three
+    /// quarters of the time that is left until `term`. A connection may take five round trips (TCP, TLS, a greeting, a
+    /// login, settings) before those of the request. The last attempts are not too short for any reply.
+    pub fn recovery_limit(&self, validity: &Validity, now: Moment) -> Duration {
+        let part = (validity.term - now) * 3 / 4;
+        self.connect_timeout.min(part.max(validity.attempt / 2))
+    }
 }
 
 /// Returns the time from the sending of the request to the moment by which the tree must be dead.
@@ -90,7 +98,7 @@ pub struct Validity {
     pub term: Moment,
     /// When the renewal is due.
     pub renew: Moment,
-    /// The limit of one attempt to renew: three fit between `renew` and `term`.
+    /// The limit of a request to renew that follows no failure: three fit between `renew` and `term`.
     pub attempt: Duration,
     /// The command is started only before this moment.
     pub start_before: Moment,
@@ -125,6 +133,23 @@ mod tests {
     }
 
     #[test]
+    fn a_recovery_has_most_of_the_time_that_is_left() {
+        let terms = Terms { connect_timeout: Duration::from_secs(60), ..terms(30_000, 5_000) };
+        let validity = terms.validity(Moment::from_boot(Duration::ZERO), Duration::from_secs(30));
+        let limit = |terms: &Terms, now| {
+            terms.recovery_limit(&validity, Moment::from_boot(Duration::from_millis(now))).as_millis()
+        };
+        // The connection has failed long before the renewal is due.
+        assert_eq!(limit(&terms, 1_000), 17_623);
+        assert_eq!(limit(&terms, 10_000), 10_873);
+        assert_eq!(limit(&terms, 17_250), 5_436);
+        // A sixth of 14,498 ms.
+        assert_eq!(limit(&terms, 22_498), 2_416);
+        assert_eq!(limit(&terms, 29_000), 2_416);
+        assert_eq!(limit(&Terms { connect_timeout: Duration::from_secs(5), ..terms }, 10_000), 5_000);
+    }
+
+    #[test]
     fn everything_is_in_order_for_every_ttl_and_default_grace() {
         for ttl_ms in [1_000, 1_500, 3_000, 30_000, 3_600_000, 86_400_000] {
             let ttl = Duration::from_millis(ttl_ms);
@@ -134,7 +159,9 @@ mod tests {
             let sent = Moment::from_boot(Duration::from_secs(1_000));
             let validity = terms.validity(sent, ttl);
             assert!(sent < validity.renew && validity.renew < validity.term, "{ttl:?}");
-            assert!(validity.renew + validity.attempt * 3 <= validity.term, "three attempts fit: {ttl:?}");
+            let first = validity.renew + validity.attempt;
+            let third = (0..2).fold(first, |begin, _| begin + terms.recovery_limit(&validity, begin));
+            assert!(third <= validity.term, "three requests without a reply fit: {ttl:?}");
             assert!(sent + ttl / 2 <= validity.term && validity.term < validity.kill, "{ttl:?}");
             assert!(validity.kill < validity.dead && validity.dead < validity.ends, "{ttl:?}");
         }

@@ -26,6 +26,14 @@ pub mod redis;
 pub mod rigs;
 #[cfg(all(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
 mod silent_servers;
+#[cfg(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+mod slow_networks;
 #[cfg(all(feature = "etcd", feature = "zookeeper"))]
 mod tls;
 #[cfg(feature = "zookeeper")]
