@@ -15,7 +15,7 @@ use nix::sys::signal::SigSet;
 use nix::unistd::{ForkResult, getpgrp, getpid, getppid};
 
 use super::protocol::Group;
-use super::signals::{self, Arrival, Origin};
+use super::signals::{self, Arrival, HARMLESS, Origin};
 use super::{procfs, sys, wait};
 use crate::clock::Moment;
 
@@ -36,17 +36,6 @@ const WITNESS_NAME: &std::ffi::CStr = c"lock-witness";
 
 /// The highest number of a signal that is not queued when it is sent repeatedly (`signal(7)`).
 const LAST_STANDARD: i32 = 31;
-
-/// Signals that do not end a process by default.
-const HARMLESS: &[i32] = &[
-    libc::SIGCHLD,
-    libc::SIGCONT,
-    libc::SIGURG,
-    libc::SIGWINCH,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
 
 struct DelayedSignal {
     signal: i32,

@@ -42,6 +42,17 @@ const SPECIAL: &[(i32, WhileWaiting)] = &[
 /// After one of these was forwarded, the processes that remain when the command ends still belong to the command.
 pub const ENDING: &[i32] = &[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
+/// Signals that do not end a process by default.
+pub(super) const HARMLESS: &[i32] = &[
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
 /// Returns what the signal does to a waiting dlock.
 pub fn while_waiting(signal: i32) -> WhileWaiting {
     SPECIAL.iter().find(|(special, _)| *special == signal).map_or(WhileWaiting::End, |(_, action)| *action)
