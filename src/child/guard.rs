@@ -24,6 +24,7 @@ use super::signals::{self, Arrival, Origin, StopSignal};
 use super::stop::{Deadlines, Input, Orphans, Output, Stop, StopOptions};
 use super::sys;
 use super::terminal::Terminal;
+use super::terminator::Terminator;
 use super::wait::{self, Change};
 use crate::clock::Moment;
 
@@ -47,11 +48,20 @@ pub(super) struct Guard {
     failed: bool,
     /// When to measure the tree: a renewal is late.
     measure_at: Option<Moment>,
+    /// Set once the stop signal has been decided.
+    terminating: Option<Terminating>,
     /// Set once SIGKILL has been decided.
     killing: Option<Killing>,
     reported_pids: Vec<i32>,
     /// Descriptors that must stay open until the tree is dead, because closing them frees the lock.
     kept: Vec<OwnedFd>,
+}
+
+/// The state of a tree that receives the stop signal.
+struct Terminating {
+    terminator: Terminator,
+    /// The command's process group has received the signal as a whole.
+    with_group: bool,
 }
 
 /// The state of the last phase of a tree.
@@ -85,6 +95,7 @@ impl Guard {
             stop: Stop::new(options.orphans, options.grace),
             failed: false,
             measure_at: None,
+            terminating: None,
             killing: None,
             reported_pids: Vec::new(),
             kept: Vec::new(),
@@ -129,7 +140,7 @@ impl Guard {
         self.settle();
         self.measure();
         self.keep_standby();
-        let pause = self.kill_pass();
+        let pause = self.kill_pass().or_else(|| self.termination_pass());
         self.dlock.flush();
         match pause {
             _ if self.is_done() => {}
@@ -301,6 +312,9 @@ impl Guard {
             match change {
                 Ok((pid, change)) => {
                     if let Change::Exited(_) | Change::Killed(_) = change {
+                        if let Some(terminating) = &mut self.terminating {
+                            terminating.terminator.forget(pid);
+                        }
                         if let Some(killing) = &mut self.killing {
                             killing.killer.forget(pid);
                         }

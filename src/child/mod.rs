@@ -25,6 +25,7 @@ pub mod stop;
 mod supervisor;
 pub mod sys;
 mod terminal;
+mod terminator;
 mod tree;
 mod wait;
 

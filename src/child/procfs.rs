@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::clock::Moment;
+
 /// Reads a file that the kernel generates. Its size is unknown and most have less than a page: two calls are enough,
 /// where [`fs::read_to_string`] begins with 32 bytes.
 ///
@@ -48,6 +50,8 @@ pub struct Stat {
     pub group: i32,
     /// Its start time, in clock ticks since boot.
     pub start: u64,
+    /// The signals 1 to 31 that it blocks, ignores or catches, with bit N-1 for signal N.
+    not_default: u64,
 }
 
 impl Stat {
@@ -64,7 +68,52 @@ impl Stat {
             parent: fields.next()?.parse().ok()?,
             group: fields.next()?.parse().ok()?,
             start: fields.nth(16)?.parse().ok()?,
+            not_default: {
+                let mut set = |skipped| fields.nth(skipped)?.parse::<u64>().ok();
+                set(9)? | set(0)? | set(0)?
+            },
         })
+    }
+
+    /// Returns whether the default action of a signal is taken as soon as it is sent; `None` for a real-time signal, which
+    /// these fields do not include.
+    pub fn is_default(&self, signal: i32) -> Option<bool> {
+        (signal < 32).then_some(self.not_default & bit(signal) == 0)
+    }
+}
+
+/// A moment, such that for each process it is known whether it was started before or after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// In clock ticks since boot.
+    ticks: u64,
+    /// The process that was created last.
+    newest: Option<i32>,
+}
+
+/// The unit of the start time of a process (`sysconf(3)`, `_SC_CLK_TCK`, which is 100 on Linux).
+const TICK: Duration = Duration::from_millis(10);
+
+/// Two pids that were assigned within some ticks are closer than this, unless the numbers started over between them: the
+/// kernel uses at least 32,768.
+const FAR: u32 = 1 << 14;
+
+impl Mark {
+    /// Returns the present moment.
+    pub fn now() -> Mark {
+        let ticks = (Moment::now().since_boot().as_nanos() / TICK.as_nanos()) as u64;
+        Mark { ticks, newest: newest().filter(|newest| *newest > 0) }
+    }
+
+    /// Returns whether the process was started before this moment. Pids are assigned in ascending order, which decides where
+    /// the start time is too coarse.
+    pub fn is_after_start(&self, pid: i32, stat: &Stat) -> bool {
+        match self.newest {
+            Some(newest) if stat.start.abs_diff(self.ticks) <= 1 => {
+                (pid <= newest) == (pid.abs_diff(newest) < FAR)
+            }
+            _ => stat.start <= self.ticks,
+        }
     }
 }
 
@@ -174,6 +223,12 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
     Some(signals)
 }
 
+/// Returns whether the first thread of the process is in `sigwait(3)`, as far as the kernel shows where it sleeps. The
+/// signals that it waits for are unblocked meanwhile, and seem to have their default action.
+pub fn is_in_sigwait(pid: i32) -> bool {
+    read(format!("/proc/{pid}/wchan")).is_ok_and(|wait_channel| wait_channel.contains("sigtimedwait"))
+}
+
 /// Returns whether a thread of the process is in `sigwait(3)`; `None` if one is running, or the kernel does not show
 /// where one sleeps.
 pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
@@ -256,4 +311,46 @@ fn is_out_of_resources(error: &io::Error) -> bool {
 
 fn has_lists() -> bool {
     fs::exists(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started_at(start: u64) -> Stat {
+        Stat { state: 'S', parent: 1, group: 1, start, not_default: 0 }
+    }
+
+    #[test]
+    fn pids_decide_where_ticks_are_too_coarse() {
+        let mark = Mark { ticks: 500, newest: Some(7000) };
+        for (pid, start, is_after) in [
+            (7000, 500, true),
+            (7001, 500, false),
+            (6000, 501, true),
+            (7001, 499, false),
+            (9000, 498, true),
+            (6000, 502, false),
+            // The numbers started over between the two.
+            (32_000, 500, true),
+        ] {
+            assert_eq!(mark.is_after_start(pid, &started_at(start)), is_after, "{pid} at {start}");
+        }
+        let mark = Mark { ticks: 500, newest: Some(32_000) };
+        assert!(!mark.is_after_start(300, &started_at(500)), "the numbers started over");
+        let mark = Mark { ticks: 500, newest: None };
+        assert!(mark.is_after_start(9000, &started_at(500)) && !mark.is_after_start(9000, &started_at(501)));
+    }
+
+    #[test]
+    fn the_handled_signals_of_this_process_are_read() {
+        let own = std::process::id() as i32;
+        let stat = Stat::of(own).expect("a process that runs");
+        // The test harness, as every Rust program, ignores SIGPIPE and leaves SIGTERM alone.
+        assert_eq!(stat.is_default(libc::SIGPIPE), Some(false));
+        assert_eq!(stat.is_default(libc::SIGTERM), Some(true));
+        assert_eq!(stat.is_default(libc::SIGRTMIN()), None);
+        let mark = Mark::now();
+        assert!(mark.is_after_start(own, &stat));
+    }
 }

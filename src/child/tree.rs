@@ -210,17 +210,22 @@ impl Tree {
     /// # Errors
     /// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
     pub fn signal(&self, member: Member, signal: i32) -> nix::Result<()> {
+        self.signal_in_order(member, &[signal])
+    }
+
+    /// Sends several signals to a member that a walk has just visited. Errors as for [`Tree::signal`].
+    pub fn signal_in_order(&self, member: Member, signals: &[i32]) -> nix::Result<()> {
         if member.is_own_child() {
             // Reaches also a child that /proc hides (hidepid).
-            return sys::kill(member.pid, signal);
+            return signals.iter().try_for_each(|signal| sys::kill(member.pid, *signal));
         }
-        self.signal_pinned(member, signal)
+        self.signal_pinned(member, signals)
     }
 
     /// Signals a process whose pid may have been reused: a pidfd pins the process, which is signalled only if its
     /// parent is still the one under which it was found, or a subreaper of dlock has inherited it.
-    fn signal_pinned(&self, member: Member, signal: i32) -> nix::Result<()> {
-        use std::os::fd::AsFd;
+    fn signal_pinned(&self, member: Member, signals: &[i32]) -> nix::Result<()> {
+        use std::os::fd::{AsFd, OwnedFd};
         let pinned = sys::pidfd_open(member.pid);
         if let Err(Errno::ESRCH) = pinned {
             return Err(Errno::ESRCH);
@@ -229,11 +234,14 @@ impl Tree {
         if !procfs::parent_of(member.pid).is_some_and(|parent| expected.contains(&parent)) {
             return Err(Errno::ESRCH);
         }
-        match pinned.and_then(|pidfd| sys::pidfd_send_signal(pidfd.as_fd(), signal)) {
+        let send = |pidfd: &OwnedFd| {
+            signals.iter().try_for_each(|signal| sys::pidfd_send_signal(pidfd.as_fd(), *signal))
+        };
+        match pinned.and_then(|pidfd| send(&pidfd)) {
             Ok(()) => Ok(()),
             Err(Errno::ESRCH) => Err(Errno::ESRCH),
             // An old kernel, or a sandbox that does not know the call: kill(2) gives the true result there.
-            Err(_) => sys::kill(member.pid, signal),
+            Err(_) => signals.iter().try_for_each(|signal| sys::kill(member.pid, *signal)),
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use nix::errno::Errno;
-
-use super::{Guard, Killing};
+use super::{Guard, Killing, Terminating};
 use crate::child::killer::Killer;
 use crate::child::procfs;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
-use crate::child::tree::{Next, Tree};
+use crate::child::terminator::{Newcomer, Terminator};
+use crate::child::tree::Tree;
 use crate::child::wait::{self, Change};
 use crate::clock::Moment;
 
@@ -61,40 +60,51 @@ impl Guard {
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
 
-    /// Sends the stop signal and SIGCONT once to every process of the tree, until SIGKILL is due.
+    /// Begins to send the stop signal and SIGCONT once to every process of the tree, until SIGKILL is due.
     pub(super) fn terminate(&mut self) {
         let until = self.stop.kill_at();
-        // SIGCONT last: a stopped process acts on the signal before it only when it is continued.
-        let signals = [self.options.signal.number(), libc::SIGCONT];
-        let group_first = !self.command.is_reaped && (self.command.has_own_group() || !procfs::is_usable());
-        if group_first {
-            for signal in signals {
+        let signal = self.options.signal.number();
+        let mut terminator = Terminator::new(self.tree(), signal);
+        let newcomers = terminator.find(until);
+        terminator.begin();
+        let with_group = !self.command.is_reaped && (self.command.has_own_group() || !procfs::is_usable());
+        if with_group {
+            for signal in [signal, libc::SIGCONT] {
                 self.signal_command(signal);
             }
         }
-        let tree = self.tree();
-        let mut not_permitted = Vec::new();
-        let _ = tree.walk(|member| {
-            if until.is_some_and(|until| Moment::now() >= until) {
-                return Next::Stop;
-            }
-            let has_got_it = group_first && self.command.shares_group_with(member.pid);
-            for signal in signals {
-                if !has_got_it
-                    && tree.signal(member, signal) == Err(Errno::EPERM)
-                    && !procfs::is_zombie(member.pid)
-                {
-                    not_permitted.push(member.pid);
-                }
-            }
-            Next::Descend
-        });
-        for pid in not_permitted {
+        self.terminating = Some(Terminating { terminator, with_group });
+        self.signal_newcomers(&newcomers, until);
+    }
+
+    /// While the stop signal has not reached every process, sends it to those that the last pass has not found. Returns the
+    /// pause until the next pass.
+    pub(super) fn termination_pass(&mut self) -> Option<Duration> {
+        let until = self.stop.kill_at();
+        let terminating = self.terminating.as_mut().filter(|_| until.is_some())?;
+        if terminating.terminator.is_done() {
+            return None;
+        }
+        let newcomers = terminating.terminator.find(until);
+        self.signal_newcomers(&newcomers, until);
+        Some(Duration::ZERO)
+    }
+
+    fn signal_newcomers(&mut self, newcomers: &[Newcomer], until: Option<Moment>) {
+        let Some(Terminating { terminator, with_group }) = &mut self.terminating else { return };
+        let has_received = |pid| *with_group && self.command.shares_group_with(pid);
+        let not_permitted = terminator.signal(newcomers, until, has_received);
+        self.report_not_permitted(not_permitted);
+    }
+
+    fn report_not_permitted(&mut self, pids: impl IntoIterator<Item = i32>) {
+        for pid in pids {
             self.report_once(pid, Event::NotPermitted);
         }
     }
 
     pub(super) fn start_killing(&mut self) {
+        self.terminating = None;
         let killer = Killer::begin(self.tree(), self.cgroup.as_ref());
         self.signal_command(libc::SIGKILL);
         self.killing = Some(Killing {
@@ -116,9 +126,7 @@ impl Guard {
         let is_stubborn = Moment::now() - killing.since > STUBBORN;
         let all_dead = killing.killer.is_done();
         let not_permitted: Vec<i32> = killing.killer.not_permitted().iter().copied().collect();
-        for pid in not_permitted {
-            self.report_once(pid, Event::NotPermitted);
-        }
+        self.report_not_permitted(not_permitted);
         self.reap();
         if !self.stop.is_killing() {
             return Some(Duration::ZERO);

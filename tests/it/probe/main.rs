@@ -40,6 +40,8 @@ fn main() {
         ["threads", processes, threads] => {
             tree::with_threads(processes.parse().unwrap(), threads.parse().unwrap())
         }
+        ["families", count, file, options @ ..] => tree::families(count.parse().unwrap(), file, options),
+        ["breed", count, file] => tree::breed(count.parse().unwrap(), file),
         ["hidden"] => tree::hide(),
         ["runaway", lines] => tree::run_away(lines.parse().unwrap()),
         ["fork-forever", width] => tree::fork_for_ever(width.parse().unwrap()),

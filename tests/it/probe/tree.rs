@@ -1,6 +1,7 @@
 //! Processes that are hard to find, hard to count, or hard to kill.
 
 use crate::{boot_ns, fork, leave, pause_for_ever, ready, say, work};
+use nix::sys::signal::{SigSet, Signal};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -247,4 +248,112 @@ fn reap_children() {
         nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)),
         Ok(status) if status != nix::sys::wait::WaitStatus::StillAlive
     ) {}
+}
+
+/// Forks COUNT parents, of which each one forks a child, in a session of its own if there is a `session`. The parents die of
+/// SIGTERM. A child appends `got PID` to FILE for each SIGTERM, and begins to clean up at the first one: it leaves an orphan,
+/// which appends `cleaning PID` if it gets a SIGTERM too. Both exit after a while. Prints `ready` when all are prepared.
+pub fn families(count: usize, file: &str, options: &[&str]) -> ! {
+    let (mut prepared, announce) = std::io::pipe().unwrap();
+    for _ in 0..count {
+        if fork() {
+            drop(prepared);
+            if fork() {
+                if options == ["session"] {
+                    nix::unistd::setsid().unwrap();
+                }
+                block_term();
+                drop(announce);
+                count_terms(file)
+            }
+            drop(announce);
+            pause_for_ever();
+        }
+    }
+    drop(announce);
+    prepared.read_to_end(&mut Vec::new()).unwrap();
+    ready();
+    pause_for_ever()
+}
+
+/// Starts COUNT parents, which die of SIGTERM and until then fork children one after another, while those live. A child
+/// appends `born PID` to FILE when it is prepared, and then does what the children of [`families`] do. Prints `ready` when
+/// the first ones are prepared.
+pub fn breed(count: usize, file: &str) -> ! {
+    /// Each parent has no more than that many children.
+    const MANY: usize = 100;
+    /// Processes that only take time to be found, so that more is forked meanwhile.
+    const BALLAST: usize = 400;
+    if fork() {
+        for _ in 0..BALLAST {
+            if fork() {
+                pause_for_ever();
+            }
+        }
+        pause_for_ever();
+    }
+    for _ in 0..count {
+        if fork() {
+            for _ in 0..MANY {
+                if fork() {
+                    block_term();
+                    note(file, "born");
+                    count_terms(file)
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            pause_for_ever();
+        }
+    }
+    while std::fs::metadata(file).map_or(0, |metadata| metadata.len()) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ready();
+    pause_for_ever()
+}
+
+fn block_term() {
+    term().thread_block().unwrap();
+}
+
+fn term() -> SigSet {
+    SigSet::from_iter([Signal::SIGTERM])
+}
+
+/// Counts the SIGTERMs of a member of a family, as described there.
+fn count_terms(file: &str) -> ! {
+    term().wait().unwrap();
+    note(file, "got");
+    if fork() {
+        if fork() {
+            watch_for_term(file, "cleaning");
+        }
+        leave(0);
+    }
+    reap_one();
+    watch_for_term(file, "got")
+}
+
+/// Notes each further SIGTERM, for a while, and exits.
+fn watch_for_term(file: &str, what: &str) -> ! {
+    /// Much longer than the stop signal takes to reach every process.
+    const A_WHILE: Duration = Duration::from_secs(2);
+    let until = Instant::now() + A_WHILE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            leave(0);
+        }
+        let left = libc::timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // SAFETY: the pointers are to values that live through the call; a null siginfo is not written.
+        let signal = unsafe { libc::sigtimedwait(term().as_ref(), std::ptr::null_mut(), &raw const left) };
+        if signal == libc::SIGTERM {
+            note(file, what);
+        }
+    }
+}
+
+fn note(file: &str, what: &str) {
+    let mut file = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    file.write_all(format!("{what} {}\n", std::process::id()).as_bytes()).unwrap();
 }

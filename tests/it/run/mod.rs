@@ -23,6 +23,7 @@ pub mod random_faults;
 pub mod resource_limits;
 pub mod scale;
 pub mod signals;
+pub mod stop_once;
 pub mod stop_signals;
 pub mod terminal;
 pub mod transparency;

@@ -1,0 +1,155 @@
+//! Sends the stop signal to a whole process tree, once to each process; used by the guard.
+
+use std::collections::HashMap;
+
+use nix::errno::Errno;
+
+use super::procfs::{self, Mark, Stat};
+use super::signals::HARMLESS;
+use super::tree::{Member, Next, Tree};
+use crate::clock::Moment;
+
+/// The number of passes in a row without anyone to signal after which every process has been reached. One does not prove
+/// that: while it reads, a parent may die, and its children move to a process whose children were read before.
+const QUIET_PASSES: u32 = 2;
+
+/// Signals a tree in passes, until passes find nobody who is to receive the signal.
+///
+/// A parent that dies of the signal leaves its children to the guard, and a process may fork between the moment at which its
+/// children are read and that at which it is signalled; a further pass finds both. It also finds what a process starts on
+/// receiving the signal, to clean up, which must not be signalled. Every process that existed before the first signal receives
+/// it. A later one does if its parent had not received the signal yet when it was forked, or died of it without running
+/// a handler. The parent of an orphan is not known; if a process that handles the signal had received it by then, the orphan
+/// may be part of a clean-up and is spared.
+pub(super) struct Terminator {
+    tree: Tree,
+    signal: i32,
+    /// The moment before the first signal.
+    began: Option<Mark>,
+    /// The moment before the first signal to a process that does not die of it at once, and may fork afterwards.
+    first_handled: Option<Mark>,
+    /// Every process that has received the signal or was spared.
+    known: HashMap<i32, Fate>,
+    quiet_passes: u32,
+}
+
+/// What became of a process.
+#[derive(Clone, Copy)]
+struct Fate {
+    /// Children that were forked after this moment are spared,
+    at: Mark,
+    /// unless it forks nothing after the signal, because it dies of it.
+    dies: bool,
+}
+
+/// A process that a pass has found and that was not known.
+pub(super) struct Newcomer {
+    member: Member,
+    /// `None` if it is hidden from this process.
+    stat: Option<Stat>,
+}
+
+impl Terminator {
+    pub(super) fn new(tree: Tree, signal: i32) -> Terminator {
+        Terminator { tree, signal, began: None, first_handled: None, known: HashMap::new(), quiet_passes: 0 }
+    }
+
+    /// Returns every process that is not known yet, parents before their children; stops at `until`.
+    pub(super) fn find(&mut self, until: Option<Moment>) -> Vec<Newcomer> {
+        let mut newcomers = Vec::new();
+        let _ = self.tree.walk(|member| {
+            if is_over(until) {
+                return Next::Stop;
+            }
+            if !self.known.contains_key(&member.pid) {
+                newcomers.push(Newcomer { member, stat: Stat::of(member.pid) });
+            }
+            Next::Descend
+        });
+        newcomers
+    }
+
+    /// Begins: every process that exists now is to receive the signal.
+    pub(super) fn begin(&mut self) {
+        self.began = Some(Mark::now());
+    }
+
+    /// Sends the signal and SIGCONT to those who are to receive them, except those who `has_received` them with their
+    /// process group; stops at `until`. Returns the processes that may not be signalled.
+    pub(super) fn signal(
+        &mut self,
+        newcomers: &[Newcomer],
+        until: Option<Moment>,
+        has_received: impl Fn(i32) -> bool,
+    ) -> Vec<i32> {
+        // SIGCONT last: a stopped process acts on the signal before it only when it is continued.
+        let signals = [self.signal, libc::SIGCONT];
+        let began = *self.began.get_or_insert_with(Mark::now);
+        let (mut count, mut not_permitted) = (0, Vec::new());
+        for newcomer in newcomers {
+            if is_over(until) {
+                break;
+            }
+            let pid = newcomer.member.pid;
+            if !self.is_to_receive(newcomer, began) {
+                self.known.insert(pid, Fate { at: began, dies: false });
+                continue;
+            }
+            let has_received = has_received(pid);
+            let dies = newcomer.stat.is_some_and(|stat| dies_of(self.signal, pid, &stat));
+            // Before the signal: when that is sent, its handler may fork before this process runs again.
+            let at = if dies || has_received { began } else { Mark::now() };
+            if !dies {
+                self.first_handled.get_or_insert(at);
+            }
+            let sent =
+                if has_received { Ok(()) } else { self.tree.signal_in_order(newcomer.member, &signals) };
+            match sent {
+                Ok(()) => count += 1,
+                // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
+                Err(Errno::ESRCH) => continue,
+                Err(Errno::EPERM) if !procfs::is_zombie(pid) => not_permitted.push(pid),
+                Err(_) => {}
+            }
+            self.known.insert(pid, Fate { at, dies });
+        }
+        self.quiet_passes = if count == 0 { self.quiet_passes + 1 } else { 0 };
+        not_permitted
+    }
+
+    /// Returns whether it existed before the first signal, or was forked by a process that had not received it.
+    fn is_to_receive(&self, newcomer: &Newcomer, began: Mark) -> bool {
+        let Some(stat) = newcomer.stat else { return true };
+        let existed_at = |mark: Mark| mark.is_after_start(newcomer.member.pid, &stat);
+        let was_forked_before = match self.known.get(&newcomer.member.parent) {
+            Some(parent) => parent.dies || existed_at(parent.at),
+            None => self.first_handled.is_none_or(existed_at),
+        };
+        was_forked_before || existed_at(began)
+    }
+
+    /// Returns whether every process has been reached that is to receive the signal.
+    pub(super) fn is_done(&self) -> bool {
+        self.quiet_passes >= QUIET_PASSES
+    }
+
+    /// Notes that a child has been reaped: its pid may be reused from now on.
+    pub(super) fn forget(&mut self, pid: i32) {
+        self.known.remove(&pid);
+        self.tree.forget(pid);
+    }
+}
+
+fn is_over(until: Option<Moment>) -> bool {
+    until.is_some_and(|until| Moment::now() >= until)
+}
+
+/// Returns whether the process dies of this signal as soon as it is sent, and forks nothing after that: the kernel makes a
+/// fork fail that has not been completed by then.
+fn dies_of(signal: i32, pid: i32, stat: &Stat) -> bool {
+    let has_default_action = || match stat.is_default(signal) {
+        Some(is_default) => is_default,
+        None => procfs::signals_of(pid).is_some_and(|signals| signals.is_default(signal)),
+    };
+    !HARMLESS.contains(&signal) && has_default_action() && !procfs::is_in_sigwait(pid)
+}
