@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
-use nix::unistd::{ForkResult, getpgrp, getpid, getppid};
+use nix::unistd::{ForkResult, Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::protocol::Group;
 use super::signals::{self, Arrival, HARMLESS, Origin};
@@ -235,7 +235,7 @@ impl Forwarder {
 
     /// Forks a new witness, and keeps the signals that the old one received and dlock has not read yet.
     fn replace_witness(&mut self) {
-        let new_witness = fork_witness(self.argv).ok();
+        let new_witness = fork_witness(self.argv, None).ok();
         if let Some(mut late) = self.witness.and_then(procfs::signals_of) {
             for signal in &self.seen {
                 late.take_pending(*signal);
@@ -255,17 +255,20 @@ impl Drop for Forwarder {
 }
 
 /// Forks a process that blocks every signal and does nothing else, so that others can see which signals it receives. It
-/// dies with the calling thread.
-fn fork_witness(argv: sys::ArgvMemory) -> nix::Result<i32> {
-    let dlock = getpid();
+/// dies with the calling thread. It enters this process group of the session, or stays in that of the calling process.
+pub(super) fn fork_witness(argv: sys::ArgvMemory, group: Option<i32>) -> nix::Result<i32> {
+    let parent = getpid();
     if let ForkResult::Parent { child } = sys::fork()? {
+        // Whichever of the two is first.
+        let _ = group.map(|group| setpgid(child, Pid::from_raw(group)));
         return Ok(child.as_raw());
     }
+    let _ = group.map(|group| setpgid(Pid::from_raw(0), Pid::from_raw(group)));
     // Other threads may exist: only async-signal-safe calls, and nothing is allocated.
     let _ = SigSet::all().thread_set_mask();
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     argv.rename_process(WITNESS_NAME);
-    if getppid() != dlock {
+    if getppid() != parent {
         sys::exit_now(0);
     }
     // An open descriptor may be a lock, or may reveal the death of this process to another one.

@@ -4,6 +4,7 @@
 mod event_wait;
 mod mailbox;
 mod standby;
+mod terminal_witness;
 mod termination;
 
 use std::io;
@@ -15,6 +16,7 @@ use nix::errno::Errno;
 use self::event_wait::EventWait;
 use self::mailbox::Mailbox;
 use self::standby::Standby;
+use self::terminal_witness::TerminalWitness;
 use super::cgroup::{Cgroup, CgroupPath};
 use super::command::CommandProcess;
 use super::killer::Killer;
@@ -38,6 +40,7 @@ pub(super) struct Guard {
     cgroup_path: Option<CgroupPath>,
     cgroup: Option<Cgroup>,
     standby: Standby,
+    terminal_witness: TerminalWitness,
     /// When to take the measures that a short command is not worth.
     settle_at: Option<Moment>,
     /// They were taken.
@@ -89,6 +92,7 @@ impl Guard {
             cgroup_path,
             cgroup,
             standby: Standby::default(),
+            terminal_witness: TerminalWitness::default(),
             settle_at: None,
             has_settled: false,
             options,
@@ -232,6 +236,9 @@ impl Guard {
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
         use nix::unistd::{Pid, setpgid, setsid};
         self.command.enter(group);
+        if self.terminal.exists() {
+            self.terminal_witness.fork(self.command.has_own_group().then_some(self.command.pid));
+        }
         // Moves the guard out of reach of signals for dlock's process group. A new session is better still, but not
         // while the command has its own process group on a terminal: a group without a process whose parent is in the
         // same session is orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
@@ -319,6 +326,7 @@ impl Guard {
                             killing.killer.forget(pid);
                         }
                         self.standby.note_reaped(pid);
+                        self.terminal_witness.note_reaped(pid);
                     }
                     if pid == self.command.pid {
                         self.command_changed(change);
@@ -354,7 +362,9 @@ impl Guard {
         self.wake_dlock();
         if let Some(ended) = ended {
             self.report(Event::Ended(ended));
-            let by_itself = self.command.ended_by_itself(ended);
+            let by_itself =
+                self.command.ended_by_itself(ended) && !self.terminal_witness.has_seen_end_signal();
+            self.terminal_witness.end();
             self.act(Input::CommandEnded { by_itself });
         }
     }

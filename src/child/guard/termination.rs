@@ -24,7 +24,10 @@ const LONG_PASS: Duration = Duration::from_millis(100);
 
 impl Guard {
     pub(super) fn tree(&self) -> Tree {
-        Tree::below(std::process::id() as i32, self.standby.pid().into_iter().collect())
+        Tree::below(
+            std::process::id() as i32,
+            self.standby.pid().into_iter().chain(self.terminal_witness.pid()).collect(),
+        )
     }
 
     /// Returns whether any process of the tree is alive: as a subreaper, the guard is the parent of every orphan.

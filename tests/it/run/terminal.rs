@@ -6,6 +6,7 @@ use crate::support::process;
 use crate::support::pty::{CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal};
 use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
 use nix::sys::termios::LocalFlags;
 use std::process::Command;
 use std::time::Duration;
@@ -74,6 +75,31 @@ fn ctrl_c_reaches_the_command_once_without_a_shell() {
     terminal.type_keys(CTRL_BACKSLASH);
     assert_eq!(terminal.expect("QUIT kernel\n"), "");
     assert_eq!(terminal.wait(), Exit::Code(5));
+}
+
+/// S55: a signal that ends the command ends what it leaves too, whichever way it came.
+#[test]
+fn ctrl_c_and_kill_stop_what_a_command_leaves() {
+    let place = Place::new();
+    let text = "#!/bin/sh\ntrap 'exit 3' INT\n(trap '' INT; exec sleep 1000) &\necho $! >left\necho started\n\
+                while :; do sleep 0.01; done\n";
+    place.script("command", text);
+    let mut terminal = Terminal::bash(&place);
+    for (behind, statuses) in [("", "3"), (" | (trap '' INT; cat)", "3 0")] {
+        for by_key in [true, false] {
+            terminal.line(&format!("\"$DLOCK\" run x -- ./command{behind}"));
+            terminal.expect("started\n");
+            let left: i32 = place.read("left").trim().parse().unwrap();
+            match by_key {
+                true => terminal.type_keys(CTRL_C),
+                false => process::send(terminal.process("dlock"), Signal::SIGINT),
+            }
+            await_shell(&terminal);
+            assert!(!process::alive(left), "{behind:?}, by key: {by_key}");
+            terminal.line("echo \"statuses=${PIPESTATUS[*]}\"");
+            terminal.expect(&format!("statuses={statuses}\n"));
+        }
+    }
 }
 
 /// S09
