@@ -2,14 +2,20 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
+
 use super::trust;
 use crate::backend::ledger::GateMode;
 
-/// The time within which a dlock that creates a file has shared it with its group, in milliseconds.
+/// The time within which a dlock that creates a file has shared it with its group, in milliseconds, where it cannot do both
+/// in one step.
 const SHARED_WITHIN: u32 = 20;
 
 /// Opens an existing file for `access`, never through a symbolic link at its end, if it is one that dlock
@@ -37,12 +43,41 @@ pub(super) fn open_or_create(path: &Path, access: &mut OpenOptions) -> io::Resul
             }
             result => return result,
         }
-        match access.clone().read(true).write(true).create_new(true).mode(0o600).open(path) {
+        match create(path, access) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => return result.inspect(|file| trust::share(file, path)),
+            result => return result,
         }
     }
     Err(io::Error::other("it is removed repeatedly"))
+}
+
+/// Creates a file: private to the user, or for the group that shares the directory.
+fn create(path: &Path, access: &OpenOptions) -> io::Result<File> {
+    if let Some(file) = trust::is_shared(path).then(|| unnamed(path, access)).flatten() {
+        trust::share(&file, path);
+        // It appears with its final group and mode: no other member finds it while it is private.
+        match name(&file, path) {
+            Ok(()) => return Ok(file),
+            Err(Errno::EEXIST) => return Err(io::ErrorKind::AlreadyExists.into()),
+            // No /proc, for example.
+            Err(_) => {}
+        }
+    }
+    let created = access.clone().read(true).write(true).create_new(true).mode(0o600).open(path);
+    created.inspect(|file| trust::share(file, path))
+}
+
+/// Creates a file without a name in the directory of this path (`open(2)`, `O_TMPFILE`); `None` where the file system cannot,
+/// as NFS.
+fn unnamed(path: &Path, access: &OpenOptions) -> Option<File> {
+    let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
+    access.clone().read(true).write(true).custom_flags(flags).mode(0o600).open(path.parent()?).ok()
+}
+
+/// Gives an unnamed file its name, if that is free.
+fn name(file: &File, path: &Path) -> nix::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, unnamed.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)
 }
 
 /// Opens a lock file, or creates it. A file that another user created is opened as far as its mode allows: `flock(2)`

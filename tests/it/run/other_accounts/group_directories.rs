@@ -1,11 +1,15 @@
 //! A directory that users share by its group.
 
 use super::{by_stranger, set_mode};
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
+use crate::support::wait::until;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
+use std::path::PathBuf;
+use std::process::Command;
 
 const GROUP: u32 = 54321;
 
@@ -53,6 +57,38 @@ fn each_member_of_a_group_may_create_the_files() {
             assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
         }
     }
+}
+
+/// A library to be preloaded: each change of the mode of an open file comes a second late.
+fn slow_chmod(place: &Place) -> PathBuf {
+    let text = "#include <sys/stat.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+                int fchmod(int fd, mode_t mode) { sleep(1); return syscall(SYS_fchmod, fd, mode); }\n";
+    let (source, library) = (place.write("slow_chmod.c", text), place.path("slow_chmod.so"));
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(built.expect("a C compiler: apt-get install gcc").success());
+    library
+}
+
+/// A member that is stopped for a second between the creation of a file and the change of its mode, as on a busy machine,
+/// is not noticed by the others.
+#[test]
+fn a_file_appears_with_its_group_and_mode() {
+    let place = shared_place(0o2770);
+    let library = slow_chmod(&place);
+    let slow = member(12340, place.run().env("LD_PRELOAD", library)).sh("unset LD_PRELOAD; echo ran");
+    let mut slow = slow.spawn();
+    let files = ["x.lock", "x.dlock", "x%history.dlock"].map(|file| place.locks().join(file));
+    for file in &files[..2] {
+        until(SOON, "the file", || file.exists());
+        let output = member(12341, place.run().args(["--wait", "1m"])).sh("echo ran").output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "{}", file.display());
+    }
+    assert_eq!(slow.wait().outcome(), (Exit::Code(0), "ran\n", ""));
+    for file in &files {
+        let metadata = fs::metadata(file).unwrap();
+        assert_eq!((metadata.gid(), metadata.mode() & 0o7777, metadata.nlink()), (GROUP, 0o660, 1));
+    }
+    assert_eq!(fs::read_dir(place.locks()).unwrap().count(), files.len());
 }
 
 #[test]
