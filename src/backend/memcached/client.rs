@@ -14,6 +14,10 @@ use crate::secret;
 const LONGEST_LINE: usize = 4 << 10;
 /// The longest value of a holder; a longer one is that of another program, and is skipped.
 const LONGEST_VALUE: usize = 1 << 20;
+/// The longest value that a server accepts (`memcached -I`, 1 GiB).
+const LONGEST_ITEM: usize = 1 << 30;
+/// The limit of all figures of a server.
+const ALL_FIGURES: usize = 256 << 10;
 /// How much is read at once.
 const CHUNK: usize = 8 << 10;
 /// The item with which the server proves that it compares CAS values. It expires soon.
@@ -44,7 +48,7 @@ impl Connection {
         connection.authenticate(location).await?;
         // Without CAS all values are 0, and a request with 0 is carried out unconditionally.
         let probe = format!("ms {PROBE} 1 T60 c\r\n1\r\nms {PROBE} 1 T60 C{}\r\n2\r\n", u64::MAX);
-        match connection.exchange(probe.as_bytes(), 2).await?.as_slice() {
+        match connection.request(probe.as_bytes(), 2).await?.as_slice() {
             [Line::Done(Some(1..)), Line::Changed] => Ok(connection),
             [Line::Done(_), _] => Err(StoreError::Config(
                 "the server does not compare CAS values (memcached -C, or a proxy): locks need them".into(),
@@ -79,6 +83,11 @@ impl Connection {
     /// # Errors
     /// The connection is broken, or a request failed. It is unusable then, and after the future was dropped.
     pub async fn exchange(&mut self, requests: &[u8], count: usize) -> Result<Vec<Line>, StoreError> {
+        self.expect_silence().await?;
+        self.request(requests, count).await
+    }
+
+    async fn request(&mut self, requests: &[u8], count: usize) -> Result<Vec<Line>, StoreError> {
         self.send(requests).await?;
         let mut replies = Vec::with_capacity(count);
         for _ in 0..count {
@@ -98,11 +107,16 @@ impl Connection {
     /// # Errors
     /// As of [`exchange`](Connection::exchange).
     pub async fn figures(&mut self, request: &str) -> Result<Vec<(String, String)>, StoreError> {
+        self.expect_silence().await?;
         self.send(format!("{request}\r\n").as_bytes()).await?;
-        let mut figures = Vec::new();
+        let (mut figures, mut left) = (Vec::new(), ALL_FIGURES);
         loop {
             match self.line().await? {
-                Line::Figure(name, figure) => figures.push((name, figure)),
+                Line::Figure(name, figure) => {
+                    let size = size_of::<(String, String)>() + name.len() + figure.len();
+                    left = left.checked_sub(size).ok_or_else(unexpected)?;
+                    figures.push((name, figure));
+                }
                 Line::Word(Word::End) => return Ok(figures),
                 line => return Err(line.into_error()),
             }
@@ -113,6 +127,21 @@ impl Connection {
     pub async fn ended(&mut self) {
         self.stream.get_mut().refill(CHUNK);
         let _ = self.stream.fill_buf().await;
+    }
+
+    /// Fails if something has come that was not requested: it would be taken for the reply to the next request.
+    async fn expect_silence(&mut self) -> Result<(), StoreError> {
+        self.stream.get_mut().refill(CHUNK);
+        let arrived = tokio::select! {
+            biased;
+            arrived = self.stream.fill_buf() => arrived.map(|bytes| !bytes.is_empty()),
+            () = std::future::ready(()) => return Ok(()),
+        };
+        Err(match arrived {
+            Ok(true) => StoreError::unanswered("the server sent more than was requested".to_owned()),
+            Ok(false) => self.broken(&io::ErrorKind::UnexpectedEof.into()).await,
+            Err(error) => self.broken(&error).await,
+        })
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
@@ -138,17 +167,23 @@ impl Connection {
 
     /// Returns a value of this length; an empty one if it is too long.
     async fn value(&mut self, length: usize) -> Result<Vec<u8>, StoreError> {
-        let mut value = Vec::new();
-        let mut left = length + b"\r\n".len();
+        const END: &[u8] = b"\r\n";
+        if length > LONGEST_ITEM {
+            return Err(unexpected());
+        }
+        let (mut value, mut end) = (Vec::new(), Vec::new());
+        let mut left = length + END.len();
         while left > 0 {
             self.stream.get_mut().refill(CHUNK);
             let read = match self.stream.fill_buf().await {
                 Ok([]) => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => {
                     let bytes = &bytes[..bytes.len().min(left)];
+                    let (inner, rest) = bytes.split_at(bytes.len().min(left.saturating_sub(END.len())));
                     if length <= LONGEST_VALUE {
-                        value.extend_from_slice(bytes);
+                        value.extend_from_slice(inner);
                     }
+                    end.extend_from_slice(rest);
                     Ok(bytes.len())
                 }
                 Err(error) => Err(error),
@@ -161,8 +196,7 @@ impl Connection {
                 Err(error) => return Err(self.broken(&error).await),
             }
         }
-        value.truncate(value.len().saturating_sub(b"\r\n".len()));
-        Ok(value)
+        if end == END { Ok(value) } else { Err(unexpected()) }
     }
 
     async fn broken(&mut self, error: &io::Error) -> StoreError {

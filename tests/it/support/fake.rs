@@ -63,6 +63,22 @@ impl Fake {
         })
     }
 
+    /// Sends the next of these replies after each request, then stays silent.
+    pub fn in_turns(replies: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Self {
+        let replies: Vec<Vec<u8>> = replies.into_iter().map(Into::into).collect();
+        Self::start(move |conversation, mut stream| {
+            let mut buffer = [0; 65536];
+            for reply in &replies {
+                let Ok(count @ 1..) = stream.read(&mut buffer) else { return };
+                lock(&conversation.heard).extend_from_slice(&buffer[..count]);
+                if stream.write_all(reply).is_err() {
+                    return;
+                }
+            }
+            conversation.listen(stream);
+        })
+    }
+
     /// Sends `first`, then `again` over and over as fast as they are taken.
     pub fn endless(first: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>) -> Self {
         let (first, again) = (first.into(), again.into());

@@ -114,7 +114,7 @@ fn a_full_server_is_named() {
 /// A server whose items are smaller than the record of a holder.
 #[test]
 fn a_record_that_is_too_long_is_named() {
-    let small = Fake::saying(*b"HD c7\r\nEX\r\nSERVER_ERROR object too large for cache\r\nEN\r\n");
+    let small = Fake::in_turns(["HD c7\r\nEX\r\n", "SERVER_ERROR object too large for cache\r\nEN\r\n"]);
     let url = format!("memcached://127.0.0.1:{}", small.port());
     let message = format!(
         "x on {url}: the server accepts no item as long as the record of a holder (object too large for cache): raise \
@@ -180,4 +180,38 @@ fn a_record_of_another_format_is_refused() {
     let broken = dlock(&["break", "--yes", "--force", "x"]);
     assert_eq!(broken.exit, Exit::Code(78), "{}", broken.stderr);
     assert_eq!(memcached.get("dlock:x").as_deref(), Some(value));
+}
+
+/// A proxy that repeats a reply: it was the reply to the next request, and granted a lock that somebody else held.
+#[test]
+fn a_repeated_reply_is_not_that_of_the_next_request() {
+    let repeating = Fake::in_turns(["HD c7\r\nEX\r\nHD c8\r\n", "NS\r\n"]);
+    let url = format!("memcached://127.0.0.1:{}", repeating.port());
+    let message =
+        format!("x on {url}: the server sent more than was requested; the command did not run, see --retry");
+    assert_refused(&url, 69, &message);
+}
+
+/// Lengths that no server has, and one that is not that of the value.
+#[test]
+fn a_wrong_length_is_refused() {
+    for length in ["18446744073709551615", "18446744073709551614", "1073741825", "3"] {
+        let server = Fake::in_turns([
+            "HD c7\r\nEX\r\n".to_owned(),
+            format!("NS\r\nVA {length} c7 t5\r\n{}\r\n", "x".repeat(100)),
+        ]);
+        let url = format!("memcached://127.0.0.1:{}", server.port());
+        let message =
+            format!("x on {url}: the server does not speak the Memcached protocol; the command did not run");
+        assert_refused(&url, 78, &message);
+    }
+}
+
+#[test]
+fn figures_without_end_are_refused() {
+    let server = Fake::in_turns(["HD c7\r\nEX\r\n".to_owned(), "STAT name 1\r\n".repeat(100_000)]);
+    let url = format!("memcached://127.0.0.1:{}", server.port());
+    let output = Place::new().bare().args(["doctor", "-b", &url]).output();
+    let message = format!("dlock: {url}: the server does not speak the Memcached protocol\n");
+    assert_eq!((output.exit, output.stderr), (Exit::Code(78), message));
 }
