@@ -19,6 +19,8 @@ PATH=$PATH:/usr/sbin:/sbin
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
 
+# The tests run the example `probe` under dlock; `cargo test --test it` does not build it.
+cargo build --locked --example probe </dev/null
 cargo test --locked --test it --no-run </dev/null
 begin=$SECONDS
 # Three at a time: the long ones in parallel, and the short ones one after another.

@@ -17,6 +17,8 @@ filters=("${@/#/scale::}")
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
 
+# The tests run the example `probe` under dlock; `cargo test --test it` does not build it.
+cargo build --locked --example probe </dev/null
 cargo test --locked --test it --no-run </dev/null
 begin=$SECONDS
 "${usual_signals[@]}" cargo test --locked --test it -- --test-threads 1 "${filters[@]}" </dev/null || {
