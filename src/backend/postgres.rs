@@ -11,6 +11,7 @@ mod connection;
 mod doctor;
 mod errors;
 mod gate;
+mod inspection;
 mod key;
 mod location;
 mod options;

@@ -88,9 +88,12 @@ fn locked_by(claim: &Claim) -> String {
 }
 
 /// Returns the condition that a row is that of one of these holds.
-fn is_of(identities: impl IntoIterator<Item = Identity>) -> String {
-    let texts: Vec<String> = identities.into_iter().map(|one| format!("'{}'", suffix(one))).collect();
-    format!("right(locked_by, {}) IN ({})", DIGITS + 1, texts.join(", "))
+fn is_of<D: Database>(column: &str, identities: impl IntoIterator<Item = Identity>) -> String {
+    let (right, equals) = (D::DIALECT.function("right"), D::DIALECT.operator("="));
+    let end = format!("{right}({column}, {})", DIGITS + 1);
+    let texts: Vec<String> =
+        identities.into_iter().map(|one| format!("({end} {equals} '{}')", suffix(one))).collect();
+    format!("({})", texts.join(" OR "))
 }
 
 impl Gate {
@@ -188,9 +191,11 @@ impl Gate {
         until: &str,
     ) -> Result<bool, StoreError> {
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
-        let (name, is_mine) = (self.name::<D>(name), is_of([identity]));
+        let (name, is_mine) = (self.name::<D>(name), is_of::<D>("locked_by", [identity]));
+        let (table, equals, is_after) = (db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
         let sql = format!(
-            "UPDATE shedlock SET lock_until = {until} WHERE name = {name} AND {is_mine} AND lock_until > {free}{}",
+            "UPDATE {table} SET lock_until = {until} WHERE (name {equals} {name}) AND {is_mine} AND (lock_until {is_after} \
+             {free}){}",
             D::DIALECT.returning()
         );
         Ok(!db.run(&sql).await?.is_empty())
@@ -204,9 +209,11 @@ impl Gate {
         let times = self.clock.times(D::DIALECT, Duration::ZERO);
         let age = D::DIALECT.between("locked_at", &times.now);
         let rest = D::DIALECT.between(&times.now, "lock_until");
-        let (name, free) = (self.name::<D>(name), times.free);
+        let (name, free, concat) = (self.name::<D>(name), times.free, D::DIALECT.function("concat"));
+        let (table, equals, is_after) = (db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
         let sql = format!(
-            "SELECT locked_by, {age}, {rest}, CONCAT(locked_at, '') FROM shedlock WHERE name = {name} AND lock_until > {free}"
+            "SELECT locked_by, {age}, {rest}, {concat}(locked_at, '') FROM {table} WHERE (name {equals} {name}) AND \
+             (lock_until {is_after} {free})"
         );
         let rows = db.run(&sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -239,21 +246,24 @@ impl Gate {
         let by = D::DIALECT.literal(&locked_by(claim));
         let mine = identity(&claim.token);
         let outer = claim.outer.iter().filter(|_| self.is_renewal).map(identity);
-        let is_mine = is_of(outer.chain([mine]));
-        let insert = format!(
-            "INSERT INTO shedlock (name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) ON"
-        );
+        let mine_or_outer: Vec<Identity> = outer.chain([mine]).collect();
+        let (table, at_most) = (db.table(), D::DIALECT.operator("<="));
+        let values =
+            format!("(name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) ON");
         let sql = match D::DIALECT {
             Dialect::Postgres => format!(
-                "{insert} CONFLICT (name) DO UPDATE SET lock_until = excluded.lock_until, locked_at = excluded.locked_at, \
-                 locked_by = excluded.locked_by WHERE shedlock.lock_until <= {free} OR {}{}",
-                is_mine.replace("locked_by", "shedlock.locked_by"),
+                "INSERT INTO {table} AS held {values} CONFLICT (name) DO UPDATE SET lock_until = excluded.lock_until, \
+                 locked_at = excluded.locked_at, locked_by = excluded.locked_by WHERE (held.lock_until {at_most} {free}) OR \
+                 {}{}",
+                is_of::<D>("held.locked_by", mine_or_outer),
                 D::DIALECT.returning()
             ),
             // Also a row that was just inserted is updated.
             Dialect::Mysql => format!(
-                "{insert} DUPLICATE KEY UPDATE locked_by = shedlock.locked_by; UPDATE shedlock SET lock_until = {until}, \
-                 locked_at = {now}, locked_by = {by} WHERE name = {name} AND (lock_until <= {free} OR {is_mine})"
+                "INSERT INTO {table} {values} DUPLICATE KEY UPDATE locked_by = {table}.locked_by; UPDATE {table} SET \
+                 lock_until = {until}, locked_at = {now}, locked_by = {by} WHERE name = {name} AND (lock_until {at_most} \
+                 {free} OR {})",
+                is_of::<D>("locked_by", mine_or_outer)
             ),
         };
         let has_passed = !db.run(&sql).await?.is_empty();
@@ -320,7 +330,10 @@ impl Gate {
         shown: &Holder,
     ) -> Result<Removal, StoreError> {
         let name = self.name::<D>(name);
-        let sql = format!("SELECT locked_by, CONCAT(locked_at, '') FROM shedlock WHERE name = {name}");
+        let (table, concat) = (db.table(), D::DIALECT.function("concat"));
+        let (equals, is_after) = (D::DIALECT.operator("="), D::DIALECT.operator(">"));
+        let sql =
+            format!("SELECT locked_by, {concat}(locked_at, '') FROM {table} WHERE name {equals} {name}");
         let rows = db.run(&sql).await?;
         let Some([Some(locked_by), Some(locked_at)]) = rows.first().map(Vec::as_slice) else {
             return Ok(Removal::Changed);
@@ -331,8 +344,8 @@ impl Gate {
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
         let (by, at) = (D::DIALECT.literal(locked_by), D::DIALECT.time(locked_at));
         let sql = format!(
-            "UPDATE shedlock SET lock_until = {free} WHERE name = {name} AND locked_by = {by} AND locked_at = {at} AND \
-             lock_until > {free}{}",
+            "UPDATE {table} SET lock_until = {free} WHERE (name {equals} {name}) AND (locked_by {equals} {by}) AND (locked_at \
+             {equals} {at}) AND (lock_until {is_after} {free}){}",
             D::DIALECT.returning()
         );
         Ok(if db.run(&sql).await?.is_empty() { Removal::Changed } else { Removal::Removed })
@@ -343,7 +356,8 @@ impl Gate {
     /// # Errors
     /// The server could not be queried, or the user may not delete.
     pub async fn forget<D: Database>(&self, db: &mut D, name: &LockName) -> Result<(), StoreError> {
-        db.run(&format!("DELETE FROM shedlock WHERE name = {}", self.name::<D>(name))).await.map(drop)
+        let (table, equals, name) = (db.table(), D::DIALECT.operator("="), self.name::<D>(name));
+        db.run(&format!("DELETE FROM {table} WHERE name {equals} {name}")).await.map(drop)
     }
 
     /// Returns the name of a lock in the table, as a literal.

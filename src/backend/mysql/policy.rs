@@ -19,7 +19,7 @@ pub(super) fn policy(location: &Location) -> Policy {
         format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.{TABLE} TO {user};"),
     ];
     if let Recipe::ShedLock(_) = location.recipe {
-        commands.insert(2, format!("{};", Dialect::Mysql.create_table()));
+        commands.insert(2, format!("{};", Dialect::Mysql.create_table(shedlock::TABLE)));
         let table = shedlock::TABLE;
         commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.{table} TO {user};"));
     }

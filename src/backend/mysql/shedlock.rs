@@ -4,7 +4,7 @@ use super::client::{Client, READ_ONLY, still_primary};
 use super::errors;
 use super::reply::Outcome;
 use crate::backend::StoreError;
-use crate::backend::shedlock::{Database, Dialect, Row, missing, other_shape};
+use crate::backend::shedlock::{Database, Dialect, Row, TABLE, missing, other_shape};
 
 impl Database for Client {
     const DIALECT: Dialect = Dialect::Mysql;
@@ -26,11 +26,11 @@ impl Database for Client {
                 None => Vec::new(),
             }),
             Err(failure) if errors::is_table_missing(&failure) => {
-                Err(StoreError::Config(missing(Self::DIALECT)))
+                Err(StoreError::Config(missing(Self::DIALECT, TABLE)))
             }
             Err(failure) if errors::is_table_different(&failure) => {
                 let found = StoreError::from(failure).to_string();
-                Err(StoreError::Config(other_shape(Self::DIALECT, &found)))
+                Err(StoreError::Config(other_shape(Self::DIALECT, TABLE, &found)))
             }
             Err(failure) => Err(failure.into()),
         }

@@ -383,7 +383,7 @@ impl LedgerStore for MysqlStore {
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
             if self.shedlock.is_some() {
-                self.client.run(Dialect::Mysql.create_table()).await?;
+                self.client.run(&Dialect::Mysql.create_table(shedlock::TABLE)).await?;
             }
             self.create_table().await
         })

@@ -70,11 +70,12 @@ fn take(key: Key, first: GateMode, then: GateMode) -> String {
     let key = key.arguments();
     match (first, then) {
         (GateMode::Exclusive, GateMode::Shared) => format!(
-            "CASE WHEN pg_try_advisory_lock({key}) THEN CASE WHEN pg_try_advisory_lock_shared({key}) THEN \
-             pg_advisory_unlock({key}) ELSE NOT pg_advisory_unlock({key}) END ELSE false END"
+            "CASE WHEN pg_catalog.pg_try_advisory_lock({key}) THEN CASE WHEN \
+             pg_catalog.pg_try_advisory_lock_shared({key}) THEN pg_catalog.pg_advisory_unlock({key}) ELSE NOT \
+             pg_catalog.pg_advisory_unlock({key}) END ELSE false END"
         ),
-        (GateMode::Exclusive, GateMode::Exclusive) => format!("pg_try_advisory_lock({key})"),
-        (GateMode::Shared, _) => format!("pg_try_advisory_lock_shared({key})"),
+        (GateMode::Exclusive, GateMode::Exclusive) => format!("pg_catalog.pg_try_advisory_lock({key})"),
+        (GateMode::Shared, _) => format!("pg_catalog.pg_try_advisory_lock_shared({key})"),
     }
 }
 
@@ -83,8 +84,8 @@ fn take(key: Key, first: GateMode, then: GateMode) -> String {
 fn set(settings: &[(&str, u128)], condition: &str) -> String {
     let values: Vec<String> = settings.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
     format!(
-        "SELECT count(set_config(name, value, false)) FROM (VALUES {}) AS settings(name, value) WHERE {condition} AND \
-         current_setting(name, true) IS NOT NULL",
+        "SELECT pg_catalog.count(pg_catalog.set_config(name, value, false)) FROM (VALUES {}) AS settings(name, value) WHERE \
+         {condition} AND pg_catalog.current_setting(name, true) IS NOT NULL",
         values.join(", ")
     )
 }
@@ -119,7 +120,10 @@ impl PostgresStore {
         if let Some(key) = self.gate.keys.get(name) {
             return Ok(*key);
         }
-        let hash = self.client.query("SELECT hashtext($1)::bigint", &[(&name.as_str(), Type::TEXT)]).await?;
+        let hash = self
+            .client
+            .query("SELECT pg_catalog.hashtext($1)::bigint", &[(&name.as_str(), Type::TEXT)])
+            .await?;
         let hash = hash.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
         let key = Key::Number(hash.map_err(|error| self.client.meaning(&error))?);
         self.gate.keys.insert(name.clone(), key);
@@ -186,10 +190,12 @@ impl PostgresStore {
     async fn observe(&mut self, name: &LockName, purpose: &Purpose) -> Result<Vec<Occupant>, StoreError> {
         let key = self.key(name).await?;
         let statement = format!(
-            "SELECT pg_backend_pid(), pid, mode = 'ExclusiveLock', usename::text, application_name, extract(epoch FROM \
-             clock_timestamp() - backend_start)::bigint FROM pg_locks LEFT JOIN pg_stat_activity USING (pid) WHERE \
-             locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = \
-             current_database()) AND {}",
+            "SELECT pg_catalog.pg_backend_pid(), lock.pid, mode OPERATOR(pg_catalog.=) 'ExclusiveLock', \
+             usename::pg_catalog.text, application_name, EXTRACT(epoch FROM pg_catalog.clock_timestamp() \
+             OPERATOR(pg_catalog.-) backend_start)::bigint FROM pg_catalog.pg_locks AS lock LEFT JOIN \
+             pg_catalog.pg_stat_activity AS client ON client.pid OPERATOR(pg_catalog.=) lock.pid WHERE (locktype \
+             OPERATOR(pg_catalog.=) 'advisory') AND granted AND (database OPERATOR(pg_catalog.=) (SELECT oid FROM \
+             pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) AND {}",
             key.condition()
         );
         let rows = self.client.query(&statement, &[]).await?.map_err(|error| self.client.meaning(&error))?;
@@ -238,7 +244,7 @@ impl PostgresStore {
         }
         let ttl = self.gate.passages.iter().map(|one| one.ttl).fold(claim.ttl, Duration::max);
         let statement = format!(
-            "WITH gate AS MATERIALIZED (SELECT {} AS is_taken) SELECT pg_backend_pid(), is_taken, ({}) FROM gate",
+            "WITH gate AS MATERIALIZED (SELECT {} AS is_taken) SELECT pg_catalog.pg_backend_pid(), is_taken, ({}) FROM gate",
             take(key, mode, kept_in),
             set(&settings(ttl), "is_taken")
         );
@@ -272,14 +278,15 @@ impl PostgresStore {
         let was_ending = std::mem::replace(&mut passage.is_ending, true);
         let was_kept = if connection.is_some() && passage.connection == connection {
             let unlock = match passage.mode {
-                GateMode::Exclusive => "pg_advisory_unlock",
-                GateMode::Shared => "pg_advisory_unlock_shared",
+                GateMode::Exclusive => "pg_catalog.pg_advisory_unlock",
+                GateMode::Shared => "pg_catalog.pg_advisory_unlock_shared",
             };
             let key = passage.key.arguments();
             let is_last = self.gate.passages.len() == 1;
             let idle = set(&[("idle_session_timeout", 0)], &is_last.to_string());
-            let (_, was_kept) =
-                self.verdict(&format!("SELECT pg_backend_pid(), {unlock}({key}), ({idle})")).await?;
+            let (_, was_kept) = self
+                .verdict(&format!("SELECT pg_catalog.pg_backend_pid(), {unlock}({key}), ({idle})"))
+                .await?;
             was_kept
         } else {
             false

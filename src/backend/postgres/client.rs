@@ -11,8 +11,10 @@ use tokio_postgres::{Error, Row};
 
 use super::connection::Connection;
 use super::errors;
+use super::gate::Recipe;
+use super::inspection::{self, Found};
 use super::location::Location;
-use super::policy::create_table;
+use super::options::Table;
 use crate::backend::net::{Address, HEAD_START, first_server, outlast};
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
@@ -29,6 +31,10 @@ pub(super) fn channel(token: &str) -> String {
     format!("dlock_{}", hex::encode(&digest[..16]))
 }
 
+/// The places of the tables.
+pub(super) const LOCKS: usize = 0;
+pub(super) const SHEDLOCK: usize = 1;
+
 /// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
@@ -37,6 +43,8 @@ pub(super) struct Client {
     connection: Option<Connection>,
     /// The server to use next, by its place in the URL.
     server: usize,
+    /// What the connection with this identifier has found in place of the tables.
+    found: Option<(u64, Vec<Option<Found>>)>,
     /// The channel that the connection listens to.
     channel: Option<String>,
     is_pooled: bool,
@@ -54,6 +62,7 @@ impl Client {
             location,
             connection: None,
             server,
+            found: None,
             channel: None,
             is_pooled: false,
             is_unanswered: false,
@@ -61,11 +70,11 @@ impl Client {
         }
     }
 
-    /// Connects to the first server that accepts, unless there is a connection. A server that does not respond does not
-    /// delay the others for long.
+    /// Connects to the first server that accepts, unless there is a connection, and finds out what is there in place of the
+    /// tables. A server that does not respond does not delay the others for long.
     ///
     /// # Errors
-    /// None accepts: what one of them said.
+    /// None accepts: what one of them said. Or a table may not be used ([`StoreError::Config`]).
     pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
         if std::mem::take(&mut self.is_unanswered) && !self.connection.as_ref().is_some_and(|one| one.is_kept)
         {
@@ -79,7 +88,11 @@ impl Client {
         let open = async |server: usize| Connection::open(location, &location.servers[server]).await;
         let opened = first_server(&mut self.server, location.servers.len(), HEAD_START, open).await?;
         self.connection = Some(opened);
-        Ok(())
+        let looked = self.look().await;
+        if looked.is_err() {
+            self.close();
+        }
+        looked
     }
 
     /// Uses an open connection.
@@ -170,6 +183,80 @@ impl Client {
         parameters: &[Parameter<'_>],
     ) -> Result<Result<Vec<Row>, Error>, StoreError> {
         self.connect().await?;
+        self.send(channel, statement, parameters).await
+    }
+
+    /// Runs a statement that needs the table in this place, see [`tables`](Client::tables); `None` if there is no table. It
+    /// is never run on a connection that has not found out what is there.
+    ///
+    /// # Errors
+    /// It failed, or the table may not be used.
+    pub(super) async fn on_table(
+        &mut self,
+        place: usize,
+        channel: Option<String>,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Option<Result<Vec<Row>, Error>>, StoreError> {
+        self.connect().await?;
+        if self.found(place).is_none() {
+            self.look().await?;
+        }
+        if self.found(place).is_none() {
+            return Ok(None);
+        }
+        let result = self.send(channel, statement, parameters).await?;
+        let is_gone = result.as_ref().is_err_and(errors::is_without_table);
+        self.found = self.found.take().filter(|_| !is_gone);
+        Ok((!is_gone).then_some(result))
+    }
+
+    /// Returns the tables: dlock's own, and that of ShedLock if it is used.
+    fn tables(&self) -> Vec<Table> {
+        let is_used = matches!(self.location.recipe, Recipe::ShedLock(_));
+        let shedlock = is_used.then(|| self.location.shedlock_table.clone());
+        [Some(self.location.table.clone()), shedlock].into_iter().flatten().collect()
+    }
+
+    /// Returns what the connection has found in the place of a table.
+    pub(super) fn found(&self, place: usize) -> Option<&Found> {
+        let (connection, found) = self.found.as_ref()?;
+        found.get(place)?.as_ref().filter(|_| self.connection() == Some(*connection))
+    }
+
+    /// Finds out what is there in place of the tables.
+    ///
+    /// # Errors
+    /// It failed, or one of them may not be used ([`StoreError::Config`]).
+    pub(super) async fn look(&mut self) -> Result<(), StoreError> {
+        self.found = None;
+        let Some((connection, process)) = self.connection.as_ref().map(|one| (one.id, one.process)) else {
+            return Err(StoreError::unreachable("not connected"));
+        };
+        let tables = self.tables();
+        let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        let process = i64::from(process);
+        let parameters: [Parameter<'_>; 3] =
+            [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY), (&process, Type::INT8)];
+        let rows = self.send(None, inspection::STATEMENT, &parameters).await?;
+        let rows = rows.map_err(|error| self.meaning(&error))?;
+        let mut found = Vec::new();
+        for (row, table) in rows.iter().zip(&tables) {
+            let judged = inspection::judge(row, table, self.location.owner.as_deref());
+            found.push(judged.map_err(|error| self.meaning(&error))?.map_err(StoreError::Config)?);
+        }
+        self.found = Some((connection, found));
+        Ok(())
+    }
+
+    /// Runs a statement on the open connection.
+    async fn send(
+        &mut self,
+        channel: Option<String>,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Result<Vec<Row>, Error>, StoreError> {
         let Some(connection) = &self.connection else {
             return Err(StoreError::unreachable("not connected"));
         };
@@ -206,12 +293,12 @@ impl Client {
         Ok(result)
     }
 
-    /// Creates the table, if the role may.
+    /// Creates a table by this statement, if the role may. What is there then is found out before it is used.
     ///
     /// # Errors
     /// It failed.
-    pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
-        let created = self.query(&create_table(&self.location.table.clone()), &[]).await?;
+    pub(super) async fn create(&mut self, statement: &str) -> Result<(), StoreError> {
+        let created = self.query(statement, &[]).await?;
         match created {
             Ok(_) => Ok(()),
             // Another client has created it at the same time.
@@ -222,7 +309,7 @@ impl Client {
 
     /// Returns what an error means.
     pub(super) fn meaning(&self, error: &Error) -> StoreError {
-        errors::meaning(error, &self.location.table)
+        errors::meaning(error, &self.location.table.to_string())
     }
 
     /// Returns whether this connection listens to a channel.

@@ -1,6 +1,8 @@
 //! `dlock doctor`: checks each server, then the primary, on a scratch lock.
 
-use super::client::Client;
+use tokio_postgres::types::Type;
+
+use super::client::{Client, LOCKS};
 use super::connection::Connection;
 use super::errors;
 use super::gate::{GATE_ALONE, Recipe};
@@ -19,9 +21,9 @@ const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed 
 const SESSION: &str = "the end of its session ends a lock: when dlock and its command have ended, or when the server has heard \
                        nothing for one --ttl (idle_session_timeout, from PostgreSQL 14 on; before, when TCP notices it)";
 /// The first column names the server.
-const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
-                        current_setting('synchronous_commit'), pg_backend_pid()::text, \
-                        current_setting('transaction_read_only')";
+const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), pg_catalog.current_setting('fsync'), \
+                        pg_catalog.current_setting('synchronous_commit'), pg_catalog.pg_backend_pid()::pg_catalog.text, \
+                        pg_catalog.current_setting('transaction_read_only')";
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (listen_addresses), and that no \
@@ -190,23 +192,33 @@ impl PostgresStore {
     /// Checks that the table is there or can be created, and returns whether it can be used.
     async fn table(&mut self, diagnosis: &Diagnosis) -> bool {
         diagnosis.begin("table");
-        let statement = self.statements.read.clone();
-        let name: &[u8] = b".";
-        let mut read = self.client.query(&statement, &[(&name, tokio_postgres::types::Type::BYTEA)]).await;
+        if let Err(error) = self.client.look().await {
+            let remedy = "see the error, and TABLE AND RIGHTS in dlock-postgres(7)";
+            diagnosis.found(Finding::problem("table", error.to_string(), NO_LOCK, remedy));
+            return false;
+        }
         let mut found = "exists";
-        if matches!(&read, Ok(Err(error)) if errors::is_without_table(error)) {
+        let mut read = self.read_table().await;
+        if matches!(read, Ok(false)) {
             found = "was created";
-            read = match self.client.create_table().await {
-                Ok(()) => Ok(Ok(Vec::new())),
+            read = match self.create_table().await {
+                Ok(()) => self.read_table().await,
                 Err(error) => Err(error),
             };
         }
-        let read = read.and_then(|read| read.map_err(|error| self.client.meaning(&error)));
         let table = &self.client.location.table;
+        let known = self.client.found(LOCKS);
+        if known.is_some_and(|known| known.is_administrator) {
+            let found = format!("{} can act as a superuser", self.client.location.user);
+            let consequence = "code that others plant where dlock looks could run with every right";
+            let remedy = "give dlock a role of its own: see dlock doctor --policy";
+            diagnosis.found(Finding::warning("role", found, consequence, remedy));
+        }
+        let description = known.map(|known| format!(": {}", known.description)).unwrap_or_default();
         let has_gate = self.gate_lifetime().is_some();
         let is_usable = read.is_ok() || (has_gate && matches!(read, Err(StoreError::Denied(_))));
         diagnosis.found(match read {
-            Ok(_) => Finding::ok("table", format!("{table} {found}")),
+            Ok(_) => Finding::ok("table", format!("{table} {found}{description}")),
             Err(error) if is_usable => {
                 let consequence = format!("locks are {GATE_ALONE}");
                 let remedy = "run what dlock doctor --policy prints as the owner of the database";
@@ -218,6 +230,16 @@ impl PostgresStore {
             }
         });
         is_usable
+    }
+
+    /// Reads the table, and returns whether it exists.
+    async fn read_table(&mut self) -> Result<bool, StoreError> {
+        let (statement, name) = (self.statements.read.clone(), b".".as_slice());
+        let read = self.client.on_table(LOCKS, None, &statement, &[(&name, Type::BYTEA)]).await?;
+        match read {
+            None => Ok(false),
+            Some(read) => read.map(|_| true).map_err(|error| self.client.meaning(&error)),
+        }
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {

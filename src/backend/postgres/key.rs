@@ -149,7 +149,10 @@ impl Key {
             Key::Number(number) => ((number >> 32) as u32, number as u32, 1),
             Key::Pair(first, second) => (first as u32, second as u32, 2),
         };
-        format!("classid = '{high}'::oid AND objid = '{low}'::oid AND objsubid = {kind}")
+        format!(
+            "(classid OPERATOR(pg_catalog.=) '{high}'::pg_catalog.oid) AND (objid OPERATOR(pg_catalog.=) \
+             '{low}'::pg_catalog.oid) AND (objsubid OPERATOR(pg_catalog.=) {kind})"
+        )
     }
 }
 
@@ -209,18 +212,15 @@ mod tests {
 
     #[test]
     fn keys_are_found_in_pg_locks() {
-        assert_eq!(
-            Key::Number(-2).condition(),
-            "classid = '4294967295'::oid AND objid = '4294967294'::oid AND objsubid = 1"
-        );
-        assert_eq!(
-            Key::Number(1 << 32 | 5).condition(),
-            "classid = '1'::oid AND objid = '5'::oid AND objsubid = 1"
-        );
-        assert_eq!(
-            Key::Pair(-1, 7).condition(),
-            "classid = '4294967295'::oid AND objid = '7'::oid AND objsubid = 2"
-        );
+        let condition = |high, low, kind| {
+            format!(
+                "(classid OPERATOR(pg_catalog.=) '{high}'::pg_catalog.oid) AND (objid OPERATOR(pg_catalog.=) \
+                 '{low}'::pg_catalog.oid) AND (objsubid OPERATOR(pg_catalog.=) {kind})"
+            )
+        };
+        assert_eq!(Key::Number(-2).condition(), condition(4_294_967_295_u32, 4_294_967_294_u32, 1));
+        assert_eq!(Key::Number(1 << 32 | 5).condition(), condition(1, 5, 1));
+        assert_eq!(Key::Pair(-1, 7).condition(), condition(4_294_967_295, 7, 2));
     }
 
     #[test]

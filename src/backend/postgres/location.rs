@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::gate::Recipe;
-use super::options::{OPTIONS, Options};
+use super::options::{OPTIONS, Options, Table};
 use super::pass_file::PassFile;
 use super::policy::policy;
 use super::store::PostgresStore;
@@ -30,8 +32,11 @@ pub struct Location {
     /// The role.
     pub(super) user: String,
     pub(super) database: Option<String>,
-    /// The table, quoted.
-    pub(super) table: String,
+    pub(super) table: Table,
+    /// That of ShedLock.
+    pub(super) shedlock_table: Table,
+    /// A role whose tables are used, too.
+    pub(super) owner: Option<String>,
     pub(super) recipe: Recipe,
     pass_file: Option<PassFile>,
     display: String,
@@ -72,16 +77,18 @@ impl Location {
             security,
             user,
             database,
-            table: options.table.quoted(),
+            table: options.table,
+            shedlock_table: options.shedlock_table,
+            owner: options.owner,
             recipe: options.recipe,
             display: String::new(),
         };
-        location.display = location.describe(url, &options.table.to_string());
+        location.display = location.describe(url);
         Ok(location)
     }
 
     /// Returns the URL without secrets and without default values.
-    fn describe(&self, url: &Url, table: &str) -> String {
+    fn describe(&self, url: &Url) -> String {
         let user = url.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let database = self.database.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
         let mut options = Vec::new();
@@ -94,10 +101,10 @@ impl Location {
             }
             servers => list(servers),
         };
-        if table != TABLE {
-            options.push(format!("table={table}"));
-        }
+        options.extend(self.table.in_url(TABLE));
+        options.extend(self.owner.as_ref().map(|owner| format!("owner={}", encoded(owner))));
         options.extend(self.recipe.options());
+        options.extend(self.shedlock_table.in_url(shedlock::TABLE));
         let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
         format!("postgres://{user}{hosts}{database}{options}")
     }
@@ -123,6 +130,11 @@ impl Location {
         };
         file.password(&host, port, self.database.as_deref().unwrap_or(&self.user), &self.user)
     }
+}
+
+/// Returns a value as it is written in a URL.
+fn encoded(value: &str) -> String {
+    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
 }
 
 /// Returns the addresses in the authority, or of the socket in a directory.

@@ -3,16 +3,19 @@
 use std::fmt;
 
 use super::gate::{Choice, Recipe};
+use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
 use crate::backend::url::{Url, UrlError};
 
 pub(super) const OPTIONS: &[&str] = &[
     "table",
+    "owner",
     "recipe",
     "key",
     "prefix",
     "clock",
     "zone",
+    "shedlock_table",
     "host",
     "port",
     "sslmode",
@@ -37,6 +40,9 @@ const LONGEST_IDENTIFIER: usize = 63;
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) table: Table,
+    pub(super) shedlock_table: Table,
+    /// A role whose tables are used, too.
+    pub(super) owner: Option<String>,
     pub(super) recipe: Recipe,
     /// The directory of a Unix socket.
     pub(super) host: Option<String>,
@@ -51,9 +57,10 @@ pub(super) struct Options {
 impl Options {
     /// Reads the options of a URL.
     pub(super) fn of(url: &Url) -> Result<Options, UrlError> {
-        let table = Table { schema: None, name: TABLE.to_owned() };
         let mut options = Options {
-            table,
+            table: Table::named("table", TABLE),
+            shedlock_table: Table::named("shedlock_table", shedlock::TABLE),
+            owner: None,
             recipe: Recipe::default(),
             host: None,
             port: None,
@@ -73,6 +80,10 @@ impl Options {
             }
         }
         options.recipe = Recipe::of(&choice)?;
+        let is_named = options.shedlock_table != Table::named("shedlock_table", shedlock::TABLE);
+        if is_named && !matches!(options.recipe, Recipe::ShedLock(_)) {
+            return Err(UrlError::new("shedlock_table= is for recipe=shedlock").about("shedlock_table"));
+        }
         Ok(options)
     }
 
@@ -84,7 +95,10 @@ impl Options {
             name => name,
         };
         match name {
-            "table" => self.table = Table::parse(value)?,
+            "table" => self.table = Table::parse("table", value)?,
+            "shedlock_table" => self.shedlock_table = Table::parse("shedlock_table", value)?,
+            "owner" if value.is_empty() => return Err(UrlError::new("owner= takes the name of a role")),
+            "owner" => self.owner = Some(value.to_owned()),
             "host" => self.host = Some(value.to_owned()),
             "port" => {
                 let port = value.parse().ok().filter(|port| *port != 0);
@@ -127,44 +141,63 @@ impl Options {
     }
 }
 
+/// The schema of a table that is named without one.
+pub(super) const PUBLIC: &str = "public";
+
 /// The name of a table.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    schema: Option<String>,
-    name: String,
+    pub(super) schema: String,
+    pub(super) name: String,
+    /// The schema was given, so that a table in another one does not matter.
+    pub(super) has_schema: bool,
+    /// The option that names it.
+    pub(super) option: &'static str,
 }
 
 impl Table {
-    fn parse(text: &str) -> Result<Table, UrlError> {
-        let (schema, name) = match text.split_once('.') {
-            Some((schema, name)) => (Some(schema), name),
-            None => (None, text),
-        };
+    /// Returns a table in the default schema.
+    fn named(option: &'static str, name: &str) -> Table {
+        Table { schema: PUBLIC.to_owned(), name: name.to_owned(), has_schema: false, option }
+    }
+
+    fn parse(option: &'static str, text: &str) -> Result<Table, UrlError> {
+        let (schema, name) = text.split_once('.').unwrap_or((PUBLIC, text));
         let is_identifier = |text: &str| {
             let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             is_plain && !text.is_empty() && text.len() <= LONGEST_IDENTIFIER
         };
-        match is_identifier(name) && schema.is_none_or(is_identifier) {
-            true => Ok(Table { schema: schema.map(str::to_owned), name: name.to_owned() }),
-            false => {
-                let text = "table= takes a name, or schema.name, of letters, digits and underscores";
-                Err(UrlError::new(text))
-            }
+        if !is_identifier(name) || !is_identifier(schema) {
+            let text = format!("{option}= takes a name, or schema.name, of letters, digits and underscores");
+            return Err(UrlError::new(text));
         }
+        // A temporary table would be that of one session.
+        if schema.starts_with("pg_") || schema == "information_schema" {
+            let text = format!("{option}= cannot be in the schema {schema}, which belongs to the server");
+            return Err(UrlError::new(text));
+        }
+        let (schema, has_schema) = (schema.to_owned(), text.contains('.'));
+        Ok(Table { schema, name: name.to_owned(), has_schema, option })
     }
 
-    /// Returns the name for use in statements.
+    /// Returns the name for use in statements, where no search path matters.
     pub(super) fn quoted(&self) -> String {
-        let schema = self.schema.as_ref().map(|schema| format!("\"{schema}\".")).unwrap_or_default();
-        format!("{schema}\"{}\"", self.name)
+        format!("\"{}\".\"{}\"", self.schema, self.name)
+    }
+
+    /// Returns the option of a URL, unless it is the default.
+    pub(super) fn in_url(&self, default: &str) -> Option<String> {
+        let Table { schema, name, has_schema, option } = self;
+        match has_schema {
+            true => Some(format!("{option}={schema}.{name}")),
+            false => (name != default).then(|| format!("{option}={name}")),
+        }
     }
 }
 
+/// As in messages: with its schema.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(schema) = &self.schema {
-            write!(f, "{schema}.")?;
-        }
-        f.write_str(&self.name)
+        write!(f, "{}.{}", self.schema, self.name)
     }
 }

@@ -11,10 +11,11 @@ use crate::backend::StoreError;
 pub(super) const SHARED: &str = "a pooler gives each transaction of a connection another server process, so that two \
                                  clients could hold the same advisory lock: connect to the server itself, or through a \
                                  pool of sessions (pool_mode = session)";
-const PROCESS: &str = "SELECT pg_backend_pid()";
+const PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
 /// The server process, and both ends of its connection, which are NULL for a Unix socket.
-const ENDS: &str = "SELECT pg_backend_pid(), host(inet_client_addr()), inet_client_port(), host(inet_server_addr()), \
-                    inet_server_port()";
+const ENDS: &str = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.host(pg_catalog.inet_client_addr()), \
+                    pg_catalog.inet_client_port(), pg_catalog.host(pg_catalog.inet_server_addr()), \
+                    pg_catalog.inet_server_port()";
 /// How many other connections are tried if there is a pooler. PgBouncer serves the next transaction by the process that has
 /// served the last one, unless a third client is faster.
 const OTHERS: usize = 3;

@@ -6,8 +6,18 @@ use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
 
 /// The time, read once, after the request has arrived: no lease is shorter than the client counts it. And the process that
 /// serves the request.
-const NOW: &str = "now AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, \
-                   pg_backend_pid() AS process)";
+const NOW: &str = "now AS MATERIALIZED (SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) \
+                   1000000)::bigint AS now, pg_catalog.pg_backend_pid() AS process)";
+
+// Operators and functions are named with their schema: a search path may begin with that of a stranger, and keeps to be
+// one behind a pooler. All operators in this form bind equally strongly.
+const EQ: &str = "OPERATOR(pg_catalog.=)";
+const NE: &str = "OPERATOR(pg_catalog.<>)";
+const LE: &str = "OPERATOR(pg_catalog.<=)";
+const LT: &str = "OPERATOR(pg_catalog.<)";
+const GT: &str = "OPERATOR(pg_catalog.>)";
+const ADD: &str = "OPERATOR(pg_catalog.+)";
+const JOIN: &str = "OPERATOR(pg_catalog.||)";
 
 /// The statements for one table, whose name is quoted.
 pub(super) struct Statements {
@@ -15,7 +25,7 @@ pub(super) struct Statements {
     pub(super) read: String,
     /// The same where there is no table.
     pub(super) read_nothing: String,
-    /// Whether the role may create the table.
+    /// Whether the role may create tables in the schema with this name; no row if there is none.
     pub(super) may_create: String,
     /// See [`Shortcut::TakeIfIdle`](crate::backend::ledger::document::Shortcut::TakeIfIdle), with the fields of
     /// [`Taken`](crate::backend::sql::Taken) and the last fencing token.
@@ -31,6 +41,8 @@ pub(super) struct Statements {
     pub(super) used: String,
     /// The names of the locks with outcomes.
     pub(super) recorded: String,
+    /// Removes the row of a name.
+    pub(super) forget: String,
 }
 
 impl Statements {
@@ -39,41 +51,41 @@ impl Statements {
         let rest = |done: &str| {
             format!(
                 "SELECT now, process, {COLUMNS} FROM now, {done} UNION ALL SELECT now, process, {COLUMNS} FROM now LEFT JOIN {table} ON \
-                 name = $1 WHERE NOT EXISTS (SELECT FROM {done})"
+                 name {EQ} $1 WHERE NOT EXISTS (SELECT FROM {done})"
             )
         };
-        let digits = |time: &str| format!("lpad(({time})::text, {LEASE_DIGITS}, '0')");
+        let digits = |time: &str| format!("pg_catalog.lpad(({time})::pg_catalog.text, {LEASE_DIGITS}, '0')");
         // A channel and a payload for each waiter that is called. What is not selected would not be computed.
-        let notify = "SELECT version, called FROM swapped LEFT JOIN LATERAL (SELECT count(pg_notify(channel, payload)) \
-                      AS called FROM unnest($9::text[], $10::text[]) AS calls(channel, payload)) AS calls ON true";
+        let notify = "SELECT version, called FROM swapped LEFT JOIN LATERAL (SELECT \
+                      pg_catalog.count(pg_catalog.pg_notify(channel, payload)) AS called FROM ROWS FROM \
+                      (pg_catalog.unnest($9), pg_catalog.unnest($10)) AS calls(channel, payload)) AS calls ON true";
+        // Where the digits of the lease behind `$2` begin.
+        let place = format!("(POSITION($2 IN leases) {ADD} pg_catalog.length($2))");
         Statements {
             read: format!(
-                "WITH {NOW} SELECT now, process, {COLUMNS} FROM now LEFT JOIN {table} ON name = $1"
+                "WITH {NOW} SELECT now, process, {COLUMNS} FROM now LEFT JOIN {table} ON name {EQ} $1"
             ),
             read_nothing: format!("WITH {NOW} SELECT now, process, NULL::integer FROM now"),
             may_create: format!(
-                "SELECT coalesce(bool_or(has_schema_privilege(oid, 'CREATE')), false) FROM pg_namespace WHERE nspname = {}",
-                table
-                    .split_once('.')
-                    .map_or("current_schema()".to_owned(), |(schema, _)| schema.replace('"', "'")),
+                "SELECT pg_catalog.has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname {EQ} $1"
             ),
             take: format!(
                 "WITH {NOW}, taken AS (INSERT INTO {table} AS old (name, format, version, fencing_token, ticket, \
-                 taken_at, ends_at, leases, entries, outcomes) SELECT $1, 1, now, now, now, now, now + $5, $3 || {}, \
-                 $2, '[]' FROM now ON CONFLICT (name) DO UPDATE SET version = old.version + 1, fencing_token = \
-                 greatest(old.fencing_token + 1, excluded.fencing_token), ticket = greatest(old.ticket + 1, \
+                 taken_at, ends_at, leases, entries, outcomes) SELECT $1, 1, now, now, now, now, now {ADD} $5, $3 {JOIN} {}, \
+                 $2, '[]' FROM now ON CONFLICT (name) DO UPDATE SET version = old.version {ADD} 1, fencing_token = \
+                 GREATEST(old.fencing_token {ADD} 1, excluded.fencing_token), ticket = GREATEST(old.ticket {ADD} 1, \
                  excluded.ticket), taken_at = excluded.taken_at, ends_at = excluded.ends_at, leases = excluded.leases, \
-                 entries = excluded.entries WHERE old.ends_at <= excluded.taken_at AND old.format = 1 AND \
-                 old.fencing_token < $6 RETURNING *) {}",
-                digits("now + $4"),
+                 entries = excluded.entries WHERE (old.ends_at {LE} excluded.taken_at) AND (old.format {EQ} 1) AND \
+                 (old.fencing_token {LT} $6) RETURNING *) {}",
+                digits(&format!("now {ADD} $4")),
                 rest("taken"),
             ),
             touch: format!(
-                "WITH {NOW}, touched AS (UPDATE {table} SET version = version + 1, ends_at = greatest(ends_at, now + $3), \
-                 leases = overlay(leases PLACING {} FROM position($2 IN leases) + length($2)) FROM now WHERE name = $1 \
-                 AND format = 1 AND position($2 IN leases) > 0 AND substr(leases, position($2 IN leases) + length($2), \
-                 {LEASE_DIGITS}) COLLATE \"C\" > {} RETURNING {table}.*) {}",
-                digits("now + $3"),
+                "WITH {NOW}, touched AS (UPDATE {table} AS old SET version = version {ADD} 1, ends_at = GREATEST(ends_at, \
+                 now {ADD} $3), leases = OVERLAY(leases PLACING {} FROM {place}) FROM now WHERE (name {EQ} $1) AND (format \
+                 {EQ} 1) AND (POSITION($2 IN leases) {GT} 0) AND ((pg_catalog.substr(leases, {place}, {LEASE_DIGITS}) COLLATE \
+                 pg_catalog.\"C\") {GT} {}) RETURNING old.*) {}",
+                digits(&format!("now {ADD} $3")),
                 digits("now"),
                 rest("touched"),
             ),
@@ -83,12 +95,13 @@ impl Statements {
                  ON CONFLICT DO NOTHING RETURNING version) {notify}"
             ),
             swap: format!(
-                "WITH swapped AS (UPDATE {table} SET version = version + 1, fencing_token = $2, ticket = $3, ends_at = \
-                 $4, leases = $5, entries = $6, success = $7, outcomes = $8 WHERE name = $1 AND version = $11 AND \
-                 format = 1 RETURNING version) {notify}"
+                "WITH swapped AS (UPDATE {table} SET version = version {ADD} 1, fencing_token = $2, ticket = $3, ends_at = \
+                 $4, leases = $5, entries = $6, success = $7, outcomes = $8 WHERE (name {EQ} $1) AND (version {EQ} $11) AND \
+                 (format {EQ} 1) RETURNING version) {notify}"
             ),
-            used: format!("WITH {NOW} SELECT name FROM now, {table} WHERE ends_at > now ORDER BY name"),
-            recorded: format!("SELECT name FROM {table} WHERE outcomes <> '[]' ORDER BY name"),
+            used: format!("WITH {NOW} SELECT name FROM now, {table} WHERE ends_at {GT} now ORDER BY name"),
+            recorded: format!("SELECT name FROM {table} WHERE outcomes {NE} '[]' ORDER BY name"),
+            forget: format!("DELETE FROM {table} WHERE name {EQ} $1"),
         }
     }
 }

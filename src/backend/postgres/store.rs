@@ -7,10 +7,11 @@ use tokio_postgres::Row as Record;
 use tokio_postgres::types::Type;
 
 use super::advisory::{Advisory, SessionLost};
-use super::client::{CALLED, Client, NEXT, Parameter, channel};
+use super::client::{CALLED, Client, LOCKS, NEXT, Parameter, channel};
 use super::errors;
 use super::gate::GATE_ALONE;
 use super::location::Location;
+use super::policy::create_table;
 use super::statements::{Statements, reading, signed};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
@@ -18,7 +19,7 @@ use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shor
 use crate::backend::ledger::{
     Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
 };
-use crate::backend::shedlock::{self, Database as _, Dialect};
+use crate::backend::shedlock::{self, Dialect};
 use crate::backend::sql::{self, LastSeen, OwnLedgers, Taken, Values};
 use crate::backend::{Change, Location as _, Reply, StoreError};
 use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, NotedRecord};
@@ -45,7 +46,7 @@ fn token_of(ledger: &Ledger, ticket: u64) -> Option<&str> {
 impl PostgresStore {
     /// Returns a client of a location; does not connect.
     pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
-        let statements = Statements::of(&location.table);
+        let statements = Statements::of(&location.table.quoted());
         let shedlock = location.recipe.shedlock();
         Contender::new(PostgresStore {
             client: Client::new(location),
@@ -65,49 +66,65 @@ impl PostgresStore {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Result<Vec<Record>, tokio_postgres::Error>, StoreError> {
-        let result = self.client.listening(channel.clone(), statement, parameters).await?;
-        if !result.as_ref().is_err_and(errors::is_without_table) {
-            return Ok(result);
+        /// It may be dropped meanwhile.
+        const TRIES: usize = 3;
+        for _ in 0..TRIES {
+            let result = self.client.on_table(LOCKS, channel.clone(), statement, parameters).await?;
+            match result {
+                Some(result) => return Ok(result),
+                None => self.create_table().await?,
+            }
         }
-        self.client.create_table().await?;
-        self.client.listening(channel, statement, parameters).await
+        let table = &self.client.location.table;
+        Err(StoreError::Config(format!("the table {table} cannot be created: see dlock doctor --policy")))
     }
 
-    /// Finds out from an error whether the role may not have the table: then its locks are those of the gate alone.
-    async fn lacks_table(&mut self, error: &tokio_postgres::Error) -> Result<bool, StoreError> {
+    /// Creates the table, if the role may.
+    pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
+        let statement = create_table(&self.client.location.table);
+        self.client.create(&statement).await
+    }
+
+    /// Finds out whether the role may not have the table, which is missing or, with this error, does not allow a statement:
+    /// then its locks are those of the gate alone.
+    async fn lacks_table(&mut self, error: Option<&tokio_postgres::Error>) -> Result<bool, StoreError> {
+        let has_gate = self.gate_lifetime().is_some();
+        let lacks = match error {
+            _ if !has_gate => false,
+            Some(error) => errors::is_without_right(error),
+            None => {
+                let (statement, schema) =
+                    (self.statements.may_create.clone(), self.client.location.table.schema.clone());
+                let rows = self.client.query(&statement, &[(&schema, Type::TEXT)]).await?;
+                let may =
+                    rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
+                !may.map_err(|error| self.client.meaning(&error))?
+            }
+        };
         let location = &self.client.location;
         let text = format!(
             "the role {} may not have the table {}, so that locks are {GATE_ALONE}: see dlock doctor --policy",
             location.user, location.table
         );
-        let has_gate = self.gate_lifetime().is_some();
-        let lacks = if has_gate && errors::is_without_table(error) {
-            let statement = self.statements.may_create.clone();
-            let rows = self.client.query(&statement, &[]).await?;
-            let may = rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
-            !may.map_err(|error| self.client.meaning(&error))?
-        } else {
-            has_gate && errors::is_without_right(error)
-        };
         self.lacks = lacks.then_some(text).or(self.lacks.take());
         Ok(lacks)
     }
 
     /// Returns the names that a statement selects.
     async fn names(&mut self, statement: &str) -> Result<Vec<LockName>, StoreError> {
-        let rows = match self.client.query(statement, &[]).await? {
-            Err(error) if errors::is_without_table(&error) => return Ok(Vec::new()),
-            rows => rows.map_err(|error| self.client.meaning(&error))?,
+        let Some(rows) = self.client.on_table(LOCKS, None, statement, &[]).await? else {
+            return Ok(Vec::new());
         };
+        let rows = rows.map_err(|error| self.client.meaning(&error))?;
         let names = rows.iter().filter_map(|row| std::str::from_utf8(row.try_get(0).ok()?).ok());
         Ok(names.filter_map(|name| LockName::new(name).ok()).collect())
     }
 
     /// Removes the row of a lock.
     pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
-        let statement = format!("DELETE FROM {} WHERE name = $1", self.client.location.table);
-        let deleted = self.client.query(&statement, &[(&name.as_str().as_bytes(), Type::BYTEA)]).await?;
-        deleted.map(drop).map_err(|error| self.client.meaning(&error))
+        let (statement, key) = (self.statements.forget.clone(), name.as_str().as_bytes());
+        let deleted = self.client.on_table(LOCKS, None, &statement, &[(&key, Type::BYTEA)]).await?;
+        deleted.transpose().map(drop).map_err(|error| self.client.meaning(&error))
     }
 }
 
@@ -124,15 +141,18 @@ impl DocumentStore for PostgresStore {
         let rows = match shortcut {
             Shortcut::None => {
                 let statement = self.statements.read.clone();
-                let read = self.client.query(&statement, &[(&key, Type::BYTEA)]).await?;
+                let read = self.client.on_table(LOCKS, None, &statement, &[(&key, Type::BYTEA)]).await?;
                 match read {
-                    Err(error) if self.lacks_table(&error).await? => return Ok(self.own.load(name)),
+                    None if self.lacks_table(None).await? => return Ok(self.own.load(name)),
+                    Some(Err(error)) if self.lacks_table(Some(&error)).await? => {
+                        return Ok(self.own.load(name));
+                    }
                     // To read a lock does not create its table.
-                    Err(error) if errors::is_without_table(&error) => {
+                    None => {
                         let statement = self.statements.read_nothing.clone();
                         self.client.query(&statement, &[]).await?
                     }
-                    read => read,
+                    Some(read) => read,
                 }
             }
             Shortcut::TakeIfIdle(holder) => {
@@ -228,7 +248,7 @@ impl DocumentStore for PostgresStore {
             }
         };
         let rows = match self.query(own, &statement, &parameters).await? {
-            Err(error) if errors::is_conflict(&error) || self.lacks_table(&error).await? => {
+            Err(error) if errors::is_conflict(&error) || self.lacks_table(Some(&error)).await? => {
                 return Ok(false);
             }
             rows => rows.map_err(|error| self.client.meaning(&error))?,
@@ -386,9 +406,11 @@ impl LedgerStore for PostgresStore {
     fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
         Box::pin(async {
             if self.shedlock.is_some() {
-                self.client.run(Dialect::Postgres.create_table()).await?;
+                let table = self.client.location.shedlock_table.quoted();
+                self.client.create(&Dialect::Postgres.create_table(&table)).await?;
             }
-            self.client.create_table().await
+            self.create_table().await?;
+            self.client.look().await
         })
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::dialect::{Database, Row, missing, other_shape};
-use super::{Clock, Gate, LONGEST_NAME};
+use super::{Clock, Gate, LONGEST_NAME, TABLE};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 
@@ -22,12 +22,16 @@ impl Gate {
     /// It is not.
     pub async fn check<D: Database>(&mut self, db: &mut D) -> Result<(), StoreError> {
         if !self.is_checked {
-            let columns = db.run(D::DIALECT.columns()).await?;
+            let columns = db.columns().await?;
             if columns.is_empty() {
-                return Err(StoreError::Config(missing(D::DIALECT)));
+                return Err(StoreError::Config(missing(D::DIALECT, TABLE)));
             }
             if let Some(found) = difference(&columns) {
-                return Err(StoreError::Config(other_shape(D::DIALECT, &found)));
+                return Err(StoreError::Config(other_shape(
+                    D::DIALECT,
+                    &db.table().replace('"', ""),
+                    &found,
+                )));
             }
             self.is_checked = true;
         }
@@ -63,7 +67,10 @@ impl Gate {
             diagnosis.found(Finding::problem("shedlock", error.to_string(), "no lock can be taken", remedy));
             return Ok(false);
         }
-        diagnosis.found(Finding::ok("shedlock", "the table shedlock exists, in the shape of ShedLock"));
+        diagnosis.found(Finding::ok(
+            "shedlock",
+            format!("the table {} exists, in the shape of ShedLock", db.table().replace('"', "")),
+        ));
         let offset = self.offset(db).await?;
         let direction = if offset < 0 { "behind" } else { "ahead of" };
         let found = format!("this host's clock is {}ms {direction} the server's", offset.unsigned_abs());

@@ -114,7 +114,8 @@ impl PostgresRig {
 
     fn ddl(&self) -> String {
         let policy = super::rig::locate(&self.url()).expect("a URL").policy();
-        policy.commands[0].clone()
+        let is_table = |command: &&String| command.starts_with("CREATE TABLE");
+        policy.commands.iter().find(is_table).expect("a table").clone()
     }
 }
 

@@ -346,7 +346,7 @@ fn doctor_says_what_ends_the_lock_and_what_a_role_lacks() {
     let url = advisory(&server.url());
     let policy = Place::new().bare().args(["doctor", "--policy", "-b", &url]).output();
     assert!(
-        policy.stdout.contains("GRANT SELECT, INSERT, UPDATE, DELETE ON \"dlock_locks\""),
+        policy.stdout.contains("GRANT SELECT, INSERT, UPDATE, DELETE ON \"public\".\"dlock_locks\""),
         "{}",
         policy.stdout
     );

@@ -17,6 +17,8 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
         // As the tests start it.
         ("warning", "durability", "fsync is off"),
         ("ok", "table", "was created"),
+        // As the tests connect.
+        ("warning", "role", "postgres can act as a superuser"),
         ("ok", "latency", "of 100 reads"),
         ("ok", "lock", "taken, renewed and given back in"),
         ("ok", "race", "20 races of 8 connections for a free lock had one winner each"),

@@ -125,12 +125,18 @@ fn a_read_only_database_is_named() {
 fn a_full_server_is_unavailable() {
     let server = Postgres::start_with(Plan::current());
     assert_eq!(Dlock::run().backend(server.url()).sh("true").output().exit, Exit::Code(0));
-    server.sql(
-        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend \
+    // The trigger is there when the table has been checked, and the claim waits for its lock.
+    let full = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend \
          file: No space left on device' USING ERRCODE = '53100'; END $$; CREATE TRIGGER full_disk BEFORE INSERT OR \
-         UPDATE ON dlock_locks FOR EACH ROW EXECUTE FUNCTION full_disk()",
-    );
-    let output = Dlock::run().backend(server.url()).sh("echo ran").output();
+         UPDATE ON dlock_locks FOR EACH ROW EXECUTE FUNCTION full_disk(); DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_locks \
+         WHERE NOT granted) LOOP PERFORM pg_sleep(0.01); END LOOP; END $$";
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| server.sql(full));
+        let locked = "SELECT count(*) FROM pg_locks WHERE relation = 'dlock_locks'::regclass AND mode = \
+                      'ShareRowExclusiveLock'";
+        until(SOON, "the lock of the trigger", || server.sql(locked) == "1");
+        Dlock::run().backend(server.url()).sh("echo ran").output()
+    });
     let message = format!(
         "dlock: x on {}: could not extend file: No space left on device; the command did not run, see --retry\n",
         server.url()

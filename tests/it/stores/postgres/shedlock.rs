@@ -115,7 +115,7 @@ fn assert_refused(output: &Output, exit: i32, text: &str) {
 fn a_missing_table_is_not_created_and_another_one_not_changed() {
     let server = Postgres::lent();
     let attempt = || run(&server, DB_UTC).sh("echo ran").output();
-    assert_refused(&attempt(), 78, "there is no table shedlock");
+    assert_refused(&attempt(), 78, "there is no table public.shedlock");
     assert_eq!(server.sql("SELECT to_regclass('shedlock') IS NULL"), "t");
     server.sql(
         "CREATE TABLE shedlock (name text PRIMARY KEY, lock_until timestamptz, locked_at timestamptz, locked_by text)",
@@ -141,7 +141,7 @@ fn a_role_without_the_table_has_exclusive_locks_only() {
     let owner = url(&server, DB_UTC);
     let web = owner.replace("postgres@", "web@");
     for _ in 0..2 {
-        assert_exclusive_only(&web, &owner, "the role web may not have the table \"dlock_locks\"");
+        assert_exclusive_only(&web, &owner, "the role web may not have the table public.dlock_locks");
         assert_eq!(server.sql("SELECT count(*) FROM shedlock WHERE name = 'y'"), "1");
         assert_found(&doctor(&web), "warning", "table", "permission denied");
         // The second time there is a table, of another role.
