@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::{
-    WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name,
-};
+use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
@@ -26,9 +24,9 @@ use crate::backend::StoreError;
 /// (RFC 5280); OpenSSL and Go accept it too.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// `None` accepts any certificate: `?insecure`. Signatures are still checked, so that the session itself is
-    /// authentic.
-    chain: Option<Arc<WebPkiServerVerifier>>,
+    /// The trusted authorities. `None` accepts any certificate: `?insecure`. Signatures are still checked, so that the
+    /// session itself is authentic.
+    roots: Option<Arc<RootCertStore>>,
     /// The certificates of `ca_file`.
     own: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -41,20 +39,17 @@ impl Verifier {
     /// There are no authorities, or their file cannot be used.
     pub(super) fn new(
         settings: &TlsSettings,
-        provider: &Arc<CryptoProvider>,
+        provider: &CryptoProvider,
     ) -> Result<(Verifier, Option<UnixTime>), StoreError> {
         let algorithms = provider.signature_verification_algorithms;
         if settings.insecure {
-            return Ok((Verifier { chain: None, own: Vec::new(), algorithms }, None));
+            return Ok((Verifier { roots: None, own: Vec::new(), algorithms }, None));
         }
         let (roots, own, expired) = match &settings.ca_file {
             None => (system_roots()?, Vec::new(), None),
             Some(path) => read_authorities(path)?,
         };
-        let chain = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
-            .build()
-            .map_err(|error| StoreError::Config(format!("TLS: {error}")))?;
-        Ok((Verifier { chain: Some(chain), own, algorithms }, expired))
+        Ok((Verifier { roots: Some(roots), own, algorithms }, expired))
     }
 }
 
@@ -133,21 +128,21 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
+        let parsed = ParsedCertificate::try_from(certificate)?;
+        let algorithms = self.algorithms.all;
+        match verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms) {
             // The dates have been checked before. Compared byte for byte: a certificate with the same key or name is
             // not the same.
             Err(Error::InvalidCertificate(error))
-                if is_ca_as_end_entity(&error) && self.own.iter().any(|own| own == certificate) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            verified => verified,
+                if is_ca_as_end_entity(&error) && self.own.iter().any(|own| own == certificate) => {}
+            verified => verified?,
         }
+        verify_server_name(&parsed, name)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
