@@ -44,6 +44,9 @@ pub struct TlsSettings {
     pub server_name: Option<String>,
     /// Do not verify the server.
     pub insecure: bool,
+    /// Verify who issued the server's certificate, but not that it has the name of the server. Needs `ca_file`. Set by
+    /// the store, not by an option.
+    pub any_name: bool,
     /// The protocol to negotiate (ALPN), if the server demands one. Set by the store, not by an option.
     pub protocol: Option<&'static str>,
     /// What asks the server for TLS, if the connection begins without, and the byte by which it agrees. Likewise.
@@ -82,13 +85,19 @@ impl TlsSettings {
     /// Checks the files as far as possible without contacting a server.
     ///
     /// # Errors
-    /// One of a certificate and its key is missing, or a file cannot be opened.
+    /// One of a certificate and its key is missing, a file cannot be opened, or everyone with a certificate would be
+    /// trusted.
     pub(super) fn check(&self) -> Result<(), UrlError> {
         let files =
             [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
         if self.cert_file.is_some() != self.key_file.is_some() {
             let single = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
             return Err(UrlError::new("cert_file= and key_file= go together").about(single));
+        }
+        if self.any_name && self.ca_file.is_none() && !self.insecure {
+            let text = "without the name of the server, everyone with a certificate of one of the system's authorities \
+                        would be trusted: name the server's own authority with ca_file=";
+            return Err(UrlError::new(text));
         }
         for (name, file) in files {
             if let Some(file) = file

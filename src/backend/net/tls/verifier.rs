@@ -29,6 +29,8 @@ pub(super) struct Verifier {
     roots: Option<Arc<RootCertStore>>,
     /// The certificates of `ca_file`.
     own: Vec<CertificateDer<'static>>,
+    /// Accepts a trusted certificate of another name, too.
+    any_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -43,13 +45,13 @@ impl Verifier {
     ) -> Result<(Verifier, Option<UnixTime>), StoreError> {
         let algorithms = provider.signature_verification_algorithms;
         if settings.insecure {
-            return Ok((Verifier { roots: None, own: Vec::new(), algorithms }, None));
+            return Ok((Verifier { roots: None, own: Vec::new(), any_name: true, algorithms }, None));
         }
         let (roots, own, expired) = match &settings.ca_file {
             None => (system_roots()?, Vec::new(), None),
             Some(path) => read_authorities(path)?,
         };
-        Ok((Verifier { roots: Some(roots), own, algorithms }, expired))
+        Ok((Verifier { roots: Some(roots), own, any_name: settings.any_name, algorithms }, expired))
     }
 }
 
@@ -141,7 +143,9 @@ impl ServerCertVerifier for Verifier {
                 if is_ca_as_end_entity(&error) && self.own.iter().any(|own| own == certificate) => {}
             verified => verified?,
         }
-        verify_server_name(&parsed, name)?;
+        if !self.any_name {
+            verify_server_name(&parsed, name)?;
+        }
         Ok(ServerCertVerified::assertion())
     }
 
@@ -170,7 +174,8 @@ impl ServerCertVerifier for Verifier {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+    use tokio_rustls::rustls::crypto::ring;
 
     use super::*;
 
@@ -194,5 +199,41 @@ mod tests {
             }
         }
         assert_eq!(not_after(&CertificateDer::from(b"garbage".as_slice())), None);
+    }
+
+    /// Returns what a verifier finds in the certificate of another host, which an authority has issued.
+    fn verify_other_host(any_name: bool, is_trusted: bool) -> Result<(), Error> {
+        let authority = || {
+            let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().expect("a key");
+            let pem = params.self_signed(&key).expect("a certificate").pem();
+            (Issuer::new(params, key), pem)
+        };
+        let (issuer, own) = authority();
+        let trusted = if is_trusted { own } else { authority().1 };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), trusted).expect("a file");
+        let params = CertificateParams::new(vec!["elsewhere.example".to_owned()]).expect("parameters");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+        let ca_file = Some(file.path().to_owned());
+        let settings = TlsSettings { ca_file, any_name, ..TlsSettings::default() };
+        let (verifier, _) = Verifier::new(&settings, &ring::default_provider()).expect("a verifier");
+        let name = ServerName::try_from("db.example").expect("a name");
+        verifier.verify_server_cert(certificate.der(), &[], &name, &[], UnixTime::now()).map(drop)
+    }
+
+    #[test]
+    fn without_the_name_the_authority_is_still_verified() {
+        assert_eq!(verify_other_host(true, true), Ok(()));
+        assert!(matches!(
+            verify_other_host(false, true),
+            Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. }))
+        ));
+        assert!(matches!(
+            verify_other_host(true, false),
+            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature))
+        ));
     }
 }
