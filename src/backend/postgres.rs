@@ -6,6 +6,7 @@
 //! nothing is prepared, and no transaction lasts longer than a statement.
 
 mod advisory;
+mod cancellation;
 mod client;
 mod connection;
 mod doctor;

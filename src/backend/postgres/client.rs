@@ -4,7 +4,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use futures_util::{TryStreamExt, pin_mut};
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
@@ -48,8 +47,6 @@ pub(super) struct Client {
     /// The channel that the connection listens to.
     channel: Option<String>,
     is_pooled: bool,
-    /// The last statement was sent, and its reply did not come.
-    is_unanswered: bool,
     /// When the last statement was sent.
     pub(super) sent: Moment,
 }
@@ -65,7 +62,6 @@ impl Client {
             found: None,
             channel: None,
             is_pooled: false,
-            is_unanswered: false,
             sent: Moment::now(),
         }
     }
@@ -76,10 +72,6 @@ impl Client {
     /// # Errors
     /// None accepts: what one of them said. Or a table may not be used ([`StoreError::Config`]).
     pub(super) async fn connect(&mut self) -> Result<(), StoreError> {
-        if std::mem::take(&mut self.is_unanswered) && !self.connection.as_ref().is_some_and(|one| one.is_kept)
-        {
-            self.close();
-        }
         if self.connection.as_ref().is_some_and(|connection| !connection.client.is_closed()) {
             return Ok(());
         }
@@ -104,6 +96,15 @@ impl Client {
     pub(super) fn close(&mut self) {
         self.connection = None;
         self.server = (self.server + 1) % self.location.servers.len();
+    }
+
+    /// Gives up the statement that was sent last, and the connection with it, unless its session keeps a lock: there, the
+    /// server ends the statement (`lock_timeout`).
+    fn give_up(&mut self) {
+        if let Some(connection) = self.connection.take_if(|connection| !connection.is_kept) {
+            connection.abandon(&self.location, &self.location.servers[self.server]);
+            self.close();
+        }
     }
 
     /// Returns the open connection.
@@ -257,34 +258,18 @@ impl Client {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Result<Vec<Row>, Error>, StoreError> {
-        let Some(connection) = &self.connection else {
+        self.sent = Moment::now();
+        let mut pending = Pending { client: self, is_over: false };
+        let Some(connection) = &pending.client.connection else {
             return Err(StoreError::unreachable("not connected"));
         };
-        connection.refill();
-        self.is_unanswered = true;
-        self.sent = Moment::now();
-        let rows = async {
-            let rows = connection.client.query_typed_raw(statement, parameters.iter().cloned()).await?;
-            pin_mut!(rows);
-            rows.try_collect::<Vec<Row>>().await
-        };
-        let result = match &channel {
-            None => rows.await,
-            Some(channel) => {
-                let text = format!("LISTEN \"{channel}\"");
-                let (listen, result) = tokio::join!(biased; connection.client.batch_execute(&text), rows);
-                match listen {
-                    Ok(()) => result,
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.is_unanswered = false;
+        let is_kept = connection.is_kept;
+        let result = connection.ask(channel.as_deref(), statement, parameters).await;
+        pending.is_over = true;
+        drop(pending);
         let is_usable = match &result {
             Ok(_) => true,
-            Err(error) => {
-                !errors::is_disconnected(error) && (connection.is_kept || !errors::is_read_only(error))
-            }
+            Err(error) => !errors::is_disconnected(error) && (is_kept || !errors::is_read_only(error)),
         };
         match is_usable {
             true => self.channel = channel.filter(|_| result.is_ok()).or(self.channel.take()),
@@ -351,5 +336,19 @@ impl Client {
     /// Returns the addresses of all servers.
     pub(super) fn servers(&self) -> &[Address] {
         &self.location.servers
+    }
+}
+
+/// A statement whose reply is awaited: it is given up if this is dropped.
+struct Pending<'a> {
+    client: &'a mut Client,
+    is_over: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.client.give_up();
+        }
     }
 }

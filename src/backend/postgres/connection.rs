@@ -2,18 +2,23 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use futures_util::{TryStreamExt, pin_mut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Notification, Row};
 
+use super::cancellation::cancel;
+use super::client::Parameter;
 use super::errors;
 use super::location::Location;
 use crate::backend::net::{self, Address, BoundedStream};
@@ -32,6 +37,8 @@ pub(super) struct Connection {
     pub(super) notifications: UnboundedReceiver<Notification>,
     /// The process that the server named when the connection was opened; 0 if it named none.
     pub(super) process: u32,
+    /// What a cancellation for this process has to name.
+    secret: u32,
     /// Identifies the connection.
     pub(super) id: u64,
     /// Its session keeps a lock.
@@ -40,6 +47,10 @@ pub(super) struct Connection {
     pub(super) has_own_process: bool,
     /// A duplicate of its socket, if its session is to keep locks.
     pub(super) descriptor: Option<OwnedFd>,
+    /// The address of the server; `None` for a Unix socket.
+    peer: Option<SocketAddr>,
+    /// Reads and writes the socket.
+    task: AbortHandle,
     wire: Arc<Shared>,
 }
 
@@ -72,6 +83,7 @@ impl Connection {
         }
         let descriptor = location.recipe.rule().map(|_| stream.duplicate()).transpose();
         let descriptor = descriptor.map_err(|error| StoreError::unreachable(io_text(&error)))?;
+        let peer = stream.duplicate().ok().and_then(|socket| TcpStream::from(socket).peer_addr().ok());
         let wire = Arc::new(Shared::default());
         let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default() };
         wire.refill();
@@ -86,12 +98,62 @@ impl Connection {
         if connection.parameter("in_hot_standby") == Some("on") {
             return Err(StoreError::unreachable(errors::read_only("it is a standby")));
         }
-        let process = wire.process.load(Ordering::Relaxed);
+        let (process, secret) = (wire.process.load(Ordering::Relaxed), wire.secret.load(Ordering::Relaxed));
         let (sender, notifications) = unbounded_channel();
-        tokio::spawn(follow(connection, sender));
+        let task = tokio::spawn(follow(connection, sender)).abort_handle();
         let id = random::number();
         let (is_kept, has_own_process) = (false, false);
-        Ok(Connection { client, notifications, process, id, is_kept, has_own_process, descriptor, wire })
+        Ok(Connection {
+            client,
+            notifications,
+            process,
+            secret,
+            id,
+            is_kept,
+            has_own_process,
+            descriptor,
+            peer,
+            task,
+            wire,
+        })
+    }
+
+    /// Ends the connection, whose last statement was given up: has it cancelled, in the background, and then closes the
+    /// connection. Not before, because a pooler that knows the client no more does not know its statement either. No other
+    /// statement follows on this connection, so that a late cancellation has nothing to hit.
+    pub(super) fn abandon(self, location: &Location, address: &Address) {
+        let (security, address) = (location.security.clone(), address.clone());
+        let work = async move {
+            cancel((self.process, self.secret), &security, &address, self.peer).await;
+            // Otherwise it would be open until the reply comes.
+            self.task.abort();
+        };
+        // Without a runtime, dlock ends, and with it the connection.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(work);
+        }
+    }
+
+    /// Listens to a channel, if there is one, and runs a statement, in one go. Returns its rows.
+    ///
+    /// # Errors
+    /// One of them failed.
+    pub(super) async fn ask(
+        &self,
+        channel: Option<&str>,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        self.refill();
+        let rows = async {
+            let rows = self.client.query_typed_raw(statement, parameters.iter().cloned()).await?;
+            pin_mut!(rows);
+            rows.try_collect::<Vec<Row>>().await
+        };
+        let Some(channel) = channel else { return rows.await };
+        let text = format!("LISTEN \"{channel}\"");
+        let (listen, rows) = tokio::join!(biased; self.client.batch_execute(&text), rows);
+        listen.and(rows)
     }
 
     /// Allows the next reply.
@@ -125,6 +187,7 @@ async fn follow(
 #[derive(Default)]
 struct Shared {
     process: AtomicU32,
+    secret: AtomicU32,
     allowed: AtomicUsize,
     /// Why the stream has failed.
     refusal: Mutex<Option<StoreError>>,
@@ -162,8 +225,9 @@ impl AsyncRead for Wire {
             *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
             return Poll::Ready(Err(io::Error::other("not PostgreSQL")));
         }
-        if let Greeting { process: Some(process), .. } = self.greeting {
+        if let Greeting { key: Some((process, secret)), .. } = self.greeting {
             self.shared.process.store(process, Ordering::Relaxed);
+            self.shared.secret.store(secret, Ordering::Relaxed);
         }
         result
     }
@@ -193,7 +257,8 @@ struct Greeting {
     read: Vec<u8>,
     /// How much of the content of a message is left.
     skip: usize,
-    process: Option<u32>,
+    /// The process and its secret.
+    key: Option<(u32, u32)>,
     has_begun: bool,
     is_over: bool,
 }
@@ -228,11 +293,12 @@ impl Greeting {
             if content > LONGEST_GREETING {
                 return Err(());
             }
-            if first == KEY && self.read.len() < HEADER + 4 {
+            if first == KEY && self.read.len() < HEADER + content.min(8) {
                 continue;
             }
             if first == KEY {
-                self.process = self.read.get(HEADER..).map(number);
+                let number = |at| self.read.get(HEADER + at..).map(number);
+                self.key = number(0).zip(number(4));
             }
             self.skip = content.saturating_sub(self.read.len() - HEADER);
             self.is_over = first == READY;
@@ -261,7 +327,7 @@ mod tests {
             for part in GREETING.chunks(size) {
                 assert_eq!(greeting.read(part), Ok(()));
             }
-            assert_eq!(greeting.process, Some(0x10203));
+            assert_eq!(greeting.key, Some((0x10203, 0x6b65_7973)));
         }
     }
 

@@ -4,10 +4,13 @@ use tokio_postgres::Row as Record;
 
 use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
 
-/// The time, read once, after the request has arrived: no lease is shorter than the client counts it. And the process that
-/// serves the request.
+/// The time, read once, after the request has arrived: no lease is shorter than the client counts it. The process that
+/// serves the request. And how long it waits for a row that others have locked, when nobody waits for its reply any more:
+/// longer than an attempt lasts by default. The setting is that of the transaction, because a pooler gives the session to
+/// others.
 const NOW: &str = "now AS MATERIALIZED (SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) \
-                   1000000)::bigint AS now, pg_catalog.pg_backend_pid() AS process)";
+                   1000000)::bigint AS now, pg_catalog.pg_backend_pid() AS process, \
+                   pg_catalog.set_config('lock_timeout', '10s', true))";
 
 // Operators and functions are named with their schema: a search path may begin with that of a stranger, and keeps to be
 // one behind a pooler. All operators in this form bind equally strongly.
@@ -95,9 +98,9 @@ impl Statements {
                  ON CONFLICT DO NOTHING RETURNING version) {notify}"
             ),
             swap: format!(
-                "WITH swapped AS (UPDATE {table} SET version = version {ADD} 1, fencing_token = $2, ticket = $3, ends_at = \
-                 $4, leases = $5, entries = $6, success = $7, outcomes = $8 WHERE (name {EQ} $1) AND (version {EQ} $11) AND \
-                 (format {EQ} 1) RETURNING version) {notify}"
+                "WITH {NOW}, swapped AS (UPDATE {table} SET version = version {ADD} 1, fencing_token = $2, ticket = $3, ends_at \
+                 = $4, leases = $5, entries = $6, success = $7, outcomes = $8 FROM now WHERE (name {EQ} $1) AND (version {EQ} $11) \
+                 AND (format {EQ} 1) RETURNING version) {notify}"
             ),
             used: format!("WITH {NOW} SELECT name FROM now, {table} WHERE ends_at {GT} now ORDER BY name"),
             recorded: format!("SELECT name FROM {table} WHERE outcomes {NE} '[]' ORDER BY name"),

@@ -38,8 +38,13 @@ impl PgBouncer {
         panic!("PgBouncer does not start")
     }
 
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.0.address().port()
+    }
+
     /// The URL of the database behind it.
     pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.0.address().port())
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
     }
 }

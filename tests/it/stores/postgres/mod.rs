@@ -1,5 +1,6 @@
 //! What is special to PostgreSQL.
 
+mod abandoned;
 mod advisory;
 mod doctor;
 mod errors;
