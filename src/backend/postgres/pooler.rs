@@ -61,7 +61,12 @@ impl PostgresStore {
             })?;
             // Until the end of the check, it has that process.
             others.push(other);
-            if process == first || self.process().await? != first {
+            // With a pool of a single process, the second question would wait for it.
+            let is_shared = process == first || self.process().await? != first;
+            // Another connection has another process in any case.
+            let connection = self.client.connection().filter(|current| *current == connection);
+            connection.ok_or_else(lost)?;
+            if is_shared {
                 return Err(StoreError::Config(SHARED.into()));
             }
         }
