@@ -6,10 +6,12 @@
 //! nothing is prepared, and no transaction lasts longer than a statement.
 
 mod advisory;
+mod authentication;
 mod cancellation;
 mod client;
 mod connection;
 mod doctor;
+mod encryption;
 mod errors;
 mod gate;
 mod inspection;

@@ -40,15 +40,16 @@ pub async fn open(
     diagnosis: &Diagnosis,
 ) -> Result<BoundedStream, Finding> {
     let (socket, address) = reach(server, remedies, diagnosis).await?;
-    let has_session = session.is_some();
-    if has_session {
+    if session.is_some() {
         diagnosis.begin("tls");
     }
     let stream = secure(socket, session, security).await.map_err(|error| tls_failure(error, remedies))?;
-    if has_session {
-        diagnosis.found(certificate(security, stream.certificate_end()));
+    let mut security = security.clone();
+    match stream.is_encrypted() {
+        true => diagnosis.found(certificate(&security, stream.certificate_end())),
+        false => security.tls = None,
     }
-    if let Some(finding) = plain_text(security, address, remedies) {
+    if let Some(finding) = plain_text(&security, address, remedies) {
         diagnosis.found(finding);
     }
     Ok(stream)
@@ -110,9 +111,9 @@ pub fn certificate(security: &Security, end: Option<Duration>) -> Finding {
     if security.warning().is_some() {
         return Finding::warning(
             "tls",
-            "the server's certificate is not checked (insecure)",
+            "the server's certificate is not checked",
             "a man in the middle can take the lock",
-            "remove insecure, and name the authority by ca_file=",
+            "have it checked (without insecure, or by sslmode=verify-full), and name the authority by ca_file=",
         );
     }
     let now = Duration::from_micros(wall_micros());

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::UnixTime;
 
-use super::tls::{Identity, not_after};
+use super::tls::{Begun, Identity, not_after};
 use super::{Address, Security, Session, keep_alive, mismatch};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::name_services;
@@ -59,8 +59,9 @@ pub async fn secure(
         }
         (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
-    let peer = new_peer(&tcp, security);
-    let (tls, identity) = tokio::select! {
+    // Whoever may do without TLS need not know who does not use it.
+    let peer = new_peer(&tcp, security).filter(|_| !session.is_optional());
+    let begun = tokio::select! {
         begun = session.begin(tcp, security) => match begun {
             // Some servers close the connection instead of replying.
             Err(error) if error.outlook() == Outlook::Unknown && mismatch::is_without_tls(peer).await => {
@@ -70,7 +71,7 @@ pub async fn secure(
         },
         error = mismatch::without_tls(peer, security) => return Err(error),
     };
-    Ok(encrypted(tls, identity))
+    Ok(opened(begun))
 }
 
 /// Starts the TLS session with a server that has agreed to it on this connection.
@@ -82,14 +83,18 @@ pub async fn upgrade(
     session: Session,
     security: &Security,
 ) -> Result<BoundedStream, StoreError> {
-    let (tls, identity) = session.begin(tcp, security).await?;
-    Ok(encrypted(tls, identity))
+    Ok(opened(session.begin(tcp, security).await?))
 }
 
-fn encrypted(tls: TlsStream<TcpStream>, identity: Identity) -> BoundedStream {
+fn opened(begun: Begun) -> BoundedStream {
+    let (tls, identity) = match begun {
+        Begun::Encrypted(tls, identity) => (*tls, identity),
+        Begun::Declined(tcp) => return BoundedStream::tcp(tcp),
+    };
     let certificate = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate_end = certificate.and_then(not_after);
-    BoundedStream { identity: Some(identity), certificate_end, ..BoundedStream::over(tls) }
+    let identity = Some(identity);
+    BoundedStream { identity, is_encrypted: true, certificate_end, ..BoundedStream::over(tls) }
 }
 
 /// Returns the server's address if this is the first connection to it.
@@ -125,6 +130,7 @@ impl ByteStream for TlsStream<TcpStream> {
 pub struct BoundedStream {
     stream: Box<dyn ByteStream>,
     left: usize,
+    is_encrypted: bool,
     /// When the server's certificate expires.
     certificate_end: Option<UnixTime>,
     /// The client certificate, until the server has accepted it by sending a reply.
@@ -149,7 +155,16 @@ impl BoundedStream {
 
     fn over(stream: impl ByteStream + 'static) -> BoundedStream {
         let stream = Box::new(stream);
-        BoundedStream { stream, left: 0, certificate_end: None, identity: None, refusal: None, silent: None }
+        let (is_encrypted, certificate_end, identity) = (false, None, None);
+        BoundedStream {
+            stream,
+            left: 0,
+            is_encrypted,
+            certificate_end,
+            identity,
+            refusal: None,
+            silent: None,
+        }
     }
 
     /// Allows the next reply to have this size in bytes.
@@ -186,6 +201,11 @@ impl BoundedStream {
     /// Returns what is known of why the server ended the connection.
     pub fn refusal(&self) -> Option<StoreError> {
         self.refusal.clone()
+    }
+
+    /// Returns whether the connection uses TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.is_encrypted
     }
 
     /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.

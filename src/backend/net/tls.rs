@@ -51,6 +51,8 @@ pub struct TlsSettings {
     pub protocol: Option<&'static str>,
     /// What asks the server for TLS, if the connection begins without, and the byte by which it agrees. Likewise.
     pub request: Option<(&'static [u8], u8)>,
+    /// The byte by which the server declines, if the connection may go on without TLS. Likewise.
+    pub declined: Option<u8>,
 }
 
 impl TlsSettings {
@@ -111,12 +113,21 @@ impl TlsSettings {
     }
 }
 
+/// What has become of a session.
+pub(super) enum Begun {
+    /// It has started.
+    Encrypted(Box<TlsStream<TcpStream>>, Identity),
+    /// The server has declined, as it may.
+    Declined(TcpStream),
+}
+
 /// A TLS session that has not been started: all files have been read.
 pub struct Session {
     connector: TlsConnector,
     name: ServerName<'static>,
     identity: Identity,
     request: Option<(&'static [u8], u8)>,
+    declined: Option<u8>,
     /// When an authority in `ca_file` expired that is not trusted any more.
     expired_authority: Option<UnixTime>,
 }
@@ -142,27 +153,31 @@ impl Session {
         config.alpn_protocols =
             settings.protocol.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let connector = TlsConnector::from(Arc::new(config));
-        Ok(Some(Session { connector, name, identity, request: settings.request, expired_authority }))
+        let (request, declined) = (settings.request, settings.declined);
+        Ok(Some(Session { connector, name, identity, request, declined, expired_authority }))
+    }
+
+    /// Returns whether the connection may go on without TLS.
+    pub(super) fn is_optional(&self) -> bool {
+        self.declined.is_some()
     }
 
     /// Starts the session with a server.
     ///
     /// # Errors
     /// The server does not prove its identity, does not use TLS, or rejects the client certificate.
-    pub(super) async fn begin(
-        self,
-        mut tcp: TcpStream,
-        security: &Security,
-    ) -> Result<(TlsStream<TcpStream>, Identity), StoreError> {
+    pub(super) async fn begin(self, mut tcp: TcpStream, security: &Security) -> Result<Begun, StoreError> {
         if let Some((request, agreed)) = self.request {
             let broken = |error: io::Error| StoreError::unreachable(io_text(&error));
             tcp.write_all(request).await.map_err(broken)?;
-            if tcp.read_u8().await.map_err(broken)? != agreed {
-                return Err(does_not_use_tls(security));
+            match tcp.read_u8().await.map_err(broken)? {
+                byte if byte == agreed => {}
+                byte if self.declined == Some(byte) => return Ok(Begun::Declined(tcp)),
+                _ => return Err(does_not_use_tls(security)),
             }
         }
         let error = match self.connector.connect(self.name, tcp).await {
-            Ok(stream) => return Ok((stream, self.identity)),
+            Ok(stream) => return Ok(Begun::Encrypted(Box::new(stream), self.identity)),
             Err(error) => error,
         };
         if let Some(refusal) = self.identity.refusal(&error) {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use crate::backend::net::{self, Address, Security, Session};
-use crate::backend::url::Host;
+use super::location::Location;
+use crate::backend::net::Address;
 
 /// How long a cancellation may take. PgBouncer 1.18 ends with a fatal error if its client leaves before it is over.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -20,21 +20,17 @@ const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 4, 210, 22, 46];
 /// More than the server sends over the connection of a cancellation: nothing, below TLS.
 const LONGEST_REPLY: usize = 1024;
 
-/// Asks the server, which has this address, to cancel the statement of another connection, to which it has named this
+/// Asks the server, which has the address `peer`, to cancel the statement of another connection, to which it has named this
 /// process and this secret; over a connection of its own. It does not reply.
 pub(super) async fn cancel(
     (process, secret): (u32, u32),
-    security: &Security,
-    address: &Address,
+    location: &Location,
+    server: &Address,
     peer: Option<SocketAddr>,
 ) {
     let cancel = async {
-        // The files and the name for TLS are those of the URL.
-        let session = Session::of(security.tls.as_ref(), address).ok()?;
         // The name of a server may be that of several.
-        let host = peer.map(|peer| Host { name: peer.ip().to_string(), port: Some(peer.port()) });
-        let address = host.map_or_else(|| address.clone(), Address::Tcp);
-        let mut stream = net::secure(net::connect(&address).await.ok()?, session, security).await.ok()?;
+        let mut stream = location.reach(server, peer).await.ok()?;
         stream.refill(LONGEST_REPLY);
         let request = [&CANCEL_REQUEST[..], &process.to_be_bytes(), &secret.to_be_bytes()].concat();
         stream.send(&request).await.ok()?;

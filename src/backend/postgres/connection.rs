@@ -17,11 +17,12 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Notification, Row};
 
+use super::authentication::{Method, Methods};
 use super::cancellation::cancel;
 use super::client::Parameter;
 use super::errors;
 use super::location::Location;
-use crate::backend::net::{self, Address, BoundedStream};
+use crate::backend::net::{Address, BoundedStream};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::random;
 
@@ -55,12 +56,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to a server, with TLS if the URL says so, and logs in.
+    /// Connects to a server, with TLS according to `sslmode`, and logs in.
     ///
     /// # Errors
     /// It cannot be reached, is not PostgreSQL, rejects the user, or is a standby.
     pub(super) async fn open(location: &Location, address: &Address) -> Result<Connection, StoreError> {
-        Connection::over(net::open(address, &location.security).await?, location, address).await
+        Connection::over(location.reach(address, None).await?, location, address).await
     }
 
     /// Logs in over an open stream.
@@ -72,6 +73,23 @@ impl Connection {
         location: &Location,
         address: &Address,
     ) -> Result<Connection, StoreError> {
+        let may_be_plain = stream.is_encrypted() && location.may_be_plain();
+        match Connection::log_in(stream, location, address).await? {
+            // pg_hba.conf may have an entry for connections without TLS only.
+            Err(error) if may_be_plain && errors::is_without_entry(&error) => {
+                let stream = location.reach_plainly(address).await?;
+                Connection::log_in(stream, location, address).await?
+            }
+            opened => opened,
+        }
+        .map_err(|error| errors::refused(&error, true))
+    }
+
+    async fn log_in(
+        stream: BoundedStream,
+        location: &Location,
+        address: &Address,
+    ) -> Result<Result<Connection, Error>, StoreError> {
         let mut config = Config::new();
         // TLS is a matter of the stream.
         config.user(&location.user).application_name("dlock").ssl_mode(SslMode::Disable);
@@ -85,7 +103,11 @@ impl Connection {
         let descriptor = descriptor.map_err(|error| StoreError::unreachable(io_text(&error)))?;
         let peer = stream.duplicate().ok().and_then(|socket| TcpStream::from(socket).peer_addr().ok());
         let wire = Arc::new(Shared::default());
-        let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default() };
+        let permission = Permission {
+            methods: location.methods.clone(),
+            is_private: location.is_private(address, &stream),
+        };
+        let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default(), permission };
         wire.refill();
         let (client, connection) = match config.connect_raw(stream, NoTls).await {
             Ok(opened) => opened,
@@ -93,7 +115,7 @@ impl Connection {
                 let refusal = wire.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
                 return Err(refusal.unwrap_or_else(|| errors::refused(&error, has_password)));
             }
-            Err(error) => return Err(errors::refused(&error, has_password)),
+            Err(error) => return Ok(Err(error)),
         };
         if connection.parameter("in_hot_standby") == Some("on") {
             return Err(StoreError::unreachable(errors::read_only("it is a standby")));
@@ -103,7 +125,7 @@ impl Connection {
         let task = tokio::spawn(follow(connection, sender)).abort_handle();
         let id = random::number();
         let (is_kept, has_own_process) = (false, false);
-        Ok(Connection {
+        Ok(Ok(Connection {
             client,
             notifications,
             process,
@@ -115,16 +137,16 @@ impl Connection {
             peer,
             task,
             wire,
-        })
+        }))
     }
 
     /// Ends the connection, whose last statement was given up: has it cancelled, in the background, and then closes the
     /// connection. Not before, because a pooler that knows the client no more does not know its statement either. No other
     /// statement follows on this connection, so that a late cancellation has nothing to hit.
     pub(super) fn abandon(self, location: &Location, address: &Address) {
-        let (security, address) = (location.security.clone(), address.clone());
+        let (location, address) = (location.clone(), address.clone());
         let work = async move {
-            cancel((self.process, self.secret), &security, &address, self.peer).await;
+            cancel((self.process, self.secret), &location, &address, self.peer).await;
             // Otherwise it would be open until the reply comes.
             self.task.abort();
         };
@@ -204,6 +226,13 @@ struct Wire {
     stream: BoundedStream,
     shared: Arc<Shared>,
     greeting: Greeting,
+    permission: Permission,
+}
+
+/// How the role may prove its identity on a connection.
+struct Permission {
+    methods: Methods,
+    is_private: bool,
 }
 
 impl AsyncRead for Wire {
@@ -218,9 +247,10 @@ impl AsyncRead for Wire {
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let is_strange = self.greeting.read(&buffer.filled()[before..]).is_err();
+        let Wire { greeting, permission, .. } = &mut *self;
+        let read = greeting.read(&buffer.filled()[before..], permission);
         let ended = matches!(result, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
-        let refusal = if is_strange { Some(not_postgres()) } else { self.stream.refusal().filter(|_| ended) };
+        let refusal = read.err().or_else(|| self.stream.refusal().filter(|_| ended));
         if let Some(refusal) = refusal {
             *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
             return Poll::Ready(Err(io::Error::other("not PostgreSQL")));
@@ -260,6 +290,7 @@ struct Greeting {
     /// The process and its secret.
     key: Option<(u32, u32)>,
     has_begun: bool,
+    has_authenticated: bool,
     is_over: bool,
 }
 
@@ -267,10 +298,11 @@ impl Greeting {
     /// Takes the next bytes from the server.
     ///
     /// # Errors
-    /// The server does not speak this protocol.
-    fn read(&mut self, bytes: &[u8]) -> Result<(), ()> {
+    /// The server does not speak this protocol, or asks for an authentication that is not permitted.
+    fn read(&mut self, bytes: &[u8], permission: &Permission) -> Result<(), StoreError> {
         /// AuthenticationXXX, ErrorResponse, NoticeResponse, NegotiateProtocolVersion.
         const FIRST: &[u8] = b"RENv";
+        const AUTHENTICATION: u8 = b'R';
         const KEY: u8 = b'K';
         const READY: u8 = b'Z';
         const HEADER: usize = 5;
@@ -285,16 +317,28 @@ impl Greeting {
             self.read.push(*byte);
             let first = self.read[0];
             if !self.has_begun && !FIRST.contains(&first) {
-                return Err(());
+                return Err(not_postgres());
             }
             self.has_begun = true;
             let content = self.read.get(1..HEADER).map(number);
             let Some(content) = content.map(|length| (length as usize).wrapping_sub(4)) else { continue };
             if content > LONGEST_GREETING {
-                return Err(());
+                return Err(not_postgres());
             }
-            if first == KEY && self.read.len() < HEADER + content.min(8) {
+            let needed = match first {
+                KEY => content.min(8),
+                AUTHENTICATION => content.min(4),
+                _ => 0,
+            };
+            if self.read.len() < HEADER + needed {
                 continue;
+            }
+            if first == AUTHENTICATION {
+                let code = self.read.get(HEADER..).map_or(0, number);
+                let is_first = !std::mem::replace(&mut self.has_authenticated, true);
+                if let Some(method) = Method::begun_by(code, is_first) {
+                    permission.methods.check(method, permission.is_private)?;
+                }
             }
             if first == KEY {
                 let number = |at| self.read.get(HEADER + at..).map(number);
@@ -316,6 +360,10 @@ fn number(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
+    fn permission() -> Permission {
+        Permission { methods: Methods::default(), is_private: false }
+    }
+
     /// An authentication, a parameter, the key, and the end.
     const GREETING: &[u8] = b"R\0\0\0\x08\0\0\0\0S\0\0\0\x08a\0b\0K\0\0\0\x0c\0\x01\x02\x03keys\
                               Z\0\0\0\x05IK\0\0\0\x0c\xff\xff\xff\xff";
@@ -325,7 +373,7 @@ mod tests {
         for size in 1..GREETING.len() {
             let mut greeting = Greeting::default();
             for part in GREETING.chunks(size) {
-                assert_eq!(greeting.read(part), Ok(()));
+                assert_eq!(greeting.read(part, &permission()), Ok(()));
             }
             assert_eq!(greeting.key, Some((0x10203, 0x6b65_7973)));
         }
@@ -334,7 +382,8 @@ mod tests {
     #[test]
     fn another_protocol_is_recognised() {
         for first in ["HTTP/1.1 400", "-ERR unknown", "SSH-2.0", "RTSP/1.0 400", "\0\0\x12\x04", "J\0\0\0"] {
-            assert_eq!(Greeting::default().read(first.as_bytes()), Err(()), "{first:?}");
+            let read = Greeting::default().read(first.as_bytes(), &permission());
+            assert_eq!(read, Err(not_postgres()), "{first:?}");
         }
     }
 }

@@ -39,6 +39,11 @@ pub(super) fn is_disconnected(error: &Error) -> bool {
     error.is_closed() || error.as_db_error().is_none_or(is_ended)
 }
 
+/// Returns whether the server does not know the role, or has no entry in pg_hba.conf for it on such a connection.
+pub(super) fn is_without_entry(error: &Error) -> bool {
+    matches!(error.code(), Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION))
+}
+
 /// Returns whether the server cannot change anything.
 pub(super) fn is_read_only(error: &Error) -> bool {
     matches!(error.code(), Some(&SqlState::READ_ONLY_SQL_TRANSACTION))

@@ -1,9 +1,12 @@
 //! The location of a PostgreSQL database, parsed from a URL without contacting a server.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::authentication::Methods;
+use super::encryption::SslMode;
 use super::gate::Recipe;
 use super::options::{OPTIONS, Options, Table};
 use super::pass_file::PassFile;
@@ -13,16 +16,14 @@ use crate::backend;
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
-use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
+use crate::backend::net::{self, Address, BoundedStream, Security, Session, distinct, list};
 use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, Host, Url, UrlError};
 use crate::lock::{LockName, Mode};
 use crate::name_services;
 
 const DEFAULT_PORT: u16 = 5432;
-/// Asks the server for TLS, and its agreement (PostgreSQL manual, "Message Formats", SSLRequest).
-const SSL_REQUEST: (&[u8], u8) = (&[0, 0, 0, 8, 4, 210, 22, 47], b'S');
 
 /// The servers of a database, and how to connect to them.
 #[derive(Clone)]
@@ -38,6 +39,9 @@ pub struct Location {
     /// A role whose tables are used, too.
     pub(super) owner: Option<String>,
     pub(super) recipe: Recipe,
+    mode: SslMode,
+    /// How the role proves its identity.
+    pub(super) methods: Methods,
     pass_file: Option<PassFile>,
     display: String,
 }
@@ -54,11 +58,13 @@ impl Location {
     /// # Errors
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let options = Options::of(url)?;
-        let tls = options.tls.then(|| TlsSettings { request: Some(SSL_REQUEST), ..TlsSettings::default() });
-        let other =
-            if options.tls { "sslmode=disable with postgres" } else { "sslmode=verify-full with postgres" };
-        let mut security = Security::of(url, tls, other.to_owned());
+        let options = Options::of(url, environment)?;
+        let mode = options.mode();
+        let other = match mode {
+            SslMode::Disable => "sslmode=verify-full with postgres",
+            _ => "sslmode=disable with postgres",
+        };
+        let mut security = Security::of(url, mode.settings(), other.to_owned());
         for (name, value) in &options.security {
             let is_known = security.set(name, value, ": add sslmode=verify-full");
             is_known.map_err(|error| error.about(name))?;
@@ -81,6 +87,8 @@ impl Location {
             shedlock_table: options.shedlock_table,
             owner: options.owner,
             recipe: options.recipe,
+            mode,
+            methods: options.methods,
             display: String::new(),
         };
         location.display = location.describe(url);
@@ -112,6 +120,48 @@ impl Location {
     /// Returns the location with a single server.
     pub(super) fn only(&self, server: &Address) -> Location {
         Location { servers: vec![server.clone()], ..self.clone() }
+    }
+
+    /// Connects to a server, with TLS according to `sslmode`. If the server has been connected to, `peer` is its address.
+    ///
+    /// # Errors
+    /// It cannot be reached, or does not prove its identity.
+    pub(super) async fn reach(
+        &self,
+        server: &Address,
+        peer: Option<SocketAddr>,
+    ) -> Result<BoundedStream, StoreError> {
+        // The files are read before the network is used.
+        let session = Session::of(self.security.tls.as_ref(), server)?;
+        let host = peer.map(|peer| Host { name: peer.ip().to_string(), port: Some(peer.port()) });
+        let address = host.map_or_else(|| server.clone(), Address::Tcp);
+        let socket = net::connect(&address).await?;
+        match net::secure(socket, session, &self.security).await {
+            // Both sides have no version of TLS in common, or this is another kind of server.
+            Err(_) if self.may_be_plain() => self.reach_plainly(&address).await,
+            reached => reached,
+        }
+    }
+
+    /// Connects to a server without TLS.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub(super) async fn reach_plainly(&self, server: &Address) -> Result<BoundedStream, StoreError> {
+        let mut security = self.security.clone();
+        security.tls = None;
+        net::open(server, &security).await
+    }
+
+    /// Returns whether a connection without TLS will do, if one with TLS cannot be had.
+    pub(super) fn may_be_plain(&self) -> bool {
+        self.mode == SslMode::Prefer
+    }
+
+    /// Returns whether nobody but the server can read what is sent to it.
+    pub(super) fn is_private(&self, server: &Address, stream: &BoundedStream) -> bool {
+        let is_verified = self.security.tls.as_ref().is_some_and(|tls| !tls.insecure);
+        matches!(server, Address::Socket(_)) || stream.is_encrypted() && is_verified
     }
 
     /// Returns the current password for a server.
@@ -198,7 +248,8 @@ impl backend::Location for Location {
     }
 
     fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
+        // With `prefer`, which is the default, the user has not asked for TLS.
+        self.security.warning().filter(|_| self.mode != SslMode::Prefer)
     }
 
     fn policy(&self) -> Policy {

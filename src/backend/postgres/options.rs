@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use super::authentication::Methods;
+use super::encryption::{SslMode, of_environment};
 use super::gate::{Choice, Recipe};
 use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
-use crate::backend::url::{Url, UrlError};
+use crate::backend::url::{Environment, Url, UrlError};
 
 pub(super) const OPTIONS: &[&str] = &[
     "table",
@@ -22,6 +24,8 @@ pub(super) const OPTIONS: &[&str] = &[
     "sslrootcert",
     "sslcert",
     "sslkey",
+    "require_auth",
+    "channel_binding",
     "passfile",
     "target_session_attrs",
     "username",
@@ -48,15 +52,17 @@ pub(super) struct Options {
     pub(super) host: Option<String>,
     /// The number of the socket.
     pub(super) port: Option<u16>,
-    pub(super) tls: bool,
+    /// `None` if it is not given.
+    mode: Option<SslMode>,
+    pub(super) methods: Methods,
     pub(super) pass_file: Option<String>,
     /// Those that every networked store has, under their common names.
     pub(super) security: Vec<(&'static str, String)>,
 }
 
 impl Options {
-    /// Reads the options of a URL.
-    pub(super) fn of(url: &Url) -> Result<Options, UrlError> {
+    /// Reads the options of a URL, and of the environment where the URL has none.
+    pub(super) fn of(url: &Url, environment: Environment<'_>) -> Result<Options, UrlError> {
         let mut options = Options {
             table: Table::named("table", TABLE),
             shedlock_table: Table::named("shedlock_table", shedlock::TABLE),
@@ -64,7 +70,8 @@ impl Options {
             recipe: Recipe::default(),
             host: None,
             port: None,
-            tls: false,
+            mode: None,
+            methods: Methods::default(),
             pass_file: None,
             security: Vec::new(),
         };
@@ -84,7 +91,47 @@ impl Options {
         if is_named && !matches!(options.recipe, Recipe::ShedLock(_)) {
             return Err(UrlError::new("shedlock_table= is for recipe=shedlock").about("shedlock_table"));
         }
+        options.set_from(environment, url)?;
+        options.settle()?;
         Ok(options)
+    }
+
+    /// Sets what the environment sets, and the URL does not.
+    fn set_from(&mut self, environment: Environment<'_>, url: &Url) -> Result<(), UrlError> {
+        for (variable, name, value) in of_environment(&url.query, environment)? {
+            let is_of_tls = name.starts_with("ssl");
+            // As in libpq, TLS is for networks.
+            if is_of_tls && (self.host.is_some() || self.mode == Some(SslMode::Disable)) {
+                continue;
+            }
+            self.set(&url.scheme, name, &value)
+                .map_err(|error| UrlError::new(format!("{variable}={value}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the mode what the other options imply, as libpq does.
+    fn settle(&mut self) -> Result<(), UrlError> {
+        let has = |wanted: &str| self.security.iter().any(|(name, _)| *name == wanted);
+        if self.mode == Some(SslMode::Require) && has("ca_file") && !has("insecure") {
+            self.mode = Some(SslMode::VerifyCa);
+        }
+        if self.mode.is_none() && has("insecure") {
+            self.mode = Some(SslMode::Require);
+        }
+        let unused = ["ca_file", "server_name"].into_iter().find(|name| has(name));
+        match unused.filter(|_| self.mode() == SslMode::Prefer) {
+            Some(name) => {
+                let text = format!("'{name}' needs a server that is verified: add sslmode=verify-full");
+                Err(UrlError::new(text).about(name))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the mode, by default that of libpq.
+    pub(super) fn mode(&self) -> SslMode {
+        self.mode.unwrap_or_default()
     }
 
     fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
@@ -105,7 +152,16 @@ impl Options {
                 self.port = Some(port.ok_or_else(|| UrlError::new("port= is a number from 1 to 65535"))?);
             }
             "passfile" => self.pass_file = Some(value.to_owned()),
-            "sslmode" => self.set_tls(value)?,
+            "sslmode" => self.mode = Some(SslMode::parse(value)?),
+            "sslrootcert" if value == "system" => match self.mode {
+                None | Some(SslMode::VerifyFull) => self.mode = Some(SslMode::VerifyFull),
+                Some(_) => return Err(UrlError::new("sslrootcert=system needs sslmode=verify-full")),
+            },
+            "require_auth" => self.methods = Methods::parse(value)?,
+            "channel_binding" if ["disable", "prefer"].contains(&value) => {}
+            "channel_binding" => {
+                return Err(UrlError::new("channel binding is not supported: use sslmode=verify-full"));
+            }
             "target_session_attrs" if ["read-write", "primary"].contains(&value) => {}
             "target_session_attrs" => {
                 return Err(UrlError::new("locks are always taken on the primary (read-write)"));
@@ -115,28 +171,6 @@ impl Options {
                 None => return Err(UrlError::unknown_option(name, scheme, OPTIONS)),
             },
         }
-        Ok(())
-    }
-
-    fn set_tls(&mut self, mode: &str) -> Result<(), UrlError> {
-        self.tls = match mode {
-            "disable" => false,
-            "verify-full" => true,
-            "require" => {
-                self.security.push(("insecure", "true".to_owned()));
-                true
-            }
-            "verify-ca" => {
-                let text = "use sslmode=verify-full, with server_name= for the name in the certificate";
-                return Err(UrlError::new(text));
-            }
-            "allow" | "prefer" => {
-                let text =
-                    format!("sslmode={mode} may fall back to no encryption: use verify-full or disable");
-                return Err(UrlError::new(text));
-            }
-            _ => return Err(UrlError::new("sslmode= is disable, require or verify-full")),
-        };
         Ok(())
     }
 }

@@ -24,14 +24,22 @@ fn a_url_names_servers_and_known_options() {
         ("postgres://h,h:5432/app", "h:5432 is named twice"),
         (
             "postgres://h/app?keys=raw",
-            "unknown option 'keys' for postgres:// (known: table, owner, recipe, key, prefix, clock, zone, shedlock_table, host, port, sslmode, sslrootcert, sslcert, sslkey, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
+            "unknown option 'keys' for postgres:// (known: table, owner, recipe, key, prefix, clock, zone, shedlock_table, host, port, sslmode, sslrootcert, sslcert, sslkey, require_auth, channel_binding, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
         ),
         (
-            "postgres://h/app?sslmode=prefer",
-            "sslmode=prefer may fall back to no encryption: use verify-full or disable",
+            "postgres://h/app?sslmode=allow",
+            "sslmode=allow uses TLS only after a rejection without: use prefer",
         ),
-        ("postgres://h/app?sslmode=on", "sslmode= is disable, require or verify-full"),
-        ("postgres://h/app?sslrootcert=/x", "'ca_file' needs TLS: add sslmode=verify-full"),
+        ("postgres://h/app?sslmode=on", "sslmode= is disable, prefer, require, verify-ca or verify-full"),
+        (
+            "postgres://h/app?sslrootcert=/x",
+            "'ca_file' needs a server that is verified: add sslmode=verify-full",
+        ),
+        ("postgres://h/app?sslmode=disable&sslrootcert=/x", "'ca_file' needs TLS: add sslmode=verify-full"),
+        (
+            "postgres://h/app?channel_binding=require",
+            "channel binding is not supported: use sslmode=verify-full",
+        ),
         (
             "postgres://h/app?table=a-b",
             "table= takes a name, or schema.name, of letters, digits and underscores",

@@ -156,6 +156,6 @@ fn an_uncontended_lock_takes_one_round_trip_each() {
     assert_eq!(run().outcome(), (Exit::Code(0), "", ""));
     let before = proxy.replies();
     assert_eq!(run().outcome(), (Exit::Code(0), "", ""));
-    // One to the start of the session, without a password, and one to the check of the table.
-    assert_eq!(proxy.replies() - before, 1 + 1 + 2);
+    // One to the question for TLS, one to the start of the session, without a password, and one to the check of the table.
+    assert_eq!(proxy.replies() - before, 2 + 1 + 2);
 }
