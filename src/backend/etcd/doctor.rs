@@ -55,7 +55,7 @@ impl EtcdStore {
         for address in &location.endpoints {
             Session::of(location.security.tls.as_ref(), address)?;
         }
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let (mut members, mut failures) = (Vec::new(), Vec::new());

@@ -32,7 +32,7 @@ impl MemcachedStore {
         let location = self.location.clone();
         location.security.credentials.password()?;
         let session = Session::of(location.security.tls.as_ref(), &location.server)?;
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let opened =

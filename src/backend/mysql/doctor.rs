@@ -38,7 +38,7 @@ impl MysqlStore {
         // The configured files are read first: the server is not contacted if they cannot be used.
         location.security.credentials.password()?;
         let session = Session::of(location.security.tls.as_ref(), &location.address)?;
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let (socket, peer) = match reachability::reach(&location.address, &REMEDIES, diagnosis).await {

@@ -3,9 +3,10 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
-use super::{Address, BoundedStream, Credentials, Security, Session, Socket, connect, secure};
+use super::{Address, BoundedStream, Security, Session, Socket, connect, secure};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, short};
 use crate::clock::{Moment, wall_micros};
@@ -132,19 +133,23 @@ pub fn certificate(security: &Security, end: Option<Duration>) -> Finding {
     }
 }
 
-/// Warns of a password file that every user of this host can read. Such a file is accepted, because containers mount
-/// secrets with these permissions.
-pub fn password_file(credentials: &Credentials) -> Option<Finding> {
-    let path = credentials.password_file()?;
-    let mode = std::fs::metadata(path).ok()?.mode();
-    (mode & 0o004 != 0).then(|| {
-        Finding::warning(
-            "password file",
-            format!("{} can be read by every user (mode {:04o})", path.display(), mode & 0o7777),
-            "every user of this host can take and remove locks",
-            format!("chmod o-r {}, unless this host or container has no other users", path.display()),
-        )
-    })
+/// Warns of a password file, and of the key of a client certificate, that every user of this host can read. Such a file is
+/// accepted, because containers mount secrets with these permissions.
+pub fn secret_files(security: &Security) -> Vec<Finding> {
+    let password = security.credentials.password_file().map(|path| ("password file", path));
+    let key = security.tls.as_ref().and_then(|tls| tls.key_file.as_deref()).map(|path| ("key file", path));
+    let warning = |(check, path): (&'static str, &Path)| {
+        let mode = std::fs::metadata(path).ok()?.mode();
+        (mode & 0o004 != 0).then(|| {
+            Finding::warning(
+                check,
+                format!("{} can be read by every user (mode {:04o})", path.display(), mode & 0o7777),
+                "every user of this host can take and remove locks",
+                format!("chmod o-r {}, unless this host or container has no other users", path.display()),
+            )
+        })
+    };
+    password.into_iter().chain(key).filter_map(warning).collect()
 }
 
 /// Warns of a password that is sent unencrypted to another host.

@@ -5,6 +5,7 @@ mod verifier;
 
 use std::fmt::Display;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use crate::input;
 
 /// Several times the size of a system's bundle.
 const LONGEST_FILE: u64 = 4 << 20;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 /// The verification of the server, and the client certificate. The default verifies against the system's certificate
 /// authorities, and presents no certificate.
@@ -87,7 +89,7 @@ impl TlsSettings {
     /// Checks the files as far as possible without contacting a server.
     ///
     /// # Errors
-    /// One of a certificate and its key is missing, a file cannot be opened, or everyone with a certificate would be
+    /// One of a certificate and its key is missing, a file cannot be opened, others may write the key, or everyone with a certificate would be
     /// trusted.
     pub(super) fn check(&self) -> Result<(), UrlError> {
         let files =
@@ -102,11 +104,13 @@ impl TlsSettings {
             return Err(UrlError::new(text));
         }
         for (name, file) in files {
-            if let Some(file) = file
-                && let Err(error) = input::open(file)
-            {
-                let text = format!("{}: {}", file.display(), io_text(&error));
-                return Err(UrlError::new(text).about(name));
+            let Some(file) = file else { continue };
+            let wrong = |why: &str| UrlError::new(format!("{}: {why}", file.display())).about(name);
+            let opened = input::open(file).map_err(|error| wrong(&io_text(&error)))?;
+            let mode = opened.metadata().map_err(|error| wrong(&io_text(&error)))?.mode();
+            // Whoever writes the key decides who we are.
+            if name == "key_file" && mode & WRITABLE_BY_OTHERS != 0 {
+                return Err(wrong(&format!("it is world-writable (mode {:04o}): chmod o-w", mode & 0o7777)));
             }
         }
         Ok(())

@@ -48,7 +48,7 @@ impl PostgresStore {
             location.password(server)?;
             Session::of(location.security.tls.as_ref(), server)?;
         }
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let (mut primary, mut failures) = (None, Vec::new());

@@ -65,7 +65,7 @@ impl RedisStore {
         let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
         let session = Session::of(location.security.tls.as_ref(), &address)?;
         let is_secret = password.is_some();
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let opened = reachability::open(&address, &location.security, session, &REMEDIES, diagnosis).await;

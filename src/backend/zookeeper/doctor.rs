@@ -48,7 +48,7 @@ impl ZooKeeperStore {
         for address in &location.servers {
             Session::of(location.security.tls.as_ref(), address)?;
         }
-        if let Some(finding) = reachability::password_file(&location.security.credentials) {
+        for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
         }
         let (mut servers, mut failures) = (Vec::new(), Vec::new());

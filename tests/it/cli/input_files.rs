@@ -5,9 +5,10 @@ use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::redis::{Options, Redis};
 use crate::support::running::{Exit, Output};
-use crate::support::tls::Flaw;
+use crate::support::tls::{Certificates, Flaw};
 use nix::sys::stat::Mode;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 
 /// A FIFO without a writer, a device without an end, and an empty device.
@@ -57,6 +58,30 @@ fn an_irregular_file_of_a_url_is_refused_at_once() {
         78,
         ["fifo", "not a regular file"],
     );
+}
+
+/// Whoever writes the key of a client certificate decides who we are. No server is asked.
+#[test]
+fn a_key_that_others_may_write_is_refused_on_every_store() {
+    let place = Place::new();
+    let files = Certificates::make(place.path("").as_path(), Flaw::None);
+    let (cert, key) = (files.client.display(), files.client_key.display());
+    std::fs::set_permissions(&files.client_key, Permissions::from_mode(0o602)).unwrap();
+    for store in [
+        "rediss://h/0?",
+        "rediss-sentinel://h/s?",
+        "redlocks://h,i,j?",
+        "etcds://h?",
+        "zookeepers://h?",
+        "postgres://h/d?sslmode=require&",
+        "mysql://u@h/d?",
+        "memcacheds://h?",
+    ] {
+        let output =
+            place.run().backend(format!("{store}cert_file={cert}&key_file={key}")).sh("true").output();
+        let why = "client.key: it is world-writable (mode 0602): chmod o-w\n";
+        assert_refused(&output, 78, ["dlock: --backend: ", why]);
+    }
 }
 
 #[test]

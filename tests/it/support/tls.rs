@@ -76,6 +76,8 @@ impl Certificates {
         let (server, server_key) = issue(server, "server");
         let expired_client = issue(expired(client()), "expired-client");
         let (client, client_key) = issue(client(), "client");
+        let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&client_key, own).expect("our own file");
         let expired_ca = write("expired-ca.pem", &past);
         Self { ca: write("ca.pem", &ca), server, server_key, client, client_key, expired_ca, expired_client }
     }

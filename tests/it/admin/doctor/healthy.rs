@@ -143,6 +143,23 @@ fn the_validity_of_a_server_certificate_is_reported() {
     assert!(output.stdout.contains("warning  tls             the server's certificate is not checked"));
 }
 
+#[test]
+fn a_world_readable_key_file_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+    let redis = Redis::start_with(Options { tls: Some(Flaw::None), ..Options::default() });
+    let (place, files) = (Place::new(), redis.certificates());
+    let (ca, cert, key) = (files.ca.display(), files.client.display(), files.client_key.display());
+    let url = format!("rediss://127.0.0.1:{}/0?ca_file={ca}&cert_file={cert}&key_file={key}", redis.port());
+    for (mode, expected) in [(0o600, 0), (0o640, 0), (0o444, 1)] {
+        std::fs::set_permissions(&files.client_key, std::fs::Permissions::from_mode(mode)).unwrap();
+        let findings = Findings::of(doctor(&place, &url));
+        assert_eq!(findings.check("key file").len(), expected, "{mode:o}");
+        if expected == 1 {
+            assert!(findings.only("key file", "warning").contains("(mode 0444)"));
+        }
+    }
+}
+
 /// As containers mount it.
 #[test]
 fn a_world_readable_password_file_is_reported() {
